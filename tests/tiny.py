@@ -1,0 +1,348 @@
+"""Tiny valid models with random weights, written by the `gguf` package: few layers, few hundred tokens.
+
+    tiny_llama(path)                                                  # 2 layers, everything Q8_0
+    tiny_llama(path, type="Q4_K", n_layer=3)                          # other dimensions and formats
+    tiny_llama(path, **{"blk.0.attn_v.weight": "Q6_K"})               # one tensor in another format
+    tiny_llama(path, **{"blk.0.attn_q.weight": None})                 # ... or missing
+    tiny_llama(path, **{"blk.0.attn_q.weight": np.ones((3, 256))})    # ... or with these values, in F32
+    tiny_gemma3(path, **{"gemma3.attention.head_count": 0})           # a wrong number (u32)
+    tiny_gemma3(path, **{"gemma3.rope.freq_base": Field("STRING", "?")})  # a wrong type
+    tiny_gemma3(path, **{"tokenizer.ggml.model": None})               # a missing key
+
+An override whose name ends in ".weight" or ".bias" is a tensor, one that names a field of Dimensions a size,
+any other one a metadata key. The same seed gives the same file. Shapes are numpy's: rows first, (n_out, n_in).
+This file knows nothing of localinfer's own code.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Scalar: TypeAlias = int | float | bool | str | bytes
+
+
+class Field(NamedTuple):
+    """A metadata value of exactly this GGUF type; `element` is the type of the values of an ARRAY."""
+
+    type: str
+    value: Scalar | Sequence[Scalar]
+    element: str | None = None
+
+
+class Stored(NamedTuple):
+    """A tensor's bytes, (n_rows, bytes of a row), in the format of this name."""
+
+    type: str
+    data: NDArray[np.uint8]
+
+
+Metadatum: TypeAlias = Field | Scalar | Sequence[Scalar] | None  # None: leave it out
+Weights: TypeAlias = Stored | Floats | str | None  # values, or the name of another format, or leave it out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimensions:
+    """The sizes that shape a model; the vocabulary's size comes from its tokens."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_ctx: int = 512
+    sliding_window: int = 0
+    tied: bool = True  # the logits come from token_embd; else there is an output.weight
+
+
+LLAMA = Dimensions(n_layer=2, n_embd=256, n_ff=512, n_head=4, n_head_kv=2, head_dim=64)
+GEMMA3 = Dimensions(n_layer=7, n_embd=256, n_ff=512, n_head=2, n_head_kv=1, head_dim=256, sliding_window=16)
+
+
+def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:  # noqa: A002
+    """Write a `llama` model with byte-level BPE."""
+    dimensions, changes = _split(LLAMA, overrides)
+    vocabulary = bpe_vocabulary()
+    metadata = _common("llama", dimensions) | {
+        "llama.rope.freq_base": 10000.0,
+        "llama.rope.dimension_count": dimensions.head_dim,
+        "llama.vocab_size": n_tokens(vocabulary),
+    }
+    shapes = _shapes(dimensions, n_tokens(vocabulary))
+    return _write(path, metadata | vocabulary, shapes, type, seed, changes)
+
+
+def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:  # noqa: A002
+    """Write a `gemma3` model with SentencePiece tokens: the sixth layer is global, the others have the window."""
+    dimensions, changes = _split(GEMMA3, overrides)
+    vocabulary = spm_vocabulary()
+    metadata = _common("gemma3", dimensions) | {
+        "gemma3.attention.key_length": dimensions.head_dim,
+        "gemma3.attention.value_length": dimensions.head_dim,
+        "gemma3.rope.freq_base": 1000000.0,
+        "gemma3.attention.sliding_window": dimensions.sliding_window,
+    }
+    shapes = _shapes(dimensions, n_tokens(vocabulary))
+    for layer in range(dimensions.n_layer):
+        shapes |= {
+            f"blk.{layer}.attn_q_norm.weight": (dimensions.head_dim,),
+            f"blk.{layer}.attn_k_norm.weight": (dimensions.head_dim,),
+            f"blk.{layer}.post_attention_norm.weight": (dimensions.n_embd,),
+            f"blk.{layer}.post_ffw_norm.weight": (dimensions.n_embd,),
+        }
+    return _write(path, metadata | vocabulary, shapes, type, seed, changes)
+
+
+# ---------------------------------------------------------------------------------------- vocabularies
+
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # tokenizer.ggml.token_type
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+MERGES = (
+    "h e", "Ġ t", "Ġt he", "i n", "e r", "Ġ a", "o n", "a n", "Ġ s", "r e", "Ġa n", "Ġan d", "in g", "o u",
+    "Ġ w", "l l", "H e", "He ll", "Hell o", "Ċ Ċ", "Ġ Ġ",
+)  # fmt: skip
+WORDS = (
+    "▁the",
+    "▁a",
+    "the",
+    "▁t",
+    "he",
+    "in",
+    "er",
+    "on",
+    "an",
+    "▁s",
+    "▁w",
+    "ing",
+    "ou",
+    "ll",
+    "▁and",
+    "Hello",
+    "▁▁",
+)
+
+
+def bpe_vocabulary() -> dict[str, Field]:
+    """Byte-level BPE: three control tokens, the 256 bytes, one token a merge."""
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokens = control + byte_level_alphabet() + [merge.replace(" ", "") for merge in MERGES]
+    types = [CONTROL] * len(control) + [NORMAL] * (len(tokens) - len(control))
+    return {
+        "tokenizer.ggml.model": Field("STRING", "gpt2"),
+        "tokenizer.ggml.pre": Field("STRING", "smollm"),
+        "tokenizer.ggml.tokens": Field("ARRAY", tokens, "STRING"),
+        "tokenizer.ggml.token_type": Field("ARRAY", types, "INT32"),
+        "tokenizer.ggml.merges": Field("ARRAY", MERGES, "STRING"),
+        "tokenizer.ggml.bos_token_id": Field("UINT32", 1),
+        "tokenizer.ggml.eos_token_id": Field("UINT32", 2),
+        "tokenizer.ggml.unknown_token_id": Field("UINT32", 0),
+        "tokenizer.ggml.add_bos_token": Field("BOOL", False),
+        "tokenizer.ggml.add_space_prefix": Field("BOOL", False),
+        "tokenizer.chat_template": Field("STRING", CHATML),
+    }
+
+
+def n_tokens(vocabulary: Mapping[str, Field]) -> int:
+    tokens = vocabulary["tokenizer.ggml.tokens"].value
+    assert isinstance(tokens, list)
+    return len(tokens)
+
+
+def byte_level_alphabet() -> list[str]:
+    """The characters that stand for the bytes 0..255 in byte-level BPE: printable ones for themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    stand_in = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(stand_in)) for byte in range(256)]
+
+
+def spm_vocabulary() -> dict[str, Field]:
+    """SentencePiece BPE: control tokens, the 256 byte tokens, then pieces whose score is minus their rank."""
+    control = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces = [*WORDS, "▁", "\n", *(chr(code) for code in range(0x21, 0x7F)), "é", "ß", "日", "本"]
+    types = [CONTROL] * len(control) + [BYTE] * 256 + [NORMAL] * len(pieces)
+    types[control.index("<unk>")] = UNKNOWN
+    scores = [0.0] * (len(control) + 256) + [-float(rank) for rank in range(len(pieces))]
+    return {
+        "tokenizer.ggml.model": Field("STRING", "llama"),
+        "tokenizer.ggml.pre": Field("STRING", "default"),
+        "tokenizer.ggml.tokens": Field("ARRAY", control + byte_tokens + pieces, "STRING"),
+        "tokenizer.ggml.scores": Field("ARRAY", scores, "FLOAT32"),
+        "tokenizer.ggml.token_type": Field("ARRAY", types, "INT32"),
+        "tokenizer.ggml.bos_token_id": Field("UINT32", 2),
+        "tokenizer.ggml.eos_token_id": Field("UINT32", 1),
+        "tokenizer.ggml.unknown_token_id": Field("UINT32", 3),
+        "tokenizer.ggml.padding_token_id": Field("UINT32", 0),
+        "tokenizer.ggml.add_bos_token": Field("BOOL", True),
+        "tokenizer.ggml.add_eos_token": Field("BOOL", False),
+        "tokenizer.ggml.add_space_prefix": Field("BOOL", False),
+    }
+
+
+# --------------------------------------------------------------------------------- metadata and shapes
+
+
+class Changes(NamedTuple):
+    """What a test wants to be different."""
+
+    metadata: dict[str, Metadatum]
+    tensors: dict[str, Weights]
+
+
+def _split(dimensions: Dimensions, overrides: dict[str, Any]) -> tuple[Dimensions, Changes]:
+    """Overrides that name a dimension change it; the others are metadata keys and tensors."""
+    sizes = {name: value for name, value in overrides.items() if hasattr(dimensions, name)}
+    tensors = {name: value for name, value in overrides.items() if name.endswith((".weight", ".bias"))}
+    metadata = {name: overrides[name] for name in overrides if name not in sizes and name not in tensors}
+    return replace(dimensions, **sizes), Changes(metadata, tensors)
+
+
+def _common(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
+    return {
+        "general.architecture": architecture,
+        "general.name": f"tiny {architecture}",
+        f"{architecture}.block_count": d.n_layer,
+        f"{architecture}.context_length": d.n_ctx,
+        f"{architecture}.embedding_length": d.n_embd,
+        f"{architecture}.feed_forward_length": d.n_ff,
+        f"{architecture}.attention.head_count": d.n_head,
+        f"{architecture}.attention.head_count_kv": d.n_head_kv,
+        f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+
+
+def _shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of the tensors that both architectures have."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (n_vocab, d.n_embd),
+        "output_norm.weight": (d.n_embd,),
+    }
+    if not d.tied:
+        shapes["output.weight"] = (n_vocab, d.n_embd)
+    for layer in range(d.n_layer):
+        shapes |= {
+            f"blk.{layer}.attn_norm.weight": (d.n_embd,),
+            f"blk.{layer}.attn_q.weight": (d.n_head * d.head_dim, d.n_embd),
+            f"blk.{layer}.attn_k.weight": (d.n_head_kv * d.head_dim, d.n_embd),
+            f"blk.{layer}.attn_v.weight": (d.n_head_kv * d.head_dim, d.n_embd),
+            f"blk.{layer}.attn_output.weight": (d.n_embd, d.n_head * d.head_dim),
+            f"blk.{layer}.ffn_norm.weight": (d.n_embd,),
+            f"blk.{layer}.ffn_gate.weight": (d.n_ff, d.n_embd),
+            f"blk.{layer}.ffn_up.weight": (d.n_ff, d.n_embd),
+            f"blk.{layer}.ffn_down.weight": (d.n_embd, d.n_ff),
+        }
+    return shapes
+
+
+# --------------------------------------------------------------------------------------------- weights
+
+
+def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], format_name: str) -> Stored:
+    """Values with which activations keep their size from layer to layer; norms are close to one, in F32."""
+    if len(shape) == 1:
+        return stored(1 + 0.1 * rng.standard_normal(shape, np.float32), "F32")
+    scale = 0.1 if name == "token_embd.weight" else shape[1] ** -0.5
+    if format_name in RANDOM_BLOCKS:
+        return Stored(format_name, RANDOM_BLOCKS[format_name](rng, shape, scale))
+    return stored(scale * rng.standard_normal(shape, np.float32), format_name)
+
+
+def stored(values: Floats, format_name: str) -> Stored:
+    """`values` in a format that the `gguf` package can encode."""
+    encoded = gguf.quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType[format_name])
+    return Stored(format_name, encoded.view(np.uint8).reshape(*values.shape[:-1], -1))
+
+
+def random_q4_k(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> NDArray[np.uint8]:
+    """Blocks of d, dmin, scales[12], qs[128] with any bits, values of about `scale`."""
+    rows, blocks = shape[0], shape[1] // 256
+    block = rng.integers(0, 256, (rows, blocks, 144), np.uint8)
+    d = (scale / 256 * rng.uniform(0.5, 1.5, (rows, blocks, 1))).astype(np.float16)
+    block[..., 0:2] = d.view(np.uint8)
+    block[..., 2:4] = (d * np.float16(7.5)).view(np.uint8)  # the mean of q: values are centred on zero
+    return block.reshape(rows, -1)
+
+
+def random_q6_k(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> NDArray[np.uint8]:
+    """Blocks of ql[128], qh[64], scales[16], d with any bits, values of about `scale`."""
+    rows, blocks = shape[0], shape[1] // 256
+    block = rng.integers(0, 256, (rows, blocks, 210), np.uint8)
+    d = (scale / 1366 * rng.uniform(0.5, 1.5, (rows, blocks, 1))).astype(np.float16)
+    block[..., 208:210] = d.view(np.uint8)
+    return block.reshape(rows, -1)
+
+
+RANDOM_BLOCKS = {"Q4_K": random_q4_k, "Q6_K": random_q6_k}  # formats that the gguf package only decodes
+
+
+# ------------------------------------------------------------------------------------------------ file
+
+
+def _write(
+    path: Path,
+    metadata: Mapping[str, Metadatum],
+    shapes: Mapping[str, tuple[int, ...]],
+    format_name: str,
+    seed: int,
+    changes: Changes,
+) -> Path:
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, Stored | None] = {
+        name: random_tensor(rng, name, shape, format_name) for name, shape in shapes.items()
+    }
+    for name, weights in changes.tensors.items():
+        tensors[name] = _changed_tensor(rng, name, shapes, weights)
+    writer = gguf.GGUFWriter(path, "")
+    writer.kv_data[0].clear()  # the writer's own general.architecture: ours may be missing or of another type
+    for key, value in (dict(metadata) | changes.metadata).items():
+        if value is not None:
+            _add(writer, key, _field(value))
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            writer.add_tensor(name, tensor.data, raw_dtype=GGMLQuantizationType[tensor.type])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _changed_tensor(
+    rng: np.random.Generator, name: str, shapes: Mapping[str, tuple[int, ...]], weights: Weights
+) -> Stored | None:
+    if weights is None or isinstance(weights, Stored):
+        return weights
+    if isinstance(weights, str):
+        return random_tensor(rng, name, shapes[name], weights)
+    return stored(weights, "F32")
+
+
+def _field(value: Field | Scalar | Sequence[Scalar]) -> Field:
+    """The usual GGUF type of a Python value."""
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, bool):
+        return Field("BOOL", value)
+    if isinstance(value, int):
+        return Field("UINT32", value)
+    if isinstance(value, float):
+        return Field("FLOAT32", value)
+    if isinstance(value, str | bytes):
+        return Field("STRING", value)
+    return Field("ARRAY", value, _field(value[0]).type)
+
+
+def _add(writer: gguf.GGUFWriter, key: str, field: Field) -> None:
+    element = GGUFValueType[field.element] if field.element else None
+    writer.add_key_value(key, field.value, GGUFValueType[field.type], element)
