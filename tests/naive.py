@@ -1,0 +1,188 @@
+"""The oracle: the forward passes of `llama` and `gemma3` in plain numpy, written to be read.
+
+Every weight is dequantized to `dtype` (float64 by default), every operation is computed in it, nothing is rounded,
+cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by `localinfer.gguf`, blocks
+are decoded by the `gguf` package.
+
+    model = naive.Model(open_gguf(path))
+    logits = naive.forward(model, tokens)           # (n_tokens, n_vocab)
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from localinfer.gguf import GGUF
+
+Floats = NDArray[np.floating[Any]]  # of the model's dtype
+
+SWA_FREQ_BASE = 10_000.0  # rope base of gemma3's sliding layers, where the file does not say
+SWA_PATTERN = 6  # of six layers of gemma3, the last one sees the whole context
+
+
+class Model:
+    """A file's hyperparameters, and its weights as plain matrices (decoded at first use, then kept)."""
+
+    def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
+        self.file, self.dtype = file, np.dtype(dtype)
+        self.weights: dict[str, Floats] = {}
+        self.architecture = str(file.metadata["general.architecture"])
+        self.n_layer = int(self.hyper("block_count"))
+        self.n_embd = int(self.hyper("embedding_length"))
+        self.n_head = int(self.hyper("attention.head_count"))
+        self.n_head_kv = int(self.hyper("attention.head_count_kv", self.n_head))
+        self.head_size = int(self.hyper("attention.key_length", self.n_embd // self.n_head))
+        self.eps = self.hyper("attention.layer_norm_rms_epsilon")
+        self.freq_base = self.hyper("rope.freq_base", 10_000.0)
+
+    def hyper(self, key: str, default: float | None = None) -> float:
+        """The file's `<architecture>.<key>`."""
+        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
+        assert isinstance(value, int | float), f"{self.architecture}.{key} is missing"
+        return value
+
+    def __getitem__(self, name: str) -> Floats:
+        """The tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""
+        if name not in self.weights:
+            self.weights[name] = self.rows(name).astype(self.dtype)
+        return self.weights[name]
+
+    def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
+        """Some rows of a tensor, decoded and not kept."""
+        tensor = self.file.tensors[f"{name}.weight"]
+        bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
+        return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
+
+    # What a computer with less precision would do differently: subclasses round here.
+
+    def matmul(self, name: str, x: Floats) -> Floats:
+        """(n, n_in) -> (n, n_out)"""
+        return x @ self[name].T
+
+    def remember(self, kv: Floats) -> Floats:
+        """Keys or values on their way into the cache."""
+        return kv
+
+
+def forward(model: Model, tokens: Sequence[int]) -> Floats:
+    """Logits after each of `tokens`, which stand at positions 0, 1, ...: (n_tokens, n_vocab)."""
+    return np.concatenate([*output(model, hidden(model, tokens))], axis=1)
+
+
+def hidden(model: Model, tokens: Sequence[int]) -> Floats:
+    """What the last layer hands to the output layer: (n_tokens, n_embd)."""
+    block = {"llama": llama_block, "gemma3": gemma3_block}[model.architecture]
+    x = model.rows("token_embd", np.asarray(tokens)).astype(model.dtype)
+    if model.architecture == "gemma3":
+        x = x * np.float32(math.sqrt(model.n_embd))
+    for i in range(model.n_layer):
+        x = block(model, i, x)
+    return rms_norm(x, model["output_norm"], model.eps)
+
+
+def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
+    """The logits of `chunk` words of the vocabulary at a time: (n_tokens, chunk).  Tied to the embedding if need be."""
+    name = "output" if "output.weight" in model.file.tensors else "token_embd"
+    n_vocab = model.file.tensors[f"{name}.weight"].shape[0]
+    for start in range(0, n_vocab, chunk):
+        model.weights["output chunk"] = model.rows(name, slice(start, start + chunk)).astype(model.dtype)
+        yield model.matmul("output chunk", x)
+
+
+def llama_block(model: Model, i: int, x: Floats) -> Floats:
+    """One layer: (n_tokens, n_embd) -> the same."""
+    blk = f"blk.{i}."
+    x = x + attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), model.freq_base)
+    h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
+    gated = silu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
+    return x + model.matmul(blk + "ffn_down", gated)
+
+
+def gemma3_block(model: Model, i: int, x: Floats) -> Floats:
+    """One layer: (n_tokens, n_embd) -> the same.  Five layers of six look back over a window only."""
+    blk = f"blk.{i}."
+    freq_base, window = model.freq_base, 0
+    if (i + 1) % SWA_PATTERN != 0:
+        freq_base = model.hyper("rope.freq_base_swa", SWA_FREQ_BASE)
+        window = int(model.hyper("attention.sliding_window"))
+    a = attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), freq_base, window)
+    x = x + rms_norm(a, model[blk + "post_attention_norm"], model.eps)
+    h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
+    gated = gelu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
+    return x + rms_norm(model.matmul(blk + "ffn_down", gated), model[blk + "post_ffw_norm"], model.eps)
+
+
+def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int = 0) -> Floats:
+    """Every position looks at itself and at those before it (the last `window` of them, if not 0)."""
+    q = heads(model.matmul(blk + "attn_q", x), model.n_head)  # (n_head, n_tokens, head_size)
+    k = heads(model.matmul(blk + "attn_k", x), model.n_head_kv)
+    v = heads(model.matmul(blk + "attn_v", x), model.n_head_kv)
+    if model.architecture == "gemma3":
+        q = rms_norm(q, model[blk + "attn_q_norm"], model.eps)
+        k = rms_norm(k, model[blk + "attn_k_norm"], model.eps)
+    rope = rope_halves if model.architecture == "gemma3" else rope_pairs
+    q, k = rope(q, freq_base), rope(k, freq_base)
+
+    k, v = model.remember(k), model.remember(v)
+    group = model.n_head // model.n_head_kv  # so many query heads share one key and value head
+    k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
+    scores = q @ k.transpose(0, 2, 1) / math.sqrt(model.head_size)  # (n_head, n_tokens, n_tokens)
+    mixed = softmax(np.where(visible(x.shape[0], window), scores, -np.inf)) @ v
+    return model.matmul(blk + "attn_output", mixed.transpose(1, 0, 2).reshape(x.shape[0], -1))
+
+
+def heads(x: Floats, n: int) -> Floats:
+    """(n_tokens, n * head_size) -> (n, n_tokens, head_size)"""
+    return x.reshape(x.shape[0], n, -1).transpose(1, 0, 2)
+
+
+def visible(n: int, window: int) -> NDArray[np.bool_]:
+    """Whether position i (row) may look at position j (column): not ahead, and fewer than `window` steps back."""
+    back = np.arange(n)[:, None] - np.arange(n)[None, :]
+    return (back >= 0) & (back < window) if window else back >= 0
+
+
+def rope_angles(n: int, size: int, freq_base: float) -> NDArray[np.float64]:
+    """Position times frequency, a column a pair: (n, size / 2)"""
+    return np.arange(n)[:, None] * freq_base ** (-2.0 * np.arange(size // 2) / size)[None, :]
+
+
+def rope_pairs(x: Floats, freq_base: float) -> Floats:
+    """Rotate neighbours, (0, 1), (2, 3), ...: files of `llama` have the rows of attn_q and attn_k sorted for this."""
+    angle = rope_angles(x.shape[-2], x.shape[-1], freq_base)
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
+
+
+def rope_halves(x: Floats, freq_base: float) -> Floats:
+    """Rotate an element of the first half with its partner in the second."""
+    angle = rope_angles(x.shape[-2], x.shape[-1], freq_base)
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    """Scale the last axis to a mean square of one."""
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps)) * weight
+
+
+def softmax(x: Floats) -> Floats:
+    """Over the last axis."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def silu(x: Floats) -> Floats:
+    """x * sigmoid(x), in a form that does not overflow."""
+    return x * 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def gelu(x: Floats) -> Floats:
+    """The tanh approximation, which is what gemma3 was trained with."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x)))
