@@ -1,0 +1,1 @@
+"""The command line: Typer commands, and everything that is drawn on a screen. No mathematics here."""

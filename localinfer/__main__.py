@@ -1,0 +1,5 @@
+"""`python -m localinfer` is the command `localinfer`."""
+
+import runpy
+
+runpy.run_module("cli", run_name="__main__", alter_sys=True)
