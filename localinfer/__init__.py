@@ -1,0 +1,33 @@
+"""localinfer: a local LLM runtime. `load` a model, then `generate` or `chat`.
+
+Importing this package imports nothing heavy: a name is fetched from its module when it is first asked for, so
+that a command line that only prints its help needs no numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localinfer.errors import (
+        ContextOverflow,
+        LocalInferError,
+        ModelNotFound,
+        NotEnoughMemory,
+        Unsupported,
+        UsageError,
+    )
+    from localinfer.model import Model, Piece, Stats, load
+    from localinfer.options import Options
+
+__all__ = [
+    "ContextOverflow", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory", "Options", "Piece",
+    "Stats", "Unsupported", "UsageError", "load",
+]  # fmt: skip
+
+_HOMES = {"Model": "model", "Piece": "model", "Stats": "model", "load": "model", "Options": "options"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)

@@ -1,0 +1,105 @@
+"""Options: what each place may say, how it is told when it is wrong, and who wins."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from localinfer import options
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.options import FLAGS, Options
+
+BAD = [
+    ("ctx_size", -1), ("ctx_size", 2**31), ("ctx_size", 10**12), ("ctx_size", "abc"), ("ctx_size", 2048.0),
+    ("ctx_size", True), ("threads", -1), ("threads", 10**6), ("batch_size", 0), ("keep", -1),
+    ("temp", float("nan")), ("temp", float("inf")), ("temp", -1), ("temp", 10**400), ("temp", "hot"),
+    ("top_p", -1), ("top_p", 2), ("top_p", float("nan")), ("top_k", -5), ("min_p", 1.05), ("min_p", -0.1),
+    ("repeat_penalty", 0), ("repeat_penalty", float("nan")), ("repeat_last_n", -2), ("seed", -2),
+    ("seed", 2**64), ("n_predict", 0), ("n_predict", -2), ("stop", ("",)), ("stop", 3), ("stop", (1,)),
+    ("ignore_eos", 1), ("system_prompt", 1), ("ctx_policy", "shift"), ("ctx_policy", ""),
+]
+GOOD = [
+    ("ctx_size", 0), ("ctx_size", 2**31 - 1), ("threads", 512), ("temp", 0.0), ("temp", 2.5), ("top_k", 0),
+    ("top_p", 0.0), ("top_p", 1.0), ("min_p", 1.0), ("repeat_penalty", 0.1), ("repeat_last_n", -1),
+    ("seed", -1), ("seed", 2**64 - 1), ("n_predict", -1), ("n_predict", 1), ("stop", ("a", "\n")),
+    ("ignore_eos", True), ("ctx_policy", "ring"), ("system_prompt", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_is_a_usage_error_that_names_the_option(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as flag:
+        options.from_flags({name: value})
+    with pytest.raises(UsageError) as keyword:
+        options.from_keywords({name: value})
+    with pytest.raises(UsageError) as validated:
+        dataclasses.replace(Options(), **{name: value}).validated()
+    assert str(flag.value).startswith(f"{FLAGS[name].long}: must be ")
+    assert str(keyword.value).startswith(f"{name}: must be ")
+    assert str(validated.value) == str(flag.value)
+    assert "\n" not in str(flag.value)
+    assert len(str(flag.value)) < 140
+
+
+@pytest.mark.parametrize(("name", "value"), GOOD)
+def test_a_good_value_stays_what_it_is(name: str, value: object) -> None:
+    assert options.from_flags({name: value}) == {name: value}
+    assert dataclasses.replace(Options(), **{name: value}).validated() == Options(**{name: value})
+
+
+def test_the_defaults_are_valid() -> None:
+    assert Options().validated() == Options()
+
+
+@pytest.mark.parametrize(("variable", "text"), [
+    ("LOCALINFER_CTX_SIZE", "abc"), ("LOCALINFER_CTX_SIZE", "-1"), ("LOCALINFER_THREADS", "1.5"),
+    ("LOCALINFER_TEMP", "nan"), ("LOCALINFER_TOP_P", "95%"), ("LOCALINFER_IGNORE_EOS", "perhaps"),
+    ("LOCALINFER_CTX_POLICY", "shift"), ("LOCALINFER_N_PREDICT", "0"), ("LOCALINFER_SEED", "9" * 5000),
+])
+def test_a_bad_variable_is_named(variable: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"^{variable}: must be .{{,120}}$"):
+        options.from_environment({variable: text})
+
+
+def test_the_environment_is_read_in_the_options_own_types() -> None:
+    layer = options.from_environment({
+        "LOCALINFER_CTX_SIZE": "2048", "LOCALINFER_TEMP": "0", "LOCALINFER_IGNORE_EOS": "yes",
+        "LOCALINFER_STOP": "\n\n", "LOCALINFER_SEED": "", "LOCALINFER_CACHE_DIR": "/elsewhere",
+    })
+    assert layer == {"ctx_size": 2048, "temp": 0.0, "ignore_eos": True, "stop": ("\n\n",)}
+
+
+def test_the_earlier_layer_wins() -> None:
+    flags = options.from_flags({"temp": 0.1, "top_k": None})
+    environment = options.from_environment({"LOCALINFER_TEMP": "0.2", "LOCALINFER_TOP_K": "2"})
+    registry = options.from_registry({"top_k": 3, "top_p": 0.3}, "models.toml: some-model")
+    file = options.from_metadata({"general.sampling.top_p": 0.4, "general.sampling.penalty_last_n": 4}, "m")
+    merged = options.merge(flags, environment, registry, file)
+    assert merged == Options(temp=0.1, top_k=2, top_p=0.3, repeat_last_n=4)
+
+
+def test_errors_of_the_registry_and_of_the_file_name_the_place() -> None:
+    with pytest.raises(UsageError, match=r"^models.toml: some-model: options.top_k: must be "):
+        options.from_registry({"top_k": "many"}, "models.toml: some-model")
+    with pytest.raises(LocalInferError, match=r"^m: general.sampling.temp: must be .*, not nan$") as error:
+        options.from_metadata({"general.sampling.temp": float("nan")}, "m")
+    assert error.value.exit_code == 1
+
+
+def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match=r"^temprature: no such option"):
+        options.from_keywords({"temprature": 1})
+    with pytest.raises(UsageError, match="did you mean ctx_size"):
+        options.from_keywords({"ctxsize": 1})
+
+
+def test_flags_and_variables_are_distinct() -> None:
+    names = [name for flag in FLAGS.values() for name in flag.names]
+    assert len(names) == len(set(names))
+    assert len({flag.variable for flag in FLAGS.values()}) == len(FLAGS)
+
+
+def test_options_need_no_numpy() -> None:
+    code = "import sys, localinfer.options; assert 'numpy' not in sys.modules and 'jinja2' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
