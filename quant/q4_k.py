@@ -1,0 +1,49 @@
+"""Q4_K: 256 weights in 144 bytes; a weight is d * scale * code - dmin * min, code of 4 bits, scale and min of 6."""
+
+from typing import Any
+
+import numpy as np
+from numba import uint8, uint32, uint64
+
+from quant.simd import bitcast, convert, f32x8, half, join, load, splat, u8x8, u8x32
+from quant.words import Words, inline
+
+BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
+assert BLOCK.itemsize == 144
+D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
+
+# qs:  byte 32j + i holds column 64j + i in its low nibble and column 64j + 32 + i in its high one
+# scales: the scales and mins of groups 0-3 whole, those of groups 4-7 in two pieces
+#   0-3   EEAAAAAA   A: scale 0-3    E: the two high bits of scale 4-7
+#   4-7   eeaaaaaa   a: min 0-3      e: the two high bits of min 4-7
+#   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
+SIX, FOUR, TWO = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303)
+
+
+@inline
+def sixes(whole: int, low: int) -> Any:
+    """Eight numbers of 6 bits: four that are whole, and four from their low bits and the top bits of `whole`."""
+    first = whole & SIX
+    second = (low & FOUR) | (((whole >> uint32(6)) & TWO) << uint32(4))
+    return bitcast(u8x8, uint64(first) | (uint64(second) << uint64(32)))
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    pairs = load(u8x32, block + QS + 32 * j)
+    return join(pairs & splat(u8x32, uint8(15)), pairs >> splat(u8x32, uint8(4)))
+
+
+@inline
+def scales(block: int) -> Any:
+    packed = sixes(load(uint32, block + SCALES), load(uint32, block + SCALES + 8))
+    return convert(f32x8, packed) * splat(f32x8, half(block + D))
+
+
+@inline
+def mins(block: int) -> Any:
+    packed = sixes(load(uint32, block + SCALES + 4), load(uint32, block + SCALES + 8) >> uint32(4))
+    return convert(f32x8, packed) * splat(f32x8, -half(block + DMIN))
+
+
+WORDS = Words(4, 32, SIZE, codes64, scales, mins)
