@@ -10,7 +10,7 @@
     tiny_gemma3(path, **{"tokenizer.ggml.model": None})               # a missing key
 
 An override whose name ends in ".weight" or ".bias" is a tensor, one that names a field of Dimensions a size,
-any other one a metadata key. The same seed gives the same file. Shapes are numpy's: rows first, (n_out, n_in).
+any other one a metadata key. The same seed gives the same file. Shapes are numpy's, (n_out, n_in).
 This file knows nothing of localinfer's own code.
 """
 
@@ -80,7 +80,7 @@ def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: An
 
 
 def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:  # noqa: A002
-    """Write a `gemma3` model with SentencePiece tokens: the sixth layer is global, the others have the window."""
+    """Write a `gemma3` model with SentencePiece tokens: layer 5 is global, the others have the window."""
     dimensions, changes = _split(GEMMA3, overrides)
     vocabulary = spm_vocabulary()
     metadata = _common("gemma3", dimensions) | {

@@ -1,0 +1,43 @@
+"""What a file is that does not start with GGUF's magic: the error says more than that it is not a model.
+
+Only the first bytes are looked at, and nothing of the file is trusted or parsed further.
+"""
+
+# First bytes of a file, and what it is then.
+SIGNATURES = {
+    b"version https://git-lfs.github.com/spec/": "a Git LFS pointer, not the model: run `git lfs pull`",
+    b"PK\x03\x04": "a ZIP archive (a PyTorch checkpoint is one)",
+    b"\x80\x02": "a Python pickle, which is never loaded",
+    b"\x80\x04": "a Python pickle, which is never loaded",
+    b"lmgg": "an old GGML file: convert the model to GGUF",
+    b"fmgg": "an old GGML (ggmf) file: convert the model to GGUF",
+    b"tjgg": "an old GGML (ggjt) file: convert the model to GGUF",
+    b"algg": "an old GGML (ggla) adapter: convert it to GGUF",
+    b"\x1f\x8b": "a gzip archive: unpack it first",
+    b"\x28\xb5\x2f\xfd": "a zstd archive: unpack it first",
+    b"\xfd7zXZ\x00": "an xz archive: unpack it first",
+    b"BZh": "a bzip2 archive: unpack it first",
+    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive: unpack it first",
+    b"%PDF": "a PDF document",
+    b"\x7fELF": "a program",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF": "an HDF5 file",
+}
+WEB_PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error")
+LONGEST = 64  # so many first bytes decide
+
+
+def describe(head: bytes) -> str:
+    """What a file with these first bytes probably is; "" if nothing is recognised."""
+    for signature, kind in SIGNATURES.items():
+        if head.startswith(signature):
+            return kind
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(WEB_PAGES):
+        return "a web page, perhaps the error page of a download"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
+        return "a safetensors file: convert the model to GGUF"
+    if head.lstrip()[:1] in (b"{", b"["):
+        return "a JSON text"
+    if not head.strip(b"\0"):
+        return "nothing but zero bytes, perhaps a download that was not finished"
+    return ""
