@@ -22,12 +22,12 @@ Number = TypeVar("Number", bound=np.generic)
 class StringArray:
     """An array of strings as it lies in the file: `data[offsets[i] : offsets[i] + lengths[i]]` is string i.
 
-    `data` is the whole file, uint8; `offsets` and `lengths` are int64, (n,). Strings are bytes of any encoding,
-    made one by one when they are asked for: a vocabulary is opened without a Python object a token.
+    `data` is the whole file, uint8; `offsets` and `lengths` are int64, (n,). Strings are bytes of any
+    encoding, made one by one when asked for: a vocabulary is opened without a Python object a token.
     """
 
     def __init__(self, data: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
-        """`starts`, (n + 1,): where each string starts, after the 8 bytes of its length, and one more would."""
+        """`starts`, (n + 1,): where each string starts, after its length's 8 bytes, and one more would."""
         self.data = data
         self._starts = starts
 

@@ -66,7 +66,7 @@ LLAMA = Dimensions(n_layer=2, n_embd=256, n_ff=512, n_head=4, n_head_kv=2, head_
 GEMMA3 = Dimensions(n_layer=7, n_embd=256, n_ff=512, n_head=2, n_head_kv=1, head_dim=256, sliding_window=16)
 
 
-def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:  # noqa: A002
+def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
     """Write a `llama` model with byte-level BPE."""
     dimensions, changes = _split(LLAMA, overrides)
     vocabulary = bpe_vocabulary()
@@ -79,7 +79,7 @@ def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: An
     return _write(path, metadata | vocabulary, shapes, type, seed, changes)
 
 
-def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:  # noqa: A002
+def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
     """Write a `gemma3` model with SentencePiece tokens: layer 5 is global, the others have the window."""
     dimensions, changes = _split(GEMMA3, overrides)
     vocabulary = spm_vocabulary()
