@@ -227,7 +227,7 @@ def checked(given: Mapping[str, object], called: Callable[[str], str],
     layer: Layer = {}
     for name, value in given.items():
         if name not in FLAGS:
-            raise error(f"{shown(name)}: {unknown(name)}")
+            raise error(f"{called(name)}: {unknown(name)}")
         flag = FLAGS[name]
         try:
             layer[name] = flag.check(flag.parse(str(value)) if texts else value)
