@@ -1,8 +1,8 @@
 """The oracle: the forward passes of `llama` and `gemma3` in plain numpy, written to be read.
 
-Every weight is dequantized to `dtype` (float64 by default), every operation is computed in it, nothing is rounded,
-cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by `localinfer.gguf`, blocks
-are decoded by the `gguf` package.
+Every weight is dequantized to `dtype` (float64 by default) and every operation is computed in it; nothing is
+rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by
+`localinfer.gguf`, blocks are decoded by the `gguf` package.
 
     model = naive.Model(open_gguf(path))
     logits = naive.forward(model, tokens)           # (n_tokens, n_vocab)
@@ -85,7 +85,7 @@ def hidden(model: Model, tokens: Sequence[int]) -> Floats:
 
 
 def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
-    """The logits of `chunk` words of the vocabulary at a time: (n_tokens, chunk).  Tied to the embedding if need be."""
+    """The logits, `chunk` words of the vocabulary at a time: (n_tokens, chunk)."""
     name = "output" if "output.weight" in model.file.tensors else "token_embd"
     n_vocab = model.file.tensors[f"{name}.weight"].shape[0]
     for start in range(0, n_vocab, chunk):
@@ -141,7 +141,7 @@ def heads(x: Floats, n: int) -> Floats:
 
 
 def visible(n: int, window: int) -> NDArray[np.bool_]:
-    """Whether position i (row) may look at position j (column): not ahead, and fewer than `window` steps back."""
+    """Whether position i (row) may look at position j (column): not ahead, and less than `window` back."""
     back = np.arange(n)[:, None] - np.arange(n)[None, :]
     return (back >= 0) & (back < window) if window else back >= 0
 
@@ -152,7 +152,7 @@ def rope_angles(n: int, size: int, freq_base: float) -> NDArray[np.float64]:
 
 
 def rope_pairs(x: Floats, freq_base: float) -> Floats:
-    """Rotate neighbours, (0, 1), (2, 3), ...: files of `llama` have the rows of attn_q and attn_k sorted for this."""
+    """Rotate neighbours, (0, 1), (2, 3), ...: the order of the rows of attn_q and attn_k in `llama` files."""
     angle = rope_angles(x.shape[-2], x.shape[-1], freq_base)
     cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
     a, b = x[..., 0::2], x[..., 1::2]
