@@ -71,8 +71,8 @@ class Cursor:
 
     def fail_short(self, field: str, need: str) -> NoReturn:
         if self.end < self.file.size:
-            self.fail(field, f"{need}: the header would be larger than {self.end} bytes")
-        self.fail(field, f"{need}, but the file ends {self.remaining} bytes after offset {self.position}")
+            self.fail(field, f"{need}: the header may not be larger than {self.end} bytes")
+        self.fail(field, f"{need}: the file has {self.remaining} at offset {self.position}")
 
     def take(self, n_bytes: int, field: str) -> int:
         """Step over the next `n_bytes`; returns where they start."""
@@ -125,7 +125,7 @@ class Cursor:
         try:
             starts = np.fromiter(self._starts(n), np.int64, n + 1)
         except (struct.error, OverflowError):  # a length word that is not in the file, or no file could hold
-            self.fail_short(field, f"a string of the {n} is longer than what is left")
+            self.fail_short(field, f"one of {n} strings takes more bytes than are left")
         self.take(int(starts[-1]) - 8 - self.position, field)
         return StringArray(self.file.bytes, starts)
 

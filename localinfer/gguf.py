@@ -313,7 +313,7 @@ def _place(header: Cursor, infos: dict[str, _Info], alignment: int, data_offset:
         if info.offset % alignment:
             header.fail(name, f"offset {info.offset} is not a multiple of the alignment {alignment}")
         if info.offset != expected:
-            header.fail(name, f"offset {info.offset}, but the tensor before it ends at {expected}")
+            header.fail(name, f"offset {info.offset}, but the tensors before it end at {expected}")
         start = data_offset + info.offset
         if info.nbytes > header.file.size - start:
             left = max(0, header.file.size - start)
