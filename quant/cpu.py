@@ -22,18 +22,20 @@ NAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An instruction set, and the register tile of the matrix kernels: `rows` of weights by `tokens`."""
+    """An instruction set, and what its registers hold: the tile of the matrix kernels, `rows` of weights by `tokens`,
+    and how many sums of sixteen floats attention keeps at a time."""
 
     isa: str
     rows: int
     tokens: int
+    sums: int
 
 
 TARGETS = {
-    "avx512vnni": Target("avx512vnni", rows=16, tokens=12),
-    "avx512": Target("avx512", rows=16, tokens=6),
-    "avx2": Target("avx2", rows=8, tokens=4),
-    "generic": Target("generic", rows=8, tokens=4),
+    "avx512vnni": Target("avx512vnni", rows=16, tokens=12, sums=24),
+    "avx512": Target("avx512", rows=16, tokens=6, sums=24),
+    "avx2": Target("avx2", rows=8, tokens=4, sums=6),
+    "generic": Target("generic", rows=8, tokens=4, sums=6),
 }
 
 

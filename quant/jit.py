@@ -64,9 +64,10 @@ def compile_kernel(kernel: Kernel) -> bytes:
     expected = [*kernel.parameters, "thread", "threads"]
     if list(inspect.signature(body).parameters) != expected:
         raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
-    entry = entry_point(numba.njit(error_model="numpy")(body), kernel)
-    function = numba.cfunc("void(int64, int64, int64)", nopython=True, error_model="numpy")(entry)
-    return emit_object(function, kernel.symbol)
+    entry = numba.njit(entry_point(numba.njit(error_model="numpy")(body), kernel), error_model="numpy")
+    entry.compile((numba.int64, numba.int64, numba.int64))
+    [result] = entry.overloads.values()
+    return emit_object(result, kernel.symbol)
 
 
 def entry_point(body: Any, kernel: Kernel) -> Any:
@@ -85,18 +86,44 @@ def entry_point(body: Any, kernel: Kernel) -> Any:
     return scope["entry"]
 
 
-def emit_object(function: Any, symbol: str) -> bytes:
-    """One object file in which only the entry point is visible, so that no two files can clash."""
+# What machine code may ask of the process that loads it: the C library, and nothing of Python or numba.
+ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
+
+# numba's own functions return a status and where an exception lies; kernels raise nothing, so both are dropped.
+ENTRY = """
+declare i32 @"{native}"(ptr, ptr, i64, i64, i64)
+define void @"{symbol}"(i64 %op, i64 %thread, i64 %threads) {{
+  %result = alloca ptr
+  %exception = alloca ptr
+  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %thread, i64 %threads)
+  ret void
+}}
+"""
+
+
+def emit_object(result: Any, symbol: str) -> bytes:
+    """One object file in which only the entry point is visible, so that no two files can clash.
+
+    Raises TypeError when the kernel needs more than memory and arithmetic.
+    """
     import llvmlite.binding as llvm
 
-    library = function._library
+    library = result.library
     module = llvm.parse_bitcode(library._final_module.as_bitcode())
+    native = result.fndesc.llvm_func_name
+    module.link_in(llvm.parse_assembly(ENTRY.format(native=native, symbol=symbol)))
     for item in [*module.functions, *module.global_variables]:
-        if item.name == function.native_name:
-            item.name = symbol
-        elif not item.is_declaration:
+        if item.name != symbol and not item.is_declaration:
             item.linkage = "internal"
-    return bytes(library._codegen._tm.emit_object(module))
+    machine = library._codegen._tm
+    cleaning = llvm.create_new_module_pass_manager()
+    cleaning.add_global_dead_code_eliminate_pass()
+    cleaning.add_strip_dead_prototype_pass()
+    cleaning.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - ALLOWED
+    if foreign:
+        raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
+    return bytes(machine.emit_object(module))
 
 
 # --- the cache ----------------------------------------------------------------------------------------------------

@@ -305,8 +305,3 @@ def matmul(room: str) -> Body:
 
     return body
 
-
-def scratch_bytes(n_in: int) -> int:
-    """What a matmul thread needs to hold a tile and a panel of rows of n_in weights, whatever the format."""
-    shape = target()
-    return 4 * shape.rows * shape.tokens + max(n_in // 32 * panel_record_bytes(shape.rows, 16), 4 * n_in * shape.rows)

@@ -9,6 +9,7 @@ Addresses are plain int64 numbers. Nothing here checks bounds: a launcher proves
 """
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -226,7 +227,7 @@ def emit_convert(b: ir.IRBuilder, value: ir.Value, source: types.Type, wanted: t
         if source is types.float16:
             return emit_widen_half(b, value, kind)
         if wanted is types.float16:
-            return b.fptrunc(value, kind)
+            return emit_narrow_half(b, value, kind)
         return b.fpext(value, kind) if wanted is types.float64 else b.fptrunc(value, kind)
     if source in FLOATS:
         rounded = call_llvm(b, f"llvm.rint.{suffix(value.type)}", value.type, [value])
@@ -238,6 +239,34 @@ def emit_convert(b: ir.IRBuilder, value: ir.Value, source: types.Type, wanted: t
     if LLVM[source].width > LLVM[wanted].width:
         return b.trunc(value, kind)
     return b.sext(value, kind) if source in SIGNED else b.zext(value, kind)
+
+
+def emit_narrow_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
+    """Single to half precision, to the nearest even; in integer arithmetic where the CPU has no instruction for it.
+
+    A normal half is a rounding shift of the bits; a subnormal one is what an addition of 0.5 leaves in the low bits.
+    """
+    if target().isa != "generic":
+        return b.fptrunc(value, kind)
+    vector = isinstance(kind, ir.VectorType)
+    ints = ir.VectorType(I32, kind.count) if vector else I32
+    shorts = ir.VectorType(ir.IntType(16), kind.count) if vector else ir.IntType(16)
+
+    def number(n: float, of: ir.Type = ints) -> ir.Constant:
+        return constant(of, n) if vector else ir.Constant(of, n)
+
+    bits = b.bitcast(value, ints)
+    magnitude = b.and_(bits, number(0x7FFFFFFF))
+    odd = b.and_(b.lshr(magnitude, number(13)), number(1))
+    rounded = b.add(b.add(magnitude, odd), number(0xFFF - (112 << 23)))
+    normal = b.lshr(rounded, number(13))
+    shifted = b.fadd(b.bitcast(magnitude, value.type), number(0.5, value.type))
+    subnormal = b.sub(b.bitcast(shifted, ints), number(0x3F000000))
+    special = b.select(b.icmp_unsigned(">", magnitude, number(0x7F800000)), number(0x7E00), number(0x7C00))
+    finite = b.select(b.icmp_unsigned("<", magnitude, number(0x38800000)), subnormal, normal)
+    halved = b.select(b.icmp_unsigned(">=", magnitude, number(0x47800000)), special, finite)
+    sign = b.and_(b.lshr(bits, number(16)), number(0x8000))
+    return b.bitcast(b.trunc(b.or_(halved, sign), shorts), kind)
 
 
 def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
@@ -499,6 +528,17 @@ def half(typingctx: Any, address: Any) -> Any:
     return word(types.float32, [types.int64], emit)
 
 
+@intrinsic
+def store_half(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a float32 in half precision."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        narrow = emit_narrow_half(b, args[1], ir.HalfType())
+        return b.store(narrow, b.inttoptr(args[0], ir.HalfType().as_pointer()), align=1)
+
+    return word(types.void, [types.int64, types.float32], emit)
+
+
 # --- functions ----------------------------------------------------------------------------------------------------
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
@@ -506,13 +546,13 @@ LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030
 
 @njit(forceinline=True, error_model="numpy")
 def exp(v: Any) -> Any:
-    """e**v of an f32x16 to about one unit in the last place; 0 below -87 and the value at 88 above it.
+    """e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN of NaN.
 
     Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7, then 2**n through the exponent.
     """
-    v = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
-    n = rint(v * splat(f32x16, LOG2_E))
-    r = fma(n, splat(f32x16, -LN2_HIGH), v)
+    x = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
+    n = rint(x * splat(f32x16, LOG2_E))
+    r = fma(n, splat(f32x16, -LN2_HIGH), x)
     r = fma(n, splat(f32x16, -LN2_LOW), r)
     p = splat(f32x16, 1.0 / 5040)
     p = fma(p, r, splat(f32x16, 1.0 / 720))
@@ -523,7 +563,7 @@ def exp(v: Any) -> Any:
     p = fma(p, r, splat(f32x16, 1.0))
     p = fma(p, r, splat(f32x16, 1.0))
     exponent = convert(i32x16, maximum(n, splat(f32x16, -127.0))) + splat(i32x16, 127)
-    return p * bitcast(f32x16, exponent << splat(i32x16, 23))
+    return select(v == v, p * bitcast(f32x16, exponent << splat(i32x16, 23)), v)
 
 
 # --- threads ------------------------------------------------------------------------------------------------------
@@ -568,6 +608,18 @@ def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
         return b.store_atomic(args[1], b.inttoptr(args[0], I64.as_pointer()), "release", 8)
 
     return word(types.void, [types.int64, types.int64], emit)
+
+
+@intrinsic
+def give_way(typingctx: Any) -> Any:
+    """Let another thread have the core, where the system has a call for it."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        if sys.platform == "win32":
+            return ir.Constant(I32, 0)
+        return call_llvm(b, "sched_yield", I32, [])
+
+    return word(types.void, [], emit)
 
 
 @intrinsic

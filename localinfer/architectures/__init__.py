@@ -1,0 +1,29 @@
+"""The model families: one file each, a function `record` that writes down the forward pass."""
+
+from importlib import import_module
+from typing import Protocol
+
+from localinfer.errors import Unsupported
+from localinfer.gguf import GGUF
+from localinfer.recorder import Recorder
+
+KNOWN = ("llama", "gemma3")
+
+
+class Record(Protocol):
+    """Records a whole forward pass."""
+
+    def __call__(self, r: Recorder) -> None: ...
+
+
+def find(f: GGUF) -> Record:
+    """The `record` function of the file's architecture.
+
+    Raises Unsupported naming the architecture and those that are known.
+    """
+    name = f.get("general.architecture", str)
+    if name not in KNOWN:
+        known = ", ".join(KNOWN)
+        raise Unsupported(f"{f.path}: general.architecture: {name!r} is not supported (only {known})")
+    record: Record = import_module(f"localinfer.architectures.{name}").record
+    return record

@@ -1,0 +1,201 @@
+"""The engine: token ids in, logits out. Knows no text.
+
+It records the model's plan, has the kernels compiled or loaded, and then feeds batches of tokens through the team.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import architectures, machine, paths
+from localinfer.cache import rope_table
+from localinfer.config import read_config
+from localinfer.errors import ContextOverflow, NotEnoughMemory, UsageError
+from localinfer.gguf import GGUF
+from localinfer.options import Options
+from localinfer.plan import FEW, Plan
+from localinfer.recorder import Context, Recorder
+from localinfer.team import Team
+from quant import jit
+
+Progress = Callable[[str, int, int], None]
+Logits = NDArray[np.float32]
+
+LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
+LARGEST_DEFAULT_CONTEXT = 32_768
+EXECUTE = jit.Kernel("localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),))
+
+
+class Engine:
+    """A model ready to run: its weights in the file's map, its cache, its threads.
+
+    Raises LocalInferError for a file without sense, Unsupported for one that cannot be run, NotEnoughMemory when the
+    cache and the scratch do not fit.
+    """
+
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+        self.file = f
+        self.threads = options.threads or machine.default_threads()
+        self._recorder = record(f, options, self.threads)
+        self.config, self._plan = self._recorder.config, self._recorder.plan
+        self.context_length = self.config.context_length
+        self.n_ctx = self._recorder.context.n_ctx
+        self.policy = options.ctx_policy
+        assert self._recorder.logits_buffer is not None
+        self.n_vocab = self._recorder.logits_buffer.n
+        require_memory(f, self._plan.nbytes, self.n_ctx)
+        addresses, self.warnings = jit.addresses([EXECUTE, *self._plan.kernels], paths.jit_dir(), progress)
+        self._program = self._plan.ready(addresses)
+        self._stop = self._plan.stop.view(np.int64)
+        self._team = Team(addresses[EXECUTE], self._program, self.threads, self._stop)
+        self.reset()
+
+    # --- tokens in, logits out ---
+
+    def evaluate(self, tokens: Sequence[int], progress: Progress | None = None) -> Logits:
+        """The logits after the last of `tokens`, float32 (n_vocab,); valid until the next call.
+
+        The tokens are appended to the cache. Raises ContextOverflow when they do not fit and the policy is to stop;
+        KeyboardInterrupt leaves in the cache what was whole batches, and `n_past` says how much that is.
+        """
+        ids = self._checked(tokens)
+        for first in range(0, len(ids), self._plan.batch):
+            if progress:
+                progress("prefill", first, len(ids))
+            self._feed(ids[first : first + self._plan.batch], whole=first + self._plan.batch < len(ids))
+        if progress:
+            progress("prefill", len(ids), len(ids))
+        count = (len(ids) - 1) % self._plan.batch + 1
+        return self._head(np.array([count - 1], np.int32))[0]
+
+    def logits(self, tokens: Sequence[int]) -> Logits:
+        """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the cache."""
+        ids = self._checked(tokens)
+        result = np.empty((len(ids), self.n_vocab), np.float32)
+        row = 0
+        for part in self._logits_in_parts(ids):
+            result[row : row + len(part)] = part
+            row += len(part)
+        return result
+
+    def _logits_in_parts(self, ids: NDArray[np.int32]) -> Iterator[Logits]:
+        for first in range(0, len(ids), self._plan.batch):
+            batch = ids[first : first + self._plan.batch]
+            self._feed(batch, whole=False)
+            for start in range(0, len(batch), self._plan.outputs):
+                yield self._head(np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32))
+
+    def _checked(self, tokens: Sequence[int]) -> NDArray[np.int32]:
+        """The ids as an array: at least one, each within the vocabulary, and room for all."""
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
+            raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
+        if ids.min() < 0 or ids.max() >= self.n_vocab:
+            raise UsageError(f"tokens: an id is outside of the vocabulary, 0 to {self.n_vocab - 1}")
+        if self.policy == "stop" and self.n_past + len(ids) > self.n_ctx:
+            raise ContextOverflow(
+                f"context is full: {self.n_past} + {len(ids)} tokens do not fit in {self.n_ctx}; "
+                "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest"
+            )
+        return ids.astype(np.int32)
+
+    def _feed(self, ids: NDArray[np.int32], *, whole: bool) -> None:
+        """Run one batch through all layers."""
+        r, count, first = self._recorder, len(ids), self.n_past
+        positions = np.arange(first, first + count)
+        self._plan.tokens.view(np.int64)[0] = count
+        r.ids.view(np.int32)[:count] = ids
+        r.positions.view(np.int32)[:count] = positions
+        for ring in r.rings.values():
+            ring.place(first, count)
+        for table in r.tables.values():
+            size = count * table.rope.n_rot
+            table.rows.view(np.float32)[:size] = rope_table(positions, table.frequencies).ravel()
+            if table.sinks:
+                near = np.minimum(positions, self.n_ctx - 1)
+                table.sinks.view(np.float32)[:size] = rope_table(near, table.frequencies).ravel()
+        self._furthest = max(self._furthest, first + count)
+        self._team.run(0, r.head_start)
+        self.n_past += count
+
+    def _head(self, rows: NDArray[np.int32]) -> Logits:
+        """The logits of these tokens of the last batch."""
+        r = self._recorder
+        assert r.logits_buffer is not None
+        self._plan.picked.view(np.int64)[0] = len(rows)
+        r.picked_rows.view(np.int32)[: len(rows)] = rows
+        self._team.run(r.head_start, len(self._plan.ops))
+        return r.logits_buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
+
+    # --- the cache ---
+
+    def rewind(self, n: int) -> int:
+        """Forget all but the first n tokens; how many are really kept: 0 where a window no longer holds what n needs."""
+        if n >= self.n_past:
+            return self.n_past
+        if all(ring.still_holds(n, self._furthest) for ring in self._recorder.rings.values()):
+            self.n_past = n
+        else:
+            self.reset()
+        return self.n_past
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.n_past = self._furthest = 0
+        for ring in self._recorder.rings.values():
+            ring.empty()
+
+    @property
+    def kv_bytes(self) -> int:
+        """The memory of all keys and values."""
+        return kv_bytes(self._recorder)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory of everything else but the weights."""
+        return self._plan.nbytes - self.kv_bytes
+
+    def close(self) -> None:
+        """End the threads."""
+        self._team.close()
+
+
+def record(f: GGUF, options: Options, threads: int) -> Recorder:
+    """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
+    write_down = architectures.find(f)
+    config = read_config(f)
+    n_ctx = options.ctx_size or min(config.context_length, LARGEST_DEFAULT_CONTEXT)
+    turning = options.ctx_policy == "ring"
+    sinks = min(options.keep, n_ctx // 2) if turning else 0
+    batch = max(1, min(options.batch_size, n_ctx))
+    embedding = f.tensors.get("token_embd.weight")
+    n_vocab = embedding.shape[0] if embedding is not None else 1
+    plan = Plan(batch, max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))), threads)
+    recorder = Recorder(f, config, plan, Context(n_ctx, sinks, turning))
+    write_down(recorder)
+    recorder.refuse_unused()
+    return recorder
+
+
+def kv_bytes(recorder: Recorder) -> int:
+    """The memory of all keys and values."""
+    return sum(layer.k.nbytes + layer.v.nbytes for layer in recorder.layers)
+
+
+def memory_plan(f: GGUF, ctx_size: int = 0) -> dict[str, int]:
+    """The bytes that running this file with that context takes: the mapped weights, the cache, the scratch."""
+    recorder = record(f, Options(ctx_size=ctx_size), machine.default_threads())
+    kv = kv_bytes(recorder)
+    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}
+
+
+def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
+    """Raise NotEnoughMemory before anything is taken that the machine does not have."""
+    available = machine.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"{f.path}: a context of {n_ctx} tokens needs {needed / 2**30:.1f} GiB, "
+            f"{available / 2**30:.1f} GiB are available; --ctx-size sets a smaller one"
+        )

@@ -1,0 +1,102 @@
+"""What this process may use of the machine: cores worth a thread, and memory."""
+
+import os
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+CPU = Path("/sys/devices/system/cpu")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@cache
+def default_threads() -> int:
+    """Physical performance cores within the affinity mask and the cgroup's quota, at least 1.
+
+    Two threads on one core, or one on an efficiency core that the others wait for, make inference slower.
+    """
+    if sys.platform == "darwin":
+        return max(1, _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or os.cpu_count() or 1)
+    if not hasattr(os, "sched_getaffinity"):
+        return max(1, (os.cpu_count() or 2) // 2)
+    cores = {_siblings(number) for number in _fast(os.sched_getaffinity(0))}
+    return max(1, min(len(cores), _quota(len(cores))))
+
+
+def _sysctl(name: str) -> int:
+    """A number that macOS tells about itself, or 0."""
+    import subprocess
+
+    result = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False)
+    return int(result.stdout) if result.stdout.strip().isdigit() else 0
+
+
+def _fast(numbers: set[int]) -> set[int]:
+    """Those of the CPUs that are not slower than the fastest by design: hybrid Intel, then ARM's capacities."""
+    performance = numbers & _cpu_list(Path("/sys/devices/cpu_core/cpus"))
+    if performance:
+        return performance
+    capacity = {number: _integer(CPU / f"cpu{number}" / "cpu_capacity") for number in numbers}
+    best = max(capacity.values(), default=0)
+    return {number for number in numbers if capacity[number] * 4 >= best * 3}
+
+
+def _siblings(number: int) -> str:
+    """What tells a CPU's core from others: the list of threads on it."""
+    try:
+        return (CPU / f"cpu{number}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(number)
+
+
+def _cpu_list(path: Path) -> set[int]:
+    """A list like 0-3,8 as numbers; empty if there is none."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return set()
+    spans = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return {number for low, high in spans for number in range(int(low), int(high or low) + 1)}
+
+
+def _integer(path: Path) -> int:
+    """The number in a file, or 0."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _own_cgroups() -> list[Path]:
+    """The control groups (version 2) that bound this process, innermost first."""
+    try:
+        entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    inner = CGROUP / entry[3:].lstrip("/")
+    return [folder for folder in (inner, *inner.parents) if CGROUP in (folder, *folder.parents)]
+
+
+def _quota(cores: int) -> int:
+    """How many whole cores the cgroups' CPU quotas allow, at least 1."""
+    for folder in _own_cgroups():
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def available_memory() -> int:
+    """The bytes that can be taken without swapping, within the cgroups' limits."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    for folder in _own_cgroups():
+        limit = _integer(folder / "memory.max")
+        if limit:
+            available = min(available, max(0, limit - _integer(folder / "memory.current")))
+    return available

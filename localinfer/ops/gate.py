@@ -1,0 +1,57 @@
+"""The gated unit of the feed-forward network (Shazeer, 2020): y = act(gate) * up."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64, njit
+
+from quant.activations import quantize_group, token_address
+from quant.simd import exp, f32x16, fma, load, splat, store
+
+Body = Callable[..., None]
+inline = njit(forceinline=True, error_model="numpy")
+
+
+@inline
+def logistic_product(x: Any, u: Any) -> Any:
+    """x * sigmoid(u)."""
+    one = splat(f32x16, float32(1.0))
+    return x / (one + exp(splat(f32x16, float32(0.0)) - u))
+
+
+@inline
+def silu(x: Any) -> Any:
+    """x * sigmoid(x) (Elfwing et al., 2017)."""
+    return logistic_product(x, x)
+
+
+@inline
+def gelu_tanh(x: Any) -> Any:
+    """x/2 * (1 + tanh(u)) = x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016)."""
+    cubed = x * x * x
+    inner = fma(cubed, splat(f32x16, float32(0.044715)), x)
+    return logistic_product(x, inner * splat(f32x16, float32(1.5957691216057308)))
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh}
+
+
+def gated(activation: str, tile: int) -> Body:
+    """The kernel gate = act(gate) * up, and q = that quantized unless q is 0; threads share groups of 32 columns."""
+    act = ACTIVATIONS[activation]
+
+    def body(tokens, gate, up, n, q, thread, threads):  # type: ignore[no-untyped-def]
+        groups = n // 32
+        items = load(int64, tokens) * groups
+        for item in range(items * thread // threads, items * (thread + 1) // threads):
+            token, group = item // groups, item % groups
+            a, b = gate + 128 * item, up + 128 * item
+            v0 = act(load(f32x16, a)) * load(f32x16, b)
+            v1 = act(load(f32x16, a + 64)) * load(f32x16, b + 64)
+            store(a, v0)
+            store(a + 64, v1)
+            if q:
+                within = token % tile if tile else 0
+                quantize_group(v0, v1, token_address(q, n, token, tile), group, n, within, tile)
+
+    return body

@@ -1,0 +1,88 @@
+"""Rotary position embedding (Su et al., 2021), per-head normalisation before it, and the way into the KV cache.
+
+A table row of a token holds cos[n_rot/2], then sin[n_rot/2].
+"""
+
+from collections.abc import Callable
+
+from numba import float32, int32, int64, njit
+
+from localinfer.ops.norm import normalize
+from quant.simd import convert, f16x16, f32x16, load, store, store_half
+
+Body = Callable[..., None]
+inline = njit(forceinline=True, error_model="numpy")
+
+# Cells of the key cache stand in panels of sixteen, so that one load brings the same dimension of sixteen keys.
+PANEL = 16
+
+
+@inline
+def rotate_neighbours(x: int, n_rot: int, table: int) -> None:
+    """Pairs are (0, 1), (2, 3), ...: GGUF's llama."""
+    for i in range(n_rot // 2):
+        cos, sin = load(float32, table + 4 * i), load(float32, table + 2 * n_rot + 4 * i)
+        a, b = load(float32, x + 8 * i), load(float32, x + 8 * i + 4)
+        store(x + 8 * i, a * cos - b * sin)
+        store(x + 8 * i + 4, a * sin + b * cos)
+
+
+@inline
+def rotate_halves(x: int, n_rot: int, table: int) -> None:
+    """Pairs are (0, n/2), (1, n/2 + 1), ...: GPT-NeoX's way."""
+    far = 2 * n_rot
+    for i in range(n_rot // 2):
+        cos, sin = load(float32, table + 4 * i), load(float32, table + far + 4 * i)
+        a, b = load(float32, x + 4 * i), load(float32, x + far + 4 * i)
+        store(x + 4 * i, a * cos - b * sin)
+        store(x + far + 4 * i, a * sin + b * cos)
+
+
+ROTATE = {"neighbours": rotate_neighbours, "halves": rotate_halves}
+
+
+def rope(pairs: str, norm: int) -> Body:
+    """The kernel y = rotate(norm(x)) for every head of every token; x and y may be the same, norm may be off (0)."""
+    rotate = ROTATE[pairs]
+
+    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, thread, threads):  # type: ignore[no-untyped-def]
+        items = load(int64, tokens) * heads
+        for item in range(items * thread // threads, items * (thread + 1) // threads):
+            source, place = x + 4 * head_dim * item, y + 4 * head_dim * item
+            if norm:
+                normalize(source, weight, head_dim, eps, place)
+            elif source != place:
+                for i in range(0, head_dim, 16):
+                    store(place + 4 * i, load(f32x16, source + 4 * i))
+            rotate(place, n_rot, table + 4 * n_rot * (item // heads))
+
+    return body
+
+
+def append(pairs: str, norm: int) -> Body:
+    """The kernel that normalises and rotates keys, and writes keys and values into their cells, as halves.
+
+    k_cache[head][panel][head_dim][16], v_cache[head][cell][head_dim]; `cells` is the cell of each token, int32.
+    """
+    rotate = ROTATE[pairs]
+
+    def body(
+        tokens, k, v, heads, head_dim, n_rot, table, weight, eps, cells, k_cache, v_cache, capacity, thread, threads
+    ):  # type: ignore[no-untyped-def]
+        items = load(int64, tokens) * heads
+        for item in range(items * thread // threads, items * (thread + 1) // threads):
+            token, head = item // heads, item % heads
+            cell = int64(load(int32, cells + 4 * token))
+            key, value = k + 4 * head_dim * item, v + 4 * head_dim * item
+            if norm:
+                normalize(key, weight, head_dim, eps, key)
+            rotate(key, n_rot, table + 4 * n_rot * token)
+            first = 2 * head_dim * capacity * head
+            k_place = k_cache + first + 2 * PANEL * head_dim * (cell // PANEL) + 2 * (cell % PANEL)
+            v_place = v_cache + first + 2 * head_dim * cell
+            for i in range(0, head_dim, 16):
+                store(v_place + 2 * i, convert(f16x16, load(f32x16, value + 4 * i)))
+            for i in range(head_dim):
+                store_half(k_place + 2 * PANEL * i, load(float32, key + 4 * i))
+
+    return body

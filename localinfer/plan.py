@@ -1,0 +1,230 @@
+"""A forward pass, recorded once: a flat list of ops over memory that is reserved before the first token.
+
+Recording allocates nothing and compiles nothing, so that a plan can also be asked what it would need. `Plan.ready`
+then takes the memory and writes the op records that the executor (`localinfer.ops.execute`) runs through.
+Knows kernels by name only, and nothing of models, tokens or threads' lives.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.gguf import Tensor
+from quant import FORMATS
+from quant.cpu import target
+from quant.jit import Kernel
+
+ALIGNMENT = 64
+RECORD_WORDS = 32
+HEADER_WORDS = 4
+FEW = 4  # the most tokens that are decoded row by row; more are worth unpacking the weights for
+
+
+@dataclass(eq=False)
+class Region:
+    """Memory that a plan needs: counted when recorded, taken when the plan is made ready."""
+
+    nbytes: int
+    array: NDArray[np.uint8] | None = None
+
+    def allocate(self) -> None:
+        """Take zeroed memory, aligned to a cache line; the system gives pages when they are first touched."""
+        raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        self.array = raw[start : start + self.nbytes]
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+        assert self.array is not None, "the plan is not ready"
+        return self.array.ctypes.data
+
+    def view(self, dtype: type[np.generic], count: int = -1) -> NDArray[np.generic]:
+        """Its contents as numbers."""
+        assert self.array is not None, "the plan is not ready"
+        return self.array[: self.nbytes if count < 0 else count * np.dtype(dtype).itemsize].view(dtype)
+
+
+@dataclass(eq=False)
+class Quantized:
+    """The quantized twin of a buffer; stays at address 0, which tells its maker not to bother, unless somebody reads it."""
+
+    nbytes: int
+    region: Region | None = None
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Activations, float32 [tokens][n], and their quantized twin."""
+
+    floats: Region
+    n: int
+    quantized: Quantized
+    rows: Region  # where the number of its tokens stands
+
+
+Argument = int | float | Region | Quantized | Buffer | Tensor
+
+
+@dataclass(frozen=True)
+class Op:
+    """One kernel call: `few` and `many` are the same work for few and for many tokens."""
+
+    name: str
+    few: Kernel
+    many: Kernel
+    tokens: Region
+    arguments: tuple[Argument, ...]
+    meet: bool  # whether what follows needs all threads to be done with this
+
+
+@dataclass(eq=False)
+class Plan:
+    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out."""
+
+    batch: int
+    outputs: int
+    threads: int
+    ops: list[Op] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    scratch_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens, self.picked, self.stop = (self.region(8) for _ in range(3))
+        self.scratch = Region(0)
+        self._made: list[Buffer] = []
+        self._spare: dict[tuple[int, Region], list[Buffer]] = defaultdict(list)
+
+    def region(self, nbytes: int) -> Region:
+        """Memory that every run of the plan can use."""
+        self.regions.append(Region(nbytes))
+        return self.regions[-1]
+
+    def buffer(self, n: int, tokens: Region | None = None) -> Buffer:
+        """Room for activations of n values, for as many tokens as `tokens` can count."""
+        counted = self.tokens if tokens is None else tokens
+        spare = self._spare[n, counted]
+        self._made.append(spare.pop(0) if spare else self._new_buffer(n, counted))
+        return self._made[-1]
+
+    def _new_buffer(self, n: int, counted: Region) -> Buffer:
+        capacity = self.outputs if counted is self.picked else self.batch
+        padded = -(-capacity // target().tokens) * target().tokens
+        return Buffer(self.region(4 * n * capacity), n, Quantized(padded * (2 * n + n // 2)), counted)
+
+    @contextmanager
+    def recycling(self) -> Iterator[None]:
+        """Buffers made inside are free for others afterwards."""
+        before, self._made = self._made, []
+        yield
+        for buffer in self._made:
+            self._spare[buffer.n, buffer.rows].append(buffer)
+        self._made = before
+
+    def need_scratch(self, nbytes: int) -> None:
+        """Make sure that every thread has that much memory to itself."""
+        self.scratch_bytes = max(self.scratch_bytes, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+
+    def op(
+        self,
+        name: str,
+        function: str | tuple[str, str],
+        tokens: Region,
+        arguments: Mapping[str, Argument],
+        *,
+        constants: Mapping[str, int | str] | tuple[Mapping[str, int | str], Mapping[str, int | str]] = {},
+        meet: bool = True,
+    ) -> None:
+        """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise."""
+        functions = (function, function) if isinstance(function, str) else function
+        compiled_in = (constants, constants) if isinstance(constants, Mapping) else constants
+        floats = frozenset(key for key, value in arguments.items() if isinstance(value, float))
+        few, many = (
+            Kernel(*path.split(":"), tuple(arguments), floats, tuple(sorted(inside.items())))
+            for path, inside in zip(functions, compiled_in, strict=True)
+        )
+        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), meet))
+
+    def matmul(self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
+        """Record y = weight . x, or add_to += weight . x; weight is (n_out, n_in)."""
+        n_out, n_in = weight.shape
+        fmt = FORMATS[weight.type]
+        y = add_to or self.buffer(n_out, x.rows)
+        if fmt.takes_floats:
+            source: Argument = x
+        else:
+            x.quantized.region = x.quantized.region or self.region(x.quantized.nbytes)
+            source = x.quantized
+        self.need_scratch(matmul_scratch_bytes(n_in))
+        arguments = {
+            "tokens": x.rows,
+            "x": source,
+            "w": weight,
+            "row_bytes": weight.nbytes // n_out,
+            "n_in": n_in,
+            "n_out": n_out,
+            "y": y,
+            "y_stride": 4 * y.n,
+            "add": int(add_to is not None),
+            "scratch": self.scratch,
+            "scratch_bytes": SCRATCH_BYTES,
+            "stop": self.stop,
+        }
+        pair = (f"{fmt.kernels}:matvec", f"{fmt.kernels}:matmul")
+        self.op(weight.name, pair, x.rows, arguments, constants={"room": fmt.room}, meet=meet)
+        return y
+
+    # --- after recording ---
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Everything that has to be compiled."""
+        return [kernel for op in self.ops for kernel in (op.few, op.many)]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of everything but the weights."""
+        return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.threads
+
+    def ready(self, addresses: Mapping[Kernel, int]) -> NDArray[np.int64]:
+        """Take the memory; the op records, one row each."""
+        self.scratch.nbytes = self.scratch_bytes * self.threads
+        for region in [*self.regions, self.scratch]:
+            region.allocate()
+        program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
+        for record, op in zip(program, self.ops, strict=True):
+            record[:HEADER_WORDS] = addresses[op.few], addresses[op.many], op.tokens.address, op.meet
+            words = [self._word(argument) for argument in op.arguments]
+            record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
+        return program
+
+    def _word(self, argument: Argument) -> int:
+        """An argument as it stands in an op record."""
+        if isinstance(argument, float):
+            return int.from_bytes(struct.pack("<d", argument), "little", signed=True)
+        if isinstance(argument, Region):
+            return argument.address
+        if isinstance(argument, Quantized):
+            return argument.region.address if argument.region else 0
+        if isinstance(argument, Buffer):
+            return argument.floats.address
+        if isinstance(argument, Tensor):
+            return argument.data.ctypes.data
+        return self.scratch_bytes if argument == SCRATCH_BYTES else argument
+
+
+# Stands in an op's arguments for what is known only when all ops are recorded: the scratch memory of a thread.
+SCRATCH_BYTES = -(1 << 62)
+
+
+def matmul_scratch_bytes(n_in: int) -> int:
+    """What a thread needs to hold a tile of results and an unpacked panel of rows of n_in weights of any format."""
+    shape = target()
+    block_panel = n_in // 32 * (32 * shape.rows + 16 * shape.rows)
+    return 4 * shape.rows * shape.tokens + max(block_panel, 4 * n_in * shape.rows)
+

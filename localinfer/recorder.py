@@ -1,0 +1,303 @@
+"""The stanzas that architectures are written in: each records the ops of one step of a forward pass.
+
+Every tensor is checked here, by name, shape and type, when it is first mentioned; an architecture file only says what
+is computed. Knows the file and the plan, no tokens.
+"""
+
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.cache import EVERYTHING, LayerCache, Ring
+from localinfer.config import Config, Rope, frequencies
+from localinfer.errors import Unsupported
+from localinfer.gguf import GGUF, Tensor
+from localinfer.plan import FEW, SCRATCH_BYTES, Buffer, Plan, Region
+from quant import FORMATS
+from quant.cpu import target
+from quant.ggml import TYPES
+
+OPS = "localinfer.ops"
+CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
+
+
+@dataclass(eq=False)
+class RopeTable:
+    """The angles of a batch: filled in before each run. `sinks` are those under which queries look at sinks."""
+
+    rope: Rope
+    frequencies: NDArray[np.float64]
+    rows: Region
+    sinks: Region | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """How much of the past is kept: see `localinfer.cache`."""
+
+    n_ctx: int
+    sinks: int = 0
+    turning: bool = False  # overwrite the oldest instead of stopping
+
+
+class Recorder:
+    """Records one model's forward pass into a plan."""
+
+    def __init__(self, f: GGUF, config: Config, plan: Plan, context: Context) -> None:
+        self.f, self.config, self.plan, self.context = f, config, plan, context
+        self.ids, self.positions = plan.region(4 * plan.batch), plan.region(4 * plan.batch)
+        self.picked_rows = plan.region(4 * plan.outputs)
+        self.tables: dict[Rope, RopeTable] = {}
+        self.rings: dict[int, Ring] = {}
+        self.layers: list[LayerCache] = []
+        self.used: set[str] = set()
+        self.partial = plan.region(0)
+        self.head_start = 0
+        self.logits_buffer: Buffer | None = None
+
+    # --- tensors ---
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """The tensor of that name, which must have this shape and a type that can be computed with.
+
+        Raises LocalInferError naming the tensor, Unsupported for a type that has no kernels.
+        """
+        if name not in self.f.tensors:
+            raise self.f.error(f"tensor {name}", "is missing")
+        found = self.f.tensors[name]
+        if found.shape != shape:
+            raise self.f.error(f"tensor {name}", f"has shape {list(found.shape)}, not {list(shape)}")
+        if found.type not in FORMATS:
+            known = ", ".join(TYPES[number].name for number in FORMATS)
+            raise Unsupported(
+                f"{self.f.path}: tensor {name}: type {found.type_name} is not supported (only {known}); "
+                "`localinfer inspect` lists the types of all tensors"
+            )
+        self.used.add(name)
+        return found
+
+    def vector(self, name: str, n: int) -> Tensor:
+        """A tensor of n float32 numbers."""
+        found = self.tensor(name, n)
+        if found.type_name != "F32":
+            raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
+        return found
+
+    def refuse_unused(self) -> None:
+        """A tensor that this forward pass ignores would be a model that is not the one in the file."""
+        unused = sorted(set(self.f.tensors) - self.used)
+        if unused:
+            what = f"is not part of the {self.config.architecture} architecture as it is supported"
+            raise Unsupported(f"{self.f.path}: tensor {unused[0]}: {what}")
+
+    # --- stanzas ---
+
+    def blocks(self) -> Iterator[tuple[int, str]]:
+        """The number and the name prefix of each block; what a block computed in is used again by the next."""
+        for number in range(self.config.block_count):
+            with self.plan.recycling():
+                yield number, f"blk.{number}."
+
+    def embed(self, name: str, factor: float = 1.0) -> Buffer:
+        """The residual stream: a row of the embedding for each token, times a factor."""
+        n, vocabulary = self.config.embedding_length, self.n_vocab(name)
+        weight = self.tensor(name, vocabulary, n)
+        fmt, x = FORMATS[weight.type], self.plan.buffer(n)
+        arguments = {
+            "tokens": self.plan.tokens,
+            "ids": self.ids,
+            "w": weight,
+            "row_bytes": weight.nbytes // vocabulary,
+            "n": n,
+            "y": x,
+            "factor": float(np.float32(factor)),
+        }
+        self.plan.op(name, f"{fmt.kernels}:get_rows", x.rows, arguments, constants={"room": fmt.room})
+        return x
+
+    def n_vocab(self, name: str) -> int:
+        """The rows of the embedding."""
+        return self.f.tensors[name].shape[0] if name in self.f.tensors and self.f.tensors[name].shape else 0
+
+    def norm(self, x: Buffer, name: str) -> Buffer:
+        """norm(x) * weight, into a buffer of its own."""
+        y = self.plan.buffer(x.n, x.rows)
+        arguments = {
+            "tokens": x.rows,
+            "x": x,
+            "weight": self.vector(name, x.n),
+            "n": x.n,
+            "eps": self.config.eps,
+            "y": y,
+            "q": y.quantized,
+        }
+        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=by_layout())
+        return y
+
+    def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
+        """x += norm(branch) * weight."""
+        weight = self.vector(name, x.n)
+        arguments = {"tokens": x.rows, "x": x, "branch": branch, "weight": weight, "n": x.n, "eps": self.config.eps}
+        self.plan.op(name, f"{OPS}.norm:add_norm", x.rows, arguments)
+
+    def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
+        """weight . x, or add_to += weight . x."""
+        return self.plan.matmul(x, self.tensor(name, n_out, x.n), add_to=add_to, meet=meet)
+
+    def feed_forward(self, h: Buffer, blk: str, activation: str) -> Buffer:
+        """act(gate . h) * (up . h), the input of ffn_down."""
+        n = self.config.feed_forward_length
+        gate = self.matmul(h, f"{blk}ffn_gate.weight", n, meet=False)
+        up = self.matmul(h, f"{blk}ffn_up.weight", n)
+        arguments = {"tokens": gate.rows, "gate": gate, "up": up, "n": n, "q": gate.quantized}
+        few, many = by_layout()
+        named = {"activation": activation}
+        self.plan.op(f"{blk}gated", f"{OPS}.gate:gated", gate.rows, arguments, constants=({**few, **named}, {**many, **named}))
+        return gate
+
+    def attention(self, h: Buffer, blk: str, *, pairs: str, rope: Rope, window: int = 0, qk_norm: bool = False) -> Buffer:
+        """Every token looks back over the ring; the input of attn_output."""
+        c = self.config
+        q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
+        k = self.matmul(h, f"{blk}attn_k.weight", c.head_count_kv * c.head_dim, meet=False)
+        v = self.matmul(h, f"{blk}attn_v.weight", c.head_count_kv * c.head_dim)
+        cache = LayerCache.reserve(self.plan, self.ring(window), c.head_count_kv, c.head_dim)
+        self.layers.append(cache)
+        table = self.table(rope)
+        q_sink = self.plan.buffer(q.n) if table.sinks and cache.ring.sinks else q
+        if q_sink is not q and table.sinks:
+            self._rope(blk, q, q_sink, table.sinks, pairs, qk_norm)
+        self._rope(blk, q, q, table.rows, pairs, qk_norm)
+        self._append(blk, k, v, table.rows, cache, pairs, qk_norm)
+        return self._attend(blk, q, q_sink, cache)
+
+    def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, pairs: str, qk_norm: bool) -> None:
+        c = self.config
+        arguments = {
+            "tokens": q.rows,
+            "x": q,
+            "heads": c.head_count,
+            "head_dim": c.head_dim,
+            "n_rot": c.rope.n_rot,
+            "table": table,
+            "weight": self.vector(f"{blk}attn_q_norm.weight", c.head_dim) if qk_norm else 0,
+            "eps": c.eps,
+            "y": y,
+        }
+        constants = {"pairs": pairs, "norm": int(qk_norm)}
+        self.plan.op(f"{blk}rope", f"{OPS}.rope:rope", q.rows, arguments, constants=constants, meet=y is not q)
+
+    def _append(
+        self, blk: str, k: Buffer, v: Buffer, table: Region, cache: LayerCache, pairs: str, qk_norm: bool
+    ) -> None:
+        c = self.config
+        arguments = {
+            "tokens": k.rows,
+            "k": k,
+            "v": v,
+            "heads": c.head_count_kv,
+            "head_dim": c.head_dim,
+            "n_rot": c.rope.n_rot,
+            "table": table,
+            "weight": self.vector(f"{blk}attn_k_norm.weight", c.head_dim) if qk_norm else 0,
+            "eps": c.eps,
+            "cells": cache.ring.cells,
+            "k_cache": cache.k,
+            "v_cache": cache.v,
+            "capacity": cache.ring.capacity,
+        }
+        constants = {"pairs": pairs, "norm": int(qk_norm)}
+        self.plan.op(f"{blk}append", f"{OPS}.rope:append", k.rows, arguments, constants=constants)
+
+    def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
+        c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
+        blocks = ring.capacity // 64
+        chunk = max(4, -(-blocks // CHUNKS))
+        state = c.group * (64 + 4 * c.head_dim)
+        self.partial.nbytes = max(self.partial.nbytes, FEW * c.head_count_kv * (-(-blocks // chunk)) * state)
+        self.plan.need_scratch(attention_scratch_bytes(c.group, c.head_dim))
+        arguments = {
+            "tokens": q.rows,
+            "q": q,
+            "q_sink": q_sink,
+            "k_cache": cache.k,
+            "v_cache": cache.v,
+            "capacity": ring.capacity,
+            "cell_positions": ring.positions,
+            "positions": self.positions,
+            "blocks": ring.blocks,
+            "sink_blocks": ring.sink_blocks,
+            "window": ring.window,
+            "kv_heads": c.head_count_kv,
+            "scale": c.head_dim**-0.5,
+            "chunk": chunk,
+            "partial": self.partial,
+            "y": y,
+            "q_out": y.quantized,
+            "scratch": self.plan.scratch,
+            "scratch_bytes": SCRATCH_BYTES,
+            "stop": self.plan.stop,
+        }
+        shape = {"group": c.group, "head_dim": c.head_dim}
+        pair = (f"{OPS}.attention:token", f"{OPS}.attention:prompt")
+        constants = (shape, {**shape, "tile": target().tokens})
+        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=constants)
+        joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
+        pair = (f"{OPS}.attention:combine", f"{OPS}.attention:nothing")
+        self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=(shape, {}))
+        return y
+
+    def logits(self, x: Buffer, norm: str, output: str, n_vocab: int) -> None:
+        """The output layer, for the picked tokens only."""
+        self.head_start = len(self.plan.ops)
+        picked = self.plan.buffer(x.n, self.plan.picked)
+        arguments = {"tokens": picked.rows, "x": x, "rows": self.picked_rows, "n": x.n, "y": picked}
+        self.plan.op("pick", f"{OPS}.norm:pick", picked.rows, arguments)
+        self.logits_buffer = self.matmul(self.norm(picked, norm), output, n_vocab)
+
+    # --- what layers share ---
+
+    def ring(self, window: int) -> Ring:
+        """The ring of all layers with this window (0: the whole context)."""
+        if window not in self.rings:
+            context, batch = self.context, self.plan.batch
+            if window and (context.turning or window + batch < context.n_ctx):
+                ring = Ring.reserve(self.plan, window=window, span=window + batch)
+            elif context.turning:
+                span = context.n_ctx - context.sinks
+                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
+            else:
+                ring = Ring.reserve(self.plan, window=window or EVERYTHING, span=context.n_ctx)
+            self.rings[window] = ring
+        return self.rings[window]
+
+    def table(self, rope: Rope) -> RopeTable:
+        """The angles of all layers with this rotary embedding."""
+        if rope not in self.tables:
+            nbytes = 4 * rope.n_rot * self.plan.batch
+            sinks = self.plan.region(nbytes) if self.context.turning else None
+            self.tables[rope] = RopeTable(rope, self._frequencies(rope), self.plan.region(nbytes), sinks)
+        return self.tables[rope]
+
+    def _frequencies(self, rope: Rope) -> NDArray[np.float64]:
+        name = "rope_freqs.weight"
+        if name not in self.f.tensors:
+            return frequencies(rope)
+        factors = self.vector(name, rope.n_rot // 2).data.view(np.float32)
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise self.f.error(f"tensor {name}", "has factors that are not positive numbers")
+        return frequencies(rope, factors)
+
+
+def by_layout() -> tuple[dict[str, int | str], dict[str, int | str]]:
+    """The constants of a kernel that leaves quantized activations: flat for a few tokens, tiled for many."""
+    return {"tile": 0}, {"tile": target().tokens}
+
+
+def attention_scratch_bytes(group: int, head_dim: int) -> int:
+    """What a thread needs for a tile of queries: two packed copies, a block's weights, positions, and its state."""
+    rows = max(group, target().sums // 2) // group * group
+    return 8 * rows * head_dim + 256 * rows + 64 * rows + rows * (64 + 4 * head_dim)

@@ -1,0 +1,85 @@
+"""The threads that run a plan. They sleep between runs; the caller's thread only waits, so that Ctrl-C reaches it.
+
+Python delivers signals to its main thread alone, and only between byte codes: the compiled code runs in threads of the
+team, and the main thread waits on a lock, which a signal interrupts. A stop flag then ends the run at the next op.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+HEADER_WORDS = 4
+
+
+class Team:
+    """`threads` threads for one program of op records.
+
+    `execute` is the address of the executor kernel, `stop` the address of the flag that long kernels look at.
+    """
+
+    def __init__(self, execute: int, program: NDArray[np.int64], threads: int, stop: NDArray[np.int64]) -> None:
+        self.threads = threads
+        self._program, self._stop = program, stop
+        self._sync = np.zeros(64, np.int64)
+        self._sync = self._sync[-self._sync.ctypes.data % 64 // 8 :]
+        self._call = np.zeros(HEADER_WORDS + 4, np.int64)
+        self._execute: Callable[[int, int, int], None] = RUN(execute)
+        self._go = [threading.Semaphore(0) for _ in range(threads)]
+        self._done = threading.Semaphore(0)
+        self._closed = False
+        self._members = [
+            threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
+            for number in range(threads)
+        ]
+        for member in self._members:
+            member.start()
+
+    def run(self, first: int, end: int) -> None:
+        """Run the ops first .. end - 1.
+
+        A KeyboardInterrupt (or any exception of a signal handler) passes through when all threads have stopped.
+        """
+        self._sync[:] = 0
+        self._stop[0] = 0
+        self._call[HEADER_WORDS:] = self._program.ctypes.data, first, end, self._sync.ctypes.data
+        for go in self._go:
+            go.release()
+        waiting = self.threads
+        try:
+            while waiting:
+                self._done.acquire()
+                waiting -= 1
+        except BaseException:
+            self._halt()
+            for _ in range(waiting):
+                self._done.acquire()
+            raise
+
+    def close(self) -> None:
+        """End the threads."""
+        if not self._closed:
+            self._closed = True
+            for go in self._go:
+                go.release()
+            for member in self._members:
+                member.join()
+
+    def _halt(self) -> None:
+        self._stop[0] = 1
+        self._sync[STOP_WORD] = 1
+
+    def _member(self, number: int) -> None:
+        record = self._call.ctypes.data
+        while True:
+            self._go[number].acquire()
+            if self._closed:
+                return
+            self._execute(record, number, self.threads)
+            self._done.release()
+
+
+STOP_WORD = 16  # of the words that threads meet at: see localinfer.ops.execute
