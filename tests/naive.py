@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from localinfer.gguf import GGUF
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
+Positions = NDArray[np.integer[Any]]
 
 SWA_FREQ_BASE = 10_000.0  # rope base of gemma3's sliding layers, where the file does not say
 SWA_PATTERN = 6  # of six layers of gemma3, the last one sees the whole context
@@ -38,6 +39,7 @@ class Model:
         self.head_size = int(self.hyper("attention.key_length", self.n_embd // self.n_head))
         self.eps = self.hyper("attention.layer_norm_rms_epsilon")
         self.freq_base = self.hyper("rope.freq_base", 10_000.0)
+        self.n_ctx = self.sinks = 0  # if set, the policy `ring`: see attention
 
     def hyper(self, key: str, default: float | None = None) -> float:
         """The file's `<architecture>.<key>`."""
@@ -117,7 +119,11 @@ def gemma3_block(model: Model, i: int, x: Floats) -> Floats:
 
 
 def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int = 0) -> Floats:
-    """Every position looks at itself and at those before it (the last `window` of them, if not 0)."""
+    """Every position looks at itself and at those before it (`window` in all, if not 0).
+
+    With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
+    positions as well, as if from the end of the context.
+    """
     q = heads(model.matmul(blk + "attn_q", x), model.n_head)  # (n_head, n_tokens, head_size)
     k = heads(model.matmul(blk + "attn_k", x), model.n_head_kv)
     v = heads(model.matmul(blk + "attn_v", x), model.n_head_kv)
@@ -125,13 +131,19 @@ def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int =
         q = rms_norm(q, model[blk + "attn_q_norm"], model.eps)
         k = rms_norm(k, model[blk + "attn_k_norm"], model.eps)
     rope = rope_halves if model.architecture == "gemma3" else rope_pairs
-    q, k = rope(q, freq_base), rope(k, freq_base)
+    position = np.arange(x.shape[0])
 
-    k, v = model.remember(k), model.remember(v)
+    k, v = model.remember(rope(k, position, freq_base)), model.remember(v)
     group = model.n_head // model.n_head_kv  # so many query heads share one key and value head
     k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-    scores = q @ k.transpose(0, 2, 1) / math.sqrt(model.head_size)  # (n_head, n_tokens, n_tokens)
-    mixed = softmax(np.where(visible(x.shape[0], window), scores, -np.inf)) @ v
+    scores = rope(q, position, freq_base) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+    if window == 0 and model.n_ctx:
+        window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
+        scores[..., : model.sinks] = rope(q, near, freq_base) @ k[:, : model.sinks].transpose(0, 2, 1)
+        seen = visible(position, window, model.sinks)
+    else:
+        seen = visible(position, window)
+    mixed = softmax(np.where(seen, scores / math.sqrt(model.head_size), -np.inf)) @ v
     return model.matmul(blk + "attn_output", mixed.transpose(1, 0, 2).reshape(x.shape[0], -1))
 
 
@@ -140,29 +152,30 @@ def heads(x: Floats, n: int) -> Floats:
     return x.reshape(x.shape[0], n, -1).transpose(1, 0, 2)
 
 
-def visible(n: int, window: int) -> NDArray[np.bool_]:
-    """Whether position i (row) may look at position j (column): not ahead, and less than `window` back."""
-    back = np.arange(n)[:, None] - np.arange(n)[None, :]
-    return (back >= 0) & (back < window) if window else back >= 0
+def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool_]:
+    """Whether a position (row) may look at one (column): less than `window` back, not ahead; or a sink."""
+    back = position[:, None] - position[None, :]
+    return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
 
 
-def rope_angles(n: int, size: int, freq_base: float) -> NDArray[np.float64]:
-    """Position times frequency, a column a pair: (n, size / 2)"""
-    return np.arange(n)[:, None] * freq_base ** (-2.0 * np.arange(size // 2) / size)[None, :]
+def turn(position: Positions, size: int, freq_base: float) -> NDArray[np.complex128]:
+    """The rotations of each position, a column a pair: (n_tokens, size / 2)"""
+    frequency = freq_base ** (-2.0 * np.arange(size // 2) / size)
+    return np.exp(1j * position[:, None] * frequency)
 
 
-def rope_pairs(x: Floats, freq_base: float) -> Floats:
+def rope_pairs(x: Floats, position: Positions, freq_base: float) -> Floats:
     """Rotate neighbours, (0, 1), (2, 3), ...: the order of the rows of attn_q and attn_k in `llama` files."""
-    angle = rope_angles(x.shape[-2], x.shape[-1], freq_base)
-    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    rotation = turn(position, x.shape[-1], freq_base)
+    cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
     a, b = x[..., 0::2], x[..., 1::2]
     return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
 
 
-def rope_halves(x: Floats, freq_base: float) -> Floats:
+def rope_halves(x: Floats, position: Positions, freq_base: float) -> Floats:
     """Rotate an element of the first half with its partner in the second."""
-    angle = rope_angles(x.shape[-2], x.shape[-1], freq_base)
-    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    rotation = turn(position, x.shape[-1], freq_base)
+    cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 

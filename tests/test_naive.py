@@ -1,0 +1,95 @@
+"""The oracle itself: its parts against numbers that can be checked by hand, the whole against llama.cpp."""
+
+import json
+from pathlib import Path
+
+import naive
+import numpy as np
+import pytest
+from tiny import tiny_gemma3, tiny_llama
+
+from localinfer.gguf import open_gguf
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_rms_norm_by_hand() -> None:
+    x = np.array([[3.0, 4.0]])  # mean square 12.5
+    expected = [[3 / 12.5**0.5, 2 * 4 / 12.5**0.5]]
+    np.testing.assert_allclose(naive.rms_norm(x, np.array([1.0, 2.0]), 0.0), expected)
+
+
+def test_activations_at_known_points() -> None:
+    np.testing.assert_allclose(naive.silu(np.array([0.0, 1.0, -50.0])), [0, 0.7310586, 0], atol=1e-7)
+    np.testing.assert_allclose(naive.gelu(np.array([0.0, 1.0, -50.0])), [0, 0.8411920, 0], atol=1e-7)
+
+
+def test_what_is_visible() -> None:
+    position = np.arange(4)
+    causal = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    window = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    sink = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 1, 1]]
+    np.testing.assert_array_equal(naive.visible(position, 0), causal)
+    np.testing.assert_array_equal(naive.visible(position, 2), window)
+    np.testing.assert_array_equal(naive.visible(position, 2, sinks=1), sink)
+
+
+def test_rope_turns_by_the_position() -> None:
+    x = np.array([[1.0, 0.0], [1.0, 0.0]])  # one pair, frequency 1
+    turned = naive.rope_pairs(x, np.array([0, 2]), 10_000.0)
+    np.testing.assert_allclose(turned, [[1, 0], [np.cos(2), np.sin(2)]])
+
+
+@pytest.mark.parametrize("rope", [naive.rope_pairs, naive.rope_halves])
+def test_rope_knows_distances_only(rope) -> None:  # type: ignore[no-untyped-def]
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 8))
+    near = rope(q, np.array([7]), 100.0) @ rope(k, np.array([4]), 100.0).T
+    far = rope(q, np.array([1007]), 100.0) @ rope(k, np.array([1004]), 100.0).T
+    np.testing.assert_allclose(near, far)
+
+
+def test_rope_orders_differ_by_a_permutation_only() -> None:
+    x, position = np.random.default_rng(0).standard_normal((5, 8)), np.arange(5)
+    order = [0, 4, 1, 5, 2, 6, 3, 7]  # neighbours were partners of the two halves
+    halves = naive.rope_halves(x, position, 100.0)[:, order]
+    np.testing.assert_allclose(halves, naive.rope_pairs(x[:, order], position, 100.0))
+
+
+def test_without_branches_the_embedding_comes_out(tmp_path: Path) -> None:
+    silent = {f"blk.{i}.{name}.weight": np.zeros((256, n)) for i in range(2) for name, n in BRANCHES.items()}
+    model = naive.Model(open_gguf(tiny_llama(tmp_path / "m.gguf", **silent)))
+    embedding = model["token_embd"]
+    expected = naive.rms_norm(embedding[[5, 9]], model["output_norm"], model.eps) @ embedding.T
+    np.testing.assert_allclose(naive.forward(model, [5, 9]), expected)
+
+
+BRANCHES = {"attn_output": 256, "ffn_down": 512}  # the two matrices that write to the residual stream
+
+
+@pytest.mark.parametrize("tiny", [tiny_llama, tiny_gemma3])
+def test_no_token_looks_ahead(tmp_path: Path, tiny) -> None:  # type: ignore[no-untyped-def]
+    model = naive.Model(open_gguf(tiny(tmp_path / "m.gguf")))
+    one, other = naive.forward(model, [7, 8, 9, 10]), naive.forward(model, [7, 8, 9, 77])
+    np.testing.assert_allclose(one[:3], other[:3], atol=1e-12)
+    assert abs(one[3] - other[3]).max() > 0.1
+
+
+def test_sliding_layers_forget(tmp_path: Path) -> None:
+    model = naive.Model(open_gguf(tiny_gemma3(tmp_path / "m.gguf", n_layer=2, sliding_window=4)))
+    tokens = np.arange(20, 32)
+    changed = np.concatenate([[99], tokens[1:]])
+    difference = abs(naive.forward(model, tokens) - naive.forward(model, changed)).max(axis=1)
+    assert (difference[:7] > 1e-6).all()  # two layers of three steps back reach from position 6 to 0
+    assert (difference[7:] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "model"), [("logits_smollm2", "smollm2"), ("logits_gemma3", "gemma3")])
+def test_llama_cpp_agrees_on_the_real_models(name: str, model: str, request: pytest.FixtureRequest) -> None:
+    fixture = json.loads((DATA / f"{name}.json").read_text())
+    oracle = naive.Model(open_gguf(request.getfixturevalue(model)), np.float32)
+    last = naive.hidden(oracle, fixture["tokens"][:128])
+    for position in (p for p in fixture["batch 512"] if int(p) < len(last)):
+        for source, tolerance in [("exact", 0.005), ("batch 512", 1.0), ("batch 1", 1.0)]:
+            ids, expected = zip(*fixture[source][position]["top"], strict=True)
+            logits = oracle.rows("token_embd", np.array(ids)) @ last[int(position)]
+            np.testing.assert_allclose(logits, expected, atol=tolerance, err_msg=f"{source} {position}")
