@@ -134,9 +134,11 @@ class GGUF:
         used = sum(_padded(tensor.nbytes, self.alignment) for tensor in self.tensors.values())
         return max(0, self.size - self.data_offset - used)
 
-    def error(self, field: str, problem: str) -> LocalInferError:
+    def error(
+        self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError
+    ) -> LocalInferError:
         """The one line that says what is wrong with a key or a tensor of this file."""
-        return self.file.error(printable(field, 80), problem)
+        return self.file.error(printable(field, 80), problem, kind)
 
     def check_unchanged(self) -> None:
         """Raise if the file was truncated or overwritten since it was opened."""
@@ -245,7 +247,7 @@ def _refuse_parts(header: Cursor, metadata: dict[str, Value]) -> None:
         header.fail("split.no", f"there is no part {number} of {count} (split.count)")
     if count > 1:
         problem = f"this is a part of a model in {count} files; join them with `llama-gguf-split --merge`"
-        raise Unsupported(str(header.file.error("split.count", problem)))
+        raise header.file.error("split.count", problem, Unsupported)
 
 
 def _number_of_parts(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:

@@ -36,8 +36,7 @@ class MappedFile:
         self._descriptor = self._open()
         weakref.finalize(self, os.close, self._descriptor)
         status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise self.error("", f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}, not a file")
+        self._require_regular(status.st_mode)  # it may be another one than a moment ago
         if status.st_size == 0:
             raise self.error("", "empty file")
         self.size = status.st_size
@@ -45,11 +44,11 @@ class MappedFile:
         self.map = self._map()
         self.bytes: NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
 
-    def error(self, field: str, problem: str) -> LocalInferError:
+    def error(
+        self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError
+    ) -> LocalInferError:
         """The one line about this file; `field` is printed as it is: escape text of the file before."""
-        return LocalInferError(
-            ": ".join(part for part in (printable(str(self.path)), field, problem) if part)
-        )
+        return kind(": ".join(part for part in (printable(str(self.path)), field, problem) if part))
 
     def check_unchanged(self) -> None:
         """Raise if the file was truncated or overwritten since it was opened.
@@ -61,14 +60,16 @@ class MappedFile:
 
     def _open(self) -> int:
         try:
-            mode = self.path.stat().st_mode  # before opening: a device may react to being opened
-            if not stat.S_ISREG(mode):
-                raise self.error("", f"is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file")
+            self._require_regular(self.path.stat().st_mode)  # first: a device may react to being opened
             return os.open(self.path, READ)
         except FileNotFoundError:
-            raise ModelNotFound(f"{printable(str(self.path))}: no such file") from None
+            raise self.error("", "no such file", ModelNotFound) from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise self.error("", getattr(error, "strerror", None) or "cannot be the name of a file") from None
+
+    def _require_regular(self, mode: int) -> None:
+        if not stat.S_ISREG(mode):
+            raise self.error("", f"is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file")
 
     def _map(self) -> mmap.mmap:
         try:
