@@ -52,7 +52,7 @@ def fixture(path: Path) -> dict[str, object]:
         tokens = llama.tokenize((DATA / "varied.txt").read_text(encoding="utf-8"))[:N_TOKENS]
         found: dict[str, object] = {}
         for batch in BATCHES:
-            llama.clear()
+            llama.rewind(0)
             parts = [llama.logits(tokens[i : i + batch]).copy() for i in range(0, len(tokens), batch)]
             found[f"batch {batch}"] = recorded(np.concatenate(parts)[list(POSITIONS)])
     model = naive.Model(open_gguf(path))

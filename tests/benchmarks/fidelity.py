@@ -28,6 +28,7 @@ import naive  # noqa: E402
 from peer import Llama  # noqa: E402
 
 from localinfer.gguf import open_gguf  # noqa: E402
+from localinfer.registry import find  # noqa: E402
 
 Logits = NDArray[np.float32]  # (n_tokens, n_vocab)
 
@@ -176,13 +177,6 @@ def row(p: str, q: str, d: Distance) -> str:
     k = d.divergence
     numbers = [k.mean(), k.std() / np.sqrt(len(k)), *np.quantile(k, [0.5, 0.9, 0.99]), k.max()]
     return f"| {p} | {q} | " + " | ".join(f"{x:.6f}" for x in numbers) + f" | {d.same_top:.1%} |"
-
-
-def find(model: str) -> Path:
-    """A path, or the name of a model that was pulled."""
-    from localinfer.registry import find
-
-    return Path(model) if Path(model).exists() else find(model)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -47,10 +47,13 @@ class Llama:
         n = C.llama_tokenize(self.vocab, data, len(data), ids, len(ids), True, False)
         return list(ids[:n])
 
-    def clear(self) -> None:
-        """Forget everything."""
-        C.llama_memory_clear(C.llama_get_memory(self.context), True)
-        self.n_past = 0
+    def rewind(self, n: int) -> int:
+        """Forget all but the first n tokens: how many are left."""
+        memory = C.llama_get_memory(self.context)
+        self.n_past = min(n, self.n_past) if C.llama_memory_seq_rm(memory, 0, n, -1) else 0
+        if self.n_past == 0:
+            C.llama_memory_clear(memory, False)
+        return self.n_past
 
     def evaluate(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append to the context; logits after the last token, (n_vocab,): a view until the next call."""
