@@ -1,0 +1,165 @@
+"""`localinfer inspect` on tiny files: what it shows, and what it keeps from the terminal."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import attacks
+import pytest
+from tiny import CHATML, Field, tiny_gemma3, tiny_llama
+
+from cli.inspect import inspect, inspect_command
+from localinfer.engine import memory_plan
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.gguf import open_gguf
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def report(path: Path, capsys: Capture, ctx_size: int = 0) -> str:
+    """What is printed for people; never a control character, always nothing on stderr."""
+    inspect(path, ctx_size, as_json=False)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert all(line.isprintable() for line in out.split("\n"))
+    return out
+
+
+def json_report(path: Path, capsys: Capture, ctx_size: int = 0) -> Any:
+    inspect(path, ctx_size, as_json=True)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def line_of(out: str, start: str) -> str:
+    """The words of the one line that starts so, with single spaces."""
+    [line] = [line for line in out.splitlines() if line.strip().startswith(start)]
+    return " ".join(line.split())
+
+
+def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
+    out = report(tiny_llama(file, **{"blk.0.attn_v.weight": "F16"}), capsys)
+    assert line_of(out, "general.architecture") == "general.architecture llama"
+    assert line_of(out, "tokenizer.ggml.add_bos_token") == "tokenizer.ggml.add_bos_token false"
+    assert line_of(out, "tokenizer.ggml.merges").endswith(
+        '21 strings: "h e", "Ġ t", "Ġt he", "i n", "e r", ...'
+    )
+    assert line_of(out, "tokenizer.ggml.token_type").endswith("280 int32: 3, 3, 3, 1, 1, ...")
+    assert line_of(out, "blk.0.attn_v.weight") == "blk.0.attn_v.weight 128 x 256 F16 65,536 bytes"
+    assert line_of(out, "F16") == "F16 1 tensors 65,536 bytes 16.00 bits a weight"
+    assert line_of(out, "Q8_0").startswith("Q8_0 14 tensors")
+    assert line_of(out, "Q8_0").endswith("8.50 bits a weight")
+
+
+def test_shows_the_memory_that_a_context_takes(file: Path, capsys: Capture) -> None:
+    out = report(tiny_llama(file), capsys, ctx_size=96)
+    plan = memory_plan(open_gguf(file), 96)
+    assert "memory for a context of 96 tokens\n" in out
+    for name, n_bytes in plan.items():
+        assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
+    assert line_of(out, "together") == f"together {sum(plan.values()):,} bytes"
+
+
+def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> None:
+    template = CHATML + "\nsecond line\x1b[2J\r[red]"
+    out = report(tiny_llama(file, **{"tokenizer.chat_template": template}), capsys)
+    title, *lines = out[out.index("chat template, ") :].splitlines()
+    assert title == f"chat template, sha256 {sha256(template.encode()).hexdigest()}"
+    assert lines == [f"  {CHATML}", r"  second line\x1b[2J\r[red]"]
+
+
+def test_text_of_a_file_stays_text(file: Path, capsys: Capture) -> None:
+    """Escape sequences, markup, line breaks and bytes that are no text are shown, and do nothing."""
+    odd = {
+        "general.name": "\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil",
+        "general.author": b"\xff\xfe",
+        "general.\x9b31m": 1,
+        "general.tags": Field("ARRAY", ["a\nb", "\x1b[31m"], "STRING"),
+    }
+    out = report(tiny_llama(file, **odd), capsys)
+    name = r"\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil"
+    assert line_of(out, "general.name") == f"general.name {name}"
+    assert line_of(out, "general.author") == r"general.author \xff\xfe"
+    assert line_of(out, r"general.\x9b31m") == r"general.\x9b31m 1"
+    assert line_of(out, "general.tags") == r'general.tags 2 strings: "a\nb", "\x1b[31m"'
+
+
+def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
+    metadata = {
+        "odd.nan": float("nan"),
+        "odd.bytes": b"\xff\x1b",
+        "odd.list": Field("ARRAY", [0.5] * 9, "FLOAT32"),
+    }
+    facts = json_report(tiny_gemma3(file, **metadata), capsys, ctx_size=128)
+    f = open_gguf(file)
+    assert facts["metadata"]["gemma3.attention.sliding_window"] == 16
+    assert facts["metadata"]["odd.nan"] == "nan"
+    assert facts["metadata"]["odd.bytes"] == "\\xff\x1b"
+    assert facts["metadata"]["odd.list"] == {"array": "float32", "length": 9, "first": [0.5] * 5}
+    assert facts["metadata"]["tokenizer.ggml.tokens"]["first"] == [
+        "<pad>",
+        "<eos>",
+        "<bos>",
+        "<unk>",
+        "<start_of_turn>",
+    ]
+    assert facts["chat_template_sha256"] is None
+    assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
+    assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
+    assert sum(share["bytes"] for share in facts["types"].values()) == sum(
+        t.nbytes for t in f.tensors.values()
+    )
+    plan = memory_plan(f, 128)
+    assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values())}
+
+
+def test_bytes_behind_the_data_are_noted(file: Path, capsys: Capture) -> None:
+    assert "belong to nothing" not in report(tiny_llama(file), capsys)
+    with file.open("ab") as stream:
+        stream.write(bytes(1 << 20))
+    assert "1,048,576 bytes behind the last tensor belong to nothing" in report(file, capsys)
+
+
+def test_what_is_not_supported_is_shown_nevertheless(file: Path, capsys: Capture) -> None:
+    tiny_llama(file, **{"general.architecture": "a new\x1b one"})
+    out = report(file, capsys)
+    assert r"general.architecture" in line_of(out, "not known")
+    assert line_of(out, "output_norm.weight") == "output_norm.weight 256 F32 1,024 bytes"
+    assert json_report(file, capsys)["memory"] is None
+
+
+@pytest.mark.parametrize("attack", attacks.REJECTED[::7], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_broken_file_prints_nothing(
+    attack: attacks.Rejected, as_json: bool, file: Path, capsys: Capture
+) -> None:
+    file.write_bytes(attack.content)
+    with pytest.raises(LocalInferError):
+        inspect(file, 0, as_json)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_model_without_sense_prints_nothing(file: Path, capsys: Capture) -> None:
+    tiny_llama(file, **{"llama.attention.head_count": 0})
+    with pytest.raises(LocalInferError, match=r"llama\.attention\.head_count"):
+        inspect(file, 0, as_json=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_context_comes_from_flag_or_environment(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_llama(file)
+    monkeypatch.setenv("LOCALINFER_CTX_SIZE", "48")
+    inspect_command(str(file))
+    assert "a context of 48 tokens" in capsys.readouterr().out
+    inspect_command(str(file), ctx_size="32")
+    assert "a context of 32 tokens" in capsys.readouterr().out
+    for wrong in ("-1", "1e3", "abc", "99999999999"):
+        with pytest.raises(UsageError, match="--ctx-size"):
+            inspect_command(str(file), ctx_size=wrong)
