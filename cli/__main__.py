@@ -1,5 +1,83 @@
-"""`python -m cli` is the command `localinfer`."""
+"""Where the program begins and ends: whatever happens in between becomes one line and an exit code.
 
-from cli.app import main
+    0 ok        2 usage                             4 not enough memory    130 interrupted
+    1 failure   3 model not found or not supported  5 context is full      141 the reader of stdout is gone
 
-main()
+Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
+"""
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+INTERRUPTED = 130
+TERMINATED = 143
+READER_GONE = 141
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and leave with its exit code."""
+    try:
+        signal.signal(signal.SIGTERM, terminate)
+        code = run(sys.argv[1:])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of a command line; what goes wrong is told on stderr in one line."""
+    from cli import screen
+    from localinfer.errors import LocalInferError, NotEnoughMemory
+
+    screen.prepare()
+    try:
+        code = dispatch(arguments)
+        screen.flush()
+    except LocalInferError as error:
+        code = screen.error(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = READER_GONE
+    except MemoryError:
+        code = screen.error("not enough memory", NotEnoughMemory.exit_code)
+    except Exception as error:
+        if debugging(arguments):
+            raise
+        code = screen.error(f"unexpected {type(error).__name__}: {error} (--debug shows where)", 1)
+    screen.let_go_of_stdout()
+    return code
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Hand the arguments to the command that they name."""
+    import typer
+
+    from cli.app import command_line
+    from cli.screen import error
+
+    try:
+        program = command_line(arguments)
+        with program.make_context("localinfer", arguments or ["--help"]) as context:
+            program.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.TyperException as mistake:
+        return error(mistake.format_message(), mistake.exit_code)
+    return 0
+
+
+def debugging(arguments: list[str]) -> bool:
+    return "--debug" in arguments or os.environ.get("LOCALINFER_DEBUG", "0") not in ("", "0")
+
+
+def terminate(*_: object) -> NoReturn:
+    """Leave through every `finally`, so that nothing half-written stays."""
+    raise SystemExit(TERMINATED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Command-line options made from `localinfer.options`: each flag is described there once, and nowhere else.
+
+    @with_options("model", "sampling")
+    def command(model: ..., given: Layer) -> None: ...
+
+gets a parameter for every option of these sections, and hands those that the user gave to `given`, checked.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from localinfer.errors import UsageError
+from localinfer.options import FLAGS, Flag, Layer, Section, from_flags
+
+PANELS: dict[Section, str] = {
+    "model": "Model", "sampling": "Choice of tokens", "generation": "Length", "chat": "Conversation",
+}  # fmt: skip
+METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
+
+Command = Callable[..., None]
+
+
+def with_options(*sections: Section) -> Callable[[Command], Command]:
+    flags = {name: flag for name, flag in FLAGS.items() if flag.section in sections}
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**arguments: object) -> None:
+            typed = {name: arguments.pop(name) for name in flags}
+            command(**arguments, given=given(typed))
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [each for each in signature.parameters.values() if each.name != "given"]
+        parameters = own + [parameter(name, flag) for name, flag in flags.items()]
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        return wrapper
+
+    return decorate
+
+
+def parameter(name: str, flag: Flag) -> inspect.Parameter:
+    """How Typer is told of an option. Texts are taken as they are: `Flag.parse` reads and checks them."""
+    kind: Any = bool if flag.kind is bool else list[str] if flag.kind is tuple else str
+    option = typer.Option(
+        *flag.names, help=described(flag), metavar="|".join(flag.choices) or METAVARS.get(flag.kind),
+        show_default=False, rich_help_panel=PANELS[flag.section])  # fmt: skip
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+def described(flag: Flag) -> str:
+    default = "" if flag.kind in (bool, tuple) or flag.default == "" else f" [default: {flag.default}]"
+    return flag.about + default
+
+
+def given(typed: dict[str, object]) -> Layer:
+    """The options that were typed, in their own types. UsageError names the flag."""
+    layer: dict[str, object] = {}
+    for name, value in typed.items():
+        if value is None or value == []:
+            continue
+        try:
+            layer[name] = FLAGS[name].parse(value) if isinstance(value, str) else value
+        except ValueError as problem:
+            raise UsageError(f"{FLAGS[name].long}: {problem}") from None
+    return from_flags(layer)

@@ -1,0 +1,93 @@
+"""`localinfer generate`: a prompt in, its continuation out. Never interactive: made for scripts and pipes."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import screen
+from cli.flags import with_options
+from cli.loading import open_model
+from cli.texts import joined
+from localinfer.options import Layer
+
+if TYPE_CHECKING:
+    from localinfer import Stats
+
+
+@with_options("model", "sampling", "generation")
+def generate_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    given: Layer,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text to continue.")] = None,
+    file: Annotated[
+        str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")
+    ] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="Texts such as <|im_end|> in the prompt are control tokens.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object: text, tokens, finish_reason, timings, ...")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")] = False,
+) -> None:
+    """Continue a text: no chat template, no questions asked.
+
+    The prompt is what -p gives, then what -f gives, then what is piped into stdin, joined by newlines; one
+    newline at the end of a file or of stdin does not count. Exactly the new text goes to stdout.
+
+    \b
+      localinfer generate smollm2 -p "The capital of France is" -n 64 --temp 0
+      echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
+    """
+    text = joined(prompt, file)
+    status = screen.Status()
+    with open_model(model, given, status) as opened:
+        ids: list[int] = []
+        texts: list[str] = []
+        try:
+            for piece in opened.generate(opened.tokenize(text, parse_special=special)):
+                ids.append(piece.id)
+                texts.append(piece.text)
+                if not as_json:
+                    screen.write(piece.text)
+        finally:
+            if not as_json and sys.stdout.isatty():
+                screen.write("\n")
+        if as_json:
+            screen.write(as_object(model, "".join(texts), ids, opened.stats) + "\n")
+        if not quiet:
+            screen.aside(statistics(opened.stats))
+
+
+def as_object(model: str, text: str, ids: list[int], stats: "Stats") -> str:
+    """The answer as one JSON object in one line. Times are in seconds."""
+    return json.dumps({
+        "model": model,
+        "text": text,
+        "tokens": ids,
+        "finish_reason": stats.finish_reason,
+        "seed": stats.seed,
+        "timings": {
+            "prompt_tokens": stats.prompt_tokens,
+            "reused_tokens": stats.reused_tokens,
+            "prompt_seconds": stats.prompt_seconds,
+            "generated_tokens": stats.generated_tokens,
+            "generate_seconds": stats.generate_seconds,
+        },
+    }, ensure_ascii=False)  # fmt: skip
+
+
+def statistics(stats: "Stats") -> str:
+    """How much, how fast and why it ended, in one line."""
+    computed = stats.prompt_tokens - stats.reused_tokens
+    reused = f" ({stats.reused_tokens} reused)" if stats.reused_tokens else ""
+    return (
+        f"[ {stats.generated_tokens} tokens, {rate(stats.generated_tokens, stats.generate_seconds)} | "
+        f"prompt {stats.prompt_tokens} tokens{reused}, {rate(computed, stats.prompt_seconds)} | "
+        f"{stats.finish_reason}, seed {stats.seed} ]")
+
+
+def rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds:.1f} t/s" if seconds > 0 else "- t/s"

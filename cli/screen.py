@@ -1,0 +1,219 @@
+"""Everything that is drawn: generated text on stdout, and on stderr what is said about it.
+
+Knows streams and terminals; nothing of models. stdout gets the generated text and nothing else. stderr gets
+one line an error, and progress: a line that redraws itself on a terminal, a plain line a stage elsewhere.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from localinfer.errors import LocalInferError
+from localinfer.text import printable
+
+UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all controls but tab and newline
+QUIET_SECONDS = 0.4  # what takes less is not worth a line ...
+AT_ONCE = ("download", "compile")  # ... but these never do
+REDRAW_SECONDS = 0.1
+BAR = 30  # characters
+
+
+def prepare() -> None:
+    """Make the standard streams what the rest relies on: there, and UTF-8 whatever the locale says."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115, PTH123  # open as long as the process
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
+    reconfigure(sys.stdin, errors="replace")
+    reconfigure(sys.stdout, errors="replace")
+    reconfigure(sys.stderr, errors="backslashreplace")
+    warnings.showwarning = show_warning
+
+
+def reconfigure(stream: object, errors: str) -> None:
+    """A newline stays one byte, so that the output is the same on every system."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
+
+
+# ---- stdout ------------------------------------------------------------------------------------------------
+
+
+def write(text: str) -> None:
+    """Generated text, at once. A terminal is not given the control sequences that a model may produce."""
+    shown = UNSAFE.sub(lambda found: printable(found[0]), text) if sys.stdout.isatty() else text
+    with output_errors():
+        sys.stdout.write(shown)
+        sys.stdout.flush()
+
+
+def flush() -> None:
+    with output_errors():
+        sys.stdout.flush()
+
+
+@contextmanager
+def output_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalInferError(f"cannot write the output: {error.strerror}") from error
+
+
+def let_go_of_stdout() -> None:
+    """What stdout could not take is lost: Python shall not try again, and complain, when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# ---- stderr ------------------------------------------------------------------------------------------------
+
+
+def error(message: str, code: int) -> int:
+    """The one line that tells what went wrong. Returns the exit code, for the caller to return."""
+    note(f"error: {one_line(message)}")
+    return code
+
+
+def warn(message: str) -> None:
+    note(f"warning: {one_line(message)}")
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """In the place of `warnings.showwarning`, whose second line shows source code."""
+    warn(str(message))
+
+
+def note(line: str) -> None:
+    """A line on stderr. Where nobody can read it, nothing is lost."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def aside(line: str) -> None:
+    """A line of less importance, such as statistics: dim where the terminal can."""
+    note(f"\x1b[2m{line}\x1b[0m" if colourful() else line)
+
+
+def one_line(text: str) -> str:
+    return printable(" ".join(text.split("\n")))
+
+
+def colourful() -> bool:
+    return is_live() and not os.environ.get("NO_COLOR")
+
+
+def is_live() -> bool:
+    """Can lines on stderr be redrawn?"""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def columns() -> int:
+    """Of the terminal; a terminal that does not know gets the usual 80."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+class Status:
+    """One line on stderr that tells what takes so long: a `Progress` to hand to whatever reports.
+
+        status = Status()
+        with status.busy("loading smollm2"):
+            model = load(..., progress=status)
+
+    On a terminal the line is redrawn, and gone when the stage is over. Elsewhere each of PLAIN_STAGES gets
+    one line, when it begins.
+    """
+
+    PLAIN_STAGES = ("compile",)
+
+    def __init__(self) -> None:
+        self.live = is_live()
+        self.lock = threading.Lock()  # the timer of `busy` draws too
+        self.stage = ""
+        self.began = self.drawn_at = 0.0
+        self.begun_with = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """A Progress: `done` of `total` of what the stage counts."""
+        now = time.monotonic()
+        if stage != self.stage:
+            self.stage, self.began, self.begun_with = stage, now, done
+            if not self.live and stage in self.PLAIN_STAGES and done < total:
+                note(self.line(done, total, now))
+        if not self.live or (stage not in AT_ONCE and now - self.began < QUIET_SECONDS):
+            return
+        if done >= total:
+            self.erase()
+        elif now - self.drawn_at >= REDRAW_SECONDS:
+            self.draw(self.line(done, total, now))
+
+    @contextmanager
+    def busy(self, label: str) -> Iterator[None]:
+        """Show the label if this takes long and nothing more precise is reported."""
+        timer = threading.Timer(QUIET_SECONDS, self.draw_if_idle, [f"{label} ..."])
+        timer.daemon = True
+        if self.live:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.erase()
+            self.stage = ""
+
+    def line(self, done: int, total: int, now: float) -> str:
+        if self.stage == "download":
+            return download_line(done, total, (done - self.begun_with) / max(now - self.began, 1e-3))
+        if self.stage == "compile":
+            return f"compiling kernels (once) {done}/{total}"
+        if self.stage == "prefill":
+            return f"reading the prompt: {done:,} of {total:,} tokens"
+        return f"{self.stage} {done}/{total}"
+
+    def show(self, line: str) -> None:
+        """Any other line, where lines can be redrawn."""
+        if self.live:
+            self.draw(line)
+
+    def draw_if_idle(self, line: str) -> None:
+        if not self.drawn_at:
+            self.draw(line)
+
+    def draw(self, line: str) -> None:
+        with self.lock, contextlib.suppress(OSError):
+            sys.stderr.write(f"\r{line[: columns() - 1]}\x1b[K")
+            sys.stderr.flush()
+            self.drawn_at = time.monotonic()
+
+    def erase(self) -> None:
+        with self.lock, contextlib.suppress(OSError):
+            if self.drawn_at:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+            self.drawn_at = 0.0
+
+
+def download_line(done: int, total: int, rate: float) -> str:
+    """`rate` in bytes a second."""
+    filled = BAR * done // max(total, 1)
+    bar = "█" * filled + "░" * (BAR - filled)
+    return f"{bar} {100 * done // max(total, 1):3d} %  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
+
+
+def mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
