@@ -308,6 +308,8 @@ def _write(
     for key, value in (dict(metadata) | changes.metadata).items():
         if value is not None:
             _add(writer, key, _field(value))
+        if key == "general.alignment" and isinstance(value, int):
+            writer.data_alignment = value
     for name, tensor in tensors.items():
         if tensor is not None:
             writer.add_tensor(name, tensor.data, raw_dtype=GGMLQuantizationType[tensor.type])

@@ -1,0 +1,446 @@
+"""Models in well-formed files: what the engine must refuse, in one line that names the key or the tensor.
+
+Every size has to be proven before a kernel runs, because kernels have no bounds checks. What is odd but has a
+meaning must run.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama
+
+from localinfer.engine import Engine, memory_plan
+from localinfer.errors import LocalInferError, Unsupported
+from localinfer.gguf import open_gguf
+from localinfer.options import Options
+from localinfer.sampling import Sampler
+from localinfer.text import printable
+
+Write: TypeAlias = Callable[..., Path]
+WRITERS = {"llama": tiny_llama, "gemma3": tiny_gemma3}
+OPTIONS = Options(ctx_size=64, threads=1, temp=0)
+PROMPT = (5, 6, 7, 8, 9, 10, 11, 12)
+
+both = pytest.mark.parametrize("architecture", WRITERS)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def tiny(file: Path, architecture: str = "llama", **changes: Any) -> Path:
+    """A model of one layer, in the format that is written fastest."""
+    return WRITERS[architecture](file, **{"n_layer": 1, "type": "Q4_K"} | changes)
+
+
+def refusal(path: Path, kind: type[LocalInferError] = LocalInferError) -> str:
+    """What follows the path in the one line with which the engine, and `inspect` too, refuse the file."""
+    f = open_gguf(path)
+    with pytest.raises(kind) as caught:
+        Engine(f, OPTIONS)
+    with pytest.raises(kind) as planned:
+        memory_plan(f, OPTIONS.ctx_size)
+    line = str(caught.value)
+    assert str(planned.value) == line
+    assert line.isprintable()
+    assert line.startswith(f"{printable(str(path))}: ")
+    return line.removeprefix(f"{printable(str(path))}: ")
+
+
+@contextlib.contextmanager
+def engine(path: Path, options: Options = OPTIONS) -> Iterator[Engine]:
+    with contextlib.closing(Engine(open_gguf(path), options)) as running:
+        yield running
+
+
+def logits(path: Path, tokens: tuple[int, ...] = PROMPT) -> np.ndarray[Any, np.dtype[np.float32]]:
+    with engine(path) as running:
+        return running.logits(tokens)
+
+
+def run(path: Path, n_tokens: int = 8) -> list[int]:
+    """Generate some tokens; each is one of the vocabulary."""
+    with engine(path) as running:
+        sampler = Sampler(OPTIONS, running.n_vocab)
+        tokens = [*PROMPT]
+        scores = running.evaluate(tokens)
+        for _ in range(n_tokens):
+            tokens.append(sampler.sample(scores, tokens))
+            assert 0 <= tokens[-1] < running.n_vocab
+            scores = running.evaluate(tokens[-1:])
+        return tokens[len(PROMPT) :]
+
+
+# ------------------------------------------------------------------------------------------ metadata
+
+
+def test_no_architecture(file: Path) -> None:
+    assert refusal(tiny(file, **{"general.architecture": None})).startswith(
+        "general.architecture: is missing"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt9", "", "LLAMA", "lla\0ma", "llama\0", "llama.py", "../llama", "\x1b[2J"]
+)
+def test_unknown_architecture(name: str, file: Path) -> None:
+    line = refusal(tiny(file, **{"general.architecture": name}), Unsupported)
+    assert line.startswith("general.architecture: ")
+    assert "llama, gemma3" in line
+
+
+REQUIRED = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+)
+INTEGERS = {
+    "llama": (*REQUIRED[:5], "attention.head_count_kv", "rope.dimension_count"),
+    "gemma3": (
+        *REQUIRED[:5],
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.sliding_window",
+    ),
+}
+FLOATS = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
+
+
+@both
+@pytest.mark.parametrize("key", REQUIRED)
+def test_missing_key(architecture: str, key: str, file: Path) -> None:
+    name = f"{architecture}.{key}"
+    assert refusal(tiny(file, architecture, **{name: None})).startswith(f"{name}: is missing")
+
+
+WRONG_FOR_BOTH = {
+    "a string": Field("STRING", "1"),
+    "an array": Field("ARRAY", [1, 1, 1], "UINT32"),
+    "strings": Field("ARRAY", ["1"], "STRING"),
+    "a bool": Field("BOOL", True),
+}
+WRONG_INTEGERS = WRONG_FOR_BOTH | {"a float": Field("FLOAT32", 1.0), "negative": Field("INT32", -1)}
+WRONG_FLOATS = WRONG_FOR_BOTH | {"an integer": Field("UINT32", 1), "negative": Field("FLOAT32", -1.0)}
+
+
+@both
+def test_keys_of_a_wrong_type(architecture: str, file: Path) -> None:
+    """Every key that is read, with every type that it must not have."""
+    tables = [(INTEGERS[architecture], WRONG_INTEGERS), (FLOATS, WRONG_FLOATS)]
+    for keys, wrong in tables:
+        for key in keys:
+            for value in wrong.values():
+                name = f"{architecture}.{key}"
+                assert refusal(tiny(file, architecture, **{name: value})).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    "value", [Field("UINT32", 1), Field("ARRAY", ["llama"], "STRING"), Field("BOOL", True)]
+)
+def test_architecture_of_a_wrong_type(value: Field, file: Path) -> None:
+    assert refusal(tiny(file, **{"general.architecture": value})).startswith(
+        "general.architecture: expected a string"
+    )
+
+
+ANY_INTEGER = [Field(kind, 1) for kind in ("UINT8", "INT8", "UINT16", "INT16", "INT32", "UINT64", "INT64")]
+
+
+@pytest.mark.parametrize("value", ANY_INTEGER, ids=lambda field: field.type)
+def test_any_integer_type_will_do(value: Field, file: Path) -> None:
+    assert run(tiny(file, **{"llama.block_count": value})) == run(tiny(file))
+
+
+NONSENSE = {
+    "llama": {
+        "attention.head_count": (0, 3, 5, 2**32 - 1),
+        "attention.head_count_kv": (0, 3, 8, 2**32 - 1),
+        "block_count": (0, 2**32 - 1, Field("UINT64", 2**64 - 1)),
+        "embedding_length": (0, 1, 2**32 - 1),
+        "feed_forward_length": (0, 2**32 - 1),
+        "context_length": (0,),
+        "rope.dimension_count": (0, 63, 66, 2**32 - 1),
+        "rope.freq_base": (0.0, -1.0, float("nan"), float("inf"), float("-inf")),
+        "attention.layer_norm_rms_epsilon": (0.0, -1e-5, float("nan"), float("inf"), 1e30),
+    },
+    "gemma3": {
+        "attention.head_count": (0, 2**32 - 1),
+        "attention.head_count_kv": (0, 3, 4),
+        "attention.key_length": (0, 2**32 - 1),
+        "attention.value_length": (0, 128),
+        "block_count": (0, 2**32 - 1),
+        "rope.freq_base": (0.0, -1.0, float("nan"), float("inf")),
+    },
+}
+NONSENSE_CASES = [
+    pytest.param(architecture, key, value, id=f"{architecture}-{key}-{number}")
+    for architecture, keys in NONSENSE.items()
+    for key, values in keys.items()
+    for number, value in enumerate(values)
+]
+
+
+@pytest.mark.parametrize(("architecture", "key", "value"), NONSENSE_CASES)
+def test_numbers_without_sense(architecture: str, key: str, value: Any, file: Path) -> None:
+    """The line names the key, or where a number is only too small or too big, what does not fit to it."""
+    line = refusal(tiny(file, architecture, **{f"{architecture}.{key}": value}))
+    assert line.startswith((f"{architecture}.", "tensor "))
+    if not isinstance(value, int) or value in (0, 2**32 - 1):
+        assert line.startswith(f"{architecture}.{key}: ")
+
+
+def test_heads_that_do_not_divide_the_embedding(file: Path) -> None:
+    line = refusal(tiny(file, **{"llama.attention.head_count": 3, "llama.attention.head_count_kv": 3}))
+    assert line.startswith("llama.attention.head_count: ")
+
+
+SCALING = {
+    "unknown type": ("rope.scaling.type", {"rope.scaling.type": "wobble"}),
+    "type of another kind": ("rope.scaling.type", {"rope.scaling.type": 1}),
+    "factor 0": ("rope.scaling.factor", {"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}),
+    "factor NaN": (
+        "rope.scaling.factor",
+        {"rope.scaling.type": "linear", "rope.scaling.factor": float("nan")},
+    ),
+    "factor negative": ("rope.scaling.factor", {"rope.scaling.type": "linear", "rope.scaling.factor": -2.0}),
+}
+
+
+@both
+@pytest.mark.parametrize("case", SCALING)
+def test_rope_scaling_without_sense(architecture: str, case: str, file: Path) -> None:
+    key, changes = SCALING[case]
+    changed = {f"{architecture}.{name}": value for name, value in changes.items()}
+    assert refusal(tiny(file, architecture, **changed)).startswith(f"{architecture}.{key}: ")
+
+
+@pytest.mark.parametrize(
+    "factors", [np.ones(31), np.ones(33), np.zeros(32), np.full(32, np.nan), -np.ones(32)]
+)
+def test_rope_factors_without_sense(factors: np.ndarray[Any, Any], file: Path) -> None:
+    assert refusal(tiny(file, **{"rope_freqs.weight": factors})).startswith("tensor rope_freqs.weight: ")
+
+
+@both
+@pytest.mark.parametrize("n", [1, 2, 5, 7])
+def test_heads_by_layer_are_refused(architecture: str, n: int, file: Path) -> None:
+    """A number for each layer, whether there are too few, too many or just enough."""
+    name = f"{architecture}.attention.head_count_kv"
+    values = Field("ARRAY", [1] * n, "UINT32")
+    assert refusal(tiny(file, architecture, **{name: values})).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 64, 65, 2**20])
+def test_any_window_runs(window: int, file: Path) -> None:
+    assert len(run(tiny(file, "gemma3", n_layer=6, sliding_window=window), n_tokens=30)) == 30
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 7])
+def test_window_pattern_of_a_wrong_length(n: int, file: Path) -> None:
+    name = "gemma3.attention.sliding_window_pattern"
+    pattern = Field("ARRAY", [True] * n, "BOOL")
+    assert refusal(tiny(file, "gemma3", **{name: pattern})).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("used", [0, 2, 9])
+def test_experts_are_refused(used: int, file: Path) -> None:
+    changes = {"llama.expert_count": 8, "llama.expert_used_count": used}
+    assert refusal(tiny(file, **changes)).startswith("llama.expert")
+
+
+def test_no_experts_are_no_experts(file: Path) -> None:
+    assert run(tiny(file, **{"llama.expert_count": 0})) == run(tiny(file))
+
+
+# ------------------------------------------------------------------------------------------- tensors
+
+
+@both
+def test_missing_tensor(architecture: str, file: Path) -> None:
+    for name in open_gguf(tiny(file, architecture)).tensors:
+        assert refusal(tiny(file, architecture, **{name: None})).startswith(f"tensor {name}: is missing")
+
+
+@both
+def test_tensor_of_a_wrong_shape(architecture: str, file: Path) -> None:
+    """Transposed, a row less, a row more, flat, with a dimension more: the line tells what was found."""
+    for name, tensor in open_gguf(tiny(file, architecture)).tensors.items():
+        for shape in wrong_shapes(tensor.shape):
+            line = refusal(tiny(file, architecture, **{name: np.ones(shape, np.float32)}))
+            assert line.startswith("tensor ")
+            assert name in line or name == "token_embd.weight"  # which is right where another one is not
+            assert str(list(shape)) in line or name == "token_embd.weight"
+
+
+def wrong_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    flat = (int(np.prod(shape)),)
+    near = [(shape[0] + 1, *shape[1:]), (shape[0] - 1, *shape[1:]), (*shape, 1), (1, *shape)]
+    return [wrong for wrong in [*near, shape[::-1], flat] if wrong != shape]
+
+
+def test_unknown_tensor_is_refused(file: Path) -> None:
+    """A model with biases, say, is not the same model without them."""
+    line = refusal(tiny(file, **{"blk.0.attn_q.bias": np.ones(256, np.float32)}), Unsupported)
+    assert line.startswith("tensor blk.0.attn_q.bias: ")
+
+
+@both
+def test_embedding_of_another_vocabulary(architecture: str, file: Path) -> None:
+    """A token's id must never lead past the table, nor be one that the tokenizer cannot say."""
+    rows, columns = open_gguf(tiny(file, architecture)).tensors["token_embd.weight"].shape
+    for n in (rows - 1, rows + 1, 1):
+        embedding = np.ones((n, columns), np.float32)
+        line = refusal(tiny(file, architecture, **{"token_embd.weight": embedding}))
+        assert line.startswith("tensor token_embd.weight: ")
+
+
+def test_output_of_another_vocabulary(file: Path) -> None:
+    output = np.ones((279, 256), np.float32)
+    assert refusal(tiny(file, **{"output.weight": output})).startswith("tensor output.weight: ")
+
+
+def test_output_is_the_embedding_or_a_tensor_of_its_own(file: Path) -> None:
+    embedding = random_tensor(np.random.default_rng(3), "token_embd.weight", (280, 256), "Q8_0")
+    tied = logits(tiny(file, **{"token_embd.weight": embedding}))
+    same = logits(tiny(file, **{"token_embd.weight": embedding, "output.weight": embedding}))
+    other = logits(tiny(file, **{"token_embd.weight": embedding}, tied=False))
+    assert np.array_equal(tied, same)
+    assert not np.allclose(tied, other)
+
+
+@both
+@pytest.mark.parametrize("type_name", ["F16", "Q8_0"])
+def test_norms_are_float32(architecture: str, type_name: str, file: Path) -> None:
+    for name, tensor in open_gguf(tiny(file, architecture)).tensors.items():
+        if "norm" in name:
+            raw = Stored(type_name, bytes_of(type_name, tensor.shape[0]))
+            assert refusal(tiny(file, architecture, **{name: raw})).startswith(f"tensor {name}: ")
+
+
+def bytes_of(type_name: str, n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.zeros({"F16": 2 * n, "Q8_0": n // 32 * 34, "IQ1_S": n // 256 * 50}[type_name], np.uint8)
+
+
+def test_type_without_kernels_names_the_tensor(file: Path) -> None:
+    raw = Stored("IQ1_S", np.zeros((256, 50), np.uint8))
+    line = refusal(tiny(file, **{"blk.0.attn_q.weight": raw}), Unsupported)
+    assert line.startswith("tensor blk.0.attn_q.weight: type IQ1_S is not supported")
+    assert "inspect" in line
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 4096])
+def test_any_alignment_gives_the_same_logits(alignment: int, file: Path) -> None:
+    """Tensors may begin at any byte."""
+    aligned = logits(tiny(file))
+    other = logits(tiny(file, **{"general.alignment": alignment, "odd.key": "x"}))
+    assert np.array_equal(aligned, other)
+
+
+# --------------------------------------------------------------------------------------- bad weights
+
+MATRICES = ("F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K")
+SCALES = {"NaN": np.nan, "+inf": np.inf, "-inf": -np.inf}
+SCALE_AT = {"Q8_0": 0, "Q4_1": 0, "Q5_0": 0, "Q4_K": 0, "Q6_K": 208}  # byte of a block
+BLOCK_BYTES = {"Q8_0": 34, "Q4_1": 20, "Q5_0": 22, "Q4_K": 144, "Q6_K": 210}
+
+
+def poisoned(type_name: str, shape: tuple[int, int], value: float) -> Stored:
+    """A tensor with one bad value, or one bad scale, in its first row."""
+    tensor = random_tensor(np.random.default_rng(1), "poisoned", shape, type_name)
+    data = tensor.data.copy()
+    if type_name in SCALE_AT:
+        at = SCALE_AT[type_name]
+        data[0, at : at + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+    elif type_name == "F16":
+        data[0, :2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+    else:
+        raw = np.frombuffer(np.float32(value).tobytes(), np.uint8)
+        data[0, : 4 if type_name == "F32" else 2] = raw if type_name == "F32" else raw[2:]
+    return Stored(type_name, data)
+
+
+@pytest.mark.parametrize("type_name", MATRICES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_bad_weights_end_in_an_error(type_name: str, scale: str, file: Path) -> None:
+    """One bad value spoils the residual stream: there is no most probable token, and none is made up."""
+    weights = poisoned(type_name, (256, 512), SCALES[scale])
+    with pytest.raises(LocalInferError, match="logits"):
+        run(tiny(file, **{"blk.0.ffn_down.weight": weights}))
+
+
+@pytest.mark.parametrize("type_name", MATRICES)
+def test_a_bad_row_spoils_no_other_token(type_name: str, file: Path) -> None:
+    """The tokens whose own rows are sound are chosen as before."""
+    weights = poisoned(type_name, (280, 256), np.nan)
+    scores = logits(tiny(file, **{"output.weight": weights}))
+    assert np.isfinite(scores[:, 1:]).all()
+    assert 0 not in run(file)
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"])
+def test_subnormal_scales_are_scales(type_name: str, file: Path) -> None:
+    tensor = random_tensor(np.random.default_rng(1), "token_embd.weight", (280, 256), type_name)
+    blocks = tensor.data.reshape(-1, BLOCK_BYTES[type_name]).copy()
+    at = SCALE_AT[type_name]
+    blocks[:, at : at + 2] = (1, 0)  # 2^-24, the smallest half
+    small = Stored(type_name, blocks.reshape(tensor.data.shape))
+    scores = logits(tiny(file, **{"output.weight": small}))
+    assert np.isfinite(scores).all()
+    assert scores.any()
+
+
+@both
+def test_weights_that_are_all_zero_run(architecture: str, file: Path) -> None:
+    """Every token is as probable as every other one; the first is chosen."""
+    tensors = open_gguf(tiny(file, architecture)).tensors
+    zeros = {
+        name: Stored(t.type_name, np.zeros((t.shape[0], t.nbytes // t.shape[0]), np.uint8))
+        for name, t in tensors.items()
+        if len(t.shape) == 2
+    }
+    assert not logits(tiny(file, architecture, **zeros)).any()
+    assert set(run(file)) == {0}
+
+
+def test_weights_beyond_all_bounds_end_in_an_error(file: Path) -> None:
+    huge = {
+        "blk.0.ffn_down.weight": np.full((256, 512), 3e38, np.float32),
+        "blk.0.ffn_up.weight": np.full((512, 256), 3e38, np.float32),
+    }
+    with pytest.raises(LocalInferError, match="logits"):
+        run(tiny(file, **huge))
+
+
+# --------------------------------------------------------------------------------------- damaged files
+
+
+@both
+def test_damaged_headers_are_refused_or_run(architecture: str, file: Path) -> None:
+    """Bits flipped at random in the header of a model: an error in one line, or tokens; never a signal."""
+    content = tiny(file, architecture).read_bytes()
+    header_ends = open_gguf(file).data_offset
+    tokens = content.index(b"tokenizer.ggml.tokens")
+    table = content.index(b"token_embd.weight")
+    choose = random.Random(0)
+    offsets = [*choose.sample(range(tokens), 150), *choose.sample(range(table, header_ends), 100)]
+    lines = []
+    for offset in offsets:
+        damaged = bytearray(content)
+        damaged[offset] ^= 1 << choose.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            run(file)
+        except LocalInferError as error:
+            lines.append(str(error))
+    assert all(line.isprintable() for line in lines)
+    assert 100 < len(lines) < 245
