@@ -1,0 +1,76 @@
+"""Where special tokens stand in a text: the text is cut there before anything else happens to it.
+
+The longest token claims its places first, anywhere in the text, then the next longest in what is left.
+This is not the same as reading from left to right: of `<b` and `b>c`, `<b>c` has the second one.
+Knows nothing of how the text in between becomes tokens.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+
+
+class Partition:
+    """The special tokens of a vocabulary, and the cutting of texts at them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def split(self, text: str, parse_special: bool) -> Iterator[str | int]:
+        """The parts of `text`, in order: never empty strings, and the ids of special tokens.
+
+        User-defined tokens are always found. Control tokens are found only with `parse_special`: without, a
+        text that looks like one stays text.
+        """
+        claims = self._claims(text, parse_special)
+        position = 0
+        for start, end, id in sorted(claims):
+            if position < start:
+                yield text[position:start]
+            yield id
+            position = end
+        if position < len(text):
+            yield text[position:]
+
+    def _claims(self, text: str, parse_special: bool) -> list[tuple[int, int, int]]:
+        """(start, end, id) of each special token, the longest tokens' first."""
+        specials = self._special if parse_special else self._user_defined
+        taken = bytearray(len(text))
+        claims = []
+        for token, id in specials:
+            if token in text:
+                claims += [(start, start + len(token), id) for start in _claim(text, token, taken)]
+        return claims
+
+    @cached_property
+    def _user_defined(self) -> list[tuple[str, int]]:
+        return self._longest_first(USER_DEFINED)
+
+    @cached_property
+    def _special(self) -> list[tuple[str, int]]:
+        return self._longest_first(USER_DEFINED, CONTROL, UNKNOWN)
+
+    def _longest_first(self, *types: int) -> list[tuple[str, int]]:
+        """A token that is not UTF-8 is left out: it cannot stand in a text."""
+        tokens = [(self._vocabulary.tokens[id], id) for id in self._vocabulary.ids_of(*types)]
+        tokens.sort(key=lambda token: -len(token[0]))
+        decoded = ((token.decode("utf-8", "ignore"), token, id) for token, id in tokens)
+        return [(text, id) for text, token, id in decoded if text.encode() == token]
+
+
+def _claim(text: str, token: str, taken: bytearray) -> Iterator[int]:
+    """Where `token` stands in what is not `taken`, from left to right; takes those characters.
+
+    After a clash the search goes on behind the whole taken stretch, so that the time is linear.
+    """
+    start = text.find(token)
+    while start >= 0:
+        end = start + len(token)
+        clash = taken.rfind(1, start, end)
+        if clash < 0:
+            taken[start:end] = b"\1" * len(token)
+            yield start
+        else:
+            end = taken.find(0, clash)
+        start = text.find(token, end) if end >= 0 else -1

@@ -1,0 +1,97 @@
+"""A vocabulary as the library `sentencepiece` wants it: a Protocol Buffers message, built from arrays.
+
+A Python loop over 262,144 tokens would take longer than everything else at the start of the program. The
+message's fields and their numbers are those of sentencepiece_model.proto. Knows nothing of GGUF's keys.
+"""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from localinfer.gguf import StringArray
+
+from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
+
+VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types; a field's tag is its number << 3 | wire type
+
+# The head of a piece. Fields may have any order, and a length may be written with more bytes than it needs:
+# so all heads have the same size, and the token's own bytes come last.
+#
+#   0A LL LL LL   15 SS SS SS SS   18 TT   0A LL LL LL   (the token's bytes)
+#   piece         score            type    text
+HEAD = np.dtype(
+    [
+        ("piece", "u1"), ("piece_length", "u1", 3),
+        ("score", "u1"), ("score_value", "<f4"),
+        ("type", "u1"), ("type_value", "u1"),
+        ("text", "u1"), ("text_length", "u1", 3),
+    ]
+)  # fmt: skip
+assert HEAD.itemsize == 15
+LENGTH_IN_FILE = 8  # GGUF writes each token behind its length
+
+
+def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_fallback: bool) -> bytes:
+    """The message: all tokens under their ids, and one more, since there has to be an unknown token.
+
+    Text never becomes what is a control token here. User-defined tokens count as normal ones: the text has
+    been cut at them before, and what is left may still merge to one, as "  " in front of "▁" does.
+    """
+    kinds = np.full(len(vocabulary), NORMAL, np.uint8)
+    kinds[vocabulary.types == BYTE] = BYTE
+    kinds[np.isin(vocabulary.types, (CONTROL, UNKNOWN))] = CONTROL
+    unknown = _bytes(1, b"\xff") + _varint(3, UNKNOWN)
+    trainer = _varint(3, 2) + _varint(35, byte_fallback)  # model_type: BPE
+    normalizer = _bytes(1, b"identity") + _varint(3, 0) + _varint(4, 0)  # no prefix, all spaces stay
+    pieces = _pieces(vocabulary.tokens, scores, kinds)
+    return pieces + _bytes(1, unknown) + _bytes(2, trainer) + _bytes(3, normalizer)
+
+
+def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> bytes:
+    """All pieces, one after another, as the tokens lie in the file; a head takes the place of each length.
+
+    The bytes of the file are repeated, all of them once but the first byte of each length so often that the
+    head finds room.
+    """
+    begin, end = int(tokens.offsets[0]) - LENGTH_IN_FILE, int(tokens.offsets[-1] + tokens.lengths[-1])
+    copies = np.ones(end - begin, np.uint8)
+    copies[tokens.offsets - LENGTH_IN_FILE - begin] += HEAD.itemsize - LENGTH_IN_FILE
+    pieces = np.repeat(tokens.data[begin:end], copies)
+
+    sizes = tokens.lengths + HEAD.itemsize
+    heads = _heads(tokens.lengths, scores, kinds).view(np.uint8).reshape(-1, HEAD.itemsize)
+    sliding_window_view(pieces, HEAD.itemsize, writeable=True)[np.cumsum(sizes) - sizes] = heads
+    return pieces.tobytes()
+
+
+def _heads(
+    lengths: NDArray[np.int64], scores: NDArray[np.float32], kinds: NDArray[np.uint8]
+) -> NDArray[np.void]:
+    heads = np.empty(len(lengths), HEAD)
+    heads["piece"] = heads["text"] = 1 << 3 | BYTES
+    heads["score"], heads["score_value"] = 2 << 3 | FIXED32, scores
+    heads["type"], heads["type_value"] = 3 << 3 | VARINT, kinds
+    heads["piece_length"] = _three_bytes(lengths + HEAD.itemsize - 4)
+    heads["text_length"] = _three_bytes(lengths)
+    return heads
+
+
+def _three_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Numbers below 2^21: 7 bits a byte, low ones first; the high bit: more follow. (n,) -> (n, 3)."""
+    assert numbers.max() < 1 << 21
+    return np.stack([numbers & 127 | 128, numbers >> 7 & 127 | 128, numbers >> 14], axis=1).astype(np.uint8)
+
+
+def _varint(field: int, value: int) -> bytes:
+    assert value < 128
+    return _tag(field, VARINT) + bytes([value])
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    assert len(value) < 128
+    return _tag(field, BYTES) + bytes([len(value)]) + value
+
+
+def _tag(field: int, wire_type: int) -> bytes:
+    tag = field << 3 | wire_type
+    return bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
