@@ -1,0 +1,308 @@
+"""The engine against the oracle: every format, both architectures, and every way to feed it the same tokens.
+
+The engine rounds in two places by design: activations that meet quantized weights, to 15 bits with a scale
+for 32 values, and keys and values, to half precision. `Rounded` is an oracle that does the same; what is
+left is the noise of float32, which is not its last bit: a value between two steps of a rounding may fall to
+either side.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny import tiny_gemma3, tiny_llama
+
+from localinfer.engine import Engine
+from localinfer.errors import ContextOverflow, LocalInferError, UsageError
+from localinfer.gguf import open_gguf
+from localinfer.options import Options
+from quant.activations import LARGEST
+
+DATA = Path(__file__).parent / "data"
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"]
+TINY = [tiny_llama, tiny_gemma3]
+N = 150  # tokens: nine windows of tiny_gemma3
+
+Logits = NDArray[np.floating[Any]]
+Write = Callable[..., Path]
+
+
+class Rounded(naive.Model):
+    """What the engine would compute if its sums were exact."""
+
+    def matmul(self, name: str, x: naive.Floats) -> naive.Floats:
+        floats = name != "output chunk" and self.file.tensors[f"{name}.weight"].type_name in (
+            "F32",
+            "F16",
+            "BF16",
+        )
+        return super().matmul(name, x if floats else rounded(x))
+
+    def remember(self, kv: naive.Floats) -> naive.Floats:
+        return kv.astype(np.float16).astype(kv.dtype)
+
+
+def rounded(x: naive.Floats) -> naive.Floats:
+    """Every 32 values as whole multiples of their largest magnitude over 16,319."""
+    groups = x.reshape(-1, 32)
+    scale = abs(groups).max(axis=1, keepdims=True) / LARGEST
+    return (np.rint(groups / np.where(scale > 0, scale, 1)) * scale).reshape(x.shape)
+
+
+@contextmanager
+def engine(path: Path, **options: Any) -> Iterator[Engine]:
+    """An engine on two threads with room for N tokens, unless told otherwise."""
+    opened = Engine(open_gguf(path), Options(**({"threads": 2, "ctx_size": N} | options)))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def tokens(n: int = N) -> list[int]:
+    """The same random ids every time, all within both tiny vocabularies."""
+    return np.random.default_rng(0).integers(0, 270, n).tolist()
+
+
+def assert_close(logits: Logits, expected: Logits) -> None:
+    """Equal but for the noise of float32. Logits of tiny models have a standard deviation of 1.6 and more.
+
+    `Rounded` in float32 differs from itself in float64 by up to 0.003, and by 0.0004 in the mean square.
+    """
+    np.testing.assert_allclose(logits, expected, atol=6e-3)
+    assert np.sqrt(np.mean((logits - expected) ** 2)) <= 8e-4
+
+
+def divergence(p: Logits, q: Logits) -> float:
+    """The mean KL(P || Q) over the rows."""
+    log_p, log_q = (x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (p, q.astype(np.float64)))
+    return float((np.exp(log_p) * (log_p - log_q)).sum(axis=-1).mean())
+
+
+# ------------------------------------------------------------------------------------- the numbers are right
+
+
+@pytest.mark.parametrize("tiny", TINY)
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_format_agrees_with_the_oracle(kind: str, tiny: Write, tmp_path: Path) -> None:
+    path = tiny(tmp_path / "m.gguf", type=kind)
+    with engine(path) as e:
+        logits = e.logits(tokens())
+    exact = naive.forward(naive.Model(open_gguf(path)), tokens())
+    twin = naive.forward(Rounded(open_gguf(path)), tokens())
+    assert_close(logits, twin)
+    assert divergence(exact, logits) <= 1e-6
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_formats_may_be_mixed_and_the_output_untied(tiny: Write, tmp_path: Path) -> None:
+    mixed = {"blk.0.attn_v.weight": "Q6_K", "blk.1.ffn_down.weight": "F16", "token_embd.weight": "Q5_0"}
+    path = tiny(tmp_path / "m.gguf", type="Q4_K", tied=False, **mixed)
+    with engine(path) as e:
+        logits = e.logits(tokens())
+    assert divergence(naive.forward(naive.Model(open_gguf(path)), tokens()), logits) <= 1e-6
+
+
+@pytest.mark.parametrize("heads", [(4, 1), (4, 4), (3, 1), (6, 2)])
+def test_any_grouping_of_heads(heads: tuple[int, int], tmp_path: Path) -> None:
+    n_head, n_head_kv = heads
+    shape = {"n_head": n_head, "n_head_kv": n_head_kv, "head_dim": 64, "n_embd": 64 * n_head}
+    path = tiny_llama(tmp_path / "m.gguf", **shape)
+    with engine(path) as e:
+        logits = e.logits(tokens())
+    assert divergence(naive.forward(naive.Model(open_gguf(path)), tokens()), logits) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_real_models_agree_with_the_oracle_and_with_llama_cpp(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    fixture = json.loads((DATA / f"logits_{name}.json").read_text())
+    ids, done = fixture["tokens"], 0
+    with engine(request.getfixturevalue(name), ctx_size=len(ids)) as e:
+        for position in map(int, fixture["exact"]):
+            logits, done = e.evaluate(ids[done : position + 1]), position + 1
+            assert distance(logits, fixture["exact"][str(position)]) <= 0.03, position
+            for batch in ("batch 512", "batch 1"):  # llama.cpp's are up to 0.8 from exact
+                assert distance(logits, fixture[batch][str(position)]) <= 1.0, (batch, position)
+
+
+def distance(logits: NDArray[np.float32], recorded: dict[str, Any]) -> float:
+    """The largest difference of the log-probabilities of the recorded tokens."""
+    ids, expected = (np.array(each) for each in zip(*recorded["top"], strict=True))
+    total = np.log(np.exp(logits.astype(np.float64)).sum())
+    return float(abs((logits[ids] - total) - (expected - recorded["logsumexp"])).max())
+
+
+# ------------------------------------------------------------------ any way to feed it gives the same numbers
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_chunks_give_the_same_as_the_whole(tiny: Write, tmp_path: Path) -> None:
+    path = tiny(tmp_path / "m.gguf")
+    with engine(path) as e:
+        whole = e.logits(tokens())
+        for size in (1, 2, 7, 64):
+            assert e.rewind(0) == 0
+            chunks = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
+            assert_close(np.concatenate(chunks), whole)
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_the_batch_size_changes_nothing(tiny: Write, tmp_path: Path) -> None:
+    path = tiny(tmp_path / "m.gguf")
+    expected = naive.forward(Rounded(open_gguf(path)), tokens())
+    for batch_size in (1, 3, 16, 100):
+        with engine(path, batch_size=batch_size) as e:
+            assert_close(e.logits(tokens()), expected)
+
+
+@pytest.mark.parametrize("tiny", TINY)
+@pytest.mark.parametrize("kind", ["F16", "Q4_K"])
+def test_threads_change_no_bit(kind: str, tiny: Write, tmp_path: Path) -> None:
+    path = tiny(tmp_path / "m.gguf", type=kind)
+    results = []
+    for threads in (1, 2, 3):
+        with engine(path, threads=threads) as e:
+            results.append(
+                np.concatenate([e.logits(tokens()[:100]), *(e.logits([t]) for t in tokens()[100:])])
+            )
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_evaluate_is_the_last_row_of_logits(tiny: Write, tmp_path: Path) -> None:
+    with engine(tiny(tmp_path / "m.gguf")) as e:
+        last = e.evaluate(tokens()).copy()
+        e.rewind(0)
+        assert_close(e.logits(tokens())[-1], last)
+        assert e.n_past == N
+
+
+def test_a_run_repeats_bit_by_bit(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        first = e.logits(tokens())
+        e.rewind(0)
+        np.testing.assert_array_equal(e.logits(tokens()), first)
+
+
+# --------------------------------------------------------------------------------------------- the cache
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_rewind_forgets_what_came_after(tiny: Write, tmp_path: Path) -> None:
+    with engine(tiny(tmp_path / "m.gguf")) as e:
+        expected = e.logits(tokens())
+        e.rewind(100)
+        e.evaluate([7] * 20)
+        assert e.rewind(90) == 90
+        assert e.n_past == 90
+        assert_close(e.logits(tokens()[90:]), expected[90:])
+
+
+def test_rewind_beyond_the_end_keeps_everything(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        e.evaluate(tokens(10))
+        assert e.rewind(11) == e.n_past == 10
+
+
+def test_rewind_gives_up_where_a_window_has_moved_on(tmp_path: Path) -> None:
+    path = tiny_gemma3(tmp_path / "m.gguf")
+    with engine(path, ctx_size=400, batch_size=16) as e:
+        e.logits(tokens(300))
+        kept = e.rewind(295)
+        assert kept in (0, 295)
+        twin = naive.forward(Rounded(open_gguf(path)), tokens(300))
+        assert_close(e.evaluate(tokens(300)[kept:]), twin[-1])
+        assert e.rewind(20) == e.n_past == 0  # its window went over the horizon 280 tokens ago
+        assert_close(e.evaluate(tokens(50)), twin[49])
+
+
+def test_a_sliding_window_costs_only_its_cells(tmp_path: Path) -> None:
+    options = {"ctx_size": 4096, "batch_size": 16}
+    with engine(tiny_gemma3(tmp_path / "g.gguf"), **options) as sliding:
+        one_layer = 2 * 2 * 256 * 4096  # keys and values, two bytes, one head of 256
+        assert sliding.kv_bytes < 2 * one_layer  # one of the seven layers sees everything
+
+
+@pytest.mark.parametrize("tiny", TINY)
+@pytest.mark.parametrize("keep", [0, 4, 70])
+def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_path: Path) -> None:
+    path, many = tiny(tmp_path / "m.gguf"), tokens(400)
+    twin = Rounded(open_gguf(path))
+    twin.n_ctx, twin.sinks = N, keep
+    expected = naive.forward(twin, many)
+    with engine(path, ctx_policy="ring", keep=keep, batch_size=64) as e:
+        for size in (1, 7, 64):
+            e.rewind(0)
+            logits = [e.logits(many[at : at + size]) for at in range(0, len(many), size)]
+            assert_close(np.concatenate(logits), expected)
+            assert e.n_past == len(many)
+
+
+def test_a_full_context_stops_and_stays_usable(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf"), ctx_size=32) as e:
+        expected = e.logits(tokens(32))
+        e.rewind(30)
+        with pytest.raises(ContextOverflow, match="--ctx-size"):
+            e.evaluate(tokens(3))
+        assert e.n_past == 30
+        assert_close(e.logits(tokens(32)[30:]), expected[30:])
+
+
+# ------------------------------------------------------------------------------------------- bad moments
+
+
+@pytest.mark.parametrize("bad", [[], [-1], [1 << 20], [[1, 2]], [0.5], [1 << 70], ["a"]])
+def test_ids_that_are_none(bad: list[Any], tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        with pytest.raises(UsageError):
+            e.evaluate(bad)
+        assert e.n_past == 0
+
+
+def test_weights_that_overflow_give_nan_and_not_a_token(tmp_path: Path) -> None:
+    huge = np.full((256, 512), 3e38, np.float32)
+    with engine(tiny_llama(tmp_path / "m.gguf", **{"blk.0.ffn_down.weight": huge})) as e:
+        assert np.isnan(e.evaluate(tokens(5))).all()
+
+
+def test_all_zero_weights_give_a_uniform_answer(tmp_path: Path) -> None:
+    silent = {"token_embd.weight": np.zeros((280, 256), np.float32)}
+    with engine(tiny_llama(tmp_path / "m.gguf", **silent)) as e:
+        assert not e.evaluate(tokens(5)).any()
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_q.weight": None})
+    with pytest.raises(LocalInferError, match=r"blk\.1\.attn_q\.weight"):
+        Engine(open_gguf(path), Options())
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
+def test_ctrl_c_is_heard_at_once_and_nothing_is_lost(smollm2: Path) -> None:
+    ids = json.loads((DATA / "logits_smollm2.json").read_text())["tokens"] * 10
+    with engine(smollm2, ctx_size=8192, batch_size=512) as e:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        start = time.perf_counter()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                e.evaluate(ids)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert time.perf_counter() - start <= 0.5 + 0.25
+        kept = e.n_past
+        assert kept % 512 == 0
+        interrupted = e.evaluate(ids[kept : kept + 100]).copy()
+        e.rewind(0)
+        assert_close(e.evaluate(ids[: kept + 100]), interrupted)
