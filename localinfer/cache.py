@@ -1,7 +1,7 @@
 """The ring KV cache: which cell a position's key and value lie in, and what a position may see.
 
-Layers that see the same stretch of the past share a ring. A ring of a sliding window holds that window and one batch,
-so that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
+Layers that see the same stretch of the past share a ring. The ring of a sliding window holds it and one batch, so
+that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
 of their own in front of the ring (Xiao et al., 2023). Knows positions and cells, no keys and no values.
 """
 

@@ -9,7 +9,12 @@ from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF
 
 SIXTEEN_BIT = 1 << 16
-LARGEST = {"block_count": 1024, "embedding_length": 1 << 17, "feed_forward_length": 1 << 20, "head_count": 1 << 12}
+LARGEST = {
+    "block_count": 1024,
+    "embedding_length": 1 << 17,
+    "feed_forward_length": 1 << 20,
+    "head_count": 1 << 12,
+}
 CONTEXT_LARGEST = 1 << 30
 
 

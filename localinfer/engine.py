@@ -24,7 +24,9 @@ Logits = NDArray[np.float32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
-EXECUTE = jit.Kernel("localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),))
+EXECUTE = jit.Kernel(
+    "localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),)
+)
 
 
 class Engine:
@@ -33,6 +35,9 @@ class Engine:
     Raises LocalInferError for a file without sense, Unsupported for one that cannot be run, NotEnoughMemory when the
     cache and the scratch do not fit.
     """
+
+    n_past: int  # tokens in the cache
+    _furthest: int  # tokens that were in the cache since it was last empty
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
@@ -63,11 +68,11 @@ class Engine:
         for first in range(0, len(ids), self._plan.batch):
             if progress:
                 progress("prefill", first, len(ids))
-            self._feed(ids[first : first + self._plan.batch], whole=first + self._plan.batch < len(ids))
+            self._feed(ids[first : first + self._plan.batch])
         if progress:
             progress("prefill", len(ids), len(ids))
         count = (len(ids) - 1) % self._plan.batch + 1
-        return self._head(np.array([count - 1], np.int32))[0]
+        return self._head(np.array([count - 1], np.int32)).reshape(-1)
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the cache."""
@@ -82,7 +87,7 @@ class Engine:
     def _logits_in_parts(self, ids: NDArray[np.int32]) -> Iterator[Logits]:
         for first in range(0, len(ids), self._plan.batch):
             batch = ids[first : first + self._plan.batch]
-            self._feed(batch, whole=False)
+            self._feed(batch)
             for start in range(0, len(batch), self._plan.outputs):
                 yield self._head(np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32))
 
@@ -100,7 +105,7 @@ class Engine:
             )
         return ids.astype(np.int32)
 
-    def _feed(self, ids: NDArray[np.int32], *, whole: bool) -> None:
+    def _feed(self, ids: NDArray[np.int32]) -> None:
         """Run one batch through all layers."""
         r, count, first = self._recorder, len(ids), self.n_past
         positions = np.arange(first, first + count)
@@ -126,12 +131,13 @@ class Engine:
         self._plan.picked.view(np.int64)[0] = len(rows)
         r.picked_rows.view(np.int32)[: len(rows)] = rows
         self._team.run(r.head_start, len(self._plan.ops))
-        return r.logits_buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
+        logits: Logits = r.logits_buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
+        return logits
 
     # --- the cache ---
 
     def rewind(self, n: int) -> int:
-        """Forget all but the first n tokens; how many are really kept: 0 where a window no longer holds what n needs."""
+        """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs."""
         if n >= self.n_past:
             return self.n_past
         if all(ring.still_holds(n, self._furthest) for ring in self._recorder.rings.values()):

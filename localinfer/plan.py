@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +45,15 @@ class Region:
         assert self.array is not None, "the plan is not ready"
         return self.array.ctypes.data
 
-    def view(self, dtype: type[np.generic], count: int = -1) -> NDArray[np.generic]:
+    def view(self, dtype: type[np.generic]) -> NDArray[Any]:
         """Its contents as numbers."""
         assert self.array is not None, "the plan is not ready"
-        return self.array[: self.nbytes if count < 0 else count * np.dtype(dtype).itemsize].view(dtype)
+        return self.array.view(dtype)
 
 
 @dataclass(eq=False)
 class Quantized:
-    """The quantized twin of a buffer; stays at address 0, which tells its maker not to bother, unless somebody reads it."""
+    """The quantized twin of a buffer; at address 0, which tells its maker not to bother, unless somebody reads it."""
 
     nbytes: int
     region: Region | None = None
@@ -68,6 +69,8 @@ class Buffer:
     rows: Region  # where the number of its tokens stands
 
 
+Constants = Mapping[str, int | str]
+NOTHING: Constants = {}
 Argument = int | float | Region | Quantized | Buffer | Tensor
 
 
@@ -137,7 +140,7 @@ class Plan:
         tokens: Region,
         arguments: Mapping[str, Argument],
         *,
-        constants: Mapping[str, int | str] | tuple[Mapping[str, int | str], Mapping[str, int | str]] = {},
+        constants: Constants | tuple[Constants, Constants] = NOTHING,
         meet: bool = True,
     ) -> None:
         """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise."""
@@ -145,7 +148,7 @@ class Plan:
         compiled_in = (constants, constants) if isinstance(constants, Mapping) else constants
         floats = frozenset(key for key, value in arguments.items() if isinstance(value, float))
         few, many = (
-            Kernel(*path.split(":"), tuple(arguments), floats, tuple(sorted(inside.items())))
+            kernel_of(path, tuple(arguments), floats, inside)
             for path, inside in zip(functions, compiled_in, strict=True)
         )
         self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), meet))
@@ -161,7 +164,7 @@ class Plan:
             x.quantized.region = x.quantized.region or self.region(x.quantized.nbytes)
             source = x.quantized
         self.need_scratch(matmul_scratch_bytes(n_in))
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": x.rows,
             "x": source,
             "w": weight,
@@ -218,6 +221,12 @@ class Plan:
         return self.scratch_bytes if argument == SCRATCH_BYTES else argument
 
 
+def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], inside: Constants) -> Kernel:
+    """The kernel named `module:function` with these arguments and constants."""
+    module, function = path.split(":")
+    return Kernel(module, function, parameters, floats, tuple(sorted(inside.items())))
+
+
 # Stands in an op's arguments for what is known only when all ops are recorded: the scratch memory of a thread.
 SCRATCH_BYTES = -(1 << 62)
 
@@ -227,4 +236,3 @@ def matmul_scratch_bytes(n_in: int) -> int:
     shape = target()
     block_panel = n_in // 32 * (32 * shape.rows + 16 * shape.rows)
     return 4 * shape.rows * shape.tokens + max(block_panel, 4 * n_in * shape.rows)
-

@@ -4,8 +4,7 @@ Every tensor is checked here, by name, shape and type, when it is first mentione
 is computed. Knows the file and the plan, no tokens.
 """
 
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from localinfer.cache import EVERYTHING, LayerCache, Ring
 from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, Tensor
-from localinfer.plan import FEW, SCRATCH_BYTES, Buffer, Plan, Region
+from localinfer.plan import FEW, SCRATCH_BYTES, Argument, Buffer, Constants, Plan, Region
 from quant import FORMATS
 from quant.cpu import target
 from quant.ggml import TYPES
@@ -106,7 +105,7 @@ class Recorder:
         n, vocabulary = self.config.embedding_length, self.n_vocab(name)
         weight = self.tensor(name, vocabulary, n)
         fmt, x = FORMATS[weight.type], self.plan.buffer(n)
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": self.plan.tokens,
             "ids": self.ids,
             "w": weight,
@@ -125,7 +124,7 @@ class Recorder:
     def norm(self, x: Buffer, name: str) -> Buffer:
         """norm(x) * weight, into a buffer of its own."""
         y = self.plan.buffer(x.n, x.rows)
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": x.rows,
             "x": x,
             "weight": self.vector(name, x.n),
@@ -140,7 +139,14 @@ class Recorder:
     def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
         """x += norm(branch) * weight."""
         weight = self.vector(name, x.n)
-        arguments = {"tokens": x.rows, "x": x, "branch": branch, "weight": weight, "n": x.n, "eps": self.config.eps}
+        arguments: dict[str, Argument] = {
+            "tokens": x.rows,
+            "x": x,
+            "branch": branch,
+            "weight": weight,
+            "n": x.n,
+            "eps": self.config.eps,
+        }
         self.plan.op(name, f"{OPS}.norm:add_norm", x.rows, arguments)
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
@@ -152,13 +158,21 @@ class Recorder:
         n = self.config.feed_forward_length
         gate = self.matmul(h, f"{blk}ffn_gate.weight", n, meet=False)
         up = self.matmul(h, f"{blk}ffn_up.weight", n)
-        arguments = {"tokens": gate.rows, "gate": gate, "up": up, "n": n, "q": gate.quantized}
+        arguments: dict[str, Argument] = {"tokens": gate.rows, "gate": gate, "up": up, "n": n, "q": gate.quantized}
         few, many = by_layout()
-        named = {"activation": activation}
-        self.plan.op(f"{blk}gated", f"{OPS}.gate:gated", gate.rows, arguments, constants=({**few, **named}, {**many, **named}))
+        named: Constants = {"activation": activation}
+        self.plan.op(
+            f"{blk}gated",
+            f"{OPS}.gate:gated",
+            gate.rows,
+            arguments,
+            constants=({**few, **named}, {**many, **named}),
+        )
         return gate
 
-    def attention(self, h: Buffer, blk: str, *, pairs: str, rope: Rope, window: int = 0, qk_norm: bool = False) -> Buffer:
+    def attention(
+        self, h: Buffer, blk: str, *, pairs: str, rope: Rope, window: int = 0, qk_norm: bool = False
+    ) -> Buffer:
         """Every token looks back over the ring; the input of attn_output."""
         c = self.config
         q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
@@ -176,7 +190,7 @@ class Recorder:
 
     def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, pairs: str, qk_norm: bool) -> None:
         c = self.config
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": q.rows,
             "x": q,
             "heads": c.head_count,
@@ -187,14 +201,14 @@ class Recorder:
             "eps": c.eps,
             "y": y,
         }
-        constants = {"pairs": pairs, "norm": int(qk_norm)}
+        constants: Constants = {"pairs": pairs, "norm": int(qk_norm)}
         self.plan.op(f"{blk}rope", f"{OPS}.rope:rope", q.rows, arguments, constants=constants, meet=y is not q)
 
     def _append(
         self, blk: str, k: Buffer, v: Buffer, table: Region, cache: LayerCache, pairs: str, qk_norm: bool
     ) -> None:
         c = self.config
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": k.rows,
             "k": k,
             "v": v,
@@ -209,7 +223,7 @@ class Recorder:
             "v_cache": cache.v,
             "capacity": cache.ring.capacity,
         }
-        constants = {"pairs": pairs, "norm": int(qk_norm)}
+        constants: Constants = {"pairs": pairs, "norm": int(qk_norm)}
         self.plan.op(f"{blk}append", f"{OPS}.rope:append", k.rows, arguments, constants=constants)
 
     def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
@@ -219,7 +233,7 @@ class Recorder:
         state = c.group * (64 + 4 * c.head_dim)
         self.partial.nbytes = max(self.partial.nbytes, FEW * c.head_count_kv * (-(-blocks // chunk)) * state)
         self.plan.need_scratch(attention_scratch_bytes(c.group, c.head_dim))
-        arguments = {
+        arguments: dict[str, Argument] = {
             "tokens": q.rows,
             "q": q,
             "q_sink": q_sink,
@@ -241,10 +255,10 @@ class Recorder:
             "scratch_bytes": SCRATCH_BYTES,
             "stop": self.plan.stop,
         }
-        shape = {"group": c.group, "head_dim": c.head_dim}
+        shape: Constants = {"group": c.group, "head_dim": c.head_dim}
         pair = (f"{OPS}.attention:token", f"{OPS}.attention:prompt")
-        constants = (shape, {**shape, "tile": target().tokens})
-        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=constants)
+        layouts = (shape, {**shape, "tile": target().tokens})
+        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=layouts)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
         pair = (f"{OPS}.attention:combine", f"{OPS}.attention:nothing")
         self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=(shape, {}))
@@ -254,7 +268,13 @@ class Recorder:
         """The output layer, for the picked tokens only."""
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
-        arguments = {"tokens": picked.rows, "x": x, "rows": self.picked_rows, "n": x.n, "y": picked}
+        arguments: dict[str, Argument] = {
+            "tokens": picked.rows,
+            "x": x,
+            "rows": self.picked_rows,
+            "n": x.n,
+            "y": picked,
+        }
         self.plan.op("pick", f"{OPS}.norm:pick", picked.rows, arguments)
         self.logits_buffer = self.matmul(self.norm(picked, norm), output, n_vocab)
 
@@ -292,7 +312,7 @@ class Recorder:
         return frequencies(rope, factors)
 
 
-def by_layout() -> tuple[dict[str, int | str], dict[str, int | str]]:
+def by_layout() -> tuple[Constants, Constants]:
     """The constants of a kernel that leaves quantized activations: flat for a few tokens, tiled for many."""
     return {"tile": 0}, {"tile": target().tokens}
 

@@ -17,7 +17,7 @@ A sum is that of the rounded values, scale included; it multiplies what a weight
 
 from typing import Any
 
-from numba import float32, int32, int64, njit
+from numba import float32, int32, int64
 
 from quant.simd import (
     absolute,
@@ -28,6 +28,7 @@ from quant.simd import (
     i8x16,
     i32x8,
     i32x16,
+    inline,
     join,
     largest,
     load,
@@ -45,13 +46,13 @@ def flat_bytes(n: int) -> int:
     return 2 * n + 4 * (n // 32) * 2 + 4 * (n // 16)
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def high_part(q: Any) -> Any:
     """The multiple of 128 nearest to q, over 128."""
     return (q + splat(i32x16, int32(64))) >> splat(i32x16, int32(7))
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def put_flat(q0: Any, q1: Any, high: int, low: int) -> None:
     """Store the two bytes of 32 numbers where neighbours are neighbours."""
     h0, h1 = high_part(q0), high_part(q1)
@@ -60,7 +61,7 @@ def put_flat(q0: Any, q1: Any, high: int, low: int) -> None:
     store(low, join(convert(i8x16, q0 - (h0 << seven)), convert(i8x16, q1 - (h1 << seven))))
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def put_tiled(q0: Any, q1: Any, high: int, low: int, step: int) -> None:
     """Store the two bytes of 32 numbers four by four, `step` bytes apart."""
     h0, h1 = high_part(q0), high_part(q1)
@@ -72,8 +73,7 @@ def put_tiled(q0: Any, q1: Any, high: int, low: int, step: int) -> None:
         store(low + four * step, extract(lows, int64(four)))
 
 
-
-@njit(forceinline=True, error_model="numpy")
+@inline
 def quantize_group(v0: Any, v1: Any, out: int, group: int, n: int, token: int, tile: int) -> None:
     """Quantize 32 values (two f32x16), group number `group` of the n of a token, into either layout.
 
@@ -104,13 +104,13 @@ def quantize_group(v0: Any, v1: Any, out: int, group: int, n: int, token: int, t
         store(scales + 12 * tile, sum1)
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def token_address(out: int, n: int, token: int, tile: int) -> int:
     """Where `quantize_group` wants token number `token` of a batch: its own place, or that of its tile."""
     return out + token * (2 * n + n // 2) if tile == 0 else out + token // tile * (tile * (2 * n + n // 2))
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def quantize_row(x: int, out: int, n: int, token: int, tile: int) -> None:
     """Quantize the n floats at x as token number `token` of the batch at `out`."""
     place = token_address(out, n, token, tile)
@@ -123,7 +123,7 @@ def quantize_row(x: int, out: int, n: int, token: int, tile: int) -> None:
 def quantize(tile: int) -> Any:
     """The kernel that quantizes the rows of x, laid out for tiles of that many tokens, or flat for 0."""
 
-    def body(tokens, x, n, out, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, n, out, thread, threads):
         count = load(int64, tokens)
         for token in range(count * thread // threads, count * (thread + 1) // threads):
             quantize_row(x + 4 * n * token, out, n, token, tile)

@@ -9,6 +9,8 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+
 # Names that NUMBA_CPU_NAME may give with NUMBA_CPU_FEATURES="": the instruction set that LLVM then has.
 NAMED = {
     "haswell": "avx2",
@@ -29,6 +31,11 @@ class Target:
     rows: int
     tokens: int
     sums: int
+
+    @property
+    def fused(self) -> bool:
+        """Whether a multiplication and an addition are one instruction; else LLVM would call a slow function."""
+        return self.isa != "generic" or not X86
 
 
 TARGETS = {
@@ -57,7 +64,7 @@ def target() -> Target:
     if name and name != "host":
         return TARGETS[NAMED.get(name, "generic")]
     features = host_features()
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    if not X86:
         return TARGETS["generic"]
     if all(features.get(need) for need in ("avx512f", "avx512bw", "avx512vl")):
         return TARGETS["avx512vnni" if features.get("avx512vnni") else "avx512"]

@@ -8,7 +8,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import float32, int32, int64, types, uint16, uint32
-from numba.core.extending import intrinsic
 
 from quant.cpu import target
 from quant.rows import deliver, share
@@ -16,25 +15,25 @@ from quant.simd import (
     I64,
     Vector,
     bitcast,
-    call_llvm,
     constant,
     convert,
+    emit_fma,
     emit_load,
     emit_splat,
     f16x16,
     f32x16,
     fma,
     half,
+    inline,
+    intrinsic,
     load,
     splat,
     store,
-    suffix,
     total,
     u16x16,
     u32x16,
     word,
 )
-from quant.words import inline
 
 Body = Callable[..., None]
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -60,17 +59,17 @@ SIXTEEN = {"f32": sixteen_f32, "f16": sixteen_f16, "bf16": sixteen_bf16}
 
 
 @inline
-def one_f32(address: int) -> float:
+def one_f32(address: int) -> Any:
     return load(float32, address)
 
 
 @inline
-def one_f16(address: int) -> float:
+def one_f16(address: int) -> Any:
     return half(address)
 
 
 @inline
-def one_bf16(address: int) -> float:
+def one_bf16(address: int) -> Any:
     return bitcast(float32, int32(load(uint16, address) << 16))
 
 
@@ -81,7 +80,7 @@ def get_rows(room: str) -> Body:
     """The kernel y[token] = factor * w[ids[token]]."""
     one, size = ONE[room], BYTES[room]
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):
         first, end = share(load(int64, tokens), 1, thread, threads)
         for token in range(first, end):
             row = w + int64(load(int32, ids + 4 * token)) * row_bytes
@@ -96,7 +95,7 @@ def dot_row(room: str) -> Any:
     sixteen, one, size = SIXTEEN[room], ONE[room], BYTES[room]
 
     @inline
-    def dot(row: int, x: int, n: int) -> float:
+    def dot(row: int, x: int, n: int) -> Any:
         a = b = c = d = splat(f32x16, float32(0.0))
         for i in range(0, n - 63, 64):
             a = fma(sixteen(row + size * i), load(f32x16, x + 4 * i), a)
@@ -115,7 +114,7 @@ def matvec(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token]."""
     dot = dot_row(room)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
         first, end = share(n_out, 8, thread, threads)
         count = load(int64, tokens)
         for row in range(first, end):
@@ -132,7 +131,6 @@ def matvec(room: str) -> Body:
 def float_tile(rows: int, tokens: int) -> Any:
     """The word tile(panel, x, x_stride, n, out): out[T][rows] = panel[n][rows] . x[T][n]."""
     f32 = Vector(types.float32, rows).llvm
-    fused = f"llvm.fma.{suffix(f32)}"
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         panel, x, stride, n, out = args
@@ -146,7 +144,7 @@ def float_tile(rows: int, tokens: int) -> Any:
         offset, after = b.mul(index, I64(4)), []
         for place, sums in zip(places, acc, strict=True):
             value = emit_splat(b, f32, emit_load(b, ir.FloatType(), b.add(place, offset)))
-            after.append(call_llvm(b, fused, f32, [weights, value, sums]))
+            after.append(emit_fma(b, weights, value, sums))
         following = b.add(index, I64(1))
         index.add_incoming(I64(0), before)
         index.add_incoming(following, b.block)
@@ -172,7 +170,7 @@ def matmul(room: str) -> Body:
     rows, tile_tokens = target().rows, target().tokens
     tile, last_tile = float_tile(rows, tile_tokens), float_tile(rows, 1)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
         first, end = share(n_out, rows, thread, threads)
         count = load(int64, tokens)
         out = scratch + thread * scratch_bytes

@@ -193,7 +193,7 @@ class Cache:
             handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".writing-")
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(code).digest() + code)
-            os.replace(temporary, self.directory / f"{kernel.symbol}.o")
+            Path(temporary).replace(self.directory / f"{kernel.symbol}.o")
         except OSError as error:
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
             self.directory = None

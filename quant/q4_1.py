@@ -5,8 +5,23 @@ from typing import Any
 import numpy as np
 from numba import uint8
 
-from quant.words import Words, inline
-from quant.simd import bitcast, convert, f16x16, f32x16, gather, half, join, lanes, load, splat, u8x16, u8x32, u32x8
+from quant.simd import (
+    bitcast,
+    convert,
+    f16x16,
+    f32x16,
+    gather,
+    half,
+    inline,
+    join,
+    lanes,
+    load,
+    splat,
+    u8x16,
+    u8x32,
+    u32x8,
+)
+from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 20
@@ -14,7 +29,7 @@ D, M, QS, SIZE = 0, 2, 4, 20
 
 evens, odds = lanes(range(0, 16, 2)), lanes(range(1, 16, 2))
 # qs:  byte i holds column i in its low nibble and column i + 16 in its high one
-two_blocks_in_order = lanes([*range(0, 16), *range(32, 48), *range(16, 32), *range(48, 64)])
+two_blocks_in_order = lanes([*range(16), *range(32, 48), *range(16, 32), *range(48, 64)])
 
 
 @inline
@@ -52,4 +67,3 @@ def least(block: int) -> Any:
 
 
 WORDS = Words(4, 32, 8 * SIZE, codes64, scales, mins, codes32, scale, least)
-

@@ -12,6 +12,7 @@ from quant.simd import (
     f32x8,
     gather,
     half,
+    inline,
     join,
     lanes,
     lanes_of_bits,
@@ -23,7 +24,7 @@ from quant.simd import (
     u8x64,
     u16x8,
 )
-from quant.words import Words, inline
+from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 22
@@ -31,7 +32,7 @@ D, QH, QS, SIZE = 0, 2, 6, 22
 
 # qs:  byte i holds the low four bits of column i in its low nibble, and of column i + 16 in its high one
 # qh:  bit i is the fifth bit of column i
-two_blocks_in_order = lanes([*range(0, 16), *range(32, 48), *range(16, 32), *range(48, 64)])
+two_blocks_in_order = lanes([*range(16), *range(32, 48), *range(16, 32), *range(48, 64)])
 
 
 @inline

@@ -30,6 +30,7 @@ from quant.simd import (
     i8x64,
     i32x8,
     i32x16,
+    inline,
     lanes,
     load,
     splat,
@@ -37,7 +38,7 @@ from quant.simd import (
     total,
 )
 from quant.tile import panel_record_bytes, tile_word
-from quant.words import Words, inline
+from quant.words import Words
 
 Body = Callable[..., None]
 
@@ -64,11 +65,11 @@ def value_word(words: Words) -> Any:
     zero = float32(words.zero)
 
     @inline
-    def from_zero(code: int, scale: float, least: float) -> float:
+    def from_zero(code: int, scale: float, least: float) -> Any:
         return scale * (float32(code) - zero)
 
     @inline
-    def from_min(code: int, scale: float, least: float) -> float:
+    def from_min(code: int, scale: float, least: float) -> Any:
         return fma(float32(code), scale, least)
 
     return from_zero if words.zero else from_min
@@ -120,7 +121,7 @@ def get_rows(room: str) -> Body:
     """The kernel y[token] = factor * w[ids[token]]."""
     decode = decode_row(words_of(room))
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):
         first, end = share(load(int64, tokens), 1, thread, threads)
         for token in range(first, end):
             row = int64(load(int32, ids + 4 * token))
@@ -166,13 +167,13 @@ def dot_row(words: Words) -> Any:
     if codes32 is None:
 
         @inline
-        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> float:
+        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> Any:
             return float32(0.0)
 
     else:
 
         @inline
-        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> float:
+        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> Any:
             result = float32(0.0)
             for block in range(n // 256 * 8, n // 32):
                 at = row + block * block_bytes
@@ -184,7 +185,7 @@ def dot_row(words: Words) -> Any:
             return result
 
     @inline
-    def dot_of_row(row: int, x: int, n: int) -> float:
+    def dot_of_row(row: int, x: int, n: int) -> Any:
         x_scales = x + 2 * n
         x_sums = x_scales + sums_at * (n // 8)
         acc, offset = splat(f32x16, float32(0.0)), splat(kind, float32(0.0))
@@ -201,7 +202,7 @@ def matvec(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
     dot = dot_row(words_of(room))
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
         first, end = share(n_out, 8, thread, threads)
         count, x_stride = load(int64, tokens), 2 * n_in + n_in // 2
         for row in range(first, end):
@@ -284,7 +285,7 @@ def matmul(room: str) -> Body:
     tile = tile_word(rows, tile_tokens, words.group, words.bits)
     record = panel_record_bytes(rows, words.group)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
         first, end = share(n_out, rows, thread, threads)
         count, groups = load(int64, tokens), n_in // 32
         out = scratch + thread * scratch_bytes
@@ -304,4 +305,3 @@ def matmul(room: str) -> Body:
                 deliver(out, rows, here, y_stride, min(tile_tokens, count - token), valid, add)
 
     return body
-

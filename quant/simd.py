@@ -15,17 +15,22 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
+from numba.core import extending
 from numba.core.datamodel import models
-from numba.core.extending import intrinsic, register_model
-from numba.core.imputils import lower_builtin
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.core.typing import templates
 
 from quant.cpu import target
+
+# What these make is called inside kernels only, where numba gives it its types.
+intrinsic: Any = extending.intrinsic
+signature: Any = templates.signature
+lower_builtin: Any = extending.lower_builtin
+inline: Any = njit(forceinline=True, error_model="numpy")
 
 # --- the types ----------------------------------------------------------------------------------------------------
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
-LLVM = {
+LLVM: dict[Any, Any] = {
     types.boolean: ir.IntType(1),
     types.int8: ir.IntType(8),
     types.uint8: ir.IntType(8),
@@ -60,7 +65,7 @@ class Vector(types.Type):
         return Vector(element, self.lanes)
 
 
-@register_model(Vector)
+@extending.register_model(Vector)
 class VectorModel(models.PrimitiveModel):
     """A vector is its LLVM value: no boxing, no memory."""
 
@@ -94,7 +99,7 @@ def llvm_of(kind: types.Type) -> ir.Type:
     return kind.llvm if isinstance(kind, Vector) else LLVM[kind]
 
 
-def kind_of(reference: types.Type) -> types.Type:
+def kind_of(reference: Any) -> Any:
     """The type that a kernel names as an argument, e.g. the `f32x16` in `load(f32x16, address)`."""
     return reference.instance_type if hasattr(reference, "instance_type") else reference.dtype
 
@@ -200,9 +205,7 @@ def lanes(pattern: Sequence[int]) -> Any:
 def join(typingctx: Any, a: Any, b: Any) -> Any:
     """The lanes of a, then those of b."""
     both = ir.Constant(ir.VectorType(I32, 2 * a.lanes), list(range(2 * a.lanes)))
-    return word(
-        Vector(a.element, 2 * a.lanes), [a, b], lambda bld, args: bld.shuffle_vector(args[0], args[1], both)
-    )
+    return word(Vector(a.element, 2 * a.lanes), [a, b], lambda bld, args: bld.shuffle_vector(args[0], args[1], both))
 
 
 @intrinsic
@@ -298,18 +301,20 @@ def convert(typingctx: Any, kind: Any, value: Any) -> Any:
     """convert(f32x16, v), convert(float32, x): the same numbers in another element type."""
     wanted = kind_of(kind)
     source, goal = element_of(value), element_of(wanted)
-    return word(
-        wanted, [kind, value], lambda b, args: emit_convert(b, args[1], source, goal, llvm_of(wanted))
-    )
+    return word(wanted, [kind, value], lambda b, args: emit_convert(b, args[1], source, goal, llvm_of(wanted)))
+
+
+def emit_fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """x * y + z, with one rounding where the CPU has an instruction for it."""
+    if target().fused:
+        return call_llvm(b, f"llvm.fma.{suffix(x.type)}", x.type, [x, y, z])
+    return b.fadd(b.fmul(x, y), z)
 
 
 @intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c with one rounding, vectors or scalars."""
-    kind = llvm_of(a)
-    return word(
-        a, [a, b, c], lambda bld, args: call_llvm(bld, f"llvm.fma.{suffix(kind)}", kind, args)
-    )
+    """a * b + c, vectors or scalars."""
+    return word(a, [a, b, c], lambda bld, args: emit_fma(bld, *args))
 
 
 def unary(name: str) -> Any:
@@ -341,9 +346,9 @@ maximum, minimum = binary("maxnum"), binary("minnum")
 def operate(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") -> None:
     """Give vectors of one type a Python operator."""
 
-    @infer_global(python)
-    class Typing(AbstractTemplate):  # numba finds it through the decorator
-        def generic(self, args: Any, kws: Any) -> Any:
+    @templates.infer_global(python)
+    class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
+        def generic(self, args: Any, _: Any) -> Any:
             if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
                 return signature(args[0], *args)
             return None
@@ -369,9 +374,9 @@ operate(operator.rshift, "ashr", "ashr", "lshr")
 def compare(python: Any, sign: str) -> None:
     """Give vectors of one type a comparison, whose result is a mask for `select`."""
 
-    @infer_global(python)
-    class Typing(AbstractTemplate):  # numba finds it through the decorator
-        def generic(self, args: Any, kws: Any) -> Any:
+    @templates.infer_global(python)
+    class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
+        def generic(self, args: Any, _: Any) -> Any:
             if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
                 return signature(args[0].of(types.boolean), *args)
             return None
@@ -420,9 +425,7 @@ def largest(typingctx: Any, v: Any) -> Any:
     """The largest lane of a float vector."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_fold(
-            b, args[0], lambda x, y: call_llvm(b, f"llvm.maxnum.{suffix(x.type)}", x.type, [x, y])
-        )
+        return emit_fold(b, args[0], lambda x, y: call_llvm(b, f"llvm.maxnum.{suffix(x.type)}", x.type, [x, y]))
 
     return word(v.element, [v], emit)
 
@@ -458,7 +461,13 @@ def emit_dot4(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits
     if lanes_ > native:
         half = lanes_ // 2
         parts = [
-            emit_dot4(b, cut(b, acc, k * half, half), cut(b, codes, k * half * 4, half * 4), cut(b, x, k * half * 4, half * 4), bits)
+            emit_dot4(
+                b,
+                cut(b, acc, k * half, half),
+                cut(b, codes, k * half * 4, half * 4),
+                cut(b, x, k * half * 4, half * 4),
+                bits,
+            )
             for k in range(2)
         ]
         return glue(b, *parts)
@@ -472,7 +481,9 @@ def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
 
 def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     """Two vectors as one."""
-    return b.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count))))
+    return b.shuffle_vector(
+        low, high, ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count)))
+    )
 
 
 def dot4_vnni(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
@@ -513,7 +524,7 @@ def dot4(bits: int) -> Any:
 
     @intrinsic
     def apply(typingctx: Any, acc: Any, codes: Any, x: Any) -> Any:
-        return word(acc, [acc, codes, x], lambda b, args: emit_dot4(b, *args, bits))
+        return word(acc, [acc, codes, x], lambda b, args: emit_dot4(b, args[0], args[1], args[2], bits))
 
     return apply
 
@@ -544,7 +555,7 @@ def store_half(typingctx: Any, address: Any, value: Any) -> Any:
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
 
 
-@njit(forceinline=True, error_model="numpy")
+@inline
 def exp(v: Any) -> Any:
     """e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN of NaN.
 

@@ -5,16 +5,18 @@ instruction eats them: the weights' is written by `quant.rows`, the activations'
 
     panel record:       codes[8][R][4]  scale[32/group][R]  min[32/group][R]
     activation record:  high[8][T][4]  low[8][T][4]  scale[T]  sums32[T]  sums16[2][T]
+
+A micro-kernel has more accumulators than one would write out, so its LLVM IR is emitted by loops.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.extending import intrinsic
 
-from quant.simd import I32, I64, Vector, call_llvm, constant, emit_dot4, emit_load, emit_splat, suffix, word
+from quant.simd import I32, I64, Vector, constant, emit_dot4, emit_fma, emit_load, emit_splat, intrinsic, word
 
 
 def panel_record_bytes(rows: int, group: int) -> int:
@@ -22,85 +24,101 @@ def panel_record_bytes(rows: int, group: int) -> int:
     return 32 * rows + 8 * rows * (32 // group)
 
 
-def tile_word(rows: int, tokens: int, group: int, bits: int) -> Any:
-    """The word `tile(panel, x, groups, out)`: out[T][R] = sum over groups of 32 columns, in single precision.
+@dataclass(frozen=True)
+class Tile:
+    """`rows` by `tokens` sums in registers; a scale and a min for every `group` columns; codes below 2**bits."""
 
-    Within a group the sum is exact (integers); scales are applied once for every `group` columns.
-    """
-    f32, i32 = Vector(types.float32, rows).llvm, Vector(types.int32, rows).llvm
-    u8 = Vector(types.uint8, 4 * rows).llvm
-    seven = constant(i32, 7)
+    rows: int
+    tokens: int
+    group: int
+    bits: int
 
-    def codes_at(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
-        return emit_load(b, u8, b.add(address, I64(offset)))
+    @property
+    def floats(self) -> ir.VectorType:
+        """A float for every row."""
+        return Vector(types.float32, self.rows).llvm
 
-    def floats_at(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
-        return emit_load(b, f32, b.add(address, I64(offset)))
+    @property
+    def ints(self) -> ir.VectorType:
+        """An integer for every row."""
+        return Vector(types.int32, self.rows).llvm
 
-    def everywhere(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
-        return emit_splat(b, f32, emit_load(b, ir.FloatType(), b.add(address, I64(offset))))
+    @property
+    def codes(self) -> ir.VectorType:
+        """Four codes for every row."""
+        return Vector(types.uint8, 4 * self.rows).llvm
 
-    def four(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
+    def four(self, b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
         """Four activations of one token, in front of every row."""
-        number = emit_splat(b, i32, emit_load(b, I32, b.add(address, I64(offset))))
-        return b.bitcast(number, u8)
+        number = emit_load(b, I32, b.add(address, I64(offset)))
+        return b.bitcast(emit_splat(b, self.ints, number), self.codes)
 
-    def integer_sums(b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
-        """The exact dot products over one part of the record: 128 * high + low."""
-        sums = [constant(i32, 0)] * tokens
+    def everywhere(self, b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
+        """A number of one token, in front of every row."""
+        return emit_splat(b, self.floats, emit_load(b, ir.FloatType(), b.add(address, I64(offset))))
+
+    def integer_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
+        """The exact dot products over one group of the record: 128 * high + low."""
+        sums = [constant(self.ints, 0)] * self.tokens
         for low in (0, 1):
             if low:
-                sums = [b.shl(s, seven) for s in sums]
-            for k in range(part * group // 4, (part + 1) * group // 4):
-                codes = codes_at(b, panel, k * rows * 4)
-                for t in range(tokens):
-                    activation = four(b, x, (low * 8 + k) * tokens * 4 + t * 4)
-                    sums[t] = emit_dot4(b, sums[t], codes, activation, bits)
+                sums = [b.shl(s, constant(self.ints, 7)) for s in sums]
+            for k in range(part * self.group // 4, (part + 1) * self.group // 4):
+                codes = emit_load(b, self.codes, b.add(panel, I64(k * self.rows * 4)))
+                for t in range(self.tokens):
+                    activation = self.four(b, x, ((low * 8 + k) * self.tokens + t) * 4)
+                    sums[t] = emit_dot4(b, sums[t], codes, activation, self.bits)
         return sums
 
-    def record(b: ir.IRBuilder, panel: ir.Value, x: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+    def record(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
         """Add one record of 32 columns to the accumulators."""
-        parts = 32 // group
+        parts, rows, tokens = 32 // self.group, self.rows, self.tokens
         for part in range(parts):
-            sums = integer_sums(b, panel, x, part)
-            scale = floats_at(b, panel, 32 * rows + 4 * rows * part)
-            least = floats_at(b, panel, 32 * rows + 4 * rows * (parts + part))
+            sums = self.integer_sums(b, panel, x, part)
+            scale = emit_load(b, self.floats, b.add(panel, I64(32 * rows + 4 * rows * part)))
+            least = emit_load(b, self.floats, b.add(panel, I64(32 * rows + 4 * rows * (parts + part))))
+            x_sums = 68 * tokens if parts == 1 else 72 * tokens + 4 * tokens * part
             for t in range(tokens):
-                x_scale = everywhere(b, x, 64 * tokens + 4 * t)
-                x_sum = everywhere(b, x, 64 * tokens + 4 * tokens * (1 if parts == 1 else 2 + part) + 4 * t)
-                scaled = b.fmul(b.sitofp(sums[t], f32), x_scale)
-                acc[t] = fused(b, scaled, scale, acc[t])
-                acc[t] = fused(b, least, x_sum, acc[t])
+                scaled = b.fmul(b.sitofp(sums[t], self.floats), self.everywhere(b, x, 64 * tokens + 4 * t))
+                acc[t] = emit_fma(b, scaled, scale, acc[t])
+                acc[t] = emit_fma(b, least, self.everywhere(b, x, x_sums + 4 * t), acc[t])
         return acc
 
-    def fused(b: ir.IRBuilder, p: ir.Value, q: ir.Value, r: ir.Value) -> ir.Value:
-        return call_llvm(b, f"llvm.fma.{suffix(f32)}", f32, [p, q, r])
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        """The loop over the records."""
         panel, x, groups, out = args
         before, loop, done = b.block, b.append_basic_block("record"), b.append_basic_block("done")
         b.branch(loop)
         b.position_at_end(loop)
         index, panel_at, x_at = (b.phi(I64) for _ in range(3))
-        acc = [b.phi(f32) for _ in range(tokens)]
-        after = record(b, panel_at, x_at, list(acc))
+        acc = [b.phi(self.floats) for _ in range(self.tokens)]
+        after = self.record(b, panel_at, x_at, list(acc))
+        following = b.add(index, I64(1))
         steps = [
-            (index, I64(0), b.add(index, I64(1))),
-            (panel_at, panel, b.add(panel_at, I64(panel_record_bytes(rows, group)))),
-            (x_at, x, b.add(x_at, I64(80 * tokens))),
-            *((phi, constant(f32, 0.0), value) for phi, value in zip(acc, after, strict=True)),
+            (index, I64(0), following),
+            (panel_at, panel, b.add(panel_at, I64(panel_record_bytes(self.rows, self.group)))),
+            (x_at, x, b.add(x_at, I64(80 * self.tokens))),
+            *((phi, constant(self.floats, 0.0), value) for phi, value in zip(acc, after, strict=True)),
         ]
-        for phi, start, following in steps:
+        for phi, start, then in steps:
             phi.add_incoming(start, before)
-            phi.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", steps[0][2], groups), loop, done)
+            phi.add_incoming(then, b.block)
+        b.cbranch(b.icmp_signed("<", following, groups), loop, done)
         b.position_at_end(done)
-        for t in range(tokens):
-            b.store(after[t], b.inttoptr(b.add(out, I64(4 * rows * t)), f32.as_pointer()), align=4)
+        for t, value in enumerate(after):
+            b.store(value, b.inttoptr(b.add(out, I64(4 * self.rows * t)), self.floats.as_pointer()), align=4)
         return out
+
+
+def tile_word(rows: int, tokens: int, group: int, bits: int) -> Any:
+    """The word tile(panel, x, groups, out): out[T][R] = the sum over groups of 32 columns, in single precision.
+
+    Within a group the sum is exact, in integers; scales are applied once for every `group` columns.
+    """
+    shape = Tile(rows, tokens, group, bits)
 
     @intrinsic
     def tile(typingctx: Any, panel: Any, x: Any, groups: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 4, emit)
+        return word(types.void, [types.int64] * 4, shape.emit)
 
     return tile

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from numba import float32, njit
+from numba import float32
 
-from quant.simd import f32x8, f32x16, splat
-
-inline = njit(forceinline=True, error_model="numpy")
+from quant.simd import f32x8, f32x16, inline, splat
 
 
 def below(scales: Any, broadcast: Any, factor: float) -> Any:

@@ -1,4 +1,4 @@
-"""Gemma 3 (Google, 2025): norms before and after each branch, normalised heads, five sliding layers for each that sees all."""
+"""Gemma 3 (Google, 2025): norms around each branch, normalised heads, five sliding layers for each that sees all."""
 
 import math
 

@@ -12,17 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, int32, int64, njit, types
-from numba.core.extending import intrinsic
+from numba import float32, int32, int64, types
 
 from quant.activations import quantize_group, token_address
 from quant.cpu import target
 from quant.simd import (
     I64,
     any_lane,
-    call_llvm,
     constant,
     emit_convert,
+    emit_fma,
     emit_load,
     emit_splat,
     exp,
@@ -30,24 +29,24 @@ from quant.simd import (
     f16x16,
     f32x16,
     i32x16,
+    inline,
+    intrinsic,
     largest,
     load,
     maximum,
     select,
     splat,
     store,
-    suffix,
     total,
     word,
 )
 
 Body = Callable[..., None]
-inline = njit(forceinline=True, error_model="numpy")
 
 BLOCK = 64
 MINUS_INFINITY = float32(float("-inf"))
 EVERYTHING = 1 << 30  # a window that nothing falls out of
-F32, FUSED = f32x16.llvm, f"llvm.fma.{suffix(f32x16.llvm)}"
+F32 = f32x16.llvm
 
 
 def tile_rows(group: int, many: bool) -> int:
@@ -61,7 +60,10 @@ def emit_halves(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 
 def emit_sum(
-    b: ir.IRBuilder, count: ir.Value, start: Sequence[ir.Value], step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
+    b: ir.IRBuilder,
+    count: ir.Value,
+    start: Sequence[ir.Value],
+    step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
     """A loop whose accumulators stay in registers: acc = step(i, acc) for i < count."""
     before, loop, done = b.block, b.append_basic_block("sum"), b.append_basic_block("summed")
@@ -93,7 +95,7 @@ def score_word(rows: int, panels: int) -> Any:
                 query = emit_splat(b, F32, emit_load(b, F32.element, b.add(q_at, I64(4 * row))))
                 for panel, key in enumerate(keys):
                     at = row * panels + panel
-                    acc[at] = call_llvm(b, FUSED, F32, [key, query, acc[at]])
+                    acc[at] = emit_fma(b, key, query, acc[at])
             return acc
 
         sums = emit_sum(b, head_dim, [constant(F32, 0.0)] * (rows * panels), step)
@@ -124,7 +126,7 @@ def weigh_word(rows: int, vectors: int, head_dim: int) -> Any:
                 weight = emit_splat(b, F32, emit_load(b, F32.element, b.add(p_at, I64(4 * BLOCK * row))))
                 for vector, value in enumerate(values):
                     at = row * vectors + vector
-                    acc[at] = call_llvm(b, FUSED, F32, [value, weight, acc[at]])
+                    acc[at] = emit_fma(b, value, weight, acc[at])
             return acc
 
         for offset, value in zip(offsets, emit_sum(b, I64(BLOCK), start, step), strict=True):
@@ -155,22 +157,18 @@ def scratch_bytes(group: int, head_dim: int) -> int:
     return 2 * 4 * rows * head_dim + 4 * rows * BLOCK + 64 * rows + state_bytes(rows, head_dim)
 
 
-def attend_word(rows: int, head_dim: int) -> Any:
-    """The word attend(q, k, v, cell_positions, row_positions, window, first, end, p, state) over blocks first .. end.
+@inline
+def visible(cells: int, position: int, window: int) -> Any:
+    """Which of sixteen cells a row at a position sees."""
+    cell = load(i32x16, cells)
+    return (cell <= splat(i32x16, int32(position))) & (cell > splat(i32x16, int32(position - window)))
 
-    state[row] = (largest score, denominator), then sums[row][head_dim]; it goes on from what it holds.
-    """
-    panels, vectors = widest(rows, 4), widest(rows, head_dim // 16)
-    score, weigh = score_word(rows, panels), weigh_word(rows, vectors, head_dim)
 
-    @inline
-    def visible(cells: int, position: int, window: int) -> Any:
-        """Which of sixteen cells a row at a position sees."""
-        cell, here = load(i32x16, cells), splat(i32x16, int32(position))
-        return (cell <= here) & (cell > splat(i32x16, int32(position - window)))
+def nothing_visible_word(rows: int) -> Any:
+    """The word nothing_visible(cells, row_positions, window): whether no row of a tile sees any cell of a block."""
 
     @inline
-    def nothing_visible(cells: int, row_positions: int, window: int) -> bool:
+    def nothing_visible(cells: int, row_positions: int, window: int) -> Any:
         low, high = load(int32, row_positions), load(int32, row_positions)
         for row in range(1, rows):
             position = load(int32, row_positions + 4 * row)
@@ -181,9 +179,15 @@ def attend_word(rows: int, head_dim: int) -> Any:
                 return False
         return True
 
+    return nothing_visible
+
+
+def soften_word(head_dim: int) -> Any:
+    """The word soften(p, cells, position, window, state, sums): scores of a row become weights, relative to the
+    largest score so far; where that grows, what was summed before shrinks."""
+
     @inline
     def soften(p: int, cells: int, position: int, window: int, state: int, sums: int) -> None:
-        """Turn a row's scores into weights relative to the largest score so far."""
         top = splat(f32x16, MINUS_INFINITY)
         for cell in range(0, BLOCK, 16):
             seen = visible(cells + 4 * cell, position, window)
@@ -205,8 +209,22 @@ def attend_word(rows: int, head_dim: int) -> Any:
             for i in range(0, head_dim, 16):
                 store(sums + 4 * i, load(f32x16, sums + 4 * i) * splat(f32x16, shrink))
 
+    return soften
+
+
+def attend_word(rows: int, head_dim: int) -> Any:
+    """The word attend(q, k, v, cells, row_positions, window, first, end, p, state) over blocks first .. end.
+
+    state[row] = (largest score, denominator), then sums[row][head_dim]; it goes on from what it holds.
+    """
+    panels, vectors = widest(rows, 4), widest(rows, head_dim // 16)
+    score, weigh = score_word(rows, panels), weigh_word(rows, vectors, head_dim)
+    nothing_visible, soften = nothing_visible_word(rows), soften_word(head_dim)
+
     @inline
-    def attend(q: int, k: int, v: int, cells: int, row_positions: int, window: int, first: int, end: int, p: int, state: int) -> None:
+    def attend(
+        q: int, k: int, v: int, cells: int, row_positions: int, window: int, first: int, end: int, p: int, state: int
+    ) -> None:
         sums = state + 64 * rows
         for block in range(first, end):
             here = cells + 4 * BLOCK * block
@@ -255,9 +273,29 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
     queries, weights = 4 * rows * head_dim, 4 * rows * BLOCK
 
     def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks, window, kv_heads, scale,
-        chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads,
-    ):  # type: ignore[no-untyped-def]
+        tokens,
+        q,
+        q_sink,
+        k_cache,
+        v_cache,
+        capacity,
+        cell_positions,
+        positions,
+        blocks,
+        sink_blocks,
+        window,
+        kv_heads,
+        scale,
+        chunk,
+        partial,
+        y,
+        q_out,
+        scratch,
+        scratch_bytes,
+        stop,
+        thread,
+        threads,
+    ):
         count, heads = load(int64, tokens), kv_heads * group
         n = heads * head_dim
         per_tile = rows // group
@@ -293,7 +331,15 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
                     store(place + 64, v1)
                     if q_out:
                         within = token % tile if tile else 0
-                        quantize_group(v0, v1, token_address(q_out, n, token, tile), (which * head_dim + i) // 32, n, within, tile)
+                        quantize_group(
+                            v0,
+                            v1,
+                            token_address(q_out, n, token, tile),
+                            (which * head_dim + i) // 32,
+                            n,
+                            within,
+                            tile,
+                        )
 
     return body
 
@@ -304,9 +350,29 @@ def token(group: int, head_dim: int) -> Body:
     queries, weights, size = 4 * group * head_dim, 4 * group * BLOCK, state_bytes(group, head_dim)
 
     def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks, window, kv_heads, scale,
-        chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads,
-    ):  # type: ignore[no-untyped-def]
+        tokens,
+        q,
+        q_sink,
+        k_cache,
+        v_cache,
+        capacity,
+        cell_positions,
+        positions,
+        blocks,
+        sink_blocks,
+        window,
+        kv_heads,
+        scale,
+        chunk,
+        partial,
+        y,
+        q_out,
+        scratch,
+        scratch_bytes,
+        stop,
+        thread,
+        threads,
+    ):
         count, end, sinks = load(int64, tokens), load(int64, blocks), load(int64, sink_blocks)
         chunks = (end + chunk - 1) // chunk
         packed = scratch + thread * scratch_bytes
@@ -326,7 +392,18 @@ def token(group: int, head_dim: int) -> Body:
             state, last = partial + size * item, min(first + chunk, end)
             prepare(state)
             if first < sinks:
-                attend(packed_sink, k, v, cell_positions, row_positions, EVERYTHING, first, min(sinks, last), p, state)
+                attend(
+                    packed_sink,
+                    k,
+                    v,
+                    cell_positions,
+                    row_positions,
+                    EVERYTHING,
+                    first,
+                    min(sinks, last),
+                    p,
+                    state,
+                )
             attend(packed, k, v, cell_positions, row_positions, window, max(first, sinks), last, p, state)
 
     return body
@@ -336,7 +413,7 @@ def combine(group: int, head_dim: int) -> Body:
     """The kernel that joins the partial states of a few tokens, always in the order of the cells."""
     size = state_bytes(group, head_dim)
 
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
         chunks = (load(int64, blocks) + chunk - 1) // chunk
         heads = kv_heads * group
         n, items = heads * head_dim, load(int64, tokens) * heads
@@ -373,7 +450,7 @@ def combine(group: int, head_dim: int) -> Body:
 def nothing() -> Body:
     """The kernel that does nothing: an op's other half where only few or only many tokens need it."""
 
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
         pass
 
     return body

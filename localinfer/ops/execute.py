@@ -1,17 +1,17 @@
 """The executor: every thread of the team runs through the same list of ops, and they meet at barriers.
 
-An op record is 32 words of 8 bytes: the kernel for a few tokens, the kernel for many, the address of the number of tokens,
-whether the threads meet after it, then the kernel's own arguments.
+An op record is 32 words of 8 bytes: the kernel for a few tokens, the kernel for many, the address of the number of
+tokens, whether the threads meet after it, then the kernel's own arguments.
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from numba import int64, njit
+from numba import int64
 
-from quant.simd import atomic_add, atomic_load, atomic_store, call, give_way, load, pause
+from quant.simd import atomic_add, atomic_load, atomic_store, call, give_way, inline, load, pause
 
 Body = Callable[..., None]
-inline = njit(forceinline=True, error_model="numpy")
 
 RECORD_BYTES = 256
 PATIENCE = 2000  # turns in a spin loop before the core is offered to others
@@ -20,7 +20,7 @@ ARRIVED, ROUND, STOP, HALTED = 0, 64, 128, 192
 
 
 @inline
-def meet(sync: int, threads: int) -> bool:
+def meet(sync: int, threads: int) -> Any:
     """Wait for all threads; whether to go on. The last to arrive reads the stop flag for all."""
     current = atomic_load(sync + ROUND)
     if atomic_add(sync + ARRIVED, 1) == threads - 1:
@@ -40,7 +40,7 @@ def meet(sync: int, threads: int) -> bool:
 def execute(few: int) -> Body:
     """The kernel that runs ops first .. end of a program; `few` is the most tokens that the first kernels take."""
 
-    def body(program, first, end, sync, thread, threads):  # type: ignore[no-untyped-def]
+    def body(program, first, end, sync, thread, threads):
         for op in range(program + RECORD_BYTES * first, program + RECORD_BYTES * end, RECORD_BYTES):
             tokens = load(int64, load(int64, op + 16))
             call(load(int64, op if tokens <= few else op + 8), op, thread, threads)

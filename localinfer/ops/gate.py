@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from numba import float32, int64, njit
+from numba import float32, int64
 
 from quant.activations import quantize_group, token_address
-from quant.simd import exp, f32x16, fma, load, splat, store
+from quant.simd import exp, f32x16, fma, inline, load, splat, store
 
 Body = Callable[..., None]
-inline = njit(forceinline=True, error_model="numpy")
 
 
 @inline
@@ -40,7 +39,7 @@ def gated(activation: str, tile: int) -> Body:
     """The kernel gate = act(gate) * up, and q = that quantized unless q is 0; threads share groups of 32 columns."""
     act = ACTIVATIONS[activation]
 
-    def body(tokens, gate, up, n, q, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, gate, up, n, q, thread, threads):
         groups = n // 32
         items = load(int64, tokens) * groups
         for item in range(items * thread // threads, items * (thread + 1) // threads):

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from numba import float32, int32, int64, njit
+from numba import float32, int32, int64
 
 from quant.activations import quantize_row
-from quant.simd import f32x16, fma, load, splat, sqrt, store, total
+from quant.simd import f32x16, fma, inline, load, splat, sqrt, store, total
 
 Body = Callable[..., None]
-inline = njit(forceinline=True, error_model="numpy")
 
 
 @inline
@@ -33,7 +32,7 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
 def rms_norm(tile: int) -> Body:
     """The kernel y = norm(x), and q = y quantized unless q is 0."""
 
-    def body(tokens, x, weight, n, eps, y, q, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, weight, n, eps, y, q, thread, threads):
         count = load(int64, tokens)
         for token in range(count * thread // threads, count * (thread + 1) // threads):
             normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
@@ -46,7 +45,7 @@ def rms_norm(tile: int) -> Body:
 def add_norm() -> Body:
     """The kernel x += norm(branch): a branch that is normalised before it joins the residual stream."""
 
-    def body(tokens, x, branch, weight, n, eps, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, branch, weight, n, eps, thread, threads):
         count = load(int64, tokens)
         for token in range(count * thread // threads, count * (thread + 1) // threads):
             source, place = branch + 4 * n * token, x + 4 * n * token
@@ -60,7 +59,7 @@ def add_norm() -> Body:
 def pick() -> Body:
     """The kernel y[i] = x[rows[i]]: the tokens whose logits are asked for."""
 
-    def body(tokens, x, rows, n, y, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, rows, n, y, thread, threads):
         count = load(int64, tokens)
         for token in range(count * thread // threads, count * (thread + 1) // threads):
             source = x + 4 * n * int64(load(int32, rows + 4 * token))

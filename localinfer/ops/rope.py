@@ -5,13 +5,12 @@ A table row of a token holds cos[n_rot/2], then sin[n_rot/2].
 
 from collections.abc import Callable
 
-from numba import float32, int32, int64, njit
+from numba import float32, int32, int64
 
 from localinfer.ops.norm import normalize
-from quant.simd import convert, f16x16, f32x16, load, store, store_half
+from quant.simd import convert, f16x16, f32x16, inline, load, store, store_half
 
 Body = Callable[..., None]
-inline = njit(forceinline=True, error_model="numpy")
 
 # Cells of the key cache stand in panels of sixteen, so that one load brings the same dimension of sixteen keys.
 PANEL = 16
@@ -45,7 +44,7 @@ def rope(pairs: str, norm: int) -> Body:
     """The kernel y = rotate(norm(x)) for every head of every token; x and y may be the same, norm may be off (0)."""
     rotate = ROTATE[pairs]
 
-    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, thread, threads):  # type: ignore[no-untyped-def]
+    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, thread, threads):
         items = load(int64, tokens) * heads
         for item in range(items * thread // threads, items * (thread + 1) // threads):
             source, place = x + 4 * head_dim * item, y + 4 * head_dim * item
@@ -67,8 +66,22 @@ def append(pairs: str, norm: int) -> Body:
     rotate = ROTATE[pairs]
 
     def body(
-        tokens, k, v, heads, head_dim, n_rot, table, weight, eps, cells, k_cache, v_cache, capacity, thread, threads
-    ):  # type: ignore[no-untyped-def]
+        tokens,
+        k,
+        v,
+        heads,
+        head_dim,
+        n_rot,
+        table,
+        weight,
+        eps,
+        cells,
+        k_cache,
+        v_cache,
+        capacity,
+        thread,
+        threads,
+    ):
         items = load(int64, tokens) * heads
         for item in range(items * thread // threads, items * (thread + 1) // threads):
             token, head = item // heads, item % heads

@@ -1,0 +1,144 @@
+"""Runs single kernels of `quant` on numpy arrays, as the executor would: an op record, a thread each."""
+
+import ctypes
+import mmap
+import threading
+from functools import cache
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import paths
+from localinfer.plan import HEADER_WORDS, RECORD_WORDS, matmul_scratch_bytes
+from quant import FORMATS, jit
+from quant.cpu import target
+from quant.ggml import TYPES
+
+RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+PRODUCT = (
+    "tokens",
+    "x",
+    "w",
+    "row_bytes",
+    "n_in",
+    "n_out",
+    "y",
+    "y_stride",
+    "add",
+    "scratch",
+    "scratch_bytes",
+    "stop",
+)
+Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
+
+NUMBERS = {kind.name: number for number, kind in TYPES.items() if number in FORMATS}
+
+
+@cache
+def compiled(kernel: jit.Kernel) -> Any:
+    """The kernel as a callable."""
+    addresses, _ = jit.addresses([kernel], paths.jit_dir())
+    return RUN(addresses[kernel])
+
+
+def run(module: str, function: str, arguments: dict[str, Any], threads: int = 1, **constants: int | str) -> None:
+    """Call a kernel; arrays are passed by address."""
+    floats = frozenset(name for name, value in arguments.items() if isinstance(value, float))
+    kernel = jit.Kernel(module, function, tuple(arguments), floats, tuple(sorted(constants.items())))
+    record = np.zeros(RECORD_WORDS, np.int64)
+    for word, value in enumerate(arguments.values(), HEADER_WORDS):
+        if isinstance(value, float):
+            record[word : word + 1] = np.array([value]).view(np.int64)
+        else:
+            record[word] = value.ctypes.data if isinstance(value, np.ndarray) else value
+    call = compiled(kernel)
+    team = [threading.Thread(target=call, args=(record.ctypes.data, i, threads)) for i in range(threads)]
+    for member in team:
+        member.start()
+    for member in team:
+        member.join()
+
+
+def get_rows(name: str, rows: Bytes, n: int) -> Floats:
+    """All rows, decoded."""
+    fmt, count = FORMATS[NUMBERS[name]], len(rows)
+    y = np.empty((count, n), np.float32)
+    arguments = {
+        "tokens": np.array([count]),
+        "ids": np.arange(count, dtype=np.int32),
+        "w": rows,
+        "row_bytes": rows.shape[1],
+        "n": n,
+        "y": y,
+        "factor": 1.0,
+    }
+    run(fmt.kernels, "get_rows", arguments, room=fmt.room)
+    return y
+
+
+def quantized(x: Floats, tile: int) -> Bytes:
+    """Activations as the kernels want them, flat (0) or tiled."""
+    count, n = x.shape
+    out = np.zeros((2 * n + n // 2) * (count + tile), np.uint8)
+    run("quant.activations", "quantize", {"tokens": np.array([count]), "x": x, "n": n, "out": out}, tile=tile)
+    return out
+
+
+def product(
+    name: str, function: str, x: Floats, rows: Bytes, *, threads: int = 1, add_to: Floats | None = None
+) -> Floats:
+    """x . rows^T by the kernel `matvec` or `matmul`: (tokens, n_out)."""
+    fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
+    tile = target().tokens if function == "matmul" else 0
+    y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
+    scratch_bytes = matmul_scratch_bytes(n_in)
+    values = (
+        np.array([count]), x if fmt.takes_floats else quantized(x, tile), rows, rows.shape[1], n_in, n_out,
+        y, 4 * n_out, int(add_to is not None), np.zeros(scratch_bytes * threads, np.uint8), scratch_bytes,
+        np.zeros(1, np.int64),
+    )  # fmt: skip
+    run(fmt.kernels, function, dict(zip(PRODUCT, values, strict=True)), threads, room=fmt.room)
+    return y
+
+
+def random_rows(name: str, n_out: int, n_in: int, seed: int = 0) -> Bytes:
+    """Rows of a format: quantized normal numbers, or random blocks with sensible scales where gguf has no encoder."""
+    rng, number = np.random.default_rng(seed), NUMBERS[name]
+    try:
+        weights = rng.standard_normal((n_out, n_in)).astype(np.float32)
+        rows = gguf.quantize(weights, gguf.GGMLQuantizationType(number))
+        return np.ascontiguousarray(rows).view(np.uint8).reshape(n_out, -1)
+    except NotImplementedError:
+        return random_blocks(name, n_out, n_in, rng)
+
+
+def random_blocks(name: str, n_out: int, n_in: int, rng: np.random.Generator) -> Bytes:
+    """Random bytes, but for the half-precision numbers at the places that the format has for them."""
+    kind = TYPES[NUMBERS[name]]
+    blocks = rng.integers(0, 256, (n_out, n_in // kind.elements, kind.bytes), dtype=np.uint8)
+    for at in {"Q4_K": (0, 2), "Q6_K": (208,)}[name]:
+        scale = (rng.random(blocks.shape[:2]) * 0.01).astype(np.float16)
+        blocks[:, :, at : at + 2] = scale[..., None].view(np.uint8)
+    return blocks.reshape(n_out, -1)
+
+
+def decoded(name: str, rows: Bytes) -> Floats:
+    """The rows as the gguf package decodes them."""
+    plain = {"F32": np.float32, "F16": np.float16}.get(name, np.uint8)
+    with np.errstate(all="ignore"):
+        return gguf.dequantize(rows.view(plain), gguf.GGMLQuantizationType(NUMBERS[name]))
+
+
+def before_a_guard_page(rows: Bytes) -> Bytes:
+    """A copy that ends where a page begins that may not be touched: reading past it is a crash."""
+    size = -(-rows.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    area = mmap.mmap(-1, size + mmap.PAGESIZE)
+    place = np.frombuffer(area, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = ctypes.c_void_p(place.ctypes.data + size)
+    assert libc.mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    copy = place[size - rows.nbytes : size].reshape(rows.shape)
+    copy[:] = rows
+    return copy

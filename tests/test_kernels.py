@@ -1,0 +1,167 @@
+"""Every format's kernels against the gguf package and float64, on the instruction set of this process."""
+
+import kernels
+import numpy as np
+import pytest
+from kernels import NUMBERS
+
+from quant.activations import LARGEST
+from quant.ggml import TYPES
+
+FORMATS = sorted(NUMBERS)
+FLOATS = {"F32", "F16", "BF16"}
+PRODUCTS = ["matvec", "matmul"]
+
+
+def columns(name: str) -> int:
+    """The shortest row."""
+    return max(32, TYPES[NUMBERS[name]].elements)
+
+
+def same_bits(a: kernels.Floats, b: kernels.Floats) -> bool:
+    """Equal to the last bit; NaNs need only be in the same places."""
+    nan = np.isnan(a)
+    return bool(np.array_equal(nan, np.isnan(b)) and np.array_equal(a.view("u4")[~nan], b.view("u4")[~nan]))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("blocks", [1, 2, 7, 9])
+def test_weights_decode_to_the_last_bit(name: str, blocks: int) -> None:
+    n = blocks * columns(name)
+    rows = kernels.random_rows(name, 3, n)
+    assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_bytes_decode_to_the_last_bit(name: str) -> None:
+    kind, n = TYPES[NUMBERS[name]], 256 * 8
+    size = n // kind.elements * kind.bytes
+    random = np.random.default_rng(1).integers(0, 256, (64, size), dtype=np.uint8)
+    rows = np.concatenate([random, np.zeros((1, size), np.uint8), np.full((1, size), 255, np.uint8)])
+    assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
+
+
+def test_every_six_bit_scale_and_min_of_q4_k_unpacks() -> None:
+    for pair in range(4):
+        rows = kernels.random_rows("Q4_K", 1 << 12, 256)
+        value = np.arange(1 << 12)
+        rows[:, 4 + pair] = value & 0xFF
+        rows[:, 8 + pair] = value >> 4
+        assert same_bits(kernels.get_rows("Q4_K", rows, 256), kernels.decoded("Q4_K", rows))
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("n_out", "blocks", "tokens"),
+    [(1, 1, 1), (3, 2, 2), (5, 3, 3), (17, 9, 7), (63, 5, 8), (64, 1, 9), (65, 2, 13), (2, 18, 33)],
+)
+def test_products_are_within_the_rounding_of_activations(
+    function: str, name: str, n_out: int, blocks: int, tokens: int
+) -> None:
+    n = blocks * columns(name)
+    rows = kernels.random_rows(name, n_out, n)
+    x = np.random.default_rng(2).standard_normal((tokens, n)).astype(np.float32)
+    weights = kernels.decoded(name, rows).astype(np.float64)
+    exact = x.astype(np.float64) @ weights.T
+    computed = kernels.product(name, function, x, rows, threads=2)
+    size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)[None, :]
+    rounding = 0.0 if name in FLOATS else 3 / LARGEST
+    assert (abs(computed - exact) <= (rounding + 4 * 2**-23 * np.sqrt(n)) * size).all()
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_of_integers_are_exact(name: str, function: str) -> None:
+    """Activations that are multiples of the scale lose nothing in rounding, so only float32 sums remain."""
+    n = 2 * columns(name)
+    rows = kernels.random_rows(name, 9, n)
+    x = np.random.default_rng(3).integers(-LARGEST, LARGEST + 1, (5, n)).astype(np.float32)
+    x[:, ::32] = LARGEST
+    weights = kernels.decoded(name, rows).astype(np.float64)
+    size = abs(x).astype(np.float64) @ abs(weights).T
+    error = abs(kernels.product(name, function, x, rows) - x.astype(np.float64) @ weights.T)
+    assert (error <= 16 * 2**-24 * np.sqrt(n) * size).all()
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_threads_do_not_change_a_bit(name: str, function: str) -> None:
+    n = columns(name) * 2
+    rows = kernels.random_rows(name, 70, n)
+    x = np.random.default_rng(4).standard_normal((14, n)).astype(np.float32)
+    alone = kernels.product(name, function, x, rows)
+    for threads in (2, 3, 7):
+        assert same_bits(kernels.product(name, function, x, rows, threads=threads), alone)
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_are_added_to_what_is_there(name: str, function: str) -> None:
+    n = columns(name)
+    rows = kernels.random_rows(name, 11, n)
+    x = np.random.default_rng(5).standard_normal((13, n)).astype(np.float32)
+    there = np.random.default_rng(6).standard_normal((13, 11)).astype(np.float32)
+    alone = kernels.product(name, function, x, rows)
+    assert same_bits(kernels.product(name, function, x, rows, add_to=there), there + alone)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_nothing_is_read_past_the_last_row(name: str) -> None:
+    """Beyond the rows lies a page that may not be touched: reading it would end this process."""
+    n = columns(name) * 3
+    rows = kernels.before_a_guard_page(kernels.random_rows(name, 5, n))
+    x = np.ones((6, n), np.float32)
+    kernels.get_rows(name, rows, n)
+    for function in PRODUCTS:
+        kernels.product(name, function, x, rows)
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so(name: str, function: str, bad: float) -> None:
+    n = columns(name)
+    rows = kernels.random_rows(name, 4, n)
+    x = np.ones((6, n), np.float32)
+    x[2, 3] = bad
+    y = kernels.product(name, function, x, rows)
+    assert not np.isfinite(y[2]).any()
+    assert np.isfinite(np.delete(y, 2, axis=0)).all()
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - FLOATS))
+def test_large_small_and_zero_activations(name: str, function: str) -> None:
+    n = columns(name)
+    rows = kernels.random_rows(name, 4, n)
+    x = np.random.default_rng(7).standard_normal((6, n)).astype(np.float32)
+    plain = kernels.product(name, function, x, rows)
+    for factor in (2.0**60, 2.0**-60):
+        scaled = kernels.product(name, function, x * np.float32(factor), rows)
+        assert np.allclose(scaled / factor, plain, rtol=1e-6, atol=1e-6 * abs(plain).max())
+    assert not kernels.product(name, function, 0 * x, rows).any()
+
+
+@pytest.mark.parametrize("tile", [0, 5])
+def test_activations_round_to_fifteen_bits(tile: int) -> None:
+    n, count = 64, 7
+    x = np.random.default_rng(8).standard_normal((count, n)).astype(np.float32)
+    scale = abs(x.reshape(count, 2, 32)).max(axis=2) / np.float32(LARGEST)
+    wanted = np.rint(x.reshape(count, 2, 32) / scale[..., None])
+    packed = kernels.quantized(x, tile)
+    for token in range(count):
+        place = packed[token // tile * tile * 160 :] if tile else packed[token * 160 :]
+        for group in range(2):
+            if tile:
+                record = place[group * 80 * tile :][: 80 * tile]
+                parts = record[: 64 * tile].view(np.int8).reshape(2, 8, tile, 4)[:, :, token % tile].reshape(2, 32)
+                found = record[64 * tile :].view(np.float32).reshape(4, tile)[:2, token % tile]
+            else:
+                parts = place[: 2 * n].view(np.int8).reshape(2, n)[:, 32 * group : 32 * group + 32]
+                found = place[2 * n : 2 * n + 16].view(np.float32).reshape(2, 2)[:, group]
+            q = 128 * parts[0].astype(int) + parts[1]
+            assert abs(q - wanted[token, group]).max() <= 1
+            assert abs(q).max() == LARGEST
+            assert found[0] == scale[token, group]
+            assert found[1] == pytest.approx(float(scale[token, group]) * q.sum(), rel=1e-6, abs=1e-6)
