@@ -118,9 +118,7 @@ def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
     yield f"GGUF version {f.version}, {f.size:,} bytes, {len(f.metadata)} keys, {len(f.tensors)} tensors"
     if f.trailing:
         yield f"{f.trailing:,} bytes behind the last tensor belong to nothing"
-    yield from table(
-        "metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata]
-    )
+    yield from table("metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata])
     yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
     yield from table("types", "<>>>", map(share_row, shares(f)))
     yield from table(memory_title(memory), "<>", memory_rows(memory))
@@ -202,9 +200,7 @@ def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
         "chat_template_sha256": sha256(template) if template else None,
         "tensors": [tensor_object(tensor) for tensor in f.tensors.values()],
         "types": {share.type_name: share_object(share) for share in shares(f)},
-        "memory": None
-        if memory.problem
-        else {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total},
+        "memory": None if memory.problem else {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total},
         "memory_problem": memory.problem or None,
     }
 

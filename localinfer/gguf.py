@@ -134,9 +134,7 @@ class GGUF:
         used = sum(_padded(tensor.nbytes, self.alignment) for tensor in self.tensors.values())
         return max(0, self.size - self.data_offset - used)
 
-    def error(
-        self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError
-    ) -> LocalInferError:
+    def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """The one line that says what is wrong with a key or a tensor of this file."""
         return self.file.error(printable(field, 80), problem, kind)
 

@@ -44,9 +44,7 @@ class MappedFile:
         self.map = self._map()
         self.bytes: NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
 
-    def error(
-        self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError
-    ) -> LocalInferError:
+    def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """The one line about this file; `field` is printed as it is: escape text of the file before."""
         return kind(": ".join(part for part in (printable(str(self.path)), field, problem) if part))
 

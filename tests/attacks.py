@@ -176,9 +176,7 @@ METADATA = [
     Rejected("floats past the end", floats(9, bytes(35)), "k", "9 entries need"),
     Rejected("2^64-1 floats", floats(HUGE), "k", f"{HUGE} entries"),
     Rejected("2^62 floats", floats(2**62), "k", "4611686018427387904 e"),
-    Rejected(
-        "array of array", one_value(ARRAY, array(ARRAY, 1, array(U8, 1, u8(1)))), "k", "array of arrays"
-    ),
+    Rejected("array of array", one_value(ARRAY, array(ARRAY, 1, array(U8, 1, u8(1)))), "k", "array of arrays"),
     Rejected("5,000 deep", one_value(ARRAY, array(ARRAY, 1) * 5000), "k", "array of arrays"),
     Rejected("unknown element", one_value(ARRAY, array(13, 1, u64(0))), "k", "unknown type 13"),
     Rejected("alignment 0", container(aligned(0)), "general.alignment", "0 is not a power of two"),
@@ -190,17 +188,13 @@ METADATA = [
     Rejected("key of 65,536", container(kv("k" * 65536, U8, u8(1))), "key 0: name", "the limit is 65535"),
     Rejected("architecture not UTF-8", text(NAME, b"ll\xffma"), NAME, "is not valid UTF-8 at byte 2"),
     Rejected("template not UTF-8", text(TEMPLATE, b"\xc3"), TEMPLATE, "is not valid UTF-8 at byte 0"),
-    Rejected(
-        "escapes in a key", container(kv("a\x1b]0;owned\x07", 99, b"")), r"a\x1b]0;owned\x07", "unknown"
-    ),
+    Rejected("escapes in a key", container(kv("a\x1b]0;owned\x07", 99, b"")), r"a\x1b]0;owned\x07", "unknown"),
     Rejected("part of two", number("split.count", U16, b"\2\0"), "split.count", "a model in 2 files"),
     Rejected("part of 65535", number("split.count", U16, b"\xff\xff"), "split.count", "65535 files"),
     Rejected("no parts", number("split.count", U16, b"\0\0"), "split.no", "no part 0 of 0"),
     Rejected("part out of range", number("split.no", U16, b"\1\0"), "split.no", "no part 1 of 1"),
     Rejected("negative part", number("split.no", I16, b"\xff\xff"), "split.no", "-1 is negative"),
-    Rejected(
-        "parts as a string", text("split.count", "2"), "split.count", "expected an integer, got a string"
-    ),
+    Rejected("parts as a string", text("split.count", "2"), "split.count", "expected an integer, got a string"),
 ]
 
 TABLE = [
@@ -217,12 +211,8 @@ TABLE = [
     Rejected("dim 0", one_tensor(tensor(dims=(32, 0))), "a", "impossible shape [32, 0]"),
     Rejected("row of 0", one_tensor(tensor(dims=(0,), type_id=TYPE_Q4_0)), "a", "impossible shape [0]"),
     Rejected("product > 2^63", one_tensor(tensor(dims=(2**40, 2**40))), "a", "bytes of data"),
-    Rejected(
-        "product wraps to 4", one_tensor(tensor(dims=(4194305, 4194305, 211106198978564))), "a", "bytes"
-    ),
-    Rejected(
-        "nbytes 2^64-16", one_tensor(tensor(dims=(4, 2**30 - 1, 2**30 + 1))), "a", "18446744073709551600 b"
-    ),
+    Rejected("product wraps to 4", one_tensor(tensor(dims=(4194305, 4194305, 211106198978564))), "a", "bytes"),
+    Rejected("nbytes 2^64-16", one_tensor(tensor(dims=(4, 2**30 - 1, 2**30 + 1))), "a", "18446744073709551600 b"),
     Rejected(
         "sum wraps",
         two_tensors(tensor("b", (MOST,), TYPE_I8, MOST), tensor("a", (MOST,), TYPE_I8)),
@@ -234,9 +224,7 @@ TABLE = [
     Rejected("removed type", one_tensor(tensor(type_id=TYPE_Q4_2)), "a", "Q4_2 was removed"),
     Rejected("Q8_K", one_tensor(tensor(dims=(256,), type_id=TYPE_Q8_K)), "a", "Q8_K is not a storage type"),
     Rejected("row of 100 in Q4_K", one_tensor(tensor(dims=(100,), type_id=TYPE_Q4_K)), "a", "rows of 100"),
-    Rejected(
-        "row of 33 in Q4_0", one_tensor(tensor(dims=(33,), type_id=TYPE_Q4_0)), "a", "multiple of the 32"
-    ),
+    Rejected("row of 33 in Q4_0", one_tensor(tensor(dims=(33,), type_id=TYPE_Q4_0)), "a", "multiple of the 32"),
     Rejected("escapes in a name", one_tensor(tensor("\x1b[31m\n", type_id=9999)), r"\x1b[31m\n", "9999"),
     Rejected("table cut", header(n_tensors=1) + tensor(dims=(32, 1))[:33], "a", "8 bytes are needed"),
 ]
@@ -269,9 +257,7 @@ ACCEPTED = [
     Accepted("no strings", strings(0)),
     Accepted("no floats", floats(0)),
     Accepted("alignment 1", container(aligned(1), tensors=[A], data=bytes(128), alignment=1)),
-    Accepted(
-        "127 alignment 65,536", container(aligned(65536), tensors=[A], data=bytes(128), alignment=65536)
-    ),
+    Accepted("alignment 65,536", container(aligned(65536), tensors=[A], data=bytes(128), alignment=65536)),
     Accepted("free text not UTF-8", text("general.name", b"\xff\xfe")),
     Accepted("NUL in a value", text(NAME, "lla\0ma")),
     Accepted("133 escapes in a value", text("general.name", "\x1b]8;;x\x07[red]x[/]")),

@@ -46,9 +46,7 @@ def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
     out = report(tiny_llama(file, **{"blk.0.attn_v.weight": "F16"}), capsys)
     assert line_of(out, "general.architecture") == "general.architecture llama"
     assert line_of(out, "tokenizer.ggml.add_bos_token") == "tokenizer.ggml.add_bos_token false"
-    assert line_of(out, "tokenizer.ggml.merges").endswith(
-        '21 strings: "h e", "Ġ t", "Ġt he", "i n", "e r", ...'
-    )
+    assert line_of(out, "tokenizer.ggml.merges").endswith('21 strings: "h e", "Ġ t", "Ġt he", "i n", "e r", ...')
     assert line_of(out, "tokenizer.ggml.token_type").endswith("280 int32: 3, 3, 3, 1, 1, ...")
     assert line_of(out, "blk.0.attn_v.weight") == "blk.0.attn_v.weight 128 x 256 F16 65,536 bytes"
     assert line_of(out, "F16") == "F16 1 tensors 65,536 bytes 16.00 bits a weight"
@@ -111,9 +109,7 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert facts["chat_template_sha256"] is None
     assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
-    assert sum(share["bytes"] for share in facts["types"].values()) == sum(
-        t.nbytes for t in f.tensors.values()
-    )
+    assert sum(share["bytes"] for share in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
     plan = memory_plan(f, 128)
     assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values())}
 
@@ -135,9 +131,7 @@ def test_what_is_not_supported_is_shown_nevertheless(file: Path, capsys: Capture
 
 @pytest.mark.parametrize("attack", attacks.REJECTED[::7], ids=lambda attack: attack.name)
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_broken_file_prints_nothing(
-    attack: attacks.Rejected, as_json: bool, file: Path, capsys: Capture
-) -> None:
+def test_a_broken_file_prints_nothing(attack: attacks.Rejected, as_json: bool, file: Path, capsys: Capture) -> None:
     file.write_bytes(attack.content)
     with pytest.raises(LocalInferError):
         inspect(file, 0, as_json)

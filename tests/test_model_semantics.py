@@ -81,14 +81,10 @@ def run(path: Path, n_tokens: int = 8) -> list[int]:
 
 
 def test_no_architecture(file: Path) -> None:
-    assert refusal(tiny(file, **{"general.architecture": None})).startswith(
-        "general.architecture: is missing"
-    )
+    assert refusal(tiny(file, **{"general.architecture": None})).startswith("general.architecture: is missing")
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt9", "", "LLAMA", "lla\0ma", "llama\0", "llama.py", "../llama", "\x1b[2J"]
-)
+@pytest.mark.parametrize("name", ["gpt9", "", "LLAMA", "lla\0ma", "llama\0", "llama.py", "../llama", "\x1b[2J"])
 def test_unknown_architecture(name: str, file: Path) -> None:
     line = refusal(tiny(file, **{"general.architecture": name}), Unsupported)
     assert line.startswith("general.architecture: ")
@@ -144,13 +140,9 @@ def test_keys_of_a_wrong_type(architecture: str, file: Path) -> None:
                 assert refusal(tiny(file, architecture, **{name: value})).startswith(f"{name}: ")
 
 
-@pytest.mark.parametrize(
-    "value", [Field("UINT32", 1), Field("ARRAY", ["llama"], "STRING"), Field("BOOL", True)]
-)
+@pytest.mark.parametrize("value", [Field("UINT32", 1), Field("ARRAY", ["llama"], "STRING"), Field("BOOL", True)])
 def test_architecture_of_a_wrong_type(value: Field, file: Path) -> None:
-    assert refusal(tiny(file, **{"general.architecture": value})).startswith(
-        "general.architecture: expected a string"
-    )
+    assert refusal(tiny(file, **{"general.architecture": value})).startswith("general.architecture: expected a string")
 
 
 ANY_INTEGER = [Field(kind, 1) for kind in ("UINT8", "INT8", "UINT16", "INT16", "INT32", "UINT64", "INT64")]
@@ -224,9 +216,7 @@ def test_rope_scaling_without_sense(architecture: str, case: str, file: Path) ->
     assert refusal(tiny(file, architecture, **changed)).startswith(f"{architecture}.{key}: ")
 
 
-@pytest.mark.parametrize(
-    "factors", [np.ones(31), np.ones(33), np.zeros(32), np.full(32, np.nan), -np.ones(32)]
-)
+@pytest.mark.parametrize("factors", [np.ones(31), np.ones(33), np.zeros(32), np.full(32, np.nan), -np.ones(32)])
 def test_rope_factors_without_sense(factors: np.ndarray[Any, Any], file: Path) -> None:
     assert refusal(tiny(file, **{"rope_freqs.weight": factors})).startswith("tensor rope_freqs.weight: ")
 
