@@ -35,14 +35,14 @@ class Candidates(NamedTuple):
 
 
 class Sampler:
-    """Chooses tokens by `options`, with random numbers of its own: `seed` tells which.
+    """Chooses tokens by `options`, with random numbers of its own that begin at `seed`.
 
     `banned` are ids that are never chosen.
     """
 
     def __init__(self, options: Options, n_vocab: int, banned: Iterable[int] = ()) -> None:
         self.options = options
-        self.seed = secrets.randbits(32) if options.seed == RANDOM_SEED else options.seed
+        self.seed = chosen_seed(options.seed)
         self._random = np.random.Generator(np.random.PCG64(self.seed))
         self._vocabulary = np.arange(n_vocab)
         self._banned = np.array(sorted(banned), dtype=np.intp)
@@ -61,6 +61,11 @@ class Sampler:
         chosen = min_p(chosen, options.min_p)
         chosen = temperature(chosen, options.temp)
         return draw(chosen, self._random.random())
+
+
+def chosen_seed(seed: int) -> int:
+    """The seed itself, or a new one each time where none was chosen."""
+    return secrets.randbits(32) if seed == RANDOM_SEED else seed
 
 
 def possible(logits: Floats) -> Floats:

@@ -81,7 +81,7 @@ class Tokenizer:
         return ids
 
     def split(self, text: str) -> list[str | int]:
-        """The parts of a text as `parse_special` sees it: ids of special tokens, and the texts between them."""
+        """A text as `parse_special` sees it: ids of special tokens, and the texts between them."""
         return list(self._partition.split(_well_formed(text), parse_special=True))
 
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:

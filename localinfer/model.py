@@ -1,0 +1,181 @@
+"""The Python face: a model that continues texts and answers messages.
+
+    with load("smollm2") as model:
+        for piece in model.chat([{"role": "user", "content": "Hello"}]):
+            print(piece.text, end="")
+
+Here file, tokenizer, template and session come together; the work is theirs. Knows nothing of a screen.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import registry, tokenizer
+from localinfer.engine import Engine
+from localinfer.errors import Unsupported, UsageError
+from localinfer.gguf import GGUF, Tensor, Value, open_gguf
+from localinfer.options import FLAGS, Options, from_environment, from_keywords, from_metadata, merge
+from localinfer.pieces import Piece, Stats
+from localinfer.prompt import Message, chat_prompt, check_messages
+from localinfer.session import Progress, Session
+from localinfer.template import KNOWN, ChatTemplate
+
+__all__ = ["Model", "Piece", "Stats", "load"]
+
+TEMPLATE = "tokenizer.chat_template"
+
+
+def load(path_or_name: str | Path, *, progress: Progress | None = None, **options: object) -> "Model":
+    """Open a GGUF file, or a model that `localinfer list` names, and make it ready to run.
+
+    `options` are fields of Options, such as ctx_size=2048. What they leave open is taken from the environment
+    (LOCALINFER_*), then from models.toml, then from the file. Raises UsageError, ModelNotFound, Unsupported,
+    NotEnoughMemory, or LocalInferError for a damaged file.
+    """
+    given, environment = from_keywords(options), from_environment(os.environ)
+    named = registry.default_options(path_or_name)
+    f = open_gguf(registry.find(path_or_name))
+    return Model(f, merge(given, environment, named, from_metadata(f.metadata, f.path)), progress)
+
+
+class Model:
+    """A loaded model. `options` hold for every run that does not say otherwise; `stats` tell of the last one.
+
+    One run at a time: another one ends the one before. Not for several threads at once.
+    """
+
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+        self.file = f
+        self.options = options
+        self.stats = Stats()
+        self.tokenizer = tokenizer.from_gguf(f)
+        self.engine = Engine(f, options, progress)
+        for warning in self.engine.warnings:
+            warnings.warn(warning, stacklevel=3)
+        self._session = Session(self.engine, self.tokenizer, progress)
+        self._template: tuple[str, ChatTemplate] | None = None  # with its source
+
+    @property
+    def metadata(self) -> Mapping[str, Value]:
+        """The file's keys and values."""
+        return self.file.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The file's tensors by name."""
+        return self.file.tensors
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens the context holds."""
+        return self.engine.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        return self.engine.n_vocab
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """The ids of a text, behind BOS if the model wants one; it spells control tokens if `parse_special`."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids; control tokens are shown if `special`."""
+        return self.tokenizer.decode(self._checked(ids), special=special)
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """What the model expects after each of these tokens: float32, (len(ids), n_vocab)."""
+        tokens = self._checked(ids)
+        self.file.check_unchanged()
+        return self._session.logits(tokens)
+
+    def generate(self, prompt: str | Sequence[int], **options: object) -> Iterator[Piece]:
+        """Continue a text, or tokens, piece by piece. `options` are those of Options that are not the model's.
+
+        Raised at once: UsageError, ContextOverflow for a prompt that is too long, LocalInferError for a file
+        that has changed. When the context is full in the middle, ContextOverflow comes after the last piece.
+        """
+        chosen = self._chosen(options)
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
+        return self._run(tokens, chosen)
+
+    def chat(self, messages: Sequence[Message], *, parse_special: bool = False,
+             **options: object) -> Iterator[Piece]:
+        """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
+
+        The option system_prompt is put first, unless the messages begin with a system message themselves.
+        Unsupported is raised for a model without a chat template. What messages spell stays text; with
+        `parse_special` it may become control tokens.
+        """
+        chosen = self._chosen(options)
+        check_messages(messages)
+        if chosen.system_prompt and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": chosen.system_prompt}, *messages]
+        chat_template = self.chat_template(chosen.chat_template)
+        tokens = chat_prompt(chat_template, self.tokenizer, messages, parse_special=parse_special)
+        return self._run(tokens, chosen)
+
+    def chat_template(self, override: str = "") -> ChatTemplate:
+        """The file's own, or the `override`: a known name, or a text. It is kept until another is asked for."""
+        source = KNOWN.get(override, override) or self._file_template()
+        if self._template is None or self._template[0] != source:
+            name = "--chat-template" if override else f"{self.file.path}: {TEMPLATE}"
+            bos, eos = self._text_of(self.tokenizer.bos), self._text_of(self.tokenizer.eos)
+            self._template = source, ChatTemplate(source, bos, eos, name)
+        return self._template[1]
+
+    def close(self) -> None:
+        """End the threads and the template's process."""
+        self._session.end()
+        self.engine.close()
+        if self._template is not None:
+            self._template[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, prompt: list[int], options: Options) -> Iterator[Piece]:
+        self.file.check_unchanged()
+        self.stats, pieces = self._session.run(prompt, options)
+        return pieces
+
+    def _chosen(self, given: Mapping[str, object]) -> Options:
+        """The model's options with those of one run."""
+        layer = from_keywords(given)
+        for name in layer:
+            if FLAGS[name].section == "model":
+                raise UsageError(f"{name}: can only be chosen when the model is loaded")
+        return replace(self.options, **layer)  # type: ignore[arg-type]  # from_keywords has checked the types
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        """Token ids as a list of Python's integers, each in the vocabulary."""
+        try:
+            tokens = [index(id) for id in ids]
+        except TypeError:
+            raise UsageError("tokens: must be a flat list of integers") from None
+        wrong = next((id for id in tokens if not 0 <= id < self.n_vocab), None)
+        if wrong is not None:
+            raise UsageError(f"tokens: there is no token {wrong}, the vocabulary has {self.n_vocab}")
+        return tokens
+
+    def _file_template(self) -> str:
+        source = self.file.get(TEMPLATE, str, "")
+        if not source:
+            problem = "missing: a base model continues texts, as `localinfer generate` does; it cannot chat"
+            raise self.file.error(TEMPLATE, f"{problem} (--chat-template chatml tries it)", Unsupported)
+        return source
+
+    def _text_of(self, id: int | None) -> str:
+        return "" if id is None else self.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")

@@ -1,0 +1,88 @@
+"""What a generation yields, piece by piece, and what holds a piece back until its text is certain.
+
+Knows texts only: neither models nor how tokens become texts.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A generated token and the text that it adds, "" in the middle of a character."""
+
+    text: str
+    id: int
+
+
+@dataclass(slots=True)
+class Stats:
+    """How a run went; it is brought up to date while the run goes on.
+
+    `finish_reason`: "stop" for an end-of-generation token or a stop text, "length" for n_predict, "context" for
+    a full context, and "interrupted" until one of these comes.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt: they were in the cache
+    prompt_seconds: float = 0.0
+    generated_tokens: int = 0
+    generate_seconds: float = 0.0  # without the time that the caller takes between two pieces
+    finish_reason: FinishReason = "interrupted"
+    seed: int = 0
+
+
+class Outlet:
+    """Lets pieces out as soon as their text is certain.
+
+    A text is uncertain while it could be the beginning of one of `stops`, or ends within a character.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stopped = False
+        self._stops = stops
+        self._held: list[Piece] = []
+
+    def push(self, piece: Piece, *, unfinished: bool) -> list[Piece]:
+        """The pieces that are certain now. Once a stop text is complete, the last ones, cut before it."""
+        self._held.append(piece)
+        text = "".join(held.text for held in self._held)
+        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return self._cut(min(found))
+        certain = self._certain(len(text) - self._doubtful(text))
+        if unfinished and not self._held:
+            self._held = [certain.pop()]
+        return certain
+
+    def flush(self, rest: str = "") -> list[Piece]:
+        """All that is held back, `rest` at its end: what an unfinished character has left."""
+        *pieces, last = self._held or [Piece("", 0)]
+        return [*pieces, Piece(last.text + rest, last.id)] if self._held else []
+
+    def _certain(self, end: int) -> list[Piece]:
+        """The pieces whose text ends within the first `end` characters that are held."""
+        n = bisect_right(list(accumulate(len(piece.text) for piece in self._held)), end)
+        certain, self._held = self._held[:n], self._held[n:]
+        return certain
+
+    def _cut(self, end: int) -> list[Piece]:
+        """The pieces of the first `end` characters; the last one may lose a part of its text."""
+        starts = accumulate((len(piece.text) for piece in self._held), initial=0)
+        return [
+            Piece(piece.text[: end - start], piece.id)
+            for piece, start in zip(self._held, starts, strict=False)
+            if start < end
+        ]
+
+    def _doubtful(self, text: str) -> int:
+        """How many characters at the end of `text` a stop text could begin with."""
+        longest = max((len(stop) - 1 for stop in self._stops), default=0)
+        sizes = range(min(longest, len(text)), 0, -1)
+        return next((n for n in sizes if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
