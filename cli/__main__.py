@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     screen.prepare()
     try:
         code = dispatch(arguments)
-        screen.flush()
+        sys.stdout.flush()
     except LocalInferError as error:
         code = screen.error(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debugging(arguments):
             raise
-        code = screen.error(f"unexpected {type(error).__name__}: {error} (--debug shows where)", 1)
+        code = screen.error(unexpected(error), 1)
     screen.let_go_of_stdout()
     return code
 
@@ -61,13 +61,20 @@ def dispatch(arguments: list[str]) -> int:
 
     try:
         program = command_line(arguments)
-        with program.make_context("localinfer", arguments or ["--help"]) as context:
+        with program.make_context("localinfer", arguments[:] or ["--help"]) as context:  # it eats the list
             program.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     except typer.TyperException as mistake:
         return error(mistake.format_message(), mistake.exit_code)
     return 0
+
+
+def unexpected(error: Exception) -> str:
+    """What no command has foreseen. Files are always named, so that an unnamed one is a standard stream."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'cannot write the output'}: {error.strerror}"
+    return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
 
 
 def debugging(arguments: list[str]) -> bool:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
+from localinfer.version import VERSION
+
 ABOUT = """Run language models on this machine.
 
 MODEL is the path of a GGUF file, or a name that `localinfer list` shows.
@@ -59,9 +61,7 @@ def nothing() -> None:
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # 25 ms
-
-        typer.echo(f"localinfer {version('localinfer')}")
+        typer.echo(f"localinfer {VERSION}")
         raise typer.Exit
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,6 +48,7 @@ def chat_command(
     if message is None and not sys.stdin.isatty():
         raise UsageError("nothing to answer: stdin is neither a terminal nor a pipe")
     with open_model(name, given, screen.Status()) as opened:
+        opened.chat_template(opened.options.chat_template)  # a model without one cannot chat: say so at once
         chat = Chat(opened)
         if message is not None:
             chat.say(message)
@@ -62,7 +63,7 @@ class Chat:
     def __init__(self, model: "Model") -> None:
         self.model = model
         self.messages: list[dict[str, str]] = []
-        self.changed: dict[str, str] = {}  # options that a command has changed
+        self.changed: dict[str, Any] = {}  # options that a command has changed
 
     def talk(self) -> None:
         """Until the user leaves."""
@@ -106,10 +107,9 @@ class Chat:
         """Show an answer while it comes. An interrupt ends it; what had come stays said."""
         texts: list[str] = []
         try:
-            with contextlib.closing(self.model.chat(messages, **self.changed)) as pieces:
-                for piece in pieces:
-                    texts.append(piece.text)
-                    screen.write(piece.text)
+            for piece in self.model.chat(messages, **self.changed):
+                texts.append(piece.text)
+                screen.write(piece.text)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -122,7 +122,7 @@ class Chat:
 def read_message() -> str | None:
     """What is typed, over as many lines as end in a backslash; None when the user leaves with Ctrl-D.
 
-    KeyboardInterrupt when Ctrl-C finds an empty line; otherwise it empties the line.
+    KeyboardInterrupt when Ctrl-C finds nothing typed; otherwise that is forgotten.
     """
     lines: list[str] = []
     while True:
@@ -131,9 +131,21 @@ def read_message() -> str | None:
         except EOFError:
             screen.note("")
             return None
+        except KeyboardInterrupt:
+            screen.note("")
+            if not lines and not half_typed():
+                raise
+            lines.clear()
+            continue
         lines.append(line.removesuffix("\\"))
         if not line.endswith("\\"):
             return "\n".join(lines)
+
+
+def half_typed() -> str:
+    """What stands in the line that Ctrl-C has ended."""
+    readline = sys.modules.get("readline")
+    return readline.get_line_buffer() if readline else ""
 
 
 def read_line(prompt: str) -> str:

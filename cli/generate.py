@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,11 @@ from cli import screen
 from cli.flags import with_options
 from cli.loading import open_model
 from cli.texts import joined
+from localinfer.errors import ContextOverflow
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer import Stats
+    from localinfer import Piece, Stats
 
 
 @with_options("model", "sampling", "generation")
@@ -42,31 +44,40 @@ def generate_command(
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
     text = joined(prompt, file)
-    status = screen.Status()
-    with open_model(model, given, status) as opened:
-        ids: list[int] = []
-        texts: list[str] = []
-        try:
-            for piece in opened.generate(opened.tokenize(text, parse_special=special)):
-                ids.append(piece.id)
-                texts.append(piece.text)
-                if not as_json:
-                    screen.write(piece.text)
-        finally:
-            if not as_json and sys.stdout.isatty():
-                screen.write("\n")
+    with open_model(model, given, screen.Status()) as opened:
+        run = opened.generate(opened.tokenize(text, parse_special=special))
+        pieces, problem = taken(run, show=not as_json)
         if as_json:
-            screen.write(as_object(model, "".join(texts), ids, opened.stats) + "\n")
+            screen.write(as_object(model, pieces, opened.stats) + "\n")
         if not quiet:
             screen.aside(statistics(opened.stats))
+        if problem:
+            raise problem
 
 
-def as_object(model: str, text: str, ids: list[int], stats: "Stats") -> str:
+def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], ContextOverflow | None]:
+    """All pieces, shown while they come; a context that is full in the middle does not take them back."""
+    pieces = []
+    problem = None
+    try:
+        for piece in run:
+            pieces.append(piece)
+            if show:
+                screen.write(piece.text)
+    except ContextOverflow as overflow:
+        problem = overflow
+    finally:
+        if show and sys.stdout.isatty():
+            screen.write("\n")
+    return pieces, problem
+
+
+def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
     return json.dumps({
         "model": model,
-        "text": text,
-        "tokens": ids,
+        "text": "".join(piece.text for piece in pieces),
+        "tokens": [piece.id for piece in pieces],
         "finish_reason": stats.finish_reason,
         "seed": stats.seed,
         "timings": {

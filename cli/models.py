@@ -30,7 +30,7 @@ def pull_command(
 
 
 def list_command() -> None:
-    """Show the models that have a name, and which of them are on this machine."""
+    """Show the models that have a name, and which are on this machine."""
     from localinfer import registry
 
     known = registry.catalogue()

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from localinfer.errors import LocalInferError
 from localinfer.text import printable
 
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all controls but tab and newline
@@ -47,25 +46,8 @@ def reconfigure(stream: object, errors: str) -> None:
 
 def write(text: str) -> None:
     """Generated text, at once. A terminal is not given the control sequences that a model may produce."""
-    shown = UNSAFE.sub(lambda found: printable(found[0]), text) if sys.stdout.isatty() else text
-    with output_errors():
-        sys.stdout.write(shown)
-        sys.stdout.flush()
-
-
-def flush() -> None:
-    with output_errors():
-        sys.stdout.flush()
-
-
-@contextmanager
-def output_errors() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise LocalInferError(f"cannot write the output: {error.strerror}") from error
+    sys.stdout.write(UNSAFE.sub(lambda found: printable(found[0]), text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
 def let_go_of_stdout() -> None:

@@ -1,12 +1,19 @@
-"""Fixtures of the whole suite: the two real models, and a fence around the user's own directories."""
+"""Fixtures of the whole suite: real models, the command line, a fence around the user's directories."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+
+CHECKOUT = str(Path(__file__).parents[1])
+TALKER = [sys.executable, str(Path(__file__).with_name("talker.py"))]  # localinfer, but for the model
 
 SHARED_CACHE = paths.cache_root()  # models and kernels are fetched and compiled once, not once a test
 
@@ -40,3 +47,44 @@ def real_model(name: str) -> Path:
         return fetch.pull(name)
     except LocalInferError as error:
         pytest.skip(f"{name} could not be fetched: {error}")
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([CHECKOUT, os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path, "TERM": "xterm"}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """The path of a file: all that the stand-in needs."""
+    path = tmp_path / "own.gguf"
+    path.touch()
+    return str(path)
+
+
+@pytest.fixture
+def talker(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Run the stand-in with these arguments; no stdin unless it is given."""
+
+    def run(
+        *arguments: str, stdin: bytes | None = None, **changed: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        where = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+        return subprocess.run(
+            [*TALKER, *arguments], env=environment | changed, capture_output=True, timeout=30, **where)
+
+    return run
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_terminal(*arguments: str, columns: int = 80, **changed: str) -> Terminal:
+        opened.append(Terminal([*TALKER, *arguments], environment | changed, columns))
+        return opened[-1]
+
+    yield open_terminal
+    for each in opened:
+        each.close()

@@ -1,0 +1,81 @@
+"""`localinfer` with a model that needs no file: it repeats what it is asked, one word after the other.
+
+    python tests/talker.py chat anything.gguf
+
+For tests of the command line: the same program, but fast and predictable. Words with a meaning of their own:
+
+    slowly    a word every 0.1 s     wide   an emoji     escape   a control sequence
+    overflow  the context is full    crash  something that should not happen
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import localinfer
+from cli.__main__ import main
+from localinfer.errors import ContextOverflow
+from localinfer.options import Options
+
+ODD = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
+Progress = Callable[[str, int, int], None]
+Piece = SimpleNamespace
+Stats = SimpleNamespace
+
+
+class Talker:
+    """As much of `Model` as the commands use."""
+
+    n_ctx = 2048
+
+    def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
+        self.options = Options(**options)
+        self.stats = stats(0, 0)
+        for done in range(4):
+            progress("compile", done, 3)
+            time.sleep(0.02)
+
+    def __enter__(self) -> "Talker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def chat_template(self, override: str) -> None:
+        pass
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
+        return [text + (" special" if parse_special else "")]
+
+    def generate(self, prompt: Sequence[str], **options: object) -> Iterator[Piece]:
+        yield from self.repeat(prompt[0])
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> Iterator[Piece]:
+        system = options.get("system_prompt") or self.options.system_prompt
+        asked = messages[-1]["content"].replace("\n", "|")
+        yield from self.repeat(f"{len(messages)}: {asked}" + (f" ({system})" if system else ""))
+
+    def repeat(self, text: str) -> Iterator[Piece]:
+        words = text.split()
+        if "overflow" in words:
+            raise ContextOverflow("context is full: --ctx-size sets a larger one")
+        if "crash" in words:
+            raise ZeroDivisionError("division by zero")
+        limit = self.options.n_predict
+        for number, word in enumerate(words[:limit] if limit != -1 else words):
+            time.sleep(0.1 if "slowly" in words else 0)
+            self.stats = stats(3, number + 1)
+            yield Piece(text=(" " if number else "") + ODD.get(word, word), id=number)
+
+
+def stats(prompt: int, generated: int) -> Stats:
+    return Stats(
+        prompt_tokens=prompt, reused_tokens=1, prompt_seconds=0.5, generated_tokens=generated,
+        generate_seconds=0.25, finish_reason="stop", seed=42,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    localinfer.load = Talker  # type: ignore[assignment]
+    main()
