@@ -11,6 +11,7 @@ Prints a Markdown table.
 """
 
 import argparse
+import functools
 import hashlib
 import sys
 import tempfile
@@ -166,17 +167,17 @@ def report(path: Path, arguments: argparse.Namespace, folder: Path) -> None:
     print(f"\n**{path.name}**, {len(tokens)} positions of {arguments.text.name}\n")
     print("| P | Q | mean KL(P \\|\\| Q) | ± | median | 90 % | 99 % | max | same top-1 |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    ask = functools.cache(lambda source: logits_of(source, job, n_vocab, folder))
     for p, q in PAIRS:
         if not {p, q} & set(arguments.skip):
-            d = distance(*(logits_of(source, job, n_vocab, folder) for source in (p, q)))
-            print(row(p, q, d), flush=True)
+            print(row(p, q, distance(ask(p), ask(q))), flush=True)
 
 
 def row(p: str, q: str, d: Distance) -> str:
     """One line: mean and its standard error, quantiles, agreement."""
     k = d.divergence
     numbers = [k.mean(), k.std() / np.sqrt(len(k)), *np.quantile(k, [0.5, 0.9, 0.99]), k.max()]
-    return f"| {p} | {q} | " + " | ".join(f"{x:.6f}" for x in numbers) + f" | {d.same_top:.1%} |"
+    return f"| {p} | {q} | " + " | ".join(f"{x:.2g}" for x in numbers) + f" | {d.same_top:.1%} |"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
