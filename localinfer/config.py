@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import Unsupported
+from localinfer.errors import LocalInferError, Unsupported
 from localinfer.gguf import GGUF
 
 SIXTEEN_BIT = 1 << 16
@@ -73,9 +73,13 @@ class Reader:
             raise self.f.error(name, f"is {value}; it must be above 0 and below {most:g}")
         return value
 
-    def refuse(self, key: str, value: object) -> Unsupported:
+    def refuse(self, key: str, value: object) -> LocalInferError:
         """The error for something well formed that cannot be run."""
-        return Unsupported(f"{self.f.path}: {self.architecture}.{key}: {value} is not supported")
+        return self.f.error(f"{self.architecture}.{key}", f"{value} is not supported", Unsupported)
+
+
+# What changes the computation of models of other families, and is not there in those that are supported.
+FOREIGN = ("expert_count", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale")
 
 
 def read_config(f: GGUF) -> Config:
@@ -84,6 +88,9 @@ def read_config(f: GGUF) -> Config:
     Raises LocalInferError naming the key that is missing, of the wrong type or without sense.
     """
     r = Reader(f)
+    for key in FOREIGN:
+        if value := f.metadata.get(f"{r.architecture}.{key}", 0):
+            raise r.refuse(key, value)
     embedding_length = r.count("embedding_length", most=LARGEST["embedding_length"])
     head_count = r.count("attention.head_count", most=LARGEST["head_count"])
     head_count_kv = r.count("attention.head_count_kv", head_count, most=LARGEST["head_count"])
@@ -145,3 +152,17 @@ def frequencies(rope: Rope, factors: NDArray[np.float32] | None = None) -> NDArr
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
     plain = rope.freq_base ** (-2.0 * pairs / rope.n_rot) / rope.scale
     return plain if factors is None else plain / factors.astype(np.float64)
+
+
+def read_sliding(f: GGUF, config: Config, pattern: int) -> list[bool]:
+    """Whether each block sees a sliding window only: by the file's array, or all but the last of every `pattern`."""
+    key = f"{config.architecture}.attention.sliding_window_pattern"
+    given = f.metadata.get(key, pattern)
+    if isinstance(given, np.ndarray):
+        if len(given) != config.block_count:
+            raise f.error(key, f"has {len(given)} entries for {config.block_count} blocks")
+        sliding = [bool(flag) for flag in given]
+    else:
+        every = f.get(key, int, pattern)
+        sliding = [every > 0 and (block + 1) % every != 0 for block in range(config.block_count)]
+    return sliding if config.sliding_window else [False] * config.block_count

@@ -201,7 +201,5 @@ def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
     """Raise NotEnoughMemory before anything is taken that the machine does not have."""
     available = machine.available_memory()
     if needed > available:
-        raise NotEnoughMemory(
-            f"{f.path}: a context of {n_ctx} tokens needs {needed / 2**30:.1f} GiB, "
-            f"{available / 2**30:.1f} GiB are available; --ctx-size sets a smaller one"
-        )
+        what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise f.error("context", f"{what}; --ctx-size sets a smaller one", NotEnoughMemory)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from localinfer.cache import EVERYTHING, LayerCache, Ring
 from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
-from localinfer.gguf import GGUF, Tensor
+from localinfer.gguf import GGUF, StringArray, Tensor
 from localinfer.plan import FEW, SCRATCH_BYTES, Argument, Buffer, Constants, Plan, Region
 from quant import FORMATS
 from quant.cpu import target
@@ -71,10 +71,8 @@ class Recorder:
             raise self.f.error(f"tensor {name}", f"has shape {list(found.shape)}, not {list(shape)}")
         if found.type not in FORMATS:
             known = ", ".join(TYPES[number].name for number in FORMATS)
-            raise Unsupported(
-                f"{self.f.path}: tensor {name}: type {found.type_name} is not supported (only {known}); "
-                "`localinfer inspect` lists the types of all tensors"
-            )
+            what = f"type {found.type_name} is not supported (only {known})"
+            raise self.f.error(f"tensor {name}", f"{what}; `localinfer inspect` lists all types", Unsupported)
         self.used.add(name)
         return found
 
@@ -90,7 +88,7 @@ class Recorder:
         unused = sorted(set(self.f.tensors) - self.used)
         if unused:
             what = f"is not part of the {self.config.architecture} architecture as it is supported"
-            raise Unsupported(f"{self.f.path}: tensor {unused[0]}: {what}")
+            raise self.f.error(f"tensor {unused[0]}", what, Unsupported)
 
     # --- stanzas ---
 
@@ -118,8 +116,11 @@ class Recorder:
         return x
 
     def n_vocab(self, name: str) -> int:
-        """The rows of the embedding."""
-        return self.f.tensors[name].shape[0] if name in self.f.tensors and self.f.tensors[name].shape else 0
+        """The rows that the embedding must have: one for each token of the vocabulary, where the file has one."""
+        tokens = self.f.metadata.get("tokenizer.ggml.tokens")
+        if isinstance(tokens, StringArray):
+            return len(tokens)
+        return self.f.tensors[name].shape[0] if name in self.f.tensors else 0
 
     def norm(self, x: Buffer, name: str) -> Buffer:
         """norm(x) * weight, into a buffer of its own."""

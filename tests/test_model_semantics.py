@@ -235,7 +235,7 @@ def test_any_window_runs(window: int, file: Path) -> None:
     assert len(run(tiny(file, "gemma3", n_layer=6, sliding_window=window), n_tokens=30)) == 30
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 7])
+@pytest.mark.parametrize("n", [2, 5, 7])
 def test_window_pattern_of_a_wrong_length(n: int, file: Path) -> None:
     name = "gemma3.attention.sliding_window_pattern"
     pattern = Field("ARRAY", [True] * n, "BOOL")

@@ -6,6 +6,7 @@ from typing import Protocol
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF
 from localinfer.recorder import Recorder
+from localinfer.text import printable
 
 KNOWN = ("llama", "gemma3")
 
@@ -23,7 +24,7 @@ def find(f: GGUF) -> Record:
     """
     name = f.get("general.architecture", str)
     if name not in KNOWN:
-        known = ", ".join(KNOWN)
-        raise Unsupported(f"{f.path}: general.architecture: {name!r} is not supported (only {known})")
+        what = f"{printable(name, 80)!r} is not supported (only {', '.join(KNOWN)})"
+        raise f.error("general.architecture", what, Unsupported)
     record: Record = import_module(f"localinfer.architectures.{name}").record
     return record

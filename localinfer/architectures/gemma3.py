@@ -2,9 +2,10 @@
 
 import math
 
+from localinfer.config import read_sliding
 from localinfer.recorder import Recorder
 
-PATTERN = 6  # the last of every six layers sees the whole context
+PATTERN = 6  # the last of every six blocks sees the whole context, unless the file says otherwise
 
 
 def record(r: Recorder) -> None:
@@ -12,9 +13,9 @@ def record(r: Recorder) -> None:
     c = r.config
     n = c.embedding_length
     x = r.embed("token_embd.weight", math.sqrt(n))
+    sliding = read_sliding(r.f, c, PATTERN)
     for i, blk in r.blocks():
-        slides = (i + 1) % PATTERN != 0 and c.sliding_window > 0
-        rope, window = (c.rope_swa, c.sliding_window) if slides else (c.rope, 0)
+        rope, window = (c.rope_swa, c.sliding_window) if sliding[i] else (c.rope, 0)
         h = r.norm(x, f"{blk}attn_norm.weight")
         a = r.attention(h, blk, pairs="halves", rope=rope, window=window, qk_norm=True)
         r.add_norm(x, r.matmul(a, f"{blk}attn_output.weight", n), f"{blk}post_attention_norm.weight")
