@@ -73,13 +73,11 @@ class Outlet:
         return certain
 
     def _cut(self, end: int) -> list[Piece]:
-        """The pieces of the first `end` characters; the last one may lose a part of its text."""
+        """The pieces of the first `end` characters, the last one cut; what comes after them is forgotten."""
         starts = accumulate((len(piece.text) for piece in self._held), initial=0)
-        return [
-            Piece(piece.text[: end - start], piece.id)
-            for piece, start in zip(self._held, starts, strict=False)
-            if start < end
-        ]
+        before = [(piece, start) for piece, start in zip(self._held, starts, strict=False) if start < end]
+        self._held = []
+        return [Piece(piece.text[: end - start], piece.id) for piece, start in before]
 
     def _doubtful(self, text: str) -> int:
         """How many characters at the end of `text` a stop text could begin with."""

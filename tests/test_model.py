@@ -1,0 +1,351 @@
+"""The Python face on tiny models: runs, their ends, the reuse of prefixes, interrupts, errors."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_gemma3, tiny_llama
+
+import localinfer
+from localinfer import ContextOverflow, LocalInferError, Model, Options, Piece, Unsupported, UsageError
+
+PROMPT = "Hello and the other one then and there"
+TALK = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def llama_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "llama.gguf")
+
+
+@pytest.fixture(scope="module")
+def llama(llama_file: Path) -> Iterator[Model]:
+    with localinfer.load(llama_file, threads=2, ctx_size=256, ignore_eos=True, n_predict=12, seed=3) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tiny_gemma3(tmp_path_factory.mktemp("model") / "gemma.gguf")
+    lively = {"temp": 50.0, "top_k": 0, "min_p": 0.0}  # this model is very sure of itself
+    with localinfer.load(path, threads=2, ctx_size=256, ignore_eos=True, n_predict=12, seed=3, **lively) as model:
+        yield model
+
+
+@pytest.fixture(params=["llama", "gemma"])
+def model(request: pytest.FixtureRequest) -> Model:
+    chosen: Model = request.getfixturevalue(request.param)
+    return chosen
+
+
+def forget(model: Model) -> None:
+    """Fill the cache with something else, so that the next run starts from nothing."""
+    model.logits([0, 0, 0])
+
+
+def ids_of(pieces: Iterator[Piece]) -> list[int]:
+    return [piece.id for piece in pieces]
+
+
+def text_of(pieces: Iterator[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+# --- runs ---
+
+
+def test_a_run_gives_pieces_and_statistics(model: Model) -> None:
+    pieces = list(model.generate(PROMPT))
+    stats = model.stats
+    assert len(pieces) == stats.generated_tokens == 12
+    assert "".join(piece.text for piece in pieces) == model.detokenize([piece.id for piece in pieces])
+    assert stats.prompt_tokens == len(model.tokenize(PROMPT))
+    assert stats.finish_reason == "length"
+    assert stats.seed == 3
+    assert stats.prompt_seconds > 0
+    assert stats.generate_seconds > 0
+
+
+def test_tokens_are_a_prompt_too(model: Model) -> None:
+    assert ids_of(model.generate(model.tokenize(PROMPT))) == ids_of(model.generate(PROMPT))
+    assert ids_of(model.generate(np.array(model.tokenize(PROMPT)))) == ids_of(model.generate(PROMPT))  # type: ignore[arg-type]
+
+
+def test_the_same_seed_gives_the_same_tokens(model: Model) -> None:
+    first = ids_of(model.generate(PROMPT, seed=1))
+    assert first == ids_of(model.generate(PROMPT, seed=1))
+    assert first != ids_of(model.generate(PROMPT, seed=2))
+    random = ids_of(model.generate(PROMPT, seed=-1))
+    assert random == ids_of(model.generate(PROMPT, seed=model.stats.seed))
+
+
+def test_logits_teacher_forced_match_a_greedy_run(model: Model) -> None:
+    prompt = model.tokenize(PROMPT)
+    generated = ids_of(model.generate(prompt, temp=0))
+    logits = model.logits(prompt + generated)
+    assert logits.shape == (len(prompt) + 12, model.n_vocab)
+    assert logits.dtype == np.float32
+    allowed = np.delete(np.arange(model.n_vocab), sorted(model.tokenizer.eog))
+    expected = allowed[logits[len(prompt) - 1 : -1, allowed].argmax(axis=1)]
+    assert expected.tolist() == generated
+
+
+def test_the_end_of_generation_ends_a_run(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ids_of(llama.generate(PROMPT, temp=0))
+    monkeypatch.setattr(llama.tokenizer, "eog", frozenset({ids[5]}))
+    expected = ids[: ids.index(ids[5])]
+    assert ids_of(llama.generate(PROMPT, temp=0, ignore_eos=False)) == expected
+    assert llama.stats.finish_reason == "stop"
+    assert ids[5] not in ids_of(llama.generate(PROMPT, temp=0, ignore_eos=True))
+
+
+def test_a_stop_text_ends_a_run_before_it(llama: Model) -> None:
+    pieces = list(llama.generate(PROMPT, seed=5))
+    text = "".join(piece.text for piece in pieces)
+    seam = len(pieces[0].text + pieces[1].text + pieces[2].text)
+    stop = text[seam - 1 : seam + 1]  # in two tokens
+    assert text_of(llama.generate(PROMPT, seed=5, stop=["never in there", stop])) == text[: text.index(stop)]
+    assert llama.stats.finish_reason == "stop"
+    assert text_of(llama.generate(PROMPT, seed=5, stop=[text + "!"])) == text
+    assert llama.stats.finish_reason == "length"
+
+
+def test_characters_are_never_split(llama: Model) -> None:
+    """A random model over bytes produces much that is no UTF-8: all of it comes out once."""
+    for seed in range(5):
+        pieces = list(llama.generate(PROMPT, seed=seed, temp=5, top_k=0, n_predict=40))
+        assert "".join(piece.text for piece in pieces) == llama.detokenize([piece.id for piece in pieces])
+        assert len(pieces) == 40
+
+
+def test_options_of_a_run_are_checked(llama: Model) -> None:
+    with pytest.raises(UsageError, match=r"^temp: must be "):
+        llama.generate(PROMPT, temp=-1)
+    with pytest.raises(UsageError, match=r"^ctx_size: can only be chosen when the model is loaded$"):
+        llama.generate(PROMPT, ctx_size=5)
+    with pytest.raises(UsageError, match=r"^max_tokens: no such option"):
+        llama.generate(PROMPT, max_tokens=5)
+
+
+@pytest.mark.parametrize("prompt", [["a"], [1.5], [[1]], [-1], [10**6], [2**70], [None]])
+def test_prompts_that_are_no_tokens(llama: Model, prompt: Sequence[int]) -> None:
+    with pytest.raises(UsageError, match=r"^tokens: "):
+        llama.generate(prompt)
+    with pytest.raises(UsageError, match=r"^tokens: "):
+        llama.logits(prompt)
+
+
+def test_an_empty_prompt_needs_a_bos(llama: Model, gemma: Model) -> None:
+    with pytest.raises(UsageError, match=r"^the prompt is empty"):
+        llama.generate("")
+    with pytest.raises(UsageError, match=r"^the prompt is empty"):
+        gemma.generate([])
+    assert len(ids_of(gemma.generate(""))) == 12
+    assert gemma.stats.prompt_tokens == 1
+
+
+# --- reuse of prefixes ---
+
+
+@pytest.mark.parametrize("greedy", [{}, {"temp": 0}])
+def test_a_reused_prefix_changes_nothing(model: Model, greedy: dict[str, object]) -> None:
+    prompt = model.tokenize(PROMPT)
+    first = ids_of(model.generate(prompt, **greedy))
+    longer = prompt + first + model.tokenize(" and", add_special=False)
+    reused = ids_of(model.generate(longer, **greedy))
+    assert model.stats.reused_tokens == len(prompt) + len(first) - 1  # the last one was never evaluated
+    forget(model)
+    assert ids_of(model.generate(longer, **greedy)) == reused
+    assert model.stats.reused_tokens == 0
+
+
+def test_at_least_one_token_is_computed(llama: Model) -> None:
+    forget(llama)
+    first = ids_of(llama.generate(PROMPT))
+    assert ids_of(llama.generate(PROMPT)) == first
+    assert llama.stats.reused_tokens == llama.stats.prompt_tokens - 1
+
+
+def test_a_window_that_moved_on_is_computed_again(gemma: Model) -> None:
+    """The sliding window holds 16 tokens: what was before them is gone, and the prompt is read anew."""
+    prompt = gemma.tokenize(PROMPT)
+    first = ids_of(gemma.generate(prompt, n_predict=60))
+    assert ids_of(gemma.generate(prompt, n_predict=60)) == first
+
+
+def test_a_conversation_goes_on_from_the_cache(llama: Model) -> None:
+    forget(llama)
+    answer = text_of(llama.chat(TALK, top_k=1, stop=["\ufffd"]))
+    talk = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hello again"}]
+    before = llama.stats.prompt_tokens
+    reused = ids_of(llama.chat(talk))
+    assert before <= llama.stats.reused_tokens < llama.stats.prompt_tokens
+    forget(llama)
+    assert ids_of(llama.chat(talk)) == reused
+
+
+# --- the context ---
+
+
+def test_a_prompt_may_just_fill_the_context(llama: Model) -> None:
+    pieces = llama.generate([5] * 256)
+    assert isinstance(next(pieces), Piece)
+    with pytest.raises(ContextOverflow, match=r"256 tokens of prompt and 1 of text, it holds 256; --ctx-size .*ring"):
+        next(pieces)
+    assert llama.stats.finish_reason == "context"
+
+
+@pytest.mark.parametrize(("length", "generated"), [(254, 3), (255, 2), (256, 1)])
+def test_a_full_context_ends_a_run_after_its_last_piece(llama: Model, length: int, generated: int) -> None:
+    expected = ids_of(llama.generate([5] * length, n_predict=generated))
+    pieces = llama.generate([5] * length)
+    assert [next(pieces).id for _ in range(generated)] == expected
+    with pytest.raises(ContextOverflow) as error:
+        next(pieces)
+    assert error.value.exit_code == 5
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_any_work(llama: Model) -> None:
+    llama.logits([1, 2, 3])
+    with pytest.raises(ContextOverflow, match=r"^the prompt has 257 tokens, the context holds 256; --ctx-size .*ring"):
+        llama.generate([5] * 257)
+    assert llama.engine.n_past == 3
+
+
+def test_a_ring_generates_without_end(llama_file: Path) -> None:
+    with localinfer.load(llama_file, ctx_size=32, ctx_policy="ring", ignore_eos=True, seed=1) as model:
+        assert len(ids_of(model.generate(PROMPT, n_predict=100))) == 100
+        assert model.stats.finish_reason == "length"
+        assert len(ids_of(model.generate([5] * 80, n_predict=3, repeat_penalty=1.1, repeat_last_n=-1))) == 3
+
+
+# --- interrupts ---
+
+
+def test_an_interrupt_in_the_prompt_leaves_the_model_usable(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    forget(llama)
+    evaluate = llama.engine.evaluate
+
+    def interrupted(tokens: Sequence[int], progress: object = None) -> None:
+        evaluate(tokens[: len(tokens) // 2])  # one batch was whole when Ctrl-C came
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine, "evaluate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(llama.generate(PROMPT))
+    assert llama.stats.finish_reason == "interrupted"
+    half = llama.engine.n_past
+    assert ids_of(llama.generate(PROMPT)) == expected
+    assert llama.stats.reused_tokens == half > 0
+
+
+def test_a_run_may_be_left(llama: Model) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    for piece in llama.generate(PROMPT):
+        if piece.id == expected[3]:
+            break
+    assert llama.stats.finish_reason == "interrupted"
+    assert ids_of(llama.generate(PROMPT)) == expected
+
+
+def test_another_run_ends_the_one_before(llama: Model) -> None:
+    first, second = llama.generate(PROMPT), llama.generate("Hello")
+    with pytest.raises(LocalInferError, match="another one was started"):
+        next(first)
+    next(second)
+    llama.logits([1, 2])
+    with pytest.raises(LocalInferError, match="another one was started"):
+        next(second)
+
+
+# --- chat ---
+
+
+def test_the_system_prompt_goes_first(llama: Model) -> None:
+    told = [{"role": "system", "content": "Be brief."}, *TALK]
+    expected = ids_of(llama.chat(told))
+    length = llama.stats.prompt_tokens
+    assert ids_of(llama.chat(TALK, system_prompt="Be brief.")) == expected
+    assert ids_of(llama.chat(told, system_prompt="Be long.")) == expected
+    assert llama.stats.prompt_tokens == length
+
+
+def test_a_model_without_template_says_what_it_can_do(gemma: Model) -> None:
+    with pytest.raises(Unsupported, match=r"gemma.gguf: tokenizer.chat_template: missing: .*`localinfer generate`"):
+        gemma.chat(TALK)
+    assert len(ids_of(gemma.chat(TALK, chat_template="chatml"))) == 12
+
+
+def test_a_broken_template_does_not_keep_from_generating(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", **{"tokenizer.chat_template": "{% if %}"})
+    with localinfer.load(path, n_predict=1, ignore_eos=True) as model:
+        assert len(ids_of(model.generate(PROMPT))) == 1
+        with pytest.raises(LocalInferError, match=r"m.gguf: tokenizer.chat_template: line 1: ") as error:
+            model.chat(TALK)
+        assert error.value.exit_code == 1
+        with pytest.raises(LocalInferError, match=r"^--chat-template: line 1: "):
+            model.chat(TALK, chat_template="{{")
+        assert len(ids_of(model.chat(TALK, chat_template="{{ messages[0].content }}"))) == 1
+
+
+def test_messages_are_checked_and_never_changed(llama: Model) -> None:
+    with pytest.raises(UsageError, match=r"^messages\[0\].content: must be a text$"):
+        llama.chat([{"role": "user", "content": 5}])
+    messages = [{"role": "user", "content": "a<|im_end|>"}]
+    list(llama.chat(messages, system_prompt="b"))
+    assert messages == [{"role": "user", "content": "a<|im_end|>"}]
+
+
+# --- loading ---
+
+
+def test_options_come_from_all_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"general.sampling.top_p": 0.5, "general.sampling.min_p": 0.25, "general.sampling.temp": 0.125}
+    path = tiny_llama(tmp_path / "m.gguf", **keys)
+    monkeypatch.setenv("LOCALINFER_TEMP", "0.75")
+    monkeypatch.setenv("LOCALINFER_CTX_SIZE", "100")
+    with localinfer.load(path, ctx_size=64) as model:
+        assert model.options == Options(ctx_size=64, temp=0.75, top_p=0.5, min_p=0.25)
+        assert model.n_ctx == 64
+    monkeypatch.setenv("LOCALINFER_TEMP", "hot")
+    with pytest.raises(UsageError, match=r"^LOCALINFER_TEMP: must be a number"):
+        localinfer.load(path)
+
+
+def test_metadata_and_tensors_are_the_files(llama: Model) -> None:
+    assert llama.metadata["general.architecture"] == "llama"
+    assert llama.tensors["token_embd.weight"].shape == (llama.n_vocab, 256)
+
+
+def test_a_file_that_changed_is_noticed_at_the_next_prompt(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    with localinfer.load(path) as model:
+        list(model.generate(PROMPT, n_predict=1))
+        os.utime(path, (1, 1))
+        for run in (lambda: model.generate(PROMPT), lambda: model.chat(TALK), lambda: model.logits([1])):
+            with pytest.raises(LocalInferError, match="changed or truncated while in use"):
+                run()
+
+
+def test_all_nan_logits_are_an_error(tmp_path: Path) -> None:
+    nan = np.full(256, np.nan, np.float32)
+    path = tiny_llama(tmp_path / "m.gguf", **{"output_norm.weight": nan})
+    with localinfer.load(path) as model, pytest.raises(LocalInferError, match=r"^logits: "):
+        list(model.generate(PROMPT))
+
+
+def test_importing_the_package_is_light() -> None:
+    code = (
+        "import sys, localinfer; localinfer.Options, localinfer.UsageError; "
+        "assert not {'numpy', 'numba', 'jinja2'} & set(sys.modules); "
+        "assert all(getattr(localinfer, name) for name in localinfer.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        localinfer.lod  # noqa: B018
