@@ -6,18 +6,22 @@ and compiled again; the directory's name holds a hash of everything that machine
 the versions, the CPU), so an old one is never found.
 """
 
+import base64
+import contextlib
 import hashlib
-import importlib
-import inspect
+import json
 import os
+import queue
 import stat
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quant import cpu
 
@@ -46,90 +50,21 @@ class Kernel:
     @property
     def symbol(self) -> str:
         """The name of its entry point, unique to its contents."""
-        text = repr((self.module, self.function, self.parameters, sorted(self.floats), self.constants))
-        return f"{self.function}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return f"{self.function}_{hashlib.sha256(self.to_json().encode()).hexdigest()[:16]}"
 
+    def to_json(self) -> str:
+        """The kernel on one line."""
+        return json.dumps([self.module, self.function, self.parameters, sorted(self.floats), self.constants])
 
-# --- compiling ----------------------------------------------------------------------------------------------------
-
-
-def compile_kernel(kernel: Kernel) -> bytes:
-    """The kernel's object file.
-
-    Raises TypeError when the plan's argument names are not those of the kernel.
-    """
-    import numba
-
-    body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
-    expected = [*kernel.parameters, "thread", "threads"]
-    if list(inspect.signature(body).parameters) != expected:
-        raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
-    entry = numba.njit(entry_point(numba.njit(error_model="numpy")(body), kernel), error_model="numpy")
-    entry.compile((numba.int64, numba.int64, numba.int64))
-    [result] = entry.overloads.values()
-    return emit_object(result, kernel.symbol)
-
-
-def entry_point(body: Any, kernel: Kernel) -> Any:
-    """A function of (op, thread, threads) that reads the kernel's arguments from the op record."""
-    from numba import types
-
-    from quant.simd import load
-
-    reads = [
-        f"load({'float64' if name in kernel.floats else 'int64'}, op + {8 * (OP_HEADER_WORDS + index)})"
-        for index, name in enumerate(kernel.parameters)
-    ]
-    source = f"def entry(op, thread, threads):\n    body({', '.join([*reads, 'thread', 'threads'])})\n"
-    scope = {"body": body, "load": load, "int64": types.int64, "float64": types.float64}
-    exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
-    return scope["entry"]
-
-
-# What machine code may ask of the process that loads it: the C library, and nothing of Python or numba.
-ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
-
-# numba's own functions return a status and where an exception lies; kernels raise nothing, so both are dropped.
-ENTRY = """
-declare i32 @"{native}"(ptr, ptr, i64, i64, i64)
-define void @"{symbol}"(i64 %op, i64 %thread, i64 %threads) {{
-  %result = alloca ptr
-  %exception = alloca ptr
-  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %thread, i64 %threads)
-  ret void
-}}
-"""
-
-
-def emit_object(result: Any, symbol: str) -> bytes:
-    """One object file in which only the entry point is visible, so that no two files can clash.
-
-    Raises TypeError when the kernel needs more than memory and arithmetic.
-    """
-    import llvmlite.binding as llvm
-
-    library = result.library
-    module = llvm.parse_bitcode(library._final_module.as_bitcode())
-    native = result.fndesc.llvm_func_name
-    module.link_in(llvm.parse_assembly(ENTRY.format(native=native, symbol=symbol)))
-    for item in [*module.functions, *module.global_variables]:
-        if item.name != symbol and not item.is_declaration:
-            item.linkage = "internal"
-    machine = library._codegen._tm
-    cleaning = llvm.create_new_module_pass_manager()
-    cleaning.add_global_dead_code_eliminate_pass()
-    cleaning.add_strip_dead_prototype_pass()
-    cleaning.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
-    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - ALLOWED
-    if foreign:
-        raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
-    return bytes(machine.emit_object(module))
+    @classmethod
+    def from_json(cls, line: str) -> "Kernel":
+        """The kernel that `to_json` wrote."""
+        module, function, parameters, floats, constants = json.loads(line)
+        inside = tuple((name, value) for name, value in constants)
+        return cls(module, function, tuple(parameters), frozenset(floats), inside)
 
 
 # --- the cache ----------------------------------------------------------------------------------------------------
-
-# The words of an op record before a kernel's own arguments; see localinfer.plan.
-OP_HEADER_WORDS = 4
 
 
 @cache
@@ -201,6 +136,73 @@ class Cache:
                 Path(temporary).unlink(missing_ok=True)
 
 
+# --- compiling ---
+
+
+def compile_all(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, bytes]]:
+    """Object files, as they are made: by a process for each core, so that this one never has to import numba.
+
+    Where numba is here already, or no Python can be started, it is done here.
+    Raises RuntimeError when a compiler ends without an answer; ends them all when the caller stops early.
+    """
+    if "numba" in sys.modules or not sys.executable:
+        from quant.compiler import compile_kernel
+
+        yield from ((kernel, compile_kernel(kernel)) for kernel in kernels)
+        return
+    todo: queue.SimpleQueue[Kernel] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Kernel, bytes] | Exception] = queue.SimpleQueue()
+    for kernel in kernels:
+        todo.put(kernel)
+    compilers = [start_compiler() for _ in range(min(usable_cores(), len(kernels)))]
+    try:
+        for compiler in compilers:
+            threading.Thread(target=feed, args=(compiler, todo, done), daemon=True).start()
+        for _ in kernels:
+            answer = done.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+    finally:
+        for compiler in compilers:
+            compiler.kill()
+            compiler.wait()
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start_compiler() -> "subprocess.Popen[bytes]":
+    """A process that answers each kernel on its standard input with an object file: see `quant.compiler`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command, pipe = [sys.executable, "-m", "quant.compiler"], subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def feed(
+    compiler: "subprocess.Popen[bytes]",
+    todo: "queue.SimpleQueue[Kernel]",
+    done: "queue.SimpleQueue[tuple[Kernel, bytes] | Exception]",
+) -> None:
+    """Give one compiler a kernel after the other, as long as there are any."""
+    assert compiler.stdin is not None
+    assert compiler.stdout is not None
+    assert compiler.stderr is not None
+    with contextlib.suppress(queue.Empty, OSError, ValueError):
+        while True:
+            kernel = todo.get_nowait()
+            compiler.stdin.write(kernel.to_json().encode() + b"\n")
+            compiler.stdin.flush()
+            answer = compiler.stdout.readline()
+            if not answer:
+                trouble = compiler.stderr.read().decode(errors="replace").strip().splitlines()
+                done.put(RuntimeError(f"{kernel.function}: the kernel compiler failed: {(trouble or ['ended'])[-1]}"))
+                return
+            done.put((kernel, base64.b64decode(answer)))
+
+
 # --- loading ------------------------------------------------------------------------------------------------------
 
 
@@ -226,15 +228,16 @@ def addresses(
 
     wanted = list(dict.fromkeys(kernels))
     files = Cache(root)
-    objects = {kernel: files.read(kernel) for kernel in wanted if kernel not in ADDRESSES}
-    missing = [kernel for kernel, code in objects.items() if code is None]
-    for done, kernel in enumerate(missing):
+    found = {kernel: files.read(kernel) for kernel in wanted if kernel not in ADDRESSES}
+    objects = {kernel: code for kernel, code in found.items() if code is not None}
+    missing = [kernel for kernel in found if kernel not in objects]
+    if missing and progress:
+        progress("compile", 0, len(missing))
+    for done, (kernel, code) in enumerate(compile_all(missing), 1):
+        files.write(kernel, code)
+        objects[kernel] = code
         if progress:
             progress("compile", done, len(missing))
-        objects[kernel] = compile_kernel(kernel)
-        files.write(kernel, objects[kernel] or b"")
-    if progress and missing:
-        progress("compile", len(missing), len(missing))
     for code in objects.values():
         engine().add_object_file(llvm.ObjectFileRef.from_data(code))
     engine().finalize_object()
