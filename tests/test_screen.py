@@ -1,0 +1,146 @@
+"""What is drawn on stderr while something takes long."""
+
+import io
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from cli import screen
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def drawn(self) -> list[str]:
+        """What was drawn since the last question, line by line; "" is an erased line."""
+        value = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return [each.removesuffix("\x1b[K") for each in value.split("\r")[1:]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> FakeTerminal:
+    terminal = FakeTerminal()
+    monkeypatch.setattr(screen, "sys", SimpleNamespace(stderr=terminal))
+    monkeypatch.setenv("TERM", "xterm")
+    return terminal
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The time in seconds is the sum of this list."""
+    ticks = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: sum(ticks))
+    return ticks
+
+
+class TestStatus:
+    def test_compiling_is_shown_from_the_beginning(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        status = screen.Status()
+        with status.busy("loading"):
+            for done in range(3):
+                status("compile", done, 3)
+                clock.append(1.0)
+            assert terminal.drawn() == [f"compiling kernels (once) {done}/3" for done in range(3)]
+            status("compile", 3, 3)
+        assert terminal.drawn() == [""]
+
+    def test_download(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        status = screen.Status()
+        status("download", 0, 8 << 20)
+        clock.append(2.0)
+        status("download", 4 << 20, 8 << 20)
+        bar = "█" * 15 + "░" * 15
+        assert terminal.drawn()[-1] == f"{bar}  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s"
+
+    def test_prompt_that_is_read_quickly_is_not_mentioned(
+        self, terminal: FakeTerminal, clock: list[float]
+    ) -> None:
+        status = screen.Status()
+        for done in (0, 512, 600):
+            status("prefill", done, 600)
+            clock.append(0.1)
+        assert terminal.drawn() == []
+
+    def test_long_prompt(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        status = screen.Status()
+        for done in (0, 512, 1024, 1100):
+            status("prefill", done, 1100)
+            clock.append(1.0)
+        assert terminal.drawn() == [
+            "reading the prompt: 512 of 1,100 tokens",
+            "reading the prompt: 1,024 of 1,100 tokens",
+            "",
+        ]
+
+    def test_not_redrawn_too_often(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        status = screen.Status()
+        for done in range(100):
+            status("download", done, 100)
+            clock.append(0.01)
+        assert 9 <= len(terminal.drawn()) <= 11
+
+    def test_line_fits(
+        self, terminal: FakeTerminal, clock: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for columns, shown in [(10, "compiling"), (1, ""), (0, "compiling kernels (once) 0/2")]:
+            monkeypatch.setattr(screen, "columns", lambda columns=columns: columns or 80)
+            screen.Status()("compile", 0, 2)
+            assert terminal.drawn() == [shown]
+
+    def test_label_of_what_is_slow_to_report(
+        self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
+        status = screen.Status()
+        with status.busy("loading x"):
+            while not terminal.getvalue():
+                pass
+        assert terminal.drawn() == ["loading x ...", ""]
+
+
+class TestPlain:
+    """Where lines cannot be redrawn, one for each stage that is worth it."""
+
+    @pytest.mark.parametrize("term", ["dumb", ""])
+    def test_terminal_that_cannot(
+        self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch, term: str
+    ) -> None:
+        monkeypatch.setenv("TERM", term or "xterm")
+        if not term:
+            monkeypatch.setattr(terminal, "isatty", lambda: False)
+        status = screen.Status()
+        with status.busy("loading"):
+            for stage in ("download", "compile", "prefill"):
+                for done in range(3):
+                    status(stage, done, 2)
+        assert terminal.getvalue() == "compiling kernels (once) 0/2\n"
+
+    def test_nothing_to_compile(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "dumb")
+        screen.Status()("compile", 0, 0)
+        assert terminal.getvalue() == ""
+
+
+class TestColour:
+    def test_statistics_are_dim(self, terminal: FakeTerminal) -> None:
+        screen.aside("x")
+        assert terminal.getvalue() == "\x1b[2mx\x1b[0m\n"
+
+    @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+    def test_unless_somebody_minds(
+        self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
+    ) -> None:
+        monkeypatch.setattr(os, "environ", os.environ | setting)
+        screen.aside("x")
+        assert terminal.getvalue() == "x\n"
+
+
+def test_messages_are_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert screen.error("a\nb\x1b[31m", 3) == 3
+    screen.warn("c\r")
+    assert capsys.readouterr().err == "error: a b\\x1b[31m\nwarning: c\\r\n"
