@@ -49,18 +49,26 @@ class Sampler:
 
     def sample(self, logits: NDArray[np.float32], recent: Sequence[int]) -> int:
         """The next token, by the logits (n_vocab,) after the `recent` ones; `logits` stays as it is."""
+        if self.options.temp <= 0:
+            return int(self._possible(logits, recent).argmax())
+        return draw(self.candidates(logits, recent), self._random.random())
+
+    def candidates(self, logits: NDArray[np.float32], recent: Sequence[int]) -> Candidates:
+        """What the draw is made from, for a temperature above 0."""
         options = self.options
+        chosen = Candidates(self._vocabulary, self._possible(logits, recent))
+        chosen = top_k(chosen, options.top_k)
+        chosen = top_p(chosen, options.top_p)
+        chosen = min_p(chosen, options.min_p)
+        return temperature(chosen, options.temp)
+
+    def _possible(self, logits: Floats, recent: Sequence[int]) -> Floats:
+        """The logits without those that are banned or make no sense, and with the penalty."""
         if self._banned.size:
             logits = logits.copy()
             logits[self._banned] = -np.inf
-        logits = possible(penalized(logits, last(recent, options.repeat_last_n), options.repeat_penalty))
-        if options.temp <= 0:
-            return int(logits.argmax())
-        chosen = top_k(Candidates(self._vocabulary, logits), options.top_k)
-        chosen = top_p(chosen, options.top_p)
-        chosen = min_p(chosen, options.min_p)
-        chosen = temperature(chosen, options.temp)
-        return draw(chosen, self._random.random())
+        options = self.options
+        return possible(penalized(logits, last(recent, options.repeat_last_n), options.repeat_penalty))
 
 
 def chosen_seed(seed: int) -> int:

@@ -1,12 +1,14 @@
 """Sampling: each link of the chain on distributions of four tokens, then the whole chain."""
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from make_sampling_fixtures import FILE, N_CASES, draw_case
 from numpy.typing import NDArray
 
 from localinfer import sampling
@@ -153,6 +155,18 @@ def test_the_order_of_the_chain() -> None:
     drawn = [sampler.sample(candidates(PROBS).logits, []) for _ in range(400)]
     assert set(drawn) == {1, 3}
     assert 150 < drawn.count(1) < 250
+
+
+@pytest.mark.parametrize("number", range(N_CASES))
+def test_what_is_left_is_what_llama_cpp_leaves(number: int) -> None:
+    expected = json.loads(FILE.read_text())[number]
+    logits, recent, chosen = draw_case(number)
+    left = Sampler(Options(**chosen), logits.size).candidates(logits, recent)  # type: ignore[arg-type]
+    shares = sampling.weights(left.logits) / sampling.weights(left.logits).sum()
+    mine = dict(zip(left.ids.tolist(), shares.tolist(), strict=True))
+    assert len(mine) == expected["survivors"]
+    for id, probability in expected["first"]:
+        assert mine[id] == pytest.approx(probability, abs=2e-6)
 
 
 def test_penalties_work_at_temperature_0() -> None:
