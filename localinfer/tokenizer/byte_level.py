@@ -7,6 +7,7 @@ are moved up to U+0100 and beyond, so that a space is written as Ġ. The work it
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray
@@ -24,6 +25,7 @@ BYTE_OF = {chr(byte): bytes([byte]) for byte in PRINTABLE}
 BYTE_OF |= {chr(0x100 + place): bytes([byte]) for place, byte in enumerate(MOVED)}
 assert len(BYTE_OF) == 256
 
+NUL, SPACE = 0, 32
 Pair = tuple[str, str]
 
 
@@ -40,10 +42,10 @@ class ByteLevelBPE:
         ids = dict(zip(texts, range(len(texts)), strict=True))
         if len(ids) < len(texts):
             raise same_token_twice(f, self.vocabulary.tokens)
-        ids = self._mergeable(ids, texts)
-        pairs = _pairs(f)
+        forbidden = {texts[id] for id in self.vocabulary.relabelled}
+        pairs = [pair for pair in _pairs(f) if not forbidden & {*pair, "".join(pair)}] if forbidden else _pairs(f)
         try:
-            self._engine = _engine(pre, ids, pairs)
+            self._engine = _engine(pre, self._mergeable(ids, texts), pairs)
         except Exception as error:  # of no narrower class: a merge makes what is not in the vocabulary
             what = printable(str(error).rpartition(": ")[2])
             raise f.error("tokenizer.ggml.merges", what) from None
@@ -85,13 +87,16 @@ def _pre_tokenizer(f: GGUF) -> PreTokenizer:
 def _pairs(f: GGUF) -> list[Pair]:
     """The merges, the most frequent first: "Ġ t" says that Ġ and t become Ġt."""
     key = "tokenizer.ggml.merges"
-    merges = _strings(f, key, f.get(key, StringArray))
-    for place, merge in enumerate(merges):
-        if merge.count(" ") != 1:
-            shown = printable(repr(merge), 80)
-            raise f.error(key, f"merge {place} is {shown}, not two parts with a space between")
-    halves = iter(" ".join(merges).split(" ")) if merges else iter(())
-    return list(zip(halves, halves, strict=True))
+    merges = f.get(key, StringArray)
+    stored = _behind_nul(merges)
+    marks = stored[(stored == NUL) | (stored == SPACE)]
+    if len(marks) != 2 * len(merges) or marks[::2].any() or not marks[1::2].all():
+        odd = (place for place, merge in enumerate(merges) if merge.count(b" ") != 1 or b"\0" in merge)
+        place = next(odd)
+        shown = printable(repr(merges[place]), 80)
+        raise f.error(key, f"merge {place} is {shown}, not two parts with a space between")
+    _, *halves = _decoded(f, key, stored).replace("\0", " ").split(" ")
+    return list(zip(halves[::2], halves[1::2], strict=True))
 
 
 def _engine(pre: PreTokenizer, ids: dict[str, int], pairs: list[Pair]) -> "tokenizers.Tokenizer":
@@ -105,26 +110,33 @@ def _engine(pre: PreTokenizer, ids: dict[str, int], pairs: list[Pair]) -> "token
 
 
 def _strings(f: GGUF, key: str, array: StringArray) -> list[str]:
+    _, *texts = _decoded(f, key, _behind_nul(array)).split("\0")
+    if len(texts) != len(array):
+        raise f.error(key, "a string has a NUL inside")
+    return texts
+
+
+def _decoded(f: GGUF, key: str, stored: NDArray[np.uint8]) -> str:
+    try:
+        return stored.tobytes().decode()
+    except UnicodeDecodeError:
+        raise f.error(key, "not every string is UTF-8") from None
+
+
+def _behind_nul(array: StringArray) -> NDArray[np.uint8]:
     """All strings of an array at once, without a Python loop over them.
 
     In the file each one stands behind its length, 8 bytes; a NUL takes the length's place:
 
         05 00 00 00 00 00 00 00  H  e  l  l  o  02 00 00 00 00 00 00 00  a  n
-                              \\0  H  e  l  l  o                       \\0  a  n
+                             00  H  e  l  l  o                       00  a  n
     """
     if not len(array):
-        return []
+        return np.empty(0, np.uint8)
     begin, end = int(array.offsets[0]) - 8, int(array.offsets[-1] + array.lengths[-1])
     stored = array.data[begin:end].copy()
-    length_at = array.offsets - 8 - begin
-    stored[length_at] = 0
     keep = np.ones(len(stored), bool)
     for place in range(1, 8):
-        keep[length_at + place] = False
-    try:
-        _, *texts = stored[keep].tobytes().decode().split("\0")
-    except UnicodeDecodeError:
-        raise f.error(key, "not every string is UTF-8") from None
-    if len(texts) != len(array):
-        raise f.error(key, "a string has a NUL inside")
-    return texts
+        keep[array.offsets - begin - place] = False
+    stored[array.offsets - begin - 8] = NUL
+    return stored[keep]

@@ -10,6 +10,9 @@ from functools import cached_property
 
 from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 
+BEGINNING = 4  # characters. Gemma has 6,000 tokens <unused0>, ...: a text without "<unu" has none of them
+Families = dict[str, list[tuple[str, int]]]  # beginning -> tokens and their ids
+
 
 class Partition:
     """The special tokens of a vocabulary, and the cutting of texts at them."""
@@ -35,28 +38,36 @@ class Partition:
 
     def _claims(self, text: str, parse_special: bool) -> list[tuple[int, int, int]]:
         """(start, end, id) of each special token, the longest tokens' first."""
-        specials = self._special if parse_special else self._user_defined
         taken = bytearray(len(text))
         claims = []
-        for token, id in specials:
-            if token in text:
-                claims += [(start, start + len(token), id) for start in _claim(text, token, taken)]
+        for token, id in self._present(text, self._special if parse_special else self._user_defined):
+            claims += [(start, start + len(token), id) for start in _claim(text, token, taken)]
         return claims
 
-    @cached_property
-    def _user_defined(self) -> list[tuple[str, int]]:
-        return self._longest_first(USER_DEFINED)
+    @staticmethod
+    def _present(text: str, families: Families) -> list[tuple[str, int]]:
+        """The tokens that stand in the text at all, the longest first."""
+        likely = (tokens for beginning, tokens in families.items() if beginning in text)
+        present = [token for tokens in likely for token in tokens if token[0] in text]
+        return sorted(present, key=lambda token: len(token[0].encode()), reverse=True)
 
     @cached_property
-    def _special(self) -> list[tuple[str, int]]:
-        return self._longest_first(USER_DEFINED, CONTROL, UNKNOWN)
+    def _user_defined(self) -> Families:
+        return self._families(USER_DEFINED)
 
-    def _longest_first(self, *types: int) -> list[tuple[str, int]]:
-        """A token that is not UTF-8 is left out: it cannot stand in a text."""
-        tokens = [(self._vocabulary.tokens[id], id) for id in self._vocabulary.ids_of(*types)]
-        tokens.sort(key=lambda token: -len(token[0]))
-        decoded = ((token.decode("utf-8", "ignore"), token, id) for token, id in tokens)
-        return [(text, id) for text, token, id in decoded if text.encode() == token]
+    @cached_property
+    def _special(self) -> Families:
+        return self._families(USER_DEFINED, CONTROL, UNKNOWN)
+
+    def _families(self, *types: int) -> Families:
+        """The tokens by how they begin. One that is not UTF-8 is left out: it cannot stand in a text."""
+        families: Families = {}
+        for id in self._vocabulary.ids_of(*types):
+            token = self._vocabulary.tokens[id]
+            text = token.decode("utf-8", "ignore")
+            if text.encode() == token:
+                families.setdefault(text[:BEGINNING], []).append((text, id))
+        return families
 
 
 def _claim(text: str, token: str, taken: bytearray) -> Iterator[int]:

@@ -4,6 +4,8 @@ A Python loop over 262,144 tokens would take longer than everything else at the 
 message's fields and their numbers are those of sentencepiece_model.proto. Knows nothing of GGUF's keys.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
@@ -29,6 +31,7 @@ HEAD = np.dtype(
 )  # fmt: skip
 assert HEAD.itemsize == 15
 LENGTH_IN_FILE = 8  # GGUF writes each token behind its length
+AT_ONCE = 8192
 
 
 def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_fallback: bool) -> bytes:
@@ -39,34 +42,42 @@ def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_f
     """
     kinds = np.full(len(vocabulary), NORMAL, np.uint8)
     kinds[vocabulary.types == BYTE] = BYTE
-    kinds[np.isin(vocabulary.types, (CONTROL, UNKNOWN))] = CONTROL
+    kinds[(vocabulary.types == CONTROL) | (vocabulary.types == UNKNOWN)] = CONTROL
     unknown = _bytes(1, b"\xff") + _varint(3, UNKNOWN)
     trainer = _varint(3, 2) + _varint(35, byte_fallback)  # model_type: BPE
     normalizer = _bytes(1, b"identity") + _varint(3, 0) + _varint(4, 0)  # no prefix, all spaces stay
     pieces = _pieces(vocabulary.tokens, scores, kinds)
-    return pieces + _bytes(1, unknown) + _bytes(2, trainer) + _bytes(3, normalizer)
+    return b"".join([*pieces, _bytes(1, unknown), _bytes(2, trainer), _bytes(3, normalizer)])
 
 
-def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> bytes:
-    """All pieces, one after another, as the tokens lie in the file; a head takes the place of each length.
+def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> Iterator[bytes]:
+    """All pieces, one after another, some thousands at once: memory that is touched anew is what takes long."""
+    for first in range(0, len(tokens), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        heads = _heads(tokens.lengths[part], scores[part], kinds[part])
+        yield _with_heads(tokens.data, tokens.offsets[part], tokens.lengths[part], heads)
+
+
+def _with_heads(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], heads: NDArray[np.void]
+) -> bytes:
+    """Tokens as they lie in the file, but a head takes the place of each length.
 
     The bytes of the file are repeated, all of them once but the first byte of each length so often that the
     head finds room.
     """
-    begin, end = int(tokens.offsets[0]) - LENGTH_IN_FILE, int(tokens.offsets[-1] + tokens.lengths[-1])
-    copies = np.ones(end - begin, np.uint8)
-    copies[tokens.offsets - LENGTH_IN_FILE - begin] += HEAD.itemsize - LENGTH_IN_FILE
-    pieces = np.repeat(tokens.data[begin:end], copies)
+    begin, end = int(offsets[0]) - LENGTH_IN_FILE, int(offsets[-1] + lengths[-1])
+    copies = np.ones(end - begin, np.intp)
+    copies[offsets - LENGTH_IN_FILE - begin] += HEAD.itemsize - LENGTH_IN_FILE
+    pieces = np.repeat(data[begin:end], copies)
 
-    sizes = tokens.lengths + HEAD.itemsize
-    heads = _heads(tokens.lengths, scores, kinds).view(np.uint8).reshape(-1, HEAD.itemsize)
-    sliding_window_view(pieces, HEAD.itemsize, writeable=True)[np.cumsum(sizes) - sizes] = heads
+    sizes = lengths + HEAD.itemsize
+    places = sliding_window_view(pieces, HEAD.itemsize, writeable=True)
+    places[np.cumsum(sizes) - sizes] = heads.view(np.uint8).reshape(-1, HEAD.itemsize)
     return pieces.tobytes()
 
 
-def _heads(
-    lengths: NDArray[np.int64], scores: NDArray[np.float32], kinds: NDArray[np.uint8]
-) -> NDArray[np.void]:
+def _heads(lengths: NDArray[np.int64], scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> NDArray[np.void]:
     heads = np.empty(len(lengths), HEAD)
     heads["piece"] = heads["text"] = 1 << 3 | BYTES
     heads["score"], heads["score_value"] = 2 << 3 | FIXED32, scores

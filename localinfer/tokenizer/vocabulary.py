@@ -21,8 +21,9 @@ from localinfer.text import printable
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
-MAX_TOKENS = 1 << 22
+MAX_TOKENS = 1 << 20
 MAX_TOKEN_BYTES = (1 << 16) - 1
+MAX_EMPTY = 1000  # tokens
 
 # A file names at most one end of a turn, and often not the right one: tokens are also known by their text.
 ENDS = (
@@ -64,13 +65,15 @@ class Vocabulary:
     eos: int | None
     unk: int | None
     eog: frozenset[int]
+    relabelled: list[int]  # normal ones in the file, but known to be marks
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def ids_of(self, *types: int) -> list[int]:
         """The tokens that have one of these types, in order."""
-        return [int(id) for id in np.flatnonzero(np.isin(self.types, types))]
+        ids: list[int] = np.flatnonzero(np.isin(self.types, types)).tolist()
+        return ids
 
 
 def read_vocabulary(f: GGUF, defaults: Mapping[str, int]) -> Vocabulary:
@@ -88,8 +91,10 @@ def read_vocabulary(f: GGUF, defaults: Mapping[str, int]) -> Vocabulary:
     for role in FILL_IN_MIDDLE_ENDS:
         id = _token_id(f, f"fim_{role}", len(tokens))
         ends |= set() if id is None else {id}
+    normal = types == NORMAL
     eog = _recognise(_find(tokens, KNOWN_TEXTS), types, ends)
-    return Vocabulary(tokens, types, ids["bos"], ids["eos"], ids["unknown"], eog)
+    relabelled = np.flatnonzero(normal & (types == CONTROL)).tolist()
+    return Vocabulary(tokens, types, ids["bos"], ids["eos"], ids["unknown"], eog, relabelled)
 
 
 def _tokens(f: GGUF) -> StringArray:
@@ -101,7 +106,10 @@ def _tokens(f: GGUF) -> StringArray:
     if tokens.lengths[longest] > MAX_TOKEN_BYTES:
         size = tokens.lengths[longest]
         raise f.error(key, f"token {longest} has {size} bytes (limit {MAX_TOKEN_BYTES})")
-    return tokens if tokens.lengths.all() else _with_placeholders(tokens)
+    n_empty = len(tokens) - np.count_nonzero(tokens.lengths)
+    if n_empty > MAX_EMPTY:
+        raise f.error(key, f"{n_empty} tokens are empty (limit {MAX_EMPTY})")
+    return _with_placeholders(tokens) if n_empty else tokens
 
 
 def same_token_twice(f: GGUF, tokens: StringArray) -> LocalInferError:
@@ -152,15 +160,18 @@ def _token_id(f: GGUF, name: str, n_vocab: int) -> int | None:
 def _find(tokens: StringArray, texts: Collection[str]) -> dict[str, int]:
     """Which of `texts` are tokens, and their ids.
 
-    Only tokens that begin and end like one of the texts are looked at: a vocabulary has up to 262,144.
+    Only the tokens whose first two bytes and last byte are those of a text are looked at: thousands of others
+    begin with "<" and end with ">".
     """
     wanted = {text.encode(): text for text in texts}
-    alike = np.zeros(1 << 16, bool)
+    starts_alike, frames_alike = np.zeros((2, 256, 256), bool)
     for text in wanted:
-        alike[text[0] << 8 | text[-1]] = True
-    first = tokens.data[tokens.offsets].astype(np.uint16)
+        starts_alike[text[0], text[1]] = frames_alike[text[0], text[-1]] = True
+    first = tokens.data[tokens.offsets]
+    second = tokens.data[tokens.offsets + np.minimum(tokens.lengths - 1, 1)]
     last = tokens.data[tokens.offsets + tokens.lengths - 1]
-    candidates = ((int(id), tokens[int(id)]) for id in np.flatnonzero(alike[first << 8 | last]))
+    alike = np.flatnonzero(starts_alike[first, second] & frames_alike[first, last])
+    candidates = ((id, tokens[id]) for id in alike.tolist())
     return {wanted[text]: id for id, text in candidates if text in wanted}
 
 

@@ -1,0 +1,50 @@
+"""`localinfer tokenize`: the tokens that a model's vocabulary makes of a text. The weights are not read."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from cli import screen
+from cli.loading import fetched
+from cli.texts import joined
+from localinfer.text import printable
+
+
+def tokenize_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text.")] = None,
+    file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print the numbers only, as one list.")] = False,
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="Without the first token that the model asks for.")] = False,
+    no_special: Annotated[
+        bool, typer.Option("--no-special", help="Texts such as <|im_end|> are text, as in a user's message.")
+    ] = False,
+) -> None:
+    """Show the tokens of a text.
+
+    The text is what -p gives, then what -f gives, then what is piped into stdin, as in `generate`. A line a
+    token: its number, and what it stands for. Texts of control tokens are tokens, unless --no-special.
+
+    \b
+      localinfer tokenize smollm2 -p "Hello world"
+      localinfer tokenize smollm2 --ids < prompt.txt
+    """
+    text = joined(prompt, file)
+    path = fetched(model, screen.Status())
+
+    from localinfer.gguf import open_gguf
+    from localinfer.tokenizer import from_gguf
+
+    tokenizer = from_gguf(open_gguf(path))
+    tokens = tokenizer.encode(text, add_special=not no_bos, parse_special=not no_special)
+    if ids:
+        screen.write(json.dumps(tokens) + "\n")
+    else:
+        pieces = ((id, tokenizer.token_bytes(id, special=True)) for id in tokens)
+        screen.write("".join(line(id, piece) for id, piece in pieces))
+
+
+def line(id: int, piece: bytes) -> str:
+    """As llama-tokenize writes it; what a terminal could obey, and bytes that are half a character, escaped."""
+    return f"{id:6} -> '{printable(piece)}'\n"
