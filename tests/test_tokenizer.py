@@ -1,5 +1,6 @@
 """The tokenizers: llama.cpp's ids for the real models, and one line for a vocabulary that cannot work."""
 
+import contextlib
 import hashlib
 import json
 import random
@@ -260,6 +261,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bpe", {"tokens": strings(["a", "b", "a"]), "token_type": None}, "tokens: tokens 0 and 2 are the same, b'a'"),
     ("spm", {"tokens": strings(["a", "b\n", "b\n"]), "token_type": None, "bos_token_id": 0, "eos_token_id": 0,
              "unknown_token_id": 0}, r"tokens: tokens 1 and 2 are the same, b'b\n'"),
+    ("spm", {"tokens": Field("ARRAY", [b"a", b"\xff", b"\xff"], "STRING"), "token_type": None, "bos_token_id": 0,
+             "eos_token_id": 0, "unknown_token_id": 0}, r"tokens: tokens 1 and 2 are the same, b'\xff'"),
     ("bpe", {"tokens": Field("ARRAY", [b"a", b"\xff"], "STRING"), "token_type": None, "bos_token_id": 0,
              "eos_token_id": 0}, "tokens: not every string is UTF-8"),
     ("bpe", {"tokens": strings(["a", "b\0c", "d"]), "token_type": None}, "tokens: a string has a NUL inside"),
@@ -323,6 +326,24 @@ class TestHostileMetadata:
         with pytest.raises(LocalInferError) as caught:
             load("spm", token_type=types_with("spm", {"<0x41>": NORMAL}))
         self.is_one_line(caught.value, tmp_path, "tokens: the byte token <0x41> is missing (1 of 256 are)")
+
+    @pytest.mark.parametrize("kind", TINY)
+    def test_any_bytes(self, tmp_path: Path, kind: str) -> None:
+        """Bytes of the vocabulary changed at random: one error, or a tokenizer that works."""
+        generator = random.Random(7)
+        path = TINY[kind][0](tmp_path / "model.gguf", n_layer=1)
+        content, end = path.read_bytes(), open_gguf(path).data_offset
+        for _ in range(200):
+            changed = bytearray(content)
+            for _ in range(generator.choice((1, 1, 3))):
+                place = generator.randrange(content.index(KEY.encode()), end)
+                changed[place] = generator.choice((0, 0x20, 0xFF, generator.randrange(256)))
+            path.write_bytes(changed)
+            with contextlib.suppress(LocalInferError):
+                tokenizer = from_gguf(open_gguf(path))
+                ids = tokenizer.encode("Hello, the <|im_end|> 日本\0 ", parse_special=True)
+                assert all(0 <= id < tokenizer.n_vocab for id in ids)
+                tokenizer.decode(ids)
 
     def is_one_line(self, error: LocalInferError, tmp_path: Path, message: str) -> None:
         text = str(error)

@@ -65,7 +65,7 @@ def _engine(f: GGUF, vocabulary: Vocabulary, byte_fallback: bool) -> "sentencepi
     engine = SentencePieceProcessor()
     try:
         engine.LoadFromSerializedProto(serialized_model(vocabulary, _scores(f, vocabulary), byte_fallback))
-    except RuntimeError:
+    except (RuntimeError, UnicodeDecodeError):  # the latter when its message quotes a token
         raise same_token_twice(f, vocabulary.tokens) from None
     return engine
 

@@ -43,7 +43,7 @@ def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_f
     kinds = np.full(len(vocabulary), NORMAL, np.uint8)
     kinds[vocabulary.types == BYTE] = BYTE
     kinds[(vocabulary.types == CONTROL) | (vocabulary.types == UNKNOWN)] = CONTROL
-    unknown = _bytes(1, b"\xff") + _varint(3, UNKNOWN)
+    unknown = _bytes(1, b"\xff unknown") + _varint(3, UNKNOWN)  # no text has this byte
     trainer = _varint(3, 2) + _varint(35, byte_fallback)  # model_type: BPE
     normalizer = _bytes(1, b"identity") + _varint(3, 0) + _varint(4, 0)  # no prefix, all spaces stay
     pieces = _pieces(vocabulary.tokens, scores, kinds)
