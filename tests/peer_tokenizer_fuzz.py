@@ -29,6 +29,9 @@ class Peer:
     """llama.cpp's ids for a text, from a process that waits for questions."""
 
     def __init__(self, python: str, model: Path) -> None:
+        if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode:
+            print(f"skipped: {python} has no llama-cpp-python; name one that has with --peer")
+            sys.exit(0)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([python, ORACLE, model], stdin=pipe, stdout=pipe, text=True)
 
