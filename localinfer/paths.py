@@ -43,8 +43,8 @@ def private_directory(path: Path) -> Path:
     Raises LocalInferError when it cannot be created, or belongs to or is writable by somebody else.
     """
     try:
-        missing = [place for place in (path, *path.parents) if not place.exists()]
-        for place in reversed(missing):
+        missing = [place for place in path.parents if not place.exists()]
+        for place in [*reversed(missing), path]:
             place.mkdir(mode=0o700, exist_ok=True)
         info = path.stat()
     except OSError as error:

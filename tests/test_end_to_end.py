@@ -1,0 +1,138 @@
+"""The whole program with the real models: what a user does first."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+LOCALINFER = [sys.executable, "-m", "localinfer"]
+QUESTION = "What is the capital of France? Answer in one word."
+
+
+@pytest.fixture
+def localinfer(environment: dict[str, str]) -> Run:
+    """Run a command with nothing on stdin, or with a text."""
+
+    def run(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        where = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+        command = [*LOCALINFER, *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **where)
+
+    return run
+
+
+class TestGenerate:
+    def test_greedy(self, localinfer: Run, smollm2: Path) -> None:
+        done = localinfer("generate", "smollm2", "-p", "The capital of France is", "-n", "4", "--temp", "0")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(" Paris")
+        assert "4 tokens" in done.stderr.splitlines()[-1]
+
+    def test_threads_do_not_matter(self, localinfer: Run, smollm2: Path) -> None:
+        command = ["generate", smollm2, "-p", "Once", "-n", "24", "-s", "7", "-t"]
+        [text] = {localinfer(*command, threads).stdout for threads in ("1", "2", "3")}
+        assert text
+
+    def test_json(self, localinfer: Run, smollm2: Path) -> None:
+        answer = json.loads(localinfer("generate", smollm2, "-p", "Hello", "-n", "5", "--json", "-q").stdout)
+        assert len(answer["tokens"]) == answer["timings"]["generated_tokens"] == 5
+        assert answer["finish_reason"] == "length"
+
+    def test_pipe(self, localinfer: Run, gemma3: Path) -> None:
+        done = localinfer("generate", "gemma3-270m", "-p", "Continue:", "-n", "8", "-q", stdin="some text\n")
+        assert done.returncode == 0
+        assert done.stdout
+        assert "t/s" not in done.stderr
+
+    def test_full_context(self, localinfer: Run, smollm2: Path) -> None:
+        arguments = ["generate", "smollm2", "-p", "One two three", "-c", "32", "--ignore-eos", "-n", "40"]
+        done = localinfer(*arguments, "--json")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["finish_reason"]) == (5, "context")
+        assert done.stderr.splitlines()[-1].startswith("error: ")
+        assert "--ctx-size" in done.stderr
+        ring = localinfer(*arguments, "--json", "--ctx-policy", "ring")
+        assert (ring.returncode, len(json.loads(ring.stdout)["tokens"])) == (0, 40)
+
+    def test_prompt_that_does_not_fit(self, localinfer: Run, smollm2: Path) -> None:
+        done = localinfer("generate", "smollm2", "-p", "word " * 100, "-c", "64")
+        assert (done.returncode, done.stdout) == (5, "")
+        [line] = done.stderr.splitlines()
+        assert "64" in line
+
+    def test_broken_file(self, localinfer: Run, tmp_path: Path) -> None:
+        path = tmp_path / "broken.gguf"
+        path.write_bytes(b"GGUF")
+        for command in (["generate", "-p", "x"], ["chat"], ["inspect"], ["tokenize", "-p", "x"], ["bench"]):
+            done = localinfer(command[0], path, *command[1:], stdin="x" if command == ["chat"] else None)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.startswith(f"error: {path}: ")
+            assert done.stderr.count("\n") == 1
+
+    def test_interrupt_while_the_prompt_is_read(self, environment: dict[str, str], smollm2: Path) -> None:
+        process = subprocess.Popen(
+            [*LOCALINFER, "generate", "smollm2"], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin
+        process.stdin.write(b"word " * 7000)
+        process.stdin.close()
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - begin < 1.0  # 0.25 on a machine that does nothing else
+
+
+class TestChat:
+    def test_conversation(self, environment: dict[str, str], smollm2: Path) -> None:
+        t = Terminal([*LOCALINFER, "chat", "--temp", "0"], environment)
+        t.expect("smollm2: context 8,192 tokens", seconds=120)
+        t.expect("> ")
+        t.type(QUESTION + "\n")
+        t.expect("Paris")
+        t.expect("| stop, seed")
+        t.expect("> ")
+        t.type("Write a very long story about the sea.\n")
+        t.expect("sea", seconds=60)
+        t.press("C")
+        t.expect("interrupted", seconds=5)
+        t.expect("> ")
+        t.type("Stop.\n")
+        t.expect("reused)")
+        t.press("D")
+        assert t.code() == 0
+        t.close()
+
+    def test_piped(self, localinfer: Run, smollm2: Path) -> None:
+        done = localinfer("chat", "--temp", "0", stdin=QUESTION)
+        assert done.returncode == 0
+        assert "Paris" in done.stdout
+
+    def test_base_model(self, localinfer: Run, gemma3: Path) -> None:
+        done = localinfer("chat", "gemma3-270m", stdin="Hello")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "localinfer generate" in done.stderr
+
+
+class TestTables:
+    def test_bench(self, localinfer: Run, smollm2: Path) -> None:
+        arguments = ["bench", "smollm2", "-p", "8", "-n", "2", "-t", "1,2", "-d", "0,16", "-r", "2"]
+        table = localinfer(*arguments).stdout.splitlines()
+        assert [line.split("|")[6].strip() for line in table[2:]] == ["pp8", "tg2", "pp8 @ d16", "tg2 @ d16"] * 2
+        results = json.loads(localinfer(*arguments, "-o", "json").stdout)
+        assert [each["n_threads"] for each in results] == [1] * 4 + [2] * 4
+        assert all(len(each["samples_ts"]) == 2 and each["avg_ts"] > 0 for each in results)
+
+    def test_list(self, localinfer: Run, smollm2: Path) -> None:
+        lines = localinfer("list").stdout.splitlines()
+        assert lines[0].startswith("* smollm2")
+        assert "here" in lines[0]
