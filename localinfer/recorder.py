@@ -319,6 +319,6 @@ def by_layout() -> tuple[Constants, Constants]:
 
 
 def attention_scratch_bytes(group: int, head_dim: int) -> int:
-    """What a thread needs for a tile of queries: two packed copies, a block's weights, positions, and its state."""
+    """What a thread needs for a tile of queries: two packed copies, a block's weights, positions, two states."""
     rows = max(group, target().sums // 2) // group * group
-    return 8 * rows * head_dim + 256 * rows + 64 * rows + rows * (64 + 4 * head_dim)
+    return 8 * rows * head_dim + 256 * rows + 64 * rows + 2 * rows * (64 + 4 * head_dim)

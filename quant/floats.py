@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, int32, int64, types, uint16, uint32
+from numba import float32, int32, int64, types, uint16
 
 from quant.cpu import target
-from quant.rows import deliver, share
+from quant.rows import share
 from quant.simd import (
     I64,
-    Vector,
     bitcast,
     constant,
-    convert,
     emit_fma,
     emit_load,
-    emit_splat,
+    emit_sum,
+    emit_widen_half,
     f16x16,
     f32x16,
     fma,
@@ -27,7 +26,6 @@ from quant.simd import (
     inline,
     intrinsic,
     load,
-    splat,
     store,
     total,
     u16x16,
@@ -39,20 +37,23 @@ Body = Callable[..., None]
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
-@inline
-def sixteen_f32(address: int) -> Any:
-    return load(f32x16, address)
+F32 = f32x16.llvm
 
 
-@inline
-def sixteen_f16(address: int) -> Any:
-    return convert(f32x16, load(f16x16, address))
+def sixteen_f32(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Sixteen weights."""
+    return emit_load(b, F32, address)
 
 
-@inline
-def sixteen_bf16(address: int) -> Any:
-    """A bfloat16 is the upper half of a float32."""
-    return bitcast(f32x16, convert(u32x16, load(u16x16, address)) << splat(u32x16, uint32(16)))
+def sixteen_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Sixteen weights, widened."""
+    return emit_widen_half(b, emit_load(b, f16x16.llvm, address), F32)
+
+
+def sixteen_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Sixteen weights; a bfloat16 is the upper half of a float32."""
+    wide = b.zext(emit_load(b, u16x16.llvm, address), u32x16.llvm)
+    return b.bitcast(b.shl(wide, constant(u32x16.llvm, 16)), F32)
 
 
 SIXTEEN = {"f32": sixteen_f32, "f16": sixteen_f16, "bf16": sixteen_bf16}
@@ -90,105 +91,94 @@ def get_rows(room: str) -> Body:
     return body
 
 
-def dot_row(room: str) -> Any:
-    """The word dot(row, x, n): four sums of sixteen lanes, then what is left one by one."""
-    sixteen, one, size = SIXTEEN[room], ONE[room], BYTES[room]
+def dot_tile(room: str, rows: int, tokens: int) -> Any:
+    """The word dots(row, row_bytes, x, x_stride, n, out): out[rows][tokens] of products of rows with tokens.
 
-    @inline
-    def dot(row: int, x: int, n: int) -> Any:
-        a = b = c = d = splat(f32x16, float32(0.0))
-        for i in range(0, n - 63, 64):
-            a = fma(sixteen(row + size * i), load(f32x16, x + 4 * i), a)
-            b = fma(sixteen(row + size * (i + 16)), load(f32x16, x + 4 * (i + 16)), b)
-            c = fma(sixteen(row + size * (i + 32)), load(f32x16, x + 4 * (i + 32)), c)
-            d = fma(sixteen(row + size * (i + 48)), load(f32x16, x + 4 * (i + 48)), d)
-        result = total((a + b) + (c + d))
-        for i in range(n // 64 * 64, n):
-            result = fma(one(row + size * i), load(float32, x + 4 * i), result)
-        return result
+    Every product has sixteen sums, a column in sixteen each, whatever the tile, so that it comes out the same to the
+    last bit whether a token is alone or in a batch.
+    """
+    sixteen, size = SIXTEEN[room], BYTES[room]
+    pairs = [(i, j) for i in range(rows) for j in range(tokens)]
 
-    return dot
-
-
-def matvec(room: str) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token]."""
-    dot = dot_row(room)
-
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, 8, thread, threads)
-        count = load(int64, tokens)
-        for row in range(first, end):
-            for token in range(count):
-                place = y + token * y_stride + 4 * row
-                result = dot(w + row * row_bytes, x + token * 4 * n_in, n_in)
-                if add:
-                    result += load(float32, place)
-                store(place, result)
-
-    return body
-
-
-def float_tile(rows: int, tokens: int) -> Any:
-    """The word tile(panel, x, x_stride, n, out): out[T][rows] = panel[n][rows] . x[T][n]."""
-    f32 = Vector(types.float32, rows).llvm
+    def step(b: ir.IRBuilder, weights: list[ir.Value], values: list[ir.Value], acc: list[ir.Value]) -> list[ir.Value]:
+        return [emit_fma(b, weights[i], values[j], s) for (i, j), s in zip(pairs, acc, strict=True)]
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        panel, x, stride, n, out = args
-        before, loop, done = b.block, b.append_basic_block("column"), b.append_basic_block("done")
-        places = [b.add(x, b.mul(stride, I64(t))) for t in range(tokens)]
-        b.branch(loop)
-        b.position_at_end(loop)
-        index = b.phi(I64)
-        acc = [b.phi(f32) for _ in range(tokens)]
-        weights = emit_load(b, f32, b.add(panel, b.mul(index, I64(4 * rows))))
-        offset, after = b.mul(index, I64(4)), []
-        for place, sums in zip(places, acc, strict=True):
-            value = emit_splat(b, f32, emit_load(b, ir.FloatType(), b.add(place, offset)))
-            after.append(emit_fma(b, weights, value, sums))
-        following = b.add(index, I64(1))
-        index.add_incoming(I64(0), before)
-        index.add_incoming(following, b.block)
-        for sums, value in zip(acc, after, strict=True):
-            sums.add_incoming(constant(f32, 0.0), before)
-            sums.add_incoming(value, b.block)
-        b.cbranch(b.icmp_signed("<", following, n), loop, done)
-        b.position_at_end(done)
-        for t, value in enumerate(after):
-            b.store(value, b.inttoptr(b.add(out, I64(4 * rows * t)), f32.as_pointer()), align=4)
+        row, row_bytes, x, x_stride, n, out = args
+        rows_at = [b.add(row, b.mul(row_bytes, I64(i))) for i in range(rows)]
+        tokens_at = [b.add(x, b.mul(x_stride, I64(j))) for j in range(tokens)]
+
+        def sixteen_columns(column: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+            at, x_at = b.mul(column, I64(16 * size)), b.mul(column, I64(64))
+            weights = [sixteen(b, b.add(place, at)) for place in rows_at]
+            values = [emit_load(b, F32, b.add(place, x_at)) for place in tokens_at]
+            return step(b, weights, values, acc)
+
+        zeros = [constant(F32, 0.0)] * len(pairs)
+        for at, value in enumerate(emit_sum(b, b.lshr(n, I64(4)), zeros, sixteen_columns)):
+            b.store(value, b.inttoptr(b.add(out, I64(64 * at)), F32.as_pointer()), align=4)
         return out
 
     @intrinsic
-    def tile(typingctx: Any, panel: Any, x: Any, x_stride: Any, n: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 5, emit)
+    def dots(typingctx: Any, row: Any, row_bytes: Any, x: Any, x_stride: Any, n: Any, out: Any) -> Any:
+        return word(types.void, [types.int64] * 6, emit)
 
-    return tile
+    return dots
+
+
+def finish_word(room: str) -> Any:
+    """The word finish(sums, row, x, n): a product from its sixteen sums, and the columns that are left over."""
+    one, size = ONE[room], BYTES[room]
+
+    @inline
+    def finish(sums: int, row: int, x: int, n: int) -> Any:
+        result = total(load(f32x16, sums))
+        for i in range(n // 16 * 16, n):
+            result = fma(one(row + size * i), load(float32, x + 4 * i), result)
+        return result
+
+    return finish
+
+
+def products(room: str, tile_rows: int, tile_tokens: int) -> Body:
+    """The kernel y[token][row] (+)= w[row] . x[token], a tile of rows and tokens at a time, the rest one by one."""
+    tile, single, finish = dot_tile(room, tile_rows, tile_tokens), dot_tile(room, 1, 1), finish_word(room)
+
+    @inline
+    def deliver(place: int, value: float, add: int) -> None:
+        store(place, value + load(float32, place) if add else value)
+
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
+        first, end = share(n_out, 8, thread, threads)
+        count, x_stride, out = load(int64, tokens), 4 * n_in, scratch + thread * scratch_bytes
+        whole_tokens = count // tile_tokens * tile_tokens
+        for row in range(first, end, tile_rows):
+            if load(int64, stop):
+                return
+            at = w + row * row_bytes
+            whole = whole_tokens if row + tile_rows <= end else 0
+            for token in range(0, whole, tile_tokens):
+                tile(at, row_bytes, x + token * x_stride, x_stride, n_in, out)
+                for i in range(tile_rows):
+                    for j in range(tile_tokens):
+                        sums, here = out + 64 * (tile_tokens * i + j), x + (token + j) * x_stride
+                        value = finish(sums, at + i * row_bytes, here, n_in)
+                        deliver(y + (token + j) * y_stride + 4 * (row + i), value, add)
+            for i in range(min(tile_rows, end - row)):
+                for token in range(whole, count):
+                    here = x + token * x_stride
+                    single(at + i * row_bytes, row_bytes, here, x_stride, n_in, out)
+                    value = finish(out, at + i * row_bytes, here, n_in)
+                    deliver(y + token * y_stride + 4 * (row + i), value, add)
+
+    return body
+
+
+def matvec(room: str) -> Body:
+    """The kernel for a few tokens: rows one after the other, as memory likes it."""
+    return products(room, 1, 1)
 
 
 def matmul(room: str) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token]."""
-    one, size = ONE[room], BYTES[room]
-    rows, tile_tokens = target().rows, target().tokens
-    tile, last_tile = float_tile(rows, tile_tokens), float_tile(rows, 1)
-
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, rows, thread, threads)
-        count = load(int64, tokens)
-        out = scratch + thread * scratch_bytes
-        panel = out + 4 * rows * tile_tokens
-        for row in range(first, end, rows):
-            if load(int64, stop):
-                return
-            valid = min(rows, end - row)
-            for i in range(rows):
-                source = w + (row + min(i, valid - 1)) * row_bytes
-                for column in range(n_in):
-                    store(panel + 4 * (rows * column + i), one(source + size * column))
-            whole = count // tile_tokens * tile_tokens
-            for token in range(0, whole, tile_tokens):
-                tile(panel, x + token * 4 * n_in, 4 * n_in, n_in, out)
-                deliver(out, rows, y + token * y_stride + 4 * row, y_stride, tile_tokens, valid, add)
-            for token in range(whole, count):
-                last_tile(panel, x + token * 4 * n_in, 4 * n_in, n_in, out)
-                deliver(out, rows, y + token * y_stride + 4 * row, y_stride, 1, valid, add)
-
-    return body
+    """The kernel for many tokens: as large a tile as the registers hold."""
+    return products(room, *((4, 6) if target().sums >= 24 else (2, 3)))

@@ -33,9 +33,11 @@ from quant.simd import (
     inline,
     lanes,
     load,
+    neighbour_sums,
     splat,
     store,
     total,
+    transpose16,
 )
 from quant.tile import panel_record_bytes, tile_word
 from quant.words import Words
@@ -132,86 +134,154 @@ def get_rows(room: str) -> Body:
 
 # --- a few tokens -------------------------------------------------------------------------------------------------
 
+# A row's products are exact integers up to here: what is left of it is, for every group of columns, a sum times the
+# activations' scale (`sums`), and the weights' scale and min. These are laid down for sixteen rows, one row after the
+# other as memory likes it, and then added up across the rows: in the order of the tile, so that a token's result is
+# the same to the last bit whether it was computed alone or in a batch.
+LINES = 16
 
-def dot_row(words: Words) -> Any:
-    """The word dot(row, x, n): a row of weights times a flat token, float32."""
-    dot = dot4(words.bits)
-    codes64, scales, mins, kind = words.codes64, words.scales, words.mins, words.kind
-    codes32, scale1, least1 = words.codes32, words.scale, words.least
-    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
-    sums_at, sums_bytes = (1, 32) if words.group == 32 else (2, 64)
 
-    def in_front_of(group: int, j: int) -> Any:
-        """The word that puts a superblock's scales in front of columns 64j .. 64j+63, four columns a lane."""
-        return lanes([(64 * j + 4 * lane) // group for lane in range(16)])
+def lay_down_weights(words: Words) -> Any:
+    """The word weights(row, n, scales_out, mins_out): the scales and mins of a row, in a line each."""
+    scales, mins, bytes_each = words.scales, words.mins, 1024 // words.group
+    scale1, least1 = words.scale, words.least
+    superblock_bytes, block_bytes, has_blocks = words.superblock_bytes, words.block_bytes, words.codes32 is not None
 
-    w0, w1, w2, w3 = (in_front_of(words.group, j) for j in range(4))
-    x0, x1, x2, x3 = (in_front_of(32, j) for j in range(4))
+    if has_blocks:
+
+        @inline
+        def rest(row: int, n: int, scales_out: int, mins_out: int) -> None:
+            for block in range(n // 256 * 8, n // 32):
+                store(scales_out + 4 * block, scale1(row + block * block_bytes))
+                store(mins_out + 4 * block, least1(row + block * block_bytes))
+
+    else:
+
+        @inline
+        def rest(row: int, n: int, scales_out: int, mins_out: int) -> None:
+            pass
+
+    @inline
+    def weights(row: int, n: int, scales_out: int, mins_out: int) -> None:
+        for block in range(n // 256):
+            at = row + block * superblock_bytes
+            scale, least = scales(at), mins(at)
+            store(scales_out + bytes_each * block, scale)
+            store(mins_out + bytes_each * block, least)
+        rest(row, n, scales_out, mins_out)
+
+    return weights
+
+
+def lay_down_sums(words: Words) -> Any:
+    """The word sums(row, x, n, out): a row times a flat token, a number for every group of columns, in a line."""
+    dot, codes64, codes32, group = dot4(words.bits), words.codes64, words.codes32, words.group
+    superblock_bytes, block_bytes, bytes_each = words.superblock_bytes, words.block_bytes, 1024 // words.group
+    kind, twice = words.kind, lanes([lane // 2 for lane in range(16)])
 
     @inline
     def quarter(block: int, j: int, high: int, low: int) -> Any:
         """The dot products of 64 columns, four columns a lane."""
         codes = codes64(block, j)
         sums = dot(splat(i32x16, int32(0)), codes, load(i8x64, high + 64 * j))
-        sums = dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
-        return convert(f32x16, sums)
+        return dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
 
     @inline
-    def superblock(block: int, high: int, low: int, x_scale: Any, acc: Any) -> Any:
-        w_scale = scales(block)
-        acc = fma(quarter(block, 0, high, low), w0(w_scale) * x0(x_scale), acc)
-        acc = fma(quarter(block, 1, high, low), w1(w_scale) * x1(x_scale), acc)
-        acc = fma(quarter(block, 2, high, low), w2(w_scale) * x2(x_scale), acc)
-        return fma(quarter(block, 3, high, low), w3(w_scale) * x3(x_scale), acc)
+    def sixteens(block: int, high: int, low: int) -> Any:
+        """The sums of every 16 columns of a superblock."""
+        first = neighbour_sums(quarter(block, 0, high, low), quarter(block, 1, high, low))
+        second = neighbour_sums(quarter(block, 2, high, low), quarter(block, 3, high, low))
+        return neighbour_sums(first, second)
 
-    if codes32 is None:
+    if group == 32:
+        half = lanes(range(8))
 
         @inline
-        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> Any:
-            return float32(0.0)
+        def superblock(block: int, high: int, low: int, x_scale: Any) -> Any:
+            sums = sixteens(block, high, low)
+            return convert(kind, half(neighbour_sums(sums, sums))) * x_scale
 
     else:
 
         @inline
-        def rest(row: int, x: int, n: int, x_scales: int, x_sums: int) -> Any:
-            result = float32(0.0)
+        def superblock(block: int, high: int, low: int, x_scale: Any) -> Any:
+            return convert(kind, sixteens(block, high, low)) * twice(x_scale)
+
+    if codes32 is None:
+
+        @inline
+        def rest(row: int, x: int, n: int, out: int) -> None:
+            pass
+
+    else:
+
+        @inline
+        def rest(row: int, x: int, n: int, out: int) -> None:
             for block in range(n // 256 * 8, n // 32):
-                at = row + block * block_bytes
-                codes = codes32(at)
+                codes = codes32(row + block * block_bytes)
                 sums = dot(splat(i32x8, int32(0)), codes, load(i8x32, x + 32 * block))
                 sums = dot(sums << splat(i32x8, int32(7)), codes, load(i8x32, x + n + 32 * block))
-                x_scale, x_sum = load(float32, x_scales + 4 * block), load(float32, x_sums + 4 * block)
-                result += fma(float32(total(sums)), scale1(at) * x_scale, least1(at) * x_sum)
-            return result
+                store(out + 4 * block, float32(total(sums)) * load(float32, x + 2 * n + 4 * block))
 
     @inline
-    def dot_of_row(row: int, x: int, n: int) -> Any:
-        x_scales = x + 2 * n
-        x_sums = x_scales + sums_at * (n // 8)
-        acc, offset = splat(f32x16, float32(0.0)), splat(kind, float32(0.0))
+    def sums_of_row(row: int, x: int, n: int, out: int) -> None:
         for block in range(n // 256):
-            at, x_scale = row + block * superblock_bytes, load(f32x8, x_scales + 32 * block)
-            acc = superblock(at, x + 256 * block, x + n + 256 * block, x_scale, acc)
-            offset = fma(mins(at), load(kind, x_sums + sums_bytes * block), offset)
-        return total(acc) + total(offset) + rest(row, x, n, x_scales, x_sums)
+            x_scale = load(f32x8, x + 2 * n + 32 * block)
+            at, high, low = row + block * superblock_bytes, x + 256 * block, x + n + 256 * block
+            store(out + bytes_each * block, superblock(at, high, low, x_scale))
+        rest(row, x, n, out)
 
-    return dot_of_row
+    return sums_of_row
+
+
+def add_up_word(words: Words) -> Any:
+    """The word add_up(sums, scales, mins, line, x_sums, groups, turned): the products of sixteen rows, f32x16."""
+
+    @inline
+    def add_up(sums: int, scales: int, mins: int, line: int, x_sums: int, groups: int, turned: int) -> Any:
+        acc = splat(f32x16, float32(0.0))
+        for first in range(0, groups, LINES):
+            transpose16(sums + 4 * first, line, turned)
+            transpose16(scales + 4 * first, line, turned + 1024)
+            transpose16(mins + 4 * first, line, turned + 2048)
+            for i in range(min(LINES, groups - first)):
+                at = turned + 64 * i
+                acc = fma(load(f32x16, at), load(f32x16, at + 1024), acc)
+                x_sum = splat(f32x16, load(float32, x_sums + 4 * (first + i)))
+                acc = fma(load(f32x16, at + 2048), x_sum, acc)
+        return acc
+
+    return add_up
 
 
 def matvec(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
-    dot = dot_row(words_of(room))
+    words = words_of(room)
+    weights, sums_of_row, add_up = lay_down_weights(words), lay_down_sums(words), add_up_word(words)
+    group, sums_at = words.group, 1 if words.group == 32 else 2
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, 8, thread, threads)
-        count, x_stride = load(int64, tokens), 2 * n_in + n_in // 2
-        for row in range(first, end):
+        first, end = share(n_out, LINES, thread, threads)
+        count, x_stride, groups = load(int64, tokens), 2 * n_in + n_in // 2, n_in // group
+        line = (groups + LINES - 1) // LINES * LINES * 4
+        turned = scratch + thread * scratch_bytes
+        scales = turned + 3072
+        mins = scales + LINES * line
+        sums = mins + LINES * line
+        for row in range(first, end, LINES):
+            valid = min(LINES, end - row)
+            for i in range(valid):
+                at = w + (row + i) * row_bytes
+                weights(at, n_in, scales + line * i, mins + line * i)
+                for token in range(count):
+                    sums_of_row(at, x + token * x_stride, n_in, sums + line * (LINES * token + i))
             for token in range(count):
+                x_sums = x + token * x_stride + 2 * n_in + sums_at * (n_in // 8)
+                result = add_up(sums + line * LINES * token, scales, mins, line, x_sums, groups, turned)
                 place = y + token * y_stride + 4 * row
-                result = dot(w + row * row_bytes, x + token * x_stride, n_in)
-                if add:
-                    result += load(float32, place)
-                store(place, result)
+                for i in range(valid):
+                    value = extract(result, i)
+                    store(place + 4 * i, value + load(float32, place + 4 * i) if add else value)
 
     return body
 

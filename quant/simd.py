@@ -420,6 +420,69 @@ def total(typingctx: Any, v: Any) -> Any:
     return word(v.element, [v], lambda b, args: emit_fold(b, args[0], getattr(b, add)))
 
 
+def emit_sum(
+    b: ir.IRBuilder,
+    count: ir.Value,
+    start: Sequence[ir.Value],
+    step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
+    """A loop whose accumulators stay in registers: acc = step(i, acc) for i < count; as it was for count 0."""
+    before, loop, done = b.block, b.append_basic_block("sum"), b.append_basic_block("summed")
+    b.cbranch(b.icmp_signed(">", count, I64(0)), loop, done)
+    b.position_at_end(loop)
+    index, acc = b.phi(I64), [b.phi(first.type) for first in start]
+    after = step(index, list(acc))
+    following = b.add(index, I64(1))
+    for phi, first, value in zip([index, *acc], [I64(0), *start], [following, *after], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(value, b.block)
+    last = b.block
+    b.cbranch(b.icmp_signed("<", following, count), loop, done)
+    b.position_at_end(done)
+    results = [b.phi(first.type) for first in start]
+    for result, first, value in zip(results, start, after, strict=True):
+        result.add_incoming(first, before)
+        result.add_incoming(value, last)
+    return results
+
+
+@intrinsic
+def neighbour_sums(typingctx: Any, v: Any, w: Any) -> Any:
+    """v[0] + v[1], v[2] + v[3], ..., then the same of w."""
+    every = ir.VectorType(I32, v.lanes)
+    even = ir.Constant(every, list(range(0, 2 * v.lanes, 2)))
+    odd = ir.Constant(every, list(range(1, 2 * v.lanes, 2)))
+    return word(v, [v, w], lambda b, a: b.add(b.shuffle_vector(*a, even), b.shuffle_vector(*a, odd)))
+
+
+@intrinsic
+def transpose16(typingctx: Any, source: Any, stride: Any, out: Any) -> Any:
+    """out[j][i] = source[i][j] of 16 x 16 numbers of 4 bytes, the source's rows `stride` bytes apart.
+
+    Four rounds in which vectors swap their blocks of 8, 4, 2 and 1 lanes with a partner.
+    """
+    kind = ir.VectorType(I32, 16)
+
+    def swap(b: ir.IRBuilder, low: ir.Value, high: ir.Value, size: int) -> tuple[ir.Value, ir.Value]:
+        first = [lane if lane % (2 * size) < size else 16 + lane - size for lane in range(16)]
+        second = [lane + size if lane % (2 * size) < size else 16 + lane for lane in range(16)]
+        return (
+            b.shuffle_vector(low, high, ir.Constant(kind, first)),
+            b.shuffle_vector(low, high, ir.Constant(kind, second)),
+        )
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        rows = [emit_load(b, kind, b.add(args[0], b.mul(args[1], I64(i)))) for i in range(16)]
+        for size in (8, 4, 2, 1):
+            for i in (i for i in range(16) if i % (2 * size) < size):
+                rows[i], rows[i + size] = swap(b, rows[i], rows[i + size], size)
+        for j, row in enumerate(rows):
+            b.store(row, b.inttoptr(b.add(args[2], I64(64 * j)), kind.as_pointer()), align=4)
+        return args[2]
+
+    return word(types.void, [types.int64] * 3, emit)
+
+
 @intrinsic
 def largest(typingctx: Any, v: Any) -> Any:
     """The largest lane of a float vector."""

@@ -95,6 +95,19 @@ def test_threads_do_not_change_a_bit(name: str, function: str) -> None:
         assert same_bits(kernels.product(name, function, x, rows, threads=threads), alone)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("n_out", "blocks", "tokens"), [(1, 1, 1), (17, 9, 7), (65, 2, 13), (35, 18, 26)])
+def test_a_token_alone_and_in_a_batch_are_the_same_to_the_last_bit(
+    name: str, n_out: int, blocks: int, tokens: int
+) -> None:
+    n = blocks * columns(name)
+    rows = kernels.random_rows(name, n_out, n)
+    x = np.random.default_rng(9).standard_normal((tokens, n)).astype(np.float32)
+    batch = kernels.product(name, "matmul", x, rows)
+    alone = [kernels.product(name, "matvec", x[token : token + 1], rows) for token in range(tokens)]
+    assert same_bits(np.concatenate(alone), batch)
+
+
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_are_added_to_what_is_there(name: str, function: str) -> None:

@@ -24,10 +24,12 @@ from quant.simd import (
     emit_fma,
     emit_load,
     emit_splat,
+    emit_sum,
     exp,
     extract,
     f16x16,
     f32x16,
+    fma,
     i32x16,
     inline,
     intrinsic,
@@ -57,27 +59,6 @@ def tile_rows(group: int, many: bool) -> int:
 def emit_halves(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """Sixteen halves of the cache, widened."""
     return emit_convert(b, emit_load(b, f16x16.llvm, address), types.float16, types.float32, F32)
-
-
-def emit_sum(
-    b: ir.IRBuilder,
-    count: ir.Value,
-    start: Sequence[ir.Value],
-    step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
-) -> list[ir.Value]:
-    """A loop whose accumulators stay in registers: acc = step(i, acc) for i < count."""
-    before, loop, done = b.block, b.append_basic_block("sum"), b.append_basic_block("summed")
-    b.branch(loop)
-    b.position_at_end(loop)
-    index, acc = b.phi(I64), [b.phi(F32) for _ in start]
-    after = step(index, list(acc))
-    following = b.add(index, I64(1))
-    for phi, first, value in zip([index, *acc], [I64(0), *start], [following, *after], strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(value, b.block)
-    b.cbranch(b.icmp_signed("<", following, count), loop, done)
-    b.position_at_end(done)
-    return after
 
 
 def score_word(rows: int, panels: int) -> Any:
@@ -153,8 +134,8 @@ def state_bytes(rows: int, head_dim: int) -> int:
 
 def scratch_bytes(group: int, head_dim: int) -> int:
     """The bytes that a thread needs: two packed tiles of queries, a block's weights, positions and the state."""
-    rows = max(tile_rows(group, many=True), group)
-    return 2 * 4 * rows * head_dim + 4 * rows * BLOCK + 64 * rows + state_bytes(rows, head_dim)
+    rows = tile_rows(group, many=True)
+    return 2 * 4 * rows * head_dim + 4 * rows * BLOCK + 64 * rows + 2 * state_bytes(rows, head_dim)
 
 
 @inline
@@ -241,6 +222,27 @@ def attend_word(rows: int, head_dim: int) -> Any:
     return attend
 
 
+def merge_word(head_dim: int) -> Any:
+    """The word merge(whole, whole_sums, part, part_sums): a row's state joined with that of later cells.
+
+    Cells are joined chunk by chunk in their order, so that it makes no difference which threads computed them.
+    """
+
+    @inline
+    def merge(whole: int, whole_sums: int, part: int, part_sums: int) -> None:
+        old, new = load(float32, whole), load(float32, part)
+        top = max(old, new)
+        base = top if top > MINUS_INFINITY else float32(0.0)
+        keep, add = extract(exp(splat(f32x16, old - base)), 0), extract(exp(splat(f32x16, new - base)), 0)
+        store(whole, top)
+        store(whole + 4, load(float32, whole + 4) * keep + load(float32, part + 4) * add)
+        for i in range(0, head_dim, 16):
+            kept = load(f32x16, whole_sums + 4 * i) * splat(f32x16, keep)
+            store(whole_sums + 4 * i, fma(load(f32x16, part_sums + 4 * i), splat(f32x16, add), kept))
+
+    return merge
+
+
 @inline
 def pack_row(q: int, head_dim: int, scale: float, packed: int, rows: int, row: int) -> None:
     """Scale a query and write it into its column of a packed tile."""
@@ -269,8 +271,8 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
     every row, with the queries at `q_sink`.
     """
     rows = tile_rows(group, many=True)
-    attend, prepare = attend_word(rows, head_dim), prepare_word(rows, head_dim)
-    queries, weights = 4 * rows * head_dim, 4 * rows * BLOCK
+    attend, prepare, merge = attend_word(rows, head_dim), prepare_word(rows, head_dim), merge_word(head_dim)
+    queries, weights, size = 4 * rows * head_dim, 4 * rows * BLOCK, state_bytes(rows, head_dim)
 
     def body(
         tokens,
@@ -302,7 +304,9 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
         tiles = (count + per_tile - 1) // per_tile
         packed = scratch + thread * scratch_bytes
         packed_sink, p = packed + queries, packed + 2 * queries
-        row_positions, state = p + weights, p + weights + 64 * rows
+        row_positions = p + weights
+        state = row_positions + 64 * rows
+        part = state + size
         end, sinks = load(int64, blocks), load(int64, sink_blocks)
         for item in range(thread, tiles * kv_heads, threads):
             if load(int64, stop):
@@ -317,9 +321,17 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
                     pack_row(q_sink + place, head_dim, scale, packed_sink, rows, row)
             k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
             prepare(state)
-            if sinks:
-                attend(packed_sink, k, v, cell_positions, row_positions, EVERYTHING, 0, sinks, p, state)
-            attend(packed, k, v, cell_positions, row_positions, window, sinks, end, p, state)
+            for chunk_first in range(0, end, chunk):
+                chunk_end = min(chunk_first + chunk, end)
+                prepare(part)
+                if chunk_first < sinks:
+                    last = min(sinks, chunk_end)
+                    attend(packed_sink, k, v, cell_positions, row_positions, EVERYTHING, chunk_first, last, p, part)
+                start = max(chunk_first, sinks)
+                attend(packed, k, v, cell_positions, row_positions, window, start, chunk_end, p, part)
+                for row in range(rows):
+                    sums = 64 * rows + 4 * head_dim * row
+                    merge(state + 64 * row, state + sums, part + 64 * row, part + sums)
             for row in range(min(rows, (count - first) * group)):
                 token, which = first + row // group, head * group + row % group
                 factor = splat(f32x16, float32(1.0) / load(float32, state + 64 * row + 4))
@@ -410,8 +422,8 @@ def token(group: int, head_dim: int) -> Body:
 
 
 def combine(group: int, head_dim: int) -> Body:
-    """The kernel that joins the partial states of a few tokens, always in the order of the cells."""
-    size = state_bytes(group, head_dim)
+    """The kernel that joins the partial states of a few tokens; the first one is where the whole is gathered."""
+    size, merge = state_bytes(group, head_dim), merge_word(head_dim)
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
         chunks = (load(int64, blocks) + chunk - 1) // chunk
@@ -420,27 +432,16 @@ def combine(group: int, head_dim: int) -> Body:
         for item in range(items * thread // threads, items * (thread + 1) // threads):
             one, which = item // heads, item % heads
             head, row = which // group, which % group
-            first = partial + size * ((one * kv_heads + head) * chunks)
-            top = MINUS_INFINITY
-            for part in range(chunks):
-                top = max(top, load(float32, first + size * part + 64 * row))
-            place = y + 4 * head_dim * item
-            for i in range(0, head_dim, 16):
-                store(place + 4 * i, splat(f32x16, float32(0.0)))
-            denominator = float32(0.0)
-            for part in range(chunks):
-                state = first + size * part
-                share = extract(exp(splat(f32x16, load(float32, state + 64 * row) - top)), 0)
-                denominator += share * load(float32, state + 64 * row + 4)
-                sums = state + 64 * group + 4 * head_dim * row
-                for i in range(0, head_dim, 16):
-                    so_far = load(f32x16, place + 4 * i)
-                    store(place + 4 * i, so_far + load(f32x16, sums + 4 * i) * splat(f32x16, share))
-            factor = splat(f32x16, float32(1.0) / denominator)
+            whole = partial + size * ((one * kv_heads + head) * chunks) + 64 * row
+            to_sums = 64 * group + 4 * head_dim * row - 64 * row
+            for i in range(1, chunks):
+                part = whole + size * i
+                merge(whole, whole + to_sums, part, part + to_sums)
+            factor, sums = splat(f32x16, float32(1.0) / load(float32, whole + 4)), whole + to_sums
             for i in range(0, head_dim, 32):
-                v0, v1 = load(f32x16, place + 4 * i) * factor, load(f32x16, place + 4 * i + 64) * factor
-                store(place + 4 * i, v0)
-                store(place + 4 * i + 64, v1)
+                v0, v1 = load(f32x16, sums + 4 * i) * factor, load(f32x16, sums + 4 * i + 64) * factor
+                store(y + 4 * (head_dim * item + i), v0)
+                store(y + 4 * (head_dim * item + i) + 64, v1)
                 if q_out:
                     quantize_group(v0, v1, token_address(q_out, n, one, 0), (which * head_dim + i) // 32, n, 0, 0)
 
