@@ -59,13 +59,22 @@ class Ring:
 
     def place(self, first: int, count: int) -> None:
         """Give the positions first .. first + count - 1 their cells."""
-        position = np.arange(first, first + count, dtype=np.int32)
-        turned = self.sink_cells + (position - self.sinks) % self.turning
-        cell = np.where(position < self.sinks, position, turned).astype(np.int32)
-        self.cells.view(np.int32)[:count] = cell
-        self.positions.view(np.int32)[cell] = position
-        used = self.blocks.view(np.int64)
-        used[0] = max(int(used[0]), int(cell.max()) // BLOCK + 1, self.sink_cells // BLOCK)
+        cells, positions, blocks = self.cells.view(np.int32), self.positions.view(np.int32), self.blocks.view(np.int64)
+        token = 0
+        while token < count:
+            cell, neighbours = self.cell(first + token)
+            n = min(neighbours, count - token)
+            cells[token : token + n] = np.arange(cell, cell + n)
+            positions[cell : cell + n] = np.arange(first + token, first + token + n)
+            blocks[0] = max(blocks[0], (cell + n - 1) // BLOCK + 1, self.sink_cells // BLOCK)
+            token += n
+
+    def cell(self, position: int) -> tuple[int, int]:
+        """The cell of a position, and how many positions from it on have neighbouring cells."""
+        if position < self.sinks:
+            return position, self.sinks - position
+        turned = (position - self.sinks) % self.turning
+        return self.sink_cells + turned, self.turning - turned
 
     def still_holds(self, n: int, n_past: int) -> bool:
         """Whether all that position n may look at is there, after n_past positions."""
@@ -89,7 +98,27 @@ class LayerCache:
         return cls(ring, plan.region(nbytes), plan.region(nbytes))
 
 
-def rope_table(positions: NDArray[np.int64], frequencies: NDArray[np.float64]) -> NDArray[np.float32]:
-    """A row a token: the cosines, then the sines, of position times frequency, computed in double precision."""
-    angles = positions[:, None] * frequencies[None, :]
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+class Angles:
+    """Cosines and sines of position times frequency: a row a position, float32 [cos of all pairs, sin of all pairs].
+
+    They are computed in double precision, for a stretch of positions at a time, because decoding asks one by one.
+    """
+
+    STRETCH = 256
+
+    def __init__(self, frequencies: NDArray[np.float64]) -> None:
+        self.frequencies = frequencies
+        self._stretch: dict[int, NDArray[np.float32]] = {}
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The rows of some positions."""
+        angles = positions[:, None] * self.frequencies[None, :]
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    def one(self, position: int) -> NDArray[np.float32]:
+        """The row of one position."""
+        number, within = divmod(position, self.STRETCH)
+        if number not in self._stretch:
+            self._stretch = {number: self.at(np.arange(number * self.STRETCH, (number + 1) * self.STRETCH))}
+        row: NDArray[np.float32] = self._stretch[number][within]
+        return row

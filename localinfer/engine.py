@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import architectures, machine, paths
-from localinfer.cache import rope_table
 from localinfer.config import read_config
 from localinfer.errors import ContextOverflow, NotEnoughMemory, UsageError
 from localinfer.gguf import GGUF
@@ -24,6 +23,7 @@ Logits = NDArray[np.float32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
+NO_ROWS = np.zeros(0, np.int32)
 EXECUTE = jit.Kernel(
     "localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),)
 )
@@ -65,14 +65,17 @@ class Engine:
         KeyboardInterrupt leaves in the cache what was whole batches, and `n_past` says how much that is.
         """
         ids = self._checked(tokens)
-        for first in range(0, len(ids), self._plan.batch):
+        last = (len(ids) - 1) // self._plan.batch * self._plan.batch
+        for first in range(0, last, self._plan.batch):
             if progress:
                 progress("prefill", first, len(ids))
             self._feed(ids[first : first + self._plan.batch])
         if progress:
+            progress("prefill", last, len(ids))
+        logits = self._feed(ids[last:], np.array([len(ids) - 1 - last], np.int32))
+        if progress:
             progress("prefill", len(ids), len(ids))
-        count = (len(ids) - 1) % self._plan.batch + 1
-        return self._head(np.array([count - 1], np.int32)).reshape(-1)
+        return logits.reshape(-1)
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the cache."""
@@ -89,7 +92,10 @@ class Engine:
             batch = ids[first : first + self._plan.batch]
             self._feed(batch)
             for start in range(0, len(batch), self._plan.outputs):
-                yield self._head(np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32))
+                rows = np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32)
+                logits = self._pick(rows)
+                self._team.run(self._recorder.head_start, len(self._plan.ops))
+                yield logits
 
     def _checked(self, tokens: Sequence[int]) -> NDArray[np.int32]:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""
@@ -105,32 +111,28 @@ class Engine:
             )
         return ids.astype(np.int32)
 
-    def _feed(self, ids: NDArray[np.int32]) -> None:
-        """Run one batch through all layers."""
+    def _feed(self, ids: NDArray[np.int32], rows: NDArray[np.int32] | None = None) -> Logits:
+        """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
         r, count, first = self._recorder, len(ids), self.n_past
-        positions = np.arange(first, first + count)
+        logits = self._pick(NO_ROWS if rows is None else rows)
         self._plan.tokens.view(np.int64)[0] = count
         r.ids.view(np.int32)[:count] = ids
-        r.positions.view(np.int32)[:count] = positions
+        r.positions.view(np.int32)[:count] = np.arange(first, first + count)
         for ring in r.rings.values():
             ring.place(first, count)
         for table in r.tables.values():
-            size = count * table.rope.n_rot
-            table.rows.view(np.float32)[:size] = rope_table(positions, table.frequencies).ravel()
-            if table.sinks:
-                near = np.minimum(positions, self.n_ctx - 1)
-                table.sinks.view(np.float32)[:size] = rope_table(near, table.frequencies).ravel()
+            table.fill(first, count, self.n_ctx)
         self._furthest = max(self._furthest, first + count)
-        self._team.run(0, r.head_start)
+        self._team.run(0, r.head_start if rows is None else len(self._plan.ops))
         self.n_past += count
+        return logits
 
-    def _head(self, rows: NDArray[np.int32]) -> Logits:
-        """The logits of these tokens of the last batch."""
+    def _pick(self, rows: NDArray[np.int32]) -> Logits:
+        """Have the output layer compute these tokens of the batch; where their logits will be."""
         r = self._recorder
         assert r.logits_buffer is not None
         self._plan.picked.view(np.int64)[0] = len(rows)
         r.picked_rows.view(np.int32)[: len(rows)] = rows
-        self._team.run(r.head_start, len(self._plan.ops))
         logits: Logits = r.logits_buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
         return logits
 

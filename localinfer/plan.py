@@ -32,6 +32,7 @@ class Region:
 
     nbytes: int
     array: NDArray[np.uint8] | None = None
+    _views: dict[type[np.generic], NDArray[Any]] = field(default_factory=dict)
 
     def allocate(self) -> None:
         """Take zeroed memory, aligned to a cache line; the system gives pages when they are first touched."""
@@ -47,8 +48,10 @@ class Region:
 
     def view(self, dtype: type[np.generic]) -> NDArray[Any]:
         """Its contents as numbers."""
-        assert self.array is not None, "the plan is not ready"
-        return self.array.view(dtype)
+        if dtype not in self._views:
+            assert self.array is not None, "the plan is not ready"
+            self._views[dtype] = self.array.view(dtype)
+        return self._views[dtype]
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.cache import EVERYTHING, LayerCache, Ring
+from localinfer.cache import EVERYTHING, Angles, LayerCache, Ring
 from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
@@ -28,9 +28,20 @@ class RopeTable:
     """The angles of a batch: filled in before each run. `sinks` are those under which queries look at sinks."""
 
     rope: Rope
-    frequencies: NDArray[np.float64]
+    angles: Angles
     rows: Region
     sinks: Region | None
+
+    def fill(self, first: int, count: int, n_ctx: int) -> None:
+        """For positions first .. first + count - 1; sinks are looked at from no further than n_ctx."""
+        size = count * self.rope.n_rot
+        if count == 1:
+            self.rows.view(np.float32)[:size] = self.angles.one(first)
+        else:
+            self.rows.view(np.float32)[:size] = self.angles.at(np.arange(first, first + count)).ravel()
+        if self.sinks:
+            near = np.minimum(np.arange(first, first + count), n_ctx - 1)
+            self.sinks.view(np.float32)[:size] = self.angles.at(near).ravel()
 
 
 @dataclass(frozen=True)
@@ -300,7 +311,7 @@ class Recorder:
         if rope not in self.tables:
             nbytes = 4 * rope.n_rot * self.plan.batch
             sinks = self.plan.region(nbytes) if self.context.turning else None
-            self.tables[rope] = RopeTable(rope, self._frequencies(rope), self.plan.region(nbytes), sinks)
+            self.tables[rope] = RopeTable(rope, Angles(self._frequencies(rope)), self.plan.region(nbytes), sinks)
         return self.tables[rope]
 
     def _frequencies(self, rope: Rope) -> NDArray[np.float64]:

@@ -28,8 +28,7 @@ class Team:
         self._sync = self._sync[-self._sync.ctypes.data % 64 // 8 :]
         self._call = np.zeros(HEADER_WORDS + 4, np.int64)
         self._execute: Callable[[int, int, int], None] = RUN(execute)
-        self._go = [threading.Semaphore(0) for _ in range(threads)]
-        self._done = threading.Semaphore(0)
+        self._go, self._done = ([taken_lock() for _ in range(threads)] for _ in range(2))
         self._closed = False
         self._members = [
             threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
@@ -48,15 +47,15 @@ class Team:
         self._call[HEADER_WORDS:] = self._program.ctypes.data, first, end, self._sync.ctypes.data
         for go in self._go:
             go.release()
-        waiting = self.threads
+        waiting = list(self._done)
         try:
             while waiting:
-                self._done.acquire()
-                waiting -= 1
+                waiting[-1].acquire()
+                waiting.pop()
         except BaseException:
             self._halt()
-            for _ in range(waiting):
-                self._done.acquire()
+            for done in waiting:
+                done.acquire()
             raise
 
     def close(self) -> None:
@@ -79,7 +78,14 @@ class Team:
             if self._closed:
                 return
             self._execute(record, number, self.threads)
-            self._done.release()
+            self._done[number].release()
+
+
+def taken_lock() -> threading.Lock:
+    """A lock that its owner waits for and another thread gives back: the quickest way to wake a thread."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 STOP_WORD = 16  # of the words that threads meet at: see localinfer.ops.execute
