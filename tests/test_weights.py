@@ -1,0 +1,28 @@
+"""Every tensor of a file is an array away, and is what the gguf package makes of it."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from tiny import tiny_gemma3, tiny_llama
+
+from localinfer.errors import Unsupported
+from localinfer.gguf import open_gguf
+from localinfer.weights import dequantize
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"])
+def test_tensors_are_arrays(kind: str, tmp_path: Path) -> None:
+    f = open_gguf(tiny_gemma3(tmp_path / "m.gguf", type=kind, n_layer=1))
+    for tensor in f.tensors.values():
+        plain = {"F32": np.float32, "F16": np.float16}.get(tensor.type_name, np.uint8)
+        rows = tensor.data.view(plain).reshape(*tensor.shape[:-1], -1)
+        expected = gguf.dequantize(rows, gguf.GGMLQuantizationType(tensor.type)).reshape(tensor.shape)
+        np.testing.assert_array_equal(dequantize(tensor).view(np.uint32), expected.view(np.uint32))
+
+
+def test_a_type_without_kernels_is_named(tmp_path: Path) -> None:
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"blk.0.attn_q.weight": "Q4_0"}))
+    with pytest.raises(Unsupported, match=r"blk\.0\.attn_q\.weight: type Q4_0 is not supported"):
+        dequantize(f.tensors["blk.0.attn_q.weight"])
