@@ -188,6 +188,21 @@ def test_a_conversation_goes_on_from_the_cache(llama: Model) -> None:
     assert ids_of(llama.chat(talk)) == reused
 
 
+def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: Path) -> None:
+    """Two turns with a real model: the second one goes on from the cache, or is computed from nothing."""
+    seen = set()
+    for threads in (1, 2, 3):
+        with localinfer.load(smollm2, threads=threads, ctx_size=512, seed=11, n_predict=24, temp=1.0) as model:
+            answer = text_of(model.chat(TALK))
+            talk = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Why?"}]
+            reused = tuple(ids_of(model.chat(talk)))
+            assert model.stats.reused_tokens > 30
+            forget(model)
+            assert tuple(ids_of(model.chat(talk))) == reused
+            seen.add((answer, reused))
+    assert len(seen) == 1
+
+
 # --- the context ---
 
 
