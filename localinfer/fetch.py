@@ -156,11 +156,12 @@ def last_words(log: IO[bytes]) -> str:
 
 
 def bytes_under(directory: Path) -> int:
-    """The size of the files below a directory in which another process works."""
+    """The size of the files below a directory in which another process makes and removes them."""
     total = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):  # gone between the listing and the question
-            total += path.stat().st_size if path.is_file() else 0
+    for folder, _, names in os.walk(directory):  # passes over folders that vanish
+        for name in names:
+            with suppress(OSError):
+                total += Path(folder, name).stat().st_size
     return total
 
 
