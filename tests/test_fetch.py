@@ -221,8 +221,10 @@ def test_two_at_once() -> None:
 
 def test_counting_bytes_where_another_process_works(tmp_path: Path) -> None:
     busy = "import sys, os\nwhile True:\n os.makedirs(sys.argv[1] + '/a/b'); os.removedirs(sys.argv[1] + '/a/b')"
-    (tmp_path / "stays").write_bytes(bytes(10))
-    with subprocess.Popen([sys.executable, "-c", busy, str(tmp_path)]) as process:
-        sizes = {fetch.bytes_under(tmp_path) for _ in range(2000)}
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "stays").write_bytes(bytes(10))
+    with subprocess.Popen([sys.executable, "-c", busy, str(place)]) as process:
+        sizes = {fetch.bytes_under(place) for _ in range(2000)}
         process.kill()
     assert sizes == {10}
