@@ -22,9 +22,7 @@ def _silent(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
 class Llama:
     """A model and one context.  `flash_attn`: auto is the library's own default, and decides for itself."""
 
-    def __init__(
-        self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto"
-    ) -> None:
+    def __init__(self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto") -> None:
         C.llama_log_set(_silent, ctypes.c_void_p(0))
         C.llama_backend_init()
         self.model = C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())

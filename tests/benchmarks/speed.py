@@ -80,9 +80,7 @@ class Result(NamedTuple):
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
 
-def take_turns(
-    test: Test, ours: Evaluator, theirs: Evaluator, tokens: Sequence[int], repetitions: int
-) -> Result:
+def take_turns(test: Test, ours: Evaluator, theirs: Evaluator, tokens: Sequence[int], repetitions: int) -> Result:
     """A B A B ..., of which the first A and B do not count."""
     pairs = [(test.rate(ours, tokens), test.rate(theirs, tokens)) for _ in range(repetitions + 1)]
     return Result([a for a, _ in pairs[1:]], [b for _, b in pairs[1:]])
@@ -111,9 +109,7 @@ def row(path: Path, test: Test, threads: int, result: Result) -> str:
     """One line of the table."""
     ours, theirs, ratio = (statistics.median(each) for each in (*result, result.ratios))
     spread = f"{min(result.ratios):.2f} to {max(result.ratios):.2f}"
-    return (
-        f"| {path.name} | {test.name} | {threads} | {ours:.1f} | {theirs:.1f} | **{ratio:.2f}** | {spread} |"
-    )
+    return f"| {path.name} | {test.name} | {threads} | {ours:.1f} | {theirs:.1f} | **{ratio:.2f}** | {spread} |"
 
 
 def numbers(text: str) -> list[int]:
@@ -125,12 +121,8 @@ def main() -> None:
     """Parse the command line, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument(
-        "-p", type=int, default=512, help="tokens of a prompt; 0: no such test (default: 512)"
-    )
-    parser.add_argument(
-        "-n", type=int, default=128, help="tokens to generate; 0: no such test (default: 128)"
-    )
+    parser.add_argument("-p", type=int, default=512, help="tokens of a prompt; 0: no such test (default: 512)")
+    parser.add_argument("-n", type=int, default=128, help="tokens to generate; 0: no such test (default: 128)")
     parser.add_argument("-t", "--threads", type=numbers, default=[1, 2], help="default: 1,2")
     parser.add_argument("-d", "--depth", type=numbers, default=[0], help="tokens before (default: 0)")
     parser.add_argument("-r", "--repetitions", type=int, default=5, help="of each engine (default: 5)")
