@@ -234,14 +234,7 @@ def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], in
 SCRATCH_BYTES = -(1 << 62)
 
 
-def matmul_scratch_bytes(n_in: int, few_tokens: int = FEW) -> int:
-    """What a thread needs for rows of n_in weights of any format: the most of `quant.rows`' two ways.
-
-    Few tokens: three turned blocks, and lines of 16 rows for scales, mins and each token's sums.
-    Many: a tile of results and an unpacked panel.
-    """
+def matmul_scratch_bytes(n_in: int) -> int:
+    """What a thread needs for rows of n_in weights of any format: the tiles of all places, and an unpacked panel."""
     shape = target()
-    line = 4 * (-(-n_in // 256) * 16)
-    few = 3 * 1024 + 16 * line * (2 + few_tokens)
-    many = 4 * shape.rows * shape.tokens + n_in // 32 * (32 * shape.rows + 16 * shape.rows)
-    return max(few, many)
+    return 16 * 4 * shape.rows * shape.tokens + n_in // 32 * (32 * shape.rows + 16 * shape.rows) + 64 * shape.sums

@@ -15,31 +15,31 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from numba import float32, int32, int64
+from numba import float32, int32, int64, types
 
 from quant.cpu import target
 from quant.simd import (
+    Vector,
     bitcast,
     convert,
     dot4,
     extract,
     f32x8,
-    f32x16,
     fma,
     i8x32,
     i8x64,
     i32x8,
     i32x16,
     inline,
+    insert,
     lanes,
     load,
     neighbour_sums,
     splat,
     store,
     total,
-    transpose16,
 )
-from quant.tile import panel_record_bytes, tile_word
+from quant.tile import panel_record_bytes, tile_word, total_of_places
 from quant.words import Words
 
 Body = Callable[..., None]
@@ -134,154 +134,136 @@ def get_rows(room: str) -> Body:
 
 # --- a few tokens -------------------------------------------------------------------------------------------------
 
-# A row's products are exact integers up to here: what is left of it is, for every group of columns, a sum times the
-# activations' scale (`sums`), and the weights' scale and min. These are laid down for sixteen rows, one row after the
-# other as memory likes it, and then added up across the rows: in the order of the tile, so that a token's result is
-# the same to the last bit whether it was computed alone or in a batch.
-LINES = 16
 
-
-def lay_down_weights(words: Words) -> Any:
-    """The word weights(row, n, scales_out, mins_out): the scales and mins of a row, in a line each."""
-    scales, mins, bytes_each = words.scales, words.mins, 1024 // words.group
-    scale1, least1 = words.scale, words.least
-    superblock_bytes, block_bytes, has_blocks = words.superblock_bytes, words.block_bytes, words.codes32 is not None
-
-    if has_blocks:
-
-        @inline
-        def rest(row: int, n: int, scales_out: int, mins_out: int) -> None:
-            for block in range(n // 256 * 8, n // 32):
-                store(scales_out + 4 * block, scale1(row + block * block_bytes))
-                store(mins_out + 4 * block, least1(row + block * block_bytes))
-
-    else:
-
-        @inline
-        def rest(row: int, n: int, scales_out: int, mins_out: int) -> None:
-            pass
-
-    @inline
-    def weights(row: int, n: int, scales_out: int, mins_out: int) -> None:
-        for block in range(n // 256):
-            at = row + block * superblock_bytes
-            scale, least = scales(at), mins(at)
-            store(scales_out + bytes_each * block, scale)
-            store(mins_out + bytes_each * block, least)
-        rest(row, n, scales_out, mins_out)
-
-    return weights
-
-
-def lay_down_sums(words: Words) -> Any:
-    """The word sums(row, x, n, out): a row times a flat token, a number for every group of columns, in a line."""
-    dot, codes64, codes32, group = dot4(words.bits), words.codes64, words.codes32, words.group
-    superblock_bytes, block_bytes, bytes_each = words.superblock_bytes, words.block_bytes, 1024 // words.group
-    kind, twice = words.kind, lanes([lane // 2 for lane in range(16)])
+def group_sums(words: Words) -> Any:
+    """The word sums(superblock, high, low): the exact dot product of every group of columns, as floats in its lane."""
+    dot, codes64, group, kind = dot4(words.bits), words.codes64, words.group, words.kind
+    lower = lanes(range(8))
 
     @inline
     def quarter(block: int, j: int, high: int, low: int) -> Any:
-        """The dot products of 64 columns, four columns a lane."""
+        """64 columns, four columns a lane."""
         codes = codes64(block, j)
         sums = dot(splat(i32x16, int32(0)), codes, load(i8x64, high + 64 * j))
         return dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
 
     @inline
-    def sixteens(block: int, high: int, low: int) -> Any:
-        """The sums of every 16 columns of a superblock."""
+    def of_sixteen(block: int, high: int, low: int) -> Any:
         first = neighbour_sums(quarter(block, 0, high, low), quarter(block, 1, high, low))
         second = neighbour_sums(quarter(block, 2, high, low), quarter(block, 3, high, low))
         return neighbour_sums(first, second)
 
-    if group == 32:
-        half = lanes(range(8))
-
-        @inline
-        def superblock(block: int, high: int, low: int, x_scale: Any) -> Any:
-            sums = sixteens(block, high, low)
-            return convert(kind, half(neighbour_sums(sums, sums))) * x_scale
-
-    else:
-
-        @inline
-        def superblock(block: int, high: int, low: int, x_scale: Any) -> Any:
-            return convert(kind, sixteens(block, high, low)) * twice(x_scale)
-
-    if codes32 is None:
-
-        @inline
-        def rest(row: int, x: int, n: int, out: int) -> None:
-            pass
-
-    else:
-
-        @inline
-        def rest(row: int, x: int, n: int, out: int) -> None:
-            for block in range(n // 256 * 8, n // 32):
-                codes = codes32(row + block * block_bytes)
-                sums = dot(splat(i32x8, int32(0)), codes, load(i8x32, x + 32 * block))
-                sums = dot(sums << splat(i32x8, int32(7)), codes, load(i8x32, x + n + 32 * block))
-                store(out + 4 * block, float32(total(sums)) * load(float32, x + 2 * n + 4 * block))
+    @inline
+    def sixteens(block: int, high: int, low: int) -> Any:
+        return convert(kind, of_sixteen(block, high, low))
 
     @inline
-    def sums_of_row(row: int, x: int, n: int, out: int) -> None:
-        for block in range(n // 256):
-            x_scale = load(f32x8, x + 2 * n + 32 * block)
-            at, high, low = row + block * superblock_bytes, x + 256 * block, x + n + 256 * block
-            store(out + bytes_each * block, superblock(at, high, low, x_scale))
-        rest(row, x, n, out)
+    def thirty_twos(block: int, high: int, low: int) -> Any:
+        sums = of_sixteen(block, high, low)
+        return convert(kind, lower(neighbour_sums(sums, sums)))
 
-    return sums_of_row
+    return sixteens if group == 16 else thirty_twos
 
 
-def add_up_word(words: Words) -> Any:
-    """The word add_up(sums, scales, mins, line, x_sums, groups, turned): the products of sixteen rows, f32x16."""
+def rest_of_row(words: Words) -> Any:
+    """The word rest(row, x, n, x_scales, x_sums, acc): the blocks behind the last superblock, each into its lane."""
+    dot, codes64, codes32 = dot4(words.bits), words.codes64, words.codes32
+    scale1, least1, superblock_bytes, block_bytes = words.scale, words.least, words.superblock_bytes, words.block_bytes
 
     @inline
-    def add_up(sums: int, scales: int, mins: int, line: int, x_sums: int, groups: int, turned: int) -> Any:
-        acc = splat(f32x16, float32(0.0))
-        for first in range(0, groups, LINES):
-            transpose16(sums + 4 * first, line, turned)
-            transpose16(scales + 4 * first, line, turned + 1024)
-            transpose16(mins + 4 * first, line, turned + 2048)
-            for i in range(min(LINES, groups - first)):
-                at = turned + 64 * i
-                acc = fma(load(f32x16, at), load(f32x16, at + 1024), acc)
-                x_sum = splat(f32x16, load(float32, x_sums + 4 * (first + i)))
-                acc = fma(load(f32x16, at + 2048), x_sum, acc)
+    def two_lanes(lane: int, a: float, b: float) -> Any:
+        return insert(insert(splat(f32x8, float32(0.0)), lane, a), lane + 1, b)
+
+    @inline
+    def pair(j: int, first: int, high: int, low: int, x_scales: int, x_sums: int, acc: Any) -> Any:
+        """Blocks 2j and 2j + 1, in lanes of the same numbers."""
+        codes = codes64(first, j)
+        sums = dot(splat(i32x16, int32(0)), codes, load(i8x64, high + 64 * j))
+        sums = dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
+        sums = neighbour_sums(sums, sums)
+        sums = neighbour_sums(sums, sums)
+        sums = neighbour_sums(sums, sums)
+        at, scales_at, sums_at = first + 2 * j * block_bytes, x_scales + 8 * j, x_sums + 8 * j
+        scaled_a = float32(extract(sums, 0)) * load(float32, scales_at)
+        scaled_b = float32(extract(sums, 1)) * load(float32, scales_at + 4)
+        scale = two_lanes(2 * j, scale1(at), scale1(at + block_bytes))
+        least = two_lanes(2 * j, least1(at), least1(at + block_bytes))
+        acc = fma(two_lanes(2 * j, scaled_a, scaled_b), scale, acc)
+        return fma(least, two_lanes(2 * j, load(float32, sums_at), load(float32, sums_at + 4)), acc)
+
+    @inline
+    def single(lane: int, at: int, high: int, low: int, x_scale: int, x_sum: int, acc: Any) -> Any:
+        codes = codes32(at)
+        sums = dot(splat(i32x8, int32(0)), codes, load(i8x32, high))
+        sums = dot(sums << splat(i32x8, int32(7)), codes, load(i8x32, low))
+        value = fma(float32(total(sums)) * load(float32, x_scale), scale1(at), extract(acc, lane))
+        return insert(acc, lane, fma(least1(at), load(float32, x_sum), value))
+
+    @inline
+    def rest(row: int, x: int, n: int, x_scales: int, x_sums: int, acc: Any) -> Any:
+        whole = n // 256
+        blocks, first = n // 32 - 8 * whole, row + whole * superblock_bytes
+        high, low, scales_at, sums_at = x + 256 * whole, x + n + 256 * whole, x_scales + 32 * whole, x_sums + 32 * whole
+        if blocks >= 2:
+            acc = pair(0, first, high, low, scales_at, sums_at, acc)
+        if blocks >= 4:
+            acc = pair(1, first, high, low, scales_at, sums_at, acc)
+        if blocks >= 6:
+            acc = pair(2, first, high, low, scales_at, sums_at, acc)
+        if blocks & 1:
+            lane = blocks - 1
+            at, up, down = first + lane * block_bytes, high + 32 * lane, low + 32 * lane
+            acc = single(lane, at, up, down, scales_at + 4 * lane, sums_at + 4 * lane, acc)
         return acc
 
-    return add_up
+    @inline
+    def no_rest(row: int, x: int, n: int, x_scales: int, x_sums: int, acc: Any) -> Any:
+        return acc
+
+    return no_rest if codes32 is None else rest
+
+
+def dot_row(words: Words) -> Any:
+    """The word dot(row, x, n): a row of weights times a flat token, float32.
+
+    Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
+    are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
+    """
+    sums, scales, mins, kind, rest = group_sums(words), words.scales, words.mins, words.kind, rest_of_row(words)
+    superblock_bytes, groups = words.superblock_bytes, 256 // words.group
+    sums_at = 1 if words.group == 32 else 2
+    for_group = lanes([lane * 8 // groups for lane in range(groups)])
+
+    @inline
+    def dot(row: int, x: int, n: int) -> Any:
+        x_scales = x + 2 * n
+        x_sums = x_scales + sums_at * (n // 8)
+        acc = splat(kind, float32(0.0))
+        for block in range(n // 256):
+            at = row + block * superblock_bytes
+            scaled = sums(at, x + 256 * block, x + n + 256 * block) * for_group(load(f32x8, x_scales + 32 * block))
+            scale, least = scales(at), mins(at)
+            acc = fma(scaled, scale, acc)
+            acc = fma(least, load(kind, x_sums + 4 * groups * block), acc)
+        return total(rest(row, x, n, x_scales, x_sums, acc))
+
+    return dot
 
 
 def matvec(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
-    words = words_of(room)
-    weights, sums_of_row, add_up = lay_down_weights(words), lay_down_sums(words), add_up_word(words)
-    group, sums_at = words.group, 1 if words.group == 32 else 2
+    dot = dot_row(words_of(room))
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, LINES, thread, threads)
-        count, x_stride, groups = load(int64, tokens), 2 * n_in + n_in // 2, n_in // group
-        line = (groups + LINES - 1) // LINES * LINES * 4
-        turned = scratch + thread * scratch_bytes
-        scales = turned + 3072
-        mins = scales + LINES * line
-        sums = mins + LINES * line
-        for row in range(first, end, LINES):
-            valid = min(LINES, end - row)
-            for i in range(valid):
-                at = w + (row + i) * row_bytes
-                weights(at, n_in, scales + line * i, mins + line * i)
-                for token in range(count):
-                    sums_of_row(at, x + token * x_stride, n_in, sums + line * (LINES * token + i))
+        first, end = share(n_out, 8, thread, threads)
+        count, x_stride = load(int64, tokens), 2 * n_in + n_in // 2
+        for row in range(first, end):
             for token in range(count):
-                x_sums = x + token * x_stride + 2 * n_in + sums_at * (n_in // 8)
-                result = add_up(sums + line * LINES * token, scales, mins, line, x_sums, groups, turned)
                 place = y + token * y_stride + 4 * row
-                for i in range(valid):
-                    value = extract(result, i)
-                    store(place + 4 * i, value + load(float32, place + 4 * i) if add else value)
+                result = dot(w + row * row_bytes, x + token * x_stride, n_in)
+                if add:
+                    result += load(float32, place)
+                store(place, result)
 
     return body
 
@@ -336,30 +318,50 @@ def unpack_row(words: Words, rows: int) -> Any:
     return unpack
 
 
-@inline
-def deliver(tile: int, rows: int, y: int, y_stride: int, count: int, valid_rows: int, add: int) -> None:
-    """Copy a computed tile [T][rows] to its place in y, as far as it has tokens and rows."""
-    for token in range(count):
-        for i in range(valid_rows):
-            place, value = y + token * y_stride + 4 * i, load(float32, tile + 4 * (rows * token + i))
-            if add:
-                value += load(float32, place)
-            store(place, value)
+def whole_tile(words: Words) -> Any:
+    """The word tile(panel, x, records, out): the sums of every place of a group in a superblock, tile after tile."""
+    rows, tokens = target().rows, target().tokens
+    add = tile_word(rows, tokens, words.group, words.bits)
+    size, zero = 4 * rows * tokens * (256 // words.group), Vector(types.float32, rows)
+
+    @inline
+    def tile(panel: int, x: int, records: int, out: int) -> None:
+        for place in range(out, out + size, 4 * rows):
+            store(place, splat(zero, float32(0.0)))
+        add(panel, x, records, out)
+
+    return tile
+
+
+def deliver_word(words: Words) -> Any:
+    """The word deliver(out, y, y_stride, count, valid_rows, add): add up the sums of a tile, and put the results where
+    they belong, as far as there are tokens and rows."""
+    rows, places = target().rows, 256 // words.group
+    total_at = total_of_places(rows, places, 4 * rows * target().tokens)
+
+    @inline
+    def deliver(out: int, y: int, y_stride: int, count: int, valid_rows: int, add: int) -> None:
+        for token in range(count):
+            values = total_at(out + 4 * rows * token)
+            for i in range(valid_rows):
+                place, value = y + token * y_stride + 4 * i, extract(values, i)
+                store(place, value + load(float32, place) if add else value)
+
+    return deliver
 
 
 def matmul(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for tiled tokens."""
     words = words_of(room)
-    rows, tile_tokens = target().rows, target().tokens
-    unpack = unpack_row(words, rows)
-    tile = tile_word(rows, tile_tokens, words.group, words.bits)
+    rows, tile_tokens, places = target().rows, target().tokens, 256 // words.group
+    unpack, tile, deliver = unpack_row(words, rows), whole_tile(words), deliver_word(words)
     record = panel_record_bytes(rows, words.group)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
         first, end = share(n_out, rows, thread, threads)
         count, groups = load(int64, tokens), n_in // 32
         out = scratch + thread * scratch_bytes
-        panel = out + 4 * rows * tile_tokens
+        panel = out + 4 * rows * tile_tokens * places
         for row in range(first, end, rows):
             if load(int64, stop):
                 return
@@ -372,6 +374,6 @@ def matmul(room: str) -> Body:
             for token in range(0, count, tile_tokens):
                 tile(panel, x + token * (2 * n_in + n_in // 2), groups, out)
                 here = y + token * y_stride + 4 * row
-                deliver(out, rows, here, y_stride, min(tile_tokens, count - token), valid, add)
+                deliver(out, here, y_stride, min(tile_tokens, count - token), valid, add)
 
     return body

@@ -221,6 +221,13 @@ def extract(typingctx: Any, v: Any, lane: Any) -> Any:
     return word(v.element, [v, types.int64], lambda b, args: b.extract_element(args[0], args[1]))
 
 
+@intrinsic
+def insert(typingctx: Any, v: Any, lane: Any, value: Any) -> Any:
+    """v with another value in one lane."""
+    arguments = [v, types.int64, v.element]
+    return word(v, arguments, lambda b, args: b.insert_element(args[0], args[2], args[1]))
+
+
 # --- arithmetic ---------------------------------------------------------------------------------------------------
 
 
@@ -453,34 +460,6 @@ def neighbour_sums(typingctx: Any, v: Any, w: Any) -> Any:
     even = ir.Constant(every, list(range(0, 2 * v.lanes, 2)))
     odd = ir.Constant(every, list(range(1, 2 * v.lanes, 2)))
     return word(v, [v, w], lambda b, a: b.add(b.shuffle_vector(*a, even), b.shuffle_vector(*a, odd)))
-
-
-@intrinsic
-def transpose16(typingctx: Any, source: Any, stride: Any, out: Any) -> Any:
-    """out[j][i] = source[i][j] of 16 x 16 numbers of 4 bytes, the source's rows `stride` bytes apart.
-
-    Four rounds in which vectors swap their blocks of 8, 4, 2 and 1 lanes with a partner.
-    """
-    kind = ir.VectorType(I32, 16)
-
-    def swap(b: ir.IRBuilder, low: ir.Value, high: ir.Value, size: int) -> tuple[ir.Value, ir.Value]:
-        first = [lane if lane % (2 * size) < size else 16 + lane - size for lane in range(16)]
-        second = [lane + size if lane % (2 * size) < size else 16 + lane for lane in range(16)]
-        return (
-            b.shuffle_vector(low, high, ir.Constant(kind, first)),
-            b.shuffle_vector(low, high, ir.Constant(kind, second)),
-        )
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        rows = [emit_load(b, kind, b.add(args[0], b.mul(args[1], I64(i)))) for i in range(16)]
-        for size in (8, 4, 2, 1):
-            for i in (i for i in range(16) if i % (2 * size) < size):
-                rows[i], rows[i + size] = swap(b, rows[i], rows[i + size], size)
-        for j, row in enumerate(rows):
-            b.store(row, b.inttoptr(b.add(args[2], I64(64 * j)), kind.as_pointer()), align=4)
-        return args[2]
-
-    return word(types.void, [types.int64] * 3, emit)
 
 
 @intrinsic

@@ -6,6 +6,10 @@ instruction eats them: the weights' is written by `quant.rows`, the activations'
     panel record:       codes[8][R][4]  scale[32/group][R]  min[32/group][R]
     activation record:  high[8][T][4]  low[8][T][4]  scale[T]  sums32[T]  sums16[2][T]
 
+A row has a sum for each place of a group in a superblock of 256 columns, so the tile keeps as many tiles of sums in
+memory. `quant.rows` does the same for single tokens, with a lane for each place; and the sums of all places are added
+up in one order here and there.
+
 A micro-kernel has more accumulators than one would write out, so its LLVM IR is emitted by loops.
 """
 
@@ -16,7 +20,19 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.simd import I32, I64, Vector, constant, emit_dot4, emit_fma, emit_load, emit_splat, intrinsic, word
+from quant.simd import (
+    I32,
+    I64,
+    Vector,
+    constant,
+    emit_dot4,
+    emit_fma,
+    emit_load,
+    emit_splat,
+    emit_sum,
+    intrinsic,
+    word,
+)
 
 
 def panel_record_bytes(rows: int, group: int) -> int:
@@ -70,8 +86,8 @@ class Tile:
                     sums[t] = emit_dot4(b, sums[t], codes, activation, self.bits)
         return sums
 
-    def record(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-        """Add one record of 32 columns to the accumulators."""
+    def record(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, places: ir.Value) -> None:
+        """Add one record of 32 columns to the sums of its places, which lie one tile after the other."""
         parts, rows, tokens = 32 // self.group, self.rows, self.tokens
         for part in range(parts):
             sums = self.integer_sums(b, panel, x, part)
@@ -79,46 +95,54 @@ class Tile:
             least = emit_load(b, self.floats, b.add(panel, I64(32 * rows + 4 * rows * (parts + part))))
             x_sums = 68 * tokens if parts == 1 else 72 * tokens + 4 * tokens * part
             for t in range(tokens):
+                at = b.add(places, I64(4 * rows * (tokens * part + t)))
                 scaled = b.fmul(b.sitofp(sums[t], self.floats), self.everywhere(b, x, 64 * tokens + 4 * t))
-                acc[t] = emit_fma(b, scaled, scale, acc[t])
-                acc[t] = emit_fma(b, least, self.everywhere(b, x, x_sums + 4 * t), acc[t])
-        return acc
+                acc = emit_fma(b, scaled, scale, emit_load(b, self.floats, at))
+                acc = emit_fma(b, least, self.everywhere(b, x, x_sums + 4 * t), acc)
+                b.store(acc, b.inttoptr(at, self.floats.as_pointer()), align=4)
 
     def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        """The loop over the records."""
-        panel, x, groups, out = args
-        before, loop, done = b.block, b.append_basic_block("record"), b.append_basic_block("done")
-        b.branch(loop)
-        b.position_at_end(loop)
-        index, panel_at, x_at = (b.phi(I64) for _ in range(3))
-        acc = [b.phi(self.floats) for _ in range(self.tokens)]
-        after = self.record(b, panel_at, x_at, list(acc))
-        following = b.add(index, I64(1))
-        steps = [
-            (index, I64(0), following),
-            (panel_at, panel, b.add(panel_at, I64(panel_record_bytes(self.rows, self.group)))),
-            (x_at, x, b.add(x_at, I64(80 * self.tokens))),
-            *((phi, constant(self.floats, 0.0), value) for phi, value in zip(acc, after, strict=True)),
-        ]
-        for phi, start, then in steps:
-            phi.add_incoming(start, before)
-            phi.add_incoming(then, b.block)
-        b.cbranch(b.icmp_signed("<", following, groups), loop, done)
-        b.position_at_end(done)
-        for t, value in enumerate(after):
-            b.store(value, b.inttoptr(b.add(out, I64(4 * self.rows * t)), self.floats.as_pointer()), align=4)
+        """The loop over the records; place i holds record i, i + 8, i + 16, ..."""
+        panel, x, records, out = args
+        place_bytes = 4 * self.rows * self.tokens * (32 // self.group)
+
+        def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            panel_at = b.add(panel, b.mul(i, I64(panel_record_bytes(self.rows, self.group))))
+            place = b.add(out, b.mul(b.and_(i, I64(7)), I64(place_bytes)))
+            self.record(b, panel_at, b.add(x, b.mul(i, I64(80 * self.tokens))), place)
+            return []
+
+        emit_sum(b, records, [], step)
         return out
 
 
 def tile_word(rows: int, tokens: int, group: int, bits: int) -> Any:
-    """The word tile(panel, x, groups, out): out[T][R] = the sum over groups of 32 columns, in single precision.
+    """The word tile(panel, x, records, out): out[place][T][R] += the sums over the records of each place.
 
-    Within a group the sum is exact, in integers; scales are applied once for every `group` columns.
+    Within a group the sum is exact, in integers; scales are applied once, in single precision.
     """
     shape = Tile(rows, tokens, group, bits)
 
     @intrinsic
-    def tile(typingctx: Any, panel: Any, x: Any, groups: Any, out: Any) -> Any:
+    def tile(typingctx: Any, panel: Any, x: Any, records: Any, out: Any) -> Any:
         return word(types.void, [types.int64] * 4, shape.emit)
 
     return tile
+
+
+def total_of_places(rows: int, places: int, stride: int) -> Any:
+    """The word that adds the sums of all places, `stride` bytes apart, in the order in which `total` adds lanes."""
+    kind = Vector(types.float32, rows)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        sums = [emit_load(b, kind.llvm, b.add(args[0], I64(stride * place))) for place in range(places)]
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = [b.fadd(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]
+        return sums[0]
+
+    @intrinsic
+    def total_at(typingctx: Any, address: Any) -> Any:
+        return word(kind, [types.int64], emit)
+
+    return total_at

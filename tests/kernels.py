@@ -93,7 +93,7 @@ def product(
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
-    scratch_bytes = matmul_scratch_bytes(n_in, count)
+    scratch_bytes = matmul_scratch_bytes(n_in)
     values = (
         np.array([count]), x if fmt.takes_floats else quantized(x, tile), rows, rows.shape[1], n_in, n_out,
         y, 4 * n_out, int(add_to is not None), np.zeros(scratch_bytes * threads, np.uint8), scratch_bytes,
