@@ -336,16 +336,19 @@ def whole_tile(words: Words) -> Any:
 def deliver_word(words: Words) -> Any:
     """The word deliver(out, y, y_stride, count, valid_rows, add): add up the sums of a tile, and put the results where
     they belong, as far as there are tokens and rows."""
-    rows, places = target().rows, 256 // words.group
+    rows, places, kind = target().rows, 256 // words.group, Vector(types.float32, target().rows)
     total_at = total_of_places(rows, places, 4 * rows * target().tokens)
 
     @inline
     def deliver(out: int, y: int, y_stride: int, count: int, valid_rows: int, add: int) -> None:
         for token in range(count):
-            values = total_at(out + 4 * rows * token)
-            for i in range(valid_rows):
-                place, value = y + token * y_stride + 4 * i, extract(values, i)
-                store(place, value + load(float32, place) if add else value)
+            values, place = total_at(out + 4 * rows * token), y + token * y_stride
+            if valid_rows == rows:
+                store(place, values + load(kind, place) if add else values)
+            else:
+                for i in range(valid_rows):
+                    value, at = extract(values, i), place + 4 * i
+                    store(at, value + load(float32, at) if add else value)
 
     return deliver
 
