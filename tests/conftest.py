@@ -15,6 +15,8 @@ from localinfer.errors import LocalInferError
 CHECKOUT = str(Path(__file__).parents[1])
 TALKER = [sys.executable, str(Path(__file__).with_name("talker.py"))]  # localinfer, but for the model
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the oracle's matrices are small: threads would only spin
+
 SHARED_CACHE = paths.cache_root()  # models and kernels are fetched and compiled once, not once a test
 
 
