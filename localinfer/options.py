@@ -95,7 +95,8 @@ class Flag:
     def span(self) -> str:
         low = "above 0" if 0 < self.low < 1 else f"from {self.low:.0f}"
         excluded = "" if math.isnan(self.never) else f" except {self.never:.0f}"
-        return f" {low} to {self.high:.0f}{excluded}"
+        high = self.high if isinstance(self.high, int) else f"{self.high:.0f}"  # 2**64 - 1 fits no float
+        return f" {low} to {high}{excluded}"
 
 
 def option(default: T, *names: str, section: Section, about: str, low: float = -math.inf,

@@ -42,6 +42,11 @@ def test_a_bad_value_is_a_usage_error_that_names_the_option(name: str, value: ob
     assert len(str(flag.value)) < 140
 
 
+def test_the_limit_that_an_error_names_is_a_good_value() -> None:
+    with pytest.raises(UsageError, match=f"from -1 to {2**64 - 1}, not {2**64}$"):
+        options.from_keywords({"seed": 2**64})
+
+
 @pytest.mark.parametrize(("name", "value"), GOOD)
 def test_a_good_value_stays_what_it_is(name: str, value: object) -> None:
     assert options.from_flags({name: value}) == {name: value}
