@@ -16,6 +16,7 @@ LARGEST = {
     "head_count": 1 << 12,
 }
 CONTEXT_LARGEST = 1 << 30
+LARGEST_GROUP = 64  # query heads a key head: attention's kernels are compiled for all of them at once
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,21 @@ def read_config(f: GGUF) -> Config:
     embedding_length = r.count("embedding_length", most=LARGEST["embedding_length"])
     head_count = r.count("attention.head_count", most=LARGEST["head_count"])
     head_count_kv = r.count("attention.head_count_kv", head_count, most=LARGEST["head_count"])
+    feed_forward_length = r.count("feed_forward_length", most=LARGEST["feed_forward_length"])
     if head_count % head_count_kv:
         raise f.error(f"{r.architecture}.attention.head_count_kv", f"is {head_count_kv}; it must divide {head_count}")
-    if embedding_length % 32:
-        raise f.error(f"{r.architecture}.embedding_length", f"is {embedding_length}; it must be a multiple of 32")
+    if head_count // head_count_kv > LARGEST_GROUP:
+        raise r.refuse("attention.head_count_kv", f"more than {LARGEST_GROUP} heads for each of {head_count_kv}")
+    for key, n in {"embedding_length": embedding_length, "feed_forward_length": feed_forward_length}.items():
+        if n % 32:
+            raise f.error(f"{r.architecture}.{key}", f"is {n}; it must be a multiple of 32")
     head_dim = read_head_dim(r, embedding_length, head_count)
     return Config(
         architecture=r.architecture,
         block_count=r.count("block_count", most=LARGEST["block_count"]),
         context_length=r.count("context_length"),
         embedding_length=embedding_length,
-        feed_forward_length=r.count("feed_forward_length", most=LARGEST["feed_forward_length"]),
+        feed_forward_length=feed_forward_length,
         head_count=head_count,
         head_count_kv=head_count_kv,
         head_dim=head_dim,
@@ -117,8 +122,7 @@ def read_config(f: GGUF) -> Config:
 
 def read_head_dim(r: Reader, embedding_length: int, head_count: int) -> int:
     """The length of a head: given, or an even share of the embedding."""
-    name = f"{r.architecture}.attention.key_length"
-    if "attention.key_length" not in r.f.metadata and name not in r.f.metadata and embedding_length % head_count:
+    if f"{r.architecture}.attention.key_length" not in r.f.metadata and embedding_length % head_count:
         what = f"is {head_count}; it must divide the embedding length {embedding_length}"
         raise r.f.error(f"{r.architecture}.attention.head_count", what)
     head_dim = r.count("attention.key_length", embedding_length // head_count, most=SIXTEEN_BIT)

@@ -4,9 +4,11 @@ Python delivers signals to its main thread alone, and only between byte codes: t
 team, and the main thread waits on a lock, which a signal interrupts. A stop flag then ends the run at the next op.
 """
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
+from operator import call
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,11 @@ class Team:
         self._sync = self._sync[-self._sync.ctypes.data % 64 // 8 :]
         self._call = np.zeros(HEADER_WORDS + 4, np.int64)
         self._execute: Callable[[int, int, int], None] = RUN(execute)
-        self._go, self._done = ([taken_lock() for _ in range(threads)] for _ in range(2))
+        self._go, done = ([taken_lock() for _ in range(threads)] for _ in range(2))
+        self._tell_done = [lock.release for lock in done]
+        self._begin, self._wait = [lock.release for lock in self._go], [lock.acquire for lock in done]
+        self._begun: list[None] = []  # an entry for every thread that was sent off, and that was waited for
+        self._ended: list[bool] = []
         self._closed = False
         self._members = [
             threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
@@ -42,34 +48,37 @@ class Team:
 
         A KeyboardInterrupt (or any exception of a signal handler) passes through when all threads have stopped.
         """
+        self._settle()
+        self._begun, self._ended = [], []
         self._sync[:] = 0
         self._stop[0] = 0
         self._call[HEADER_WORDS:] = self._program.ctypes.data, first, end, self._sync.ctypes.data
-        for go in self._go:
-            go.release()
-        waiting = list(self._done)
+        # Python handles signals between its own byte codes, not within `extend`: all threads begin or none does, and
+        # a lock that was acquired has been counted.
         try:
-            while waiting:
-                waiting[-1].acquire()
-                waiting.pop()
+            self._begun.extend(map(call, self._begin))
+            self._ended.extend(map(call, self._wait))
         except BaseException:
-            self._halt()
-            for done in waiting:
-                done.acquire()
+            self._settle()
             raise
 
     def close(self) -> None:
         """End the threads."""
         if not self._closed:
+            self._settle()
             self._closed = True
-            for go in self._go:
-                go.release()
+            for begin in self._begin:
+                begin()
             for member in self._members:
                 member.join()
 
-    def _halt(self) -> None:
-        self._stop[0] = 1
-        self._sync[STOP_WORD] = 1
+    def _settle(self) -> None:
+        """Stop the threads and wait until none runs, through any further Ctrl-C."""
+        while len(self._ended) < len(self._begun):
+            with contextlib.suppress(KeyboardInterrupt):
+                self._stop[0] = 1
+                self._sync[STOP_WORD] = 1
+                self._ended.extend(map(call, self._wait[len(self._ended) :]))
 
     def _member(self, number: int) -> None:
         record = self._call.ctypes.data
@@ -78,7 +87,7 @@ class Team:
             if self._closed:
                 return
             self._execute(record, number, self.threads)
-            self._done[number].release()
+            self._tell_done[number]()
 
 
 def taken_lock() -> threading.Lock:

@@ -41,11 +41,6 @@ from quant.simd import (
 LARGEST = 16_319  # 127 * 128 + 63: what two signed bytes of this form can hold
 
 
-def flat_bytes(n: int) -> int:
-    """The bytes of one token of n values, laid out flat."""
-    return 2 * n + 4 * (n // 32) * 2 + 4 * (n // 16)
-
-
 @inline
 def high_part(q: Any) -> Any:
     """The multiple of 128 nearest to q, over 128."""

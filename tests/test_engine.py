@@ -6,6 +6,7 @@ left is the noise of float32, which is not its last bit: a value between two ste
 either side.
 """
 
+import contextlib
 import json
 import signal
 import time
@@ -298,6 +299,16 @@ def test_all_zero_weights_give_a_uniform_answer(tmp_path: Path) -> None:
         assert not e.evaluate(tokens(5)).any()
 
 
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [({"type": "F32", "n_ff": 500}, "feed_forward_length"), ({"n_head": 128, "n_head_kv": 1}, "head_count_kv")],
+)
+def test_shapes_that_no_kernel_is_made_for(shape: dict[str, Any], named: str, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", **shape, **{"llama.attention.key_length": 64})
+    with pytest.raises(LocalInferError, match=named):
+        Engine(open_gguf(path), Options())
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_q.weight": None})
     with pytest.raises(LocalInferError, match=r"blk\.1\.attn_q\.weight"):
@@ -322,3 +333,21 @@ def test_ctrl_c_is_heard_at_once_and_nothing_is_lost(smollm2: Path) -> None:
         interrupted = e.evaluate(ids[kept : kept + 100]).copy()
         e.rewind(0)
         np.testing.assert_array_equal(e.evaluate(ids[: kept + 100]), interrupted)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
+def test_ctrl_c_at_any_moment_leaves_the_threads_in_order(tmp_path: Path) -> None:
+    with engine(tiny_llama(tmp_path / "m.gguf")) as e:
+        expected, moments = e.evaluate(tokens(3)).copy(), np.random.default_rng(0)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for _ in range(2000):
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-5, 6e-4))
+                    while True:
+                        e.rewind(0)
+                        e.evaluate(tokens(3))
+                e.rewind(0)
+                np.testing.assert_array_equal(e.evaluate(tokens(3)), expected)
+        finally:
+            signal.signal(signal.SIGALRM, before)

@@ -126,16 +126,9 @@ def widest(rows: int, limit: int) -> int:
     return next((n for n in (4, 2) if n * rows <= target().sums and limit % n == 0), 1)
 
 
-# A thread's scratch: the state of a tile, one after the other.
 def state_bytes(rows: int, head_dim: int) -> int:
     """The bytes of a tile's largest score, its denominator (64 bytes a row) and its sums."""
     return rows * (64 + 4 * head_dim)
-
-
-def scratch_bytes(group: int, head_dim: int) -> int:
-    """The bytes that a thread needs: two packed tiles of queries, a block's weights, positions and the state."""
-    rows = tile_rows(group, many=True)
-    return 2 * 4 * rows * head_dim + 4 * rows * BLOCK + 64 * rows + 2 * state_bytes(rows, head_dim)
 
 
 @inline
