@@ -3,6 +3,7 @@
 Only regular files: a pipe or a device could block, or never end. The caller checks what is in the bytes.
 """
 
+import errno
 import mmap
 import os
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.errors import LocalInferError, ModelNotFound, NotEnoughMemory
 from localinfer.text import printable
 
 KINDS = {
@@ -73,7 +74,9 @@ class MappedFile:
         try:
             return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: the file became shorter just now
-            raise self.error("", f"cannot be mapped into memory: {error}") from None
+            full = getattr(error, "errno", None) == errno.ENOMEM
+            what = f"cannot be mapped into memory: {getattr(error, 'strerror', None) or error}"
+            raise self.error("", what, NotEnoughMemory if full else LocalInferError) from None
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

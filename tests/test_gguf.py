@@ -1,5 +1,7 @@
 """The reader of model files: what it must read, what it must refuse, and what that may cost."""
 
+import errno
+import mmap
 import os
 import socket
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 from attacks import Accepted, Rejected
 from tiny import Field, tiny_gemma3, tiny_llama
 
-from localinfer.errors import LocalInferError, ModelNotFound, Unsupported
+from localinfer.errors import LocalInferError, ModelNotFound, NotEnoughMemory, Unsupported
 from localinfer.gguf import GGUF, StringArray, open_gguf
 from localinfer.text import printable
 
@@ -413,3 +415,14 @@ def test_real_models_open_fast(model: str, seconds: float, request: pytest.Fixtu
     assert min(times) <= seconds
     assert f.trailing == 0
     assert len(f.get("tokenizer.ggml.tokens", StringArray)) == f.tensors["token_embd.weight"].shape[0]
+
+
+def test_no_room_for_the_mapping_is_a_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    path = tmp_path / "some.gguf"
+    path.write_bytes(b"GGUF")
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(NotEnoughMemory, match=r"some\.gguf: cannot be mapped into memory: Cannot allocate memory$"):
+        open_gguf(path)

@@ -266,3 +266,15 @@ class TestPreTokenizers:
         assert BYTE_OF["Ġ"] == b" "
         assert BYTE_OF["Ċ"] == b"\n"
         assert BYTE_OF["é"] == b"\xe9"
+
+
+@pytest.mark.parametrize("trouble", [MemoryError, OSError, ImportError])
+def test_trouble_of_the_machine_is_not_blamed_on_the_merges(
+    load: Loader, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception]
+) -> None:
+    def fails(*_: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr("localinfer.tokenizer.byte_level._engine", fails)
+    with pytest.raises(trouble):
+        load("bpe")

@@ -46,6 +46,8 @@ class ByteLevelBPE:
         pairs = [pair for pair in _pairs(f) if not forbidden & {*pair, "".join(pair)}] if forbidden else _pairs(f)
         try:
             self._engine = _engine(pre, self._mergeable(ids, texts), pairs)
+        except (ImportError, MemoryError, OSError):
+            raise  # not the file's fault
         except Exception as error:  # of no narrower class: a merge makes what is not in the vocabulary
             what = printable(str(error).rpartition(": ")[2])
             raise f.error("tokenizer.ggml.merges", what) from None
