@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.ops.layout import BLOCK
 from localinfer.plan import Plan, Region
 
-BLOCK = 64  # cells that attention takes at a time
-EVERYTHING = 1 << 30  # a window that nothing falls out of
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
 
 

@@ -12,6 +12,7 @@ from localinfer import architectures, machine, paths
 from localinfer.config import read_config
 from localinfer.errors import ContextOverflow, NotEnoughMemory, UsageError
 from localinfer.gguf import GGUF
+from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
 from localinfer.plan import FEW, Plan
 from localinfer.recorder import Context, Recorder
@@ -23,6 +24,7 @@ Logits = NDArray[np.float32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
+LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count with
 NO_ROWS = np.zeros(0, np.int32)
 EXECUTE = jit.Kernel(
     "localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),)
@@ -109,6 +111,8 @@ class Engine:
                 f"context is full: {self.n_past} + {len(ids)} tokens do not fit in {self.n_ctx}; "
                 "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest"
             )
+        if self.n_past + len(ids) > LAST_POSITION:
+            raise ContextOverflow(f"context is full: positions end at {LAST_POSITION}")
         return ids.astype(np.int32)
 
     def _feed(self, ids: NDArray[np.int32], rows: NDArray[np.int32] | None = None) -> Logits:
@@ -140,6 +144,7 @@ class Engine:
 
     def rewind(self, n: int) -> int:
         """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs."""
+        n = max(n, 0)
         if n >= self.n_past:
             return self.n_past
         if all(ring.still_holds(n, self._furthest) for ring in self._recorder.rings.values()):

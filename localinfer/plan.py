@@ -19,10 +19,9 @@ from localinfer.gguf import Tensor
 from quant import FORMATS
 from quant.cpu import target
 from quant.jit import Kernel
+from quant.record import HEADER_WORDS, RECORD_WORDS
 
 ALIGNMENT = 64
-RECORD_WORDS = 32
-HEADER_WORDS = 4
 FEW = 4  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
 

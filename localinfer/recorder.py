@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.cache import EVERYTHING, Angles, LayerCache, Ring
+from localinfer.cache import Angles, LayerCache, Ring
 from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
+from localinfer.ops.layout import BLOCK, EVERYTHING, attention_scratch_bytes, state_bytes
 from localinfer.plan import FEW, SCRATCH_BYTES, Argument, Buffer, Constants, Plan, Region
 from quant import FORMATS
 from quant.cpu import target
@@ -195,19 +196,19 @@ class Recorder:
         table = self.table(rope)
         q_sink = self.plan.buffer(q.n) if table.sinks and cache.ring.sinks else q
         if q_sink is not q and table.sinks:
-            self._rope(blk, q, q_sink, table.sinks, pairs, qk_norm)
-        self._rope(blk, q, q, table.rows, pairs, qk_norm)
-        self._append(blk, k, v, table.rows, cache, pairs, qk_norm)
+            self._rope(blk, q, q_sink, table.sinks, rope.n_rot, pairs, qk_norm)
+        self._rope(blk, q, q, table.rows, rope.n_rot, pairs, qk_norm)
+        self._append(blk, k, v, table, cache, pairs, qk_norm)
         return self._attend(blk, q, q_sink, cache)
 
-    def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, pairs: str, qk_norm: bool) -> None:
+    def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, n_rot: int, pairs: str, qk_norm: bool) -> None:
         c = self.config
         arguments: dict[str, Argument] = {
             "tokens": q.rows,
             "x": q,
             "heads": c.head_count,
             "head_dim": c.head_dim,
-            "n_rot": c.rope.n_rot,
+            "n_rot": n_rot,
             "table": table,
             "weight": self.vector(f"{blk}attn_q_norm.weight", c.head_dim) if qk_norm else 0,
             "eps": c.eps,
@@ -217,7 +218,7 @@ class Recorder:
         self.plan.op(f"{blk}rope", f"{OPS}.rope:rope", q.rows, arguments, constants=constants, meet=y is not q)
 
     def _append(
-        self, blk: str, k: Buffer, v: Buffer, table: Region, cache: LayerCache, pairs: str, qk_norm: bool
+        self, blk: str, k: Buffer, v: Buffer, table: RopeTable, cache: LayerCache, pairs: str, qk_norm: bool
     ) -> None:
         c = self.config
         arguments: dict[str, Argument] = {
@@ -226,8 +227,8 @@ class Recorder:
             "v": v,
             "heads": c.head_count_kv,
             "head_dim": c.head_dim,
-            "n_rot": c.rope.n_rot,
-            "table": table,
+            "n_rot": table.rope.n_rot,
+            "table": table.rows,
             "weight": self.vector(f"{blk}attn_k_norm.weight", c.head_dim) if qk_norm else 0,
             "eps": c.eps,
             "cells": cache.ring.cells,
@@ -240,9 +241,9 @@ class Recorder:
 
     def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
         c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
-        blocks = ring.capacity // 64
+        blocks = ring.capacity // BLOCK
         chunk = max(4, -(-blocks // CHUNKS))
-        state = c.group * (64 + 4 * c.head_dim)
+        state = state_bytes(c.group, c.head_dim)
         self.partial.nbytes = max(self.partial.nbytes, FEW * c.head_count_kv * (-(-blocks // chunk)) * state)
         self.plan.need_scratch(attention_scratch_bytes(c.group, c.head_dim))
         arguments: dict[str, Argument] = {
@@ -296,7 +297,8 @@ class Recorder:
         """The ring of all layers with this window (0: the whole context)."""
         if window not in self.rings:
             context, batch = self.context, self.plan.batch
-            if window and (context.turning or window + batch < context.n_ctx):
+            slides = window and window + (0 if context.turning else batch) < context.n_ctx
+            if slides:
                 ring = Ring.reserve(self.plan, window=window, span=window + batch)
             elif context.turning:
                 span = context.n_ctx - context.sinks
@@ -327,9 +329,3 @@ class Recorder:
 def by_layout() -> tuple[Constants, Constants]:
     """The constants of a kernel that leaves quantized activations: flat for a few tokens, tiled for many."""
     return {"tile": 0}, {"tile": target().tokens}
-
-
-def attention_scratch_bytes(group: int, head_dim: int) -> int:
-    """What a thread needs for a tile of queries: two packed copies, a block's weights, positions, two states."""
-    rows = max(group, target().sums // 2) // group * group
-    return 8 * rows * head_dim + 256 * rows + 64 * rows + 2 * rows * (64 + 4 * head_dim)

@@ -13,8 +13,10 @@ from operator import call
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.ops.layout import STOP
+from quant.record import HEADER_WORDS
+
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-HEADER_WORDS = 4
 
 
 class Team:
@@ -77,7 +79,7 @@ class Team:
         while len(self._ended) < len(self._begun):
             with contextlib.suppress(KeyboardInterrupt):
                 self._stop[0] = 1
-                self._sync[STOP_WORD] = 1
+                self._sync[STOP // 8] = 1
                 self._ended.extend(map(call, self._wait[len(self._ended) :]))
 
     def _member(self, number: int) -> None:
@@ -95,6 +97,3 @@ def taken_lock() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
     return lock
-
-
-STOP_WORD = 16  # of the words that threads meet at: see localinfer.ops.execute

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import Unsupported
 from localinfer.gguf import Tensor
-from localinfer.plan import HEADER_WORDS, RECORD_WORDS
 from localinfer.team import RUN
 from quant import FORMATS, jit
+from quant.record import HEADER_WORDS, RECORD_WORDS
 
 PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
 

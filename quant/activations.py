@@ -19,7 +19,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.simd import (
+from quant.vectors import (
     absolute,
     bitcast,
     convert,

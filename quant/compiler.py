@@ -13,9 +13,8 @@ import llvmlite.binding as llvm
 import numba
 
 from quant.jit import Kernel
-from quant.simd import load
-
-OP_HEADER_WORDS = 4  # the words of an op record before a kernel's own arguments: see `localinfer.plan`
+from quant.record import HEADER_WORDS
+from quant.vectors import load
 
 
 def compile_kernel(kernel: Kernel) -> bytes:
@@ -36,7 +35,7 @@ def compile_kernel(kernel: Kernel) -> bytes:
 def entry_point(body: Any, kernel: Kernel) -> Any:
     """A function of (op, thread, threads) that reads the kernel's arguments from the op record."""
     reads = [
-        f"load({'float64' if name in kernel.floats else 'int64'}, op + {8 * (OP_HEADER_WORDS + index)})"
+        f"load({'float64' if name in kernel.floats else 'int64'}, op + {8 * (HEADER_WORDS + index)})"
         for index, name in enumerate(kernel.parameters)
     ]
     source = f"def entry(op, thread, threads):\n    body({', '.join([*reads, 'thread', 'threads'])})\n"

@@ -11,14 +11,11 @@ from numba import float32, int32, int64, types, uint16
 
 from quant.cpu import target
 from quant.rows import share
-from quant.simd import (
-    I64,
+from quant.simd import I64, constant, emit_fma, emit_widen_half
+from quant.vectors import (
     bitcast,
-    constant,
-    emit_fma,
     emit_load,
     emit_sum,
-    emit_widen_half,
     f16x16,
     f32x16,
     fma,

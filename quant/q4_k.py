@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import uint8, uint32, uint64
 
-from quant.simd import bitcast, convert, f32x8, half, inline, join, load, splat, u8x8, u8x32
+from quant.vectors import bitcast, convert, f32x8, half, inline, join, load, splat, u8x8, u8x32
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import uint8, uint32, uint64
 
-from quant.simd import (
+from quant.vectors import (
     bitcast,
     convert,
     f16x8,

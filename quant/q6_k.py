@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import uint8
 
-from quant.simd import convert, f32x16, half, i8x16, inline, join, load, splat, u8x32, u8x64
+from quant.vectors import convert, f32x16, half, i8x16, inline, join, load, splat, u8x32, u8x64
 from quant.words import Words
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])

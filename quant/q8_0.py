@@ -5,21 +5,7 @@ from typing import Any
 import numpy as np
 from numba import uint8
 
-from quant.simd import (
-    bitcast,
-    convert,
-    f16x8,
-    f32x8,
-    gather,
-    half,
-    inline,
-    join,
-    load,
-    splat,
-    u8x32,
-    u8x64,
-    u16x8,
-)
+from quant.vectors import bitcast, convert, f16x8, f32x8, gather, half, inline, join, load, splat, u8x32, u8x64, u16x8
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])

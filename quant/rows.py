@@ -18,7 +18,8 @@ from typing import Any
 from numba import float32, int32, int64, types
 
 from quant.cpu import target
-from quant.simd import (
+from quant.tile import panel_record_bytes, tile_word, total_of_places
+from quant.vectors import (
     Vector,
     bitcast,
     convert,
@@ -39,7 +40,6 @@ from quant.simd import (
     store,
     total,
 )
-from quant.tile import panel_record_bytes, tile_word, total_of_places
 from quant.words import Words
 
 Body = Callable[..., None]

@@ -1,112 +1,18 @@
-"""Portable vector words for numba kernels: the one file that speaks instruction sets.
+"""How each instruction set does what LLVM has no general word for: the one file that knows instruction sets.
 
-A kernel says what happens to a vector of a fixed length (`f32x16`, `u8x64`); LLVM cuts it to the registers that
-the CPU has. Only where LLVM has no general word (the integer dot product, half precision without the hardware)
-does this file choose by `quant.cpu.target()`. An intrinsic that the CPU lacks would make LLVM abort the process,
-so the choice is made here, before any code is emitted.
-
-Addresses are plain int64 numbers. Nothing here checks bounds: a launcher proves every size before a kernel runs.
+These are the fused multiplication and addition, half precision, the integer dot product and the pause of a spin loop.
+An intrinsic that the CPU lacks would make LLVM abort the process, so the choice is made here, by `quant.cpu.target()`,
+before any code is emitted. Everything else is written in vectors of a fixed length (`quant.vectors`), which LLVM cuts
+to the registers that the CPU has. A new instruction set is a row in `quant.cpu.TARGETS` and its dot product here.
 """
 
-import operator
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from llvmlite import ir
-from numba import njit, types
-from numba.core import extending
-from numba.core.datamodel import models
-from numba.core.typing import templates
 
 from quant.cpu import target
 
-# What these make is called inside kernels only, where numba gives it its types.
-intrinsic: Any = extending.intrinsic
-signature: Any = templates.signature
-lower_builtin: Any = extending.lower_builtin
-inline: Any = njit(forceinline=True, error_model="numpy")
-
-# --- the types ----------------------------------------------------------------------------------------------------
-
 I32, I64 = ir.IntType(32), ir.IntType(64)
-LLVM: dict[Any, Any] = {
-    types.boolean: ir.IntType(1),
-    types.int8: ir.IntType(8),
-    types.uint8: ir.IntType(8),
-    types.int16: ir.IntType(16),
-    types.uint16: ir.IntType(16),
-    types.int32: I32,
-    types.uint32: I32,
-    types.int64: I64,
-    types.uint64: I64,
-    types.float16: ir.HalfType(),
-    types.float32: ir.FloatType(),
-    types.float64: ir.DoubleType(),
-}
-SIGNED = {types.int8, types.int16, types.int32, types.int64}
-FLOATS = {types.float16, types.float32, types.float64}
-
-
-class Vector(types.Type):
-    """`lanes` values of the numba type `element`, held in registers."""
-
-    def __init__(self, element: types.Type, lanes: int) -> None:
-        self.element, self.lanes = element, lanes
-        super().__init__(name=f"{element}x{lanes}")
-
-    @property
-    def llvm(self) -> ir.VectorType:
-        """The LLVM type."""
-        return ir.VectorType(LLVM[self.element], self.lanes)
-
-    def of(self, element: types.Type) -> "Vector":
-        """The same number of lanes of another element."""
-        return Vector(element, self.lanes)
-
-
-@extending.register_model(Vector)
-class VectorModel(models.PrimitiveModel):
-    """A vector is its LLVM value: no boxing, no memory."""
-
-    def __init__(self, manager: Any, vector: Vector) -> None:
-        super().__init__(manager, vector, vector.llvm)
-
-
-f32x8, f32x16 = Vector(types.float32, 8), Vector(types.float32, 16)
-i32x8, i32x16 = Vector(types.int32, 8), Vector(types.int32, 16)
-f16x8, f16x16 = Vector(types.float16, 8), Vector(types.float16, 16)
-u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (8, 16, 32, 64))
-i8x16, i8x32, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 32, 64))
-u16x8, u16x16 = Vector(types.uint16, 8), Vector(types.uint16, 16)
-u32x8, u32x16 = Vector(types.uint32, 8), Vector(types.uint32, 16)
-
-Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
-
-
-def word(result: types.Type, arguments: Sequence[types.Type], emit: Emit) -> tuple[Any, Any]:
-    """What an `@intrinsic` returns: its signature, and its code without numba's bookkeeping."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
-        value = emit(builder, args)
-        return context.get_dummy_value() if result is types.void else value
-
-    return signature(result, *arguments), codegen
-
-
-def llvm_of(kind: types.Type) -> ir.Type:
-    """The LLVM type of a vector or a scalar."""
-    return kind.llvm if isinstance(kind, Vector) else LLVM[kind]
-
-
-def kind_of(reference: Any) -> Any:
-    """The type that a kernel names as an argument, e.g. the `f32x16` in `load(f32x16, address)`."""
-    return reference.instance_type if hasattr(reference, "instance_type") else reference.dtype
-
-
-def element_of(kind: types.Type) -> types.Type:
-    """The element of a vector; a scalar is its own."""
-    return kind.element if isinstance(kind, Vector) else kind
 
 
 def call_llvm(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
@@ -128,127 +34,11 @@ def constant(kind: ir.VectorType, value: float) -> ir.Constant:
     return ir.Constant(kind, [value] * kind.count)
 
 
-# --- memory -------------------------------------------------------------------------------------------------------
-
-
-def emit_load(builder: ir.IRBuilder, kind: ir.Type, address: ir.Value) -> ir.Value:
-    """Load from an address of any alignment."""
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
-
-
-def emit_splat(builder: ir.IRBuilder, kind: ir.VectorType, value: ir.Value) -> ir.Value:
-    """A scalar in every lane."""
-    first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(first, first, constant(ir.VectorType(I32, kind.count), 0))
-
-
-@intrinsic
-def load(typingctx: Any, kind: Any, address: Any) -> Any:
-    """load(f32x16, address): a vector or a scalar from memory, of any alignment."""
-    found = kind_of(kind)
-    return word(found, [kind, address], lambda b, args: emit_load(b, llvm_of(found), args[1]))
-
-
-@intrinsic
-def store(typingctx: Any, address: Any, value: Any) -> Any:
-    """store(address, value): a vector or a scalar to memory, of any alignment."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return b.store(args[1], b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
-
-    return word(types.void, [address, value], emit)
-
-
-@intrinsic
-def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
-    """gather(u16x8, address, 34): one lane from every stride bytes, with ordinary loads."""
-    vector = kind_of(kind)
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        result, place = ir.Constant(vector.llvm, ir.Undefined), args[1]
-        for lane in range(vector.lanes):
-            result = b.insert_element(result, emit_load(b, vector.llvm.element, place), I32(lane))
-            place = b.add(place, args[2])
-        return result
-
-    return word(vector, [kind, types.int64, types.int64], emit)
-
-
-@intrinsic
-def splat(typingctx: Any, kind: Any, value: Any) -> Any:
-    """splat(f32x16, x): a scalar of the element's type in every lane."""
-    vector = kind_of(kind)
-    sig = signature(vector, kind, vector.element)
-
-    def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_splat(builder, vector.llvm, args[1])
-
-    return sig, codegen
-
-
-# --- lanes --------------------------------------------------------------------------------------------------------
-
-
-def lanes(pattern: Sequence[int]) -> Any:
-    """A word that picks lanes of one vector: `evens = lanes(range(0, 16, 2))`, `evens(v)`."""
-    chosen = list(pattern)
-
-    @intrinsic
-    def pick(typingctx: Any, v: Any) -> Any:
-        mask = ir.Constant(ir.VectorType(I32, len(chosen)), chosen)
-        return word(Vector(v.element, len(chosen)), [v], lambda b, args: b.shuffle_vector(args[0], args[0], mask))
-
-    return pick
-
-
-@intrinsic
-def join(typingctx: Any, a: Any, b: Any) -> Any:
-    """The lanes of a, then those of b."""
-    both = ir.Constant(ir.VectorType(I32, 2 * a.lanes), list(range(2 * a.lanes)))
-    return word(Vector(a.element, 2 * a.lanes), [a, b], lambda bld, args: bld.shuffle_vector(args[0], args[1], both))
-
-
-@intrinsic
-def bitcast(typingctx: Any, kind: Any, v: Any) -> Any:
-    """The same bits under another type."""
-    found = kind_of(kind)
-    return word(found, [kind, v], lambda b, args: b.bitcast(args[1], llvm_of(found)))
-
-
-@intrinsic
-def extract(typingctx: Any, v: Any, lane: Any) -> Any:
-    """One lane, as a scalar."""
-    return word(v.element, [v, types.int64], lambda b, args: b.extract_element(args[0], args[1]))
-
-
-@intrinsic
-def insert(typingctx: Any, v: Any, lane: Any, value: Any) -> Any:
-    """v with another value in one lane."""
-    arguments = [v, types.int64, v.element]
-    return word(v, arguments, lambda b, args: b.insert_element(args[0], args[2], args[1]))
-
-
-# --- arithmetic ---------------------------------------------------------------------------------------------------
-
-
-def emit_convert(b: ir.IRBuilder, value: ir.Value, source: types.Type, wanted: types.Type, kind: ir.Type) -> ir.Value:
-    """Between numbers: widening is exact, float to int rounds to the nearest even, narrowing ints truncates."""
-    if source in FLOATS and wanted in FLOATS:
-        if source is types.float16:
-            return emit_widen_half(b, value, kind)
-        if wanted is types.float16:
-            return emit_narrow_half(b, value, kind)
-        return b.fpext(value, kind) if wanted is types.float64 else b.fptrunc(value, kind)
-    if source in FLOATS:
-        rounded = call_llvm(b, f"llvm.rint.{suffix(value.type)}", value.type, [value])
-        return b.fptosi(rounded, kind)
-    if wanted in FLOATS:
-        return b.sitofp(value, kind) if source in SIGNED else b.uitofp(value, kind)
-    if LLVM[source].width == LLVM[wanted].width:
-        return value
-    if LLVM[source].width > LLVM[wanted].width:
-        return b.trunc(value, kind)
-    return b.sext(value, kind) if source in SIGNED else b.zext(value, kind)
+def emit_fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    """x * y + z, with one rounding where the CPU has an instruction for it."""
+    if target().fused:
+        return call_llvm(b, f"llvm.fma.{suffix(x.type)}", x.type, [x, y, z])
+    return b.fadd(b.fmul(x, y), z)
 
 
 def emit_narrow_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
@@ -303,197 +93,6 @@ def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value
     return b.bitcast(b.or_(full, sign), kind)
 
 
-@intrinsic
-def convert(typingctx: Any, kind: Any, value: Any) -> Any:
-    """convert(f32x16, v), convert(float32, x): the same numbers in another element type."""
-    wanted = kind_of(kind)
-    source, goal = element_of(value), element_of(wanted)
-    return word(wanted, [kind, value], lambda b, args: emit_convert(b, args[1], source, goal, llvm_of(wanted)))
-
-
-def emit_fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    """x * y + z, with one rounding where the CPU has an instruction for it."""
-    if target().fused:
-        return call_llvm(b, f"llvm.fma.{suffix(x.type)}", x.type, [x, y, z])
-    return b.fadd(b.fmul(x, y), z)
-
-
-@intrinsic
-def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, vectors or scalars."""
-    return word(a, [a, b, c], lambda bld, args: emit_fma(bld, *args))
-
-
-def unary(name: str) -> Any:
-    """A word for an LLVM intrinsic of one operand."""
-
-    @intrinsic
-    def apply(typingctx: Any, v: Any) -> Any:
-        kind = llvm_of(v)
-        return word(v, [v], lambda b, args: call_llvm(b, f"llvm.{name}.{suffix(kind)}", kind, args))
-
-    return apply
-
-
-def binary(name: str) -> Any:
-    """A word for an LLVM intrinsic of two operands of one type."""
-
-    @intrinsic
-    def apply(typingctx: Any, a: Any, b: Any) -> Any:
-        kind = llvm_of(a)
-        return word(a, [a, b], lambda bld, args: call_llvm(bld, f"llvm.{name}.{suffix(kind)}", kind, args))
-
-    return apply
-
-
-absolute, sqrt, rint = unary("fabs"), unary("sqrt"), unary("rint")
-maximum, minimum = binary("maxnum"), binary("minnum")
-
-
-def operate(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") -> None:
-    """Give vectors of one type a Python operator."""
-
-    @templates.infer_global(python)
-    class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
-        def generic(self, args: Any, _: Any) -> Any:
-            if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
-                return signature(args[0], *args)
-            return None
-
-    @lower_builtin(python, Vector, Vector)
-    def lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
-        element = sig.return_type.element
-        name = on_floats if element in FLOATS else on_ints if element in SIGNED or not on_unsigned else on_unsigned
-        return getattr(builder, name)(*args)
-
-
-operate(operator.add, "fadd", "add")
-operate(operator.sub, "fsub", "sub")
-operate(operator.mul, "fmul", "mul")
-operate(operator.truediv, "fdiv", "sdiv")
-operate(operator.and_, "and_", "and_")
-operate(operator.or_, "or_", "or_")
-operate(operator.xor, "xor", "xor")
-operate(operator.lshift, "shl", "shl")
-operate(operator.rshift, "ashr", "ashr", "lshr")
-
-
-def compare(python: Any, sign: str) -> None:
-    """Give vectors of one type a comparison, whose result is a mask for `select`."""
-
-    @templates.infer_global(python)
-    class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
-        def generic(self, args: Any, _: Any) -> Any:
-            if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
-                return signature(args[0].of(types.boolean), *args)
-            return None
-
-    @lower_builtin(python, Vector, Vector)
-    def lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
-        element = sig.args[0].element
-        if element in FLOATS:
-            return builder.fcmp_ordered(sign, *args)
-        return (builder.icmp_signed if element in SIGNED else builder.icmp_unsigned)(sign, *args)
-
-
-compare(operator.lt, "<")
-compare(operator.le, "<=")
-compare(operator.gt, ">")
-compare(operator.ge, ">=")
-compare(operator.eq, "==")
-
-
-@intrinsic
-def select(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
-    """Lane by lane: yes where the mask is set, else no."""
-    return word(yes, [mask, yes, no], lambda b, args: b.select(*args))
-
-
-def emit_fold(b: ir.IRBuilder, v: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """Fold halves onto each other until one lane is left: an order of operations that no CPU changes."""
-    width = v.type.count
-    while width > 1:
-        width //= 2
-        low = ir.Constant(ir.VectorType(I32, width), list(range(width)))
-        high = ir.Constant(ir.VectorType(I32, width), list(range(width, 2 * width)))
-        v = combine(b.shuffle_vector(v, v, low), b.shuffle_vector(v, v, high))
-    return b.extract_element(v, I32(0))
-
-
-@intrinsic
-def total(typingctx: Any, v: Any) -> Any:
-    """The sum of all lanes, always added in the same order."""
-    add = "fadd" if v.element in FLOATS else "add"
-    return word(v.element, [v], lambda b, args: emit_fold(b, args[0], getattr(b, add)))
-
-
-def emit_sum(
-    b: ir.IRBuilder,
-    count: ir.Value,
-    start: Sequence[ir.Value],
-    step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
-) -> list[ir.Value]:
-    """A loop whose accumulators stay in registers: acc = step(i, acc) for i < count; as it was for count 0."""
-    before, loop, done = b.block, b.append_basic_block("sum"), b.append_basic_block("summed")
-    b.cbranch(b.icmp_signed(">", count, I64(0)), loop, done)
-    b.position_at_end(loop)
-    index, acc = b.phi(I64), [b.phi(first.type) for first in start]
-    after = step(index, list(acc))
-    following = b.add(index, I64(1))
-    for phi, first, value in zip([index, *acc], [I64(0), *start], [following, *after], strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(value, b.block)
-    last = b.block
-    b.cbranch(b.icmp_signed("<", following, count), loop, done)
-    b.position_at_end(done)
-    results = [b.phi(first.type) for first in start]
-    for result, first, value in zip(results, start, after, strict=True):
-        result.add_incoming(first, before)
-        result.add_incoming(value, last)
-    return results
-
-
-@intrinsic
-def neighbour_sums(typingctx: Any, v: Any, w: Any) -> Any:
-    """v[0] + v[1], v[2] + v[3], ..., then the same of w."""
-    every = ir.VectorType(I32, v.lanes)
-    even = ir.Constant(every, list(range(0, 2 * v.lanes, 2)))
-    odd = ir.Constant(every, list(range(1, 2 * v.lanes, 2)))
-    return word(v, [v, w], lambda b, a: b.add(b.shuffle_vector(*a, even), b.shuffle_vector(*a, odd)))
-
-
-@intrinsic
-def largest(typingctx: Any, v: Any) -> Any:
-    """The largest lane of a float vector."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_fold(b, args[0], lambda x, y: call_llvm(b, f"llvm.maxnum.{suffix(x.type)}", x.type, [x, y]))
-
-    return word(v.element, [v], emit)
-
-
-@intrinsic
-def lanes_of_bits(typingctx: Any, bits: Any) -> Any:
-    """A mask with a lane for every bit of an integer, the lowest first."""
-    count = LLVM[bits].width
-    mask = Vector(types.boolean, count)
-    return word(mask, [bits], lambda b, args: b.bitcast(args[0], mask.llvm))
-
-
-@intrinsic
-def any_lane(typingctx: Any, mask: Any) -> Any:
-    """Whether a mask has any lane set."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        bits = b.bitcast(args[0], ir.IntType(mask.lanes))
-        return b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
-    return word(types.boolean, [mask], emit)
-
-
-# --- the integer dot product ---------------------------------------------------------------------------------------
-
-
 def emit_dot4(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
     """acc[i] += sum of codes[4i+j] * x[4i+j] for j in 0..3: i32xN, u8x4N below 2**bits, i8x4N; exact on every CPU."""
     native = {"avx512vnni": 16, "avx2": 8}.get(target().isa)
@@ -514,18 +113,6 @@ def emit_dot4(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits
         ]
         return glue(b, *parts)
     return {"avx512vnni": dot4_vnni, "avx2": dot4_avx2}[target().isa](b, acc, codes, x, bits)
-
-
-def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
-    """Some neighbouring lanes."""
-    return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
-
-
-def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    """Two vectors as one."""
-    return b.shuffle_vector(
-        low, high, ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count)))
-    )
 
 
 def dot4_vnni(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
@@ -561,129 +148,23 @@ def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -
     return acc
 
 
-def dot4(bits: int) -> Any:
-    """The word dot4(acc, codes, x) for codes below 2**bits."""
-
-    @intrinsic
-    def apply(typingctx: Any, acc: Any, codes: Any, x: Any) -> Any:
-        return word(acc, [acc, codes, x], lambda b, args: emit_dot4(b, args[0], args[1], args[2], bits))
-
-    return apply
+def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
+    """Some neighbouring lanes."""
+    return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
 
 
-@intrinsic
-def half(typingctx: Any, address: Any) -> Any:
-    """The half precision number at an address, as float32."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_widen_half(b, emit_load(b, ir.HalfType(), args[0]), ir.FloatType())
-
-    return word(types.float32, [types.int64], emit)
+def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
+    """Two vectors as one."""
+    return b.shuffle_vector(
+        low, high, ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count)))
+    )
 
 
-@intrinsic
-def store_half(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store a float32 in half precision."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        narrow = emit_narrow_half(b, args[1], ir.HalfType())
-        return b.store(narrow, b.inttoptr(args[0], ir.HalfType().as_pointer()), align=1)
-
-    return word(types.void, [types.int64, types.float32], emit)
-
-
-# --- functions ----------------------------------------------------------------------------------------------------
-
-LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
-
-
-@inline
-def exp(v: Any) -> Any:
-    """e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN of NaN.
-
-    Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7, then 2**n through the exponent.
-    """
-    x = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
-    n = rint(x * splat(f32x16, LOG2_E))
-    r = fma(n, splat(f32x16, -LN2_HIGH), x)
-    r = fma(n, splat(f32x16, -LN2_LOW), r)
-    p = splat(f32x16, 1.0 / 5040)
-    p = fma(p, r, splat(f32x16, 1.0 / 720))
-    p = fma(p, r, splat(f32x16, 1.0 / 120))
-    p = fma(p, r, splat(f32x16, 1.0 / 24))
-    p = fma(p, r, splat(f32x16, 1.0 / 6))
-    p = fma(p, r, splat(f32x16, 0.5))
-    p = fma(p, r, splat(f32x16, 1.0))
-    p = fma(p, r, splat(f32x16, 1.0))
-    exponent = convert(i32x16, maximum(n, splat(f32x16, -127.0))) + splat(i32x16, 127)
-    return select(v == v, p * bitcast(f32x16, exponent << splat(i32x16, 23)), v)
-
-
-# --- threads ------------------------------------------------------------------------------------------------------
-
-
-@intrinsic
-def call(typingctx: Any, function: Any, op: Any, thread: Any, threads: Any) -> Any:
-    """Call a kernel through its address: `void kernel(int64 op, int64 thread, int64 threads)`."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
-        return b.call(b.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
-
-    return word(types.void, [types.int64] * 4, emit)
-
-
-@intrinsic
-def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to an int64 in memory; returns what was there. Acquires and releases."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return b.atomic_rmw("add", b.inttoptr(args[0], I64.as_pointer()), args[1], "acq_rel")
-
-    return word(types.int64, [types.int64, types.int64], emit)
-
-
-@intrinsic
-def atomic_load(typingctx: Any, address: Any) -> Any:
-    """An int64 that another thread may write; acquires."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
-
-    return word(types.int64, [types.int64], emit)
-
-
-@intrinsic
-def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write an int64 that other threads read; releases."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return b.store_atomic(args[1], b.inttoptr(args[0], I64.as_pointer()), "release", 8)
-
-    return word(types.void, [types.int64, types.int64], emit)
-
-
-@intrinsic
-def give_way(typingctx: Any) -> Any:
-    """Let another thread have the core, where the system has a call for it."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        if sys.platform == "win32":
-            return ir.Constant(I32, 0)
-        return call_llvm(b, "sched_yield", I32, [])
-
-    return word(types.void, [], emit)
-
-
-@intrinsic
-def pause(typingctx: Any) -> Any:
-    """Tell the core that this is a spin loop."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        if "x86" in str(b.module.triple):
-            return call_llvm(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
-        if "aarch64" in str(b.module.triple) or "arm64" in str(b.module.triple):
-            return call_llvm(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
-        return ir.Constant(I32, 0)
-
-    return word(types.void, [], emit)
+def emit_pause(b: ir.IRBuilder) -> ir.Value:
+    """Tell the core that this is a spin loop, if it has a word for that."""
+    triple = str(b.module.triple)
+    if "x86" in triple:
+        return call_llvm(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+    if "aarch64" in triple or "arm64" in triple:
+        return call_llvm(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
+    return ir.Constant(I32, 0)

@@ -20,19 +20,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.simd import (
-    I32,
-    I64,
-    Vector,
-    constant,
-    emit_dot4,
-    emit_fma,
-    emit_load,
-    emit_splat,
-    emit_sum,
-    intrinsic,
-    word,
-)
+from quant.simd import I32, I64, constant, emit_dot4, emit_fma
+from quant.vectors import Vector, emit_load, emit_splat, emit_sum, intrinsic, word
 
 
 def panel_record_bytes(rows: int, group: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import float32
 
-from quant.simd import f32x8, f32x16, inline, splat
+from quant.vectors import f32x8, f32x16, inline, splat
 
 
 def below(scales: Any, broadcast: Any, factor: float) -> Any:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import paths
-from localinfer.plan import HEADER_WORDS, RECORD_WORDS, matmul_scratch_bytes
+from localinfer.plan import matmul_scratch_bytes
 from quant import FORMATS, jit
 from quant.cpu import target
 from quant.ggml import TYPES
+from quant.record import HEADER_WORDS, RECORD_WORDS
 
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 PRODUCT = (

@@ -1,239 +1,25 @@
-"""Attention over the ring of cells, in blocks of 64, with the online softmax (Milakov and Gimelshein, 2018).
+"""Attention over the ring of cells: two kernels, for many tokens and for a few, that agree to the last bit.
 
-The query heads that share a key head, and in a prompt several tokens, form the rows of a tile: every key and value is
-loaded and widened once for all of them. Cells are read in the order in which they lie, whatever their positions: a cell
-counts for a row if its position is not after the row's, and not more than the window before it.
+The query heads that share a key head, and in a prompt several tokens, form the rows of a tile: see
+`localinfer.ops.attend`. Cells are divided into chunks; each gives a partial result of its own, and these are joined
+in the order of the cells: by the thread that computed them all in a prompt, by `combine` where the threads share the
+chunks of a single token.
 
-Layouts: k_cache[head][panel][head_dim][16], v_cache[head][cell][head_dim], halves;
-a packed tile of queries [head_dim][rows]; a block's weights [rows][64]; sums [rows][head_dim].
+k_cache[head][panel][head_dim][16], v_cache[head][cell][head_dim], halves. y[token][head][head_dim] and, unless q_out is
+0, the same quantized. Blocks before `sink_blocks` are seen by every row, with the queries at `q_sink`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import float32, int32, int64, types
+from numba import float32, int32, int64
 
+from localinfer.ops.attend import attend_word, merge_word, prepare_word
+from localinfer.ops.layout import BLOCK, EVERYTHING, state_bytes, tile_rows
 from quant.activations import quantize_group, token_address
-from quant.cpu import target
-from quant.simd import (
-    I64,
-    any_lane,
-    constant,
-    emit_convert,
-    emit_fma,
-    emit_load,
-    emit_splat,
-    emit_sum,
-    exp,
-    extract,
-    f16x16,
-    f32x16,
-    fma,
-    i32x16,
-    inline,
-    intrinsic,
-    largest,
-    load,
-    maximum,
-    select,
-    splat,
-    store,
-    total,
-    word,
-)
+from quant.vectors import f32x16, inline, load, splat, store
 
 Body = Callable[..., None]
-
-BLOCK = 64
-MINUS_INFINITY = float32(float("-inf"))
-EVERYTHING = 1 << 30  # a window that nothing falls out of
-F32 = f32x16.llvm
-
-
-def tile_rows(group: int, many: bool) -> int:
-    """The rows of a tile: as many as registers hold in a prompt, the heads that share a key head for a single token."""
-    return max(group, target().sums // 2) // group * group if many else group
-
-
-def emit_halves(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Sixteen halves of the cache, widened."""
-    return emit_convert(b, emit_load(b, f16x16.llvm, address), types.float16, types.float32, F32)
-
-
-def score_word(rows: int, panels: int) -> Any:
-    """The word score(q, k, head_dim, out): out[row][16 * panel + cell] = q . k for some neighbouring panels."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        q, k, head_dim, out = args
-        panel_bytes = b.mul(head_dim, I64(32))
-        places = [b.add(k, b.mul(panel_bytes, I64(panel))) for panel in range(panels)]
-
-        def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            q_at, k_at = b.add(q, b.mul(i, I64(4 * rows))), b.mul(i, I64(32))
-            keys = [emit_halves(b, b.add(place, k_at)) for place in places]
-            for row in range(rows):
-                query = emit_splat(b, F32, emit_load(b, F32.element, b.add(q_at, I64(4 * row))))
-                for panel, key in enumerate(keys):
-                    at = row * panels + panel
-                    acc[at] = emit_fma(b, key, query, acc[at])
-            return acc
-
-        sums = emit_sum(b, head_dim, [constant(F32, 0.0)] * (rows * panels), step)
-        for at, value in enumerate(sums):
-            offset = 4 * BLOCK * (at // panels) + 64 * (at % panels)
-            b.store(value, b.inttoptr(b.add(out, I64(offset)), F32.as_pointer()), align=4)
-        return out
-
-    @intrinsic
-    def score(typingctx: Any, q: Any, k: Any, head_dim: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 4, emit)
-
-    return score
-
-
-def weigh_word(rows: int, vectors: int, head_dim: int) -> Any:
-    """The word weigh(p, v, out): out[row][..] += sum over 64 cells of p[row][cell] * v[cell][..], some vectors wide."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        p, v, out = args
-        offsets = [4 * head_dim * row + 64 * vector for row in range(rows) for vector in range(vectors)]
-        start = [emit_load(b, F32, b.add(out, I64(offset))) for offset in offsets]
-
-        def step(cell: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            p_at, v_at = b.add(p, b.mul(cell, I64(4))), b.add(v, b.mul(cell, I64(2 * head_dim)))
-            values = [emit_halves(b, b.add(v_at, I64(32 * vector))) for vector in range(vectors)]
-            for row in range(rows):
-                weight = emit_splat(b, F32, emit_load(b, F32.element, b.add(p_at, I64(4 * BLOCK * row))))
-                for vector, value in enumerate(values):
-                    at = row * vectors + vector
-                    acc[at] = emit_fma(b, value, weight, acc[at])
-            return acc
-
-        for offset, value in zip(offsets, emit_sum(b, I64(BLOCK), start, step), strict=True):
-            b.store(value, b.inttoptr(b.add(out, I64(offset)), F32.as_pointer()), align=4)
-        return out
-
-    @intrinsic
-    def weigh(typingctx: Any, p: Any, v: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
-
-    return weigh
-
-
-def widest(rows: int, limit: int) -> int:
-    """How many vectors a tile of rows takes at a time: 4, 2 or 1, at most `limit`."""
-    return next((n for n in (4, 2) if n * rows <= target().sums and limit % n == 0), 1)
-
-
-def state_bytes(rows: int, head_dim: int) -> int:
-    """The bytes of a tile's largest score, its denominator (64 bytes a row) and its sums."""
-    return rows * (64 + 4 * head_dim)
-
-
-@inline
-def visible(cells: int, position: int, window: int) -> Any:
-    """Which of sixteen cells a row at a position sees."""
-    cell = load(i32x16, cells)
-    return (cell <= splat(i32x16, int32(position))) & (cell > splat(i32x16, int32(position - window)))
-
-
-def nothing_visible_word(rows: int) -> Any:
-    """The word nothing_visible(cells, row_positions, window): whether no row of a tile sees any cell of a block."""
-
-    @inline
-    def nothing_visible(cells: int, row_positions: int, window: int) -> Any:
-        low, high = load(int32, row_positions), load(int32, row_positions)
-        for row in range(1, rows):
-            position = load(int32, row_positions + 4 * row)
-            low, high = min(low, position), max(high, position)
-        for cell in range(0, BLOCK, 16):
-            at = load(i32x16, cells + 4 * cell)
-            if any_lane((at <= splat(i32x16, int32(high))) & (at > splat(i32x16, int32(low - window)))):
-                return False
-        return True
-
-    return nothing_visible
-
-
-def soften_word(head_dim: int) -> Any:
-    """The word soften(p, cells, position, window, state, sums): scores of a row become weights, relative to the
-    largest score so far; where that grows, what was summed before shrinks."""
-
-    @inline
-    def soften(p: int, cells: int, position: int, window: int, state: int, sums: int) -> None:
-        top = splat(f32x16, MINUS_INFINITY)
-        for cell in range(0, BLOCK, 16):
-            seen = visible(cells + 4 * cell, position, window)
-            scores = select(seen, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY))
-            store(p + 4 * cell, scores)
-            top = maximum(top, scores)
-        old = load(float32, state)
-        new = max(old, largest(top))
-        base = new if new > MINUS_INFINITY else float32(0.0)
-        denominator = splat(f32x16, float32(0.0))
-        for cell in range(0, BLOCK, 16):
-            weight = exp(load(f32x16, p + 4 * cell) - splat(f32x16, base))
-            store(p + 4 * cell, weight)
-            denominator = denominator + weight
-        shrink = extract(exp(splat(f32x16, old - base)), 0)
-        store(state, new)
-        store(state + 4, load(float32, state + 4) * shrink + total(denominator))
-        if shrink != float32(1.0):
-            for i in range(0, head_dim, 16):
-                store(sums + 4 * i, load(f32x16, sums + 4 * i) * splat(f32x16, shrink))
-
-    return soften
-
-
-def attend_word(rows: int, head_dim: int) -> Any:
-    """The word attend(q, k, v, cells, row_positions, window, first, end, p, state) over blocks first .. end.
-
-    state[row] = (largest score, denominator), then sums[row][head_dim]; it goes on from what it holds.
-    """
-    panels, vectors = widest(rows, 4), widest(rows, head_dim // 16)
-    score, weigh = score_word(rows, panels), weigh_word(rows, vectors, head_dim)
-    nothing_visible, soften = nothing_visible_word(rows), soften_word(head_dim)
-
-    @inline
-    def attend(
-        q: int, k: int, v: int, cells: int, row_positions: int, window: int, first: int, end: int, p: int, state: int
-    ) -> None:
-        sums = state + 64 * rows
-        for block in range(first, end):
-            here = cells + 4 * BLOCK * block
-            if nothing_visible(here, row_positions, window):
-                continue
-            for panel in range(0, 4, panels):
-                score(q, k + 32 * head_dim * (4 * block + panel), head_dim, p + 64 * panel)
-            for row in range(rows):
-                position = int64(load(int32, row_positions + 4 * row))
-                soften(p + 4 * BLOCK * row, here, position, window, state + 64 * row, sums + 4 * head_dim * row)
-            for vector in range(0, head_dim // 16, vectors):
-                weigh(p, v + 2 * head_dim * BLOCK * block + 32 * vector, sums + 64 * vector)
-
-    return attend
-
-
-def merge_word(head_dim: int) -> Any:
-    """The word merge(whole, whole_sums, part, part_sums): a row's state joined with that of later cells.
-
-    Cells are joined chunk by chunk in their order, so that it makes no difference which threads computed them.
-    """
-
-    @inline
-    def merge(whole: int, whole_sums: int, part: int, part_sums: int) -> None:
-        old, new = load(float32, whole), load(float32, part)
-        top = max(old, new)
-        base = top if top > MINUS_INFINITY else float32(0.0)
-        keep, add = extract(exp(splat(f32x16, old - base)), 0), extract(exp(splat(f32x16, new - base)), 0)
-        store(whole, top)
-        store(whole + 4, load(float32, whole + 4) * keep + load(float32, part + 4) * add)
-        for i in range(0, head_dim, 16):
-            kept = load(f32x16, whole_sums + 4 * i) * splat(f32x16, keep)
-            store(whole_sums + 4 * i, fma(load(f32x16, part_sums + 4 * i), splat(f32x16, add), kept))
-
-    return merge
 
 
 @inline
@@ -243,206 +29,148 @@ def pack_row(q: int, head_dim: int, scale: float, packed: int, rows: int, row: i
         store(packed + 4 * (rows * i + row), load(float32, q + 4 * i) * float32(scale))
 
 
-def prepare_word(rows: int, head_dim: int) -> Any:
-    """The word prepare(state): a tile that has seen nothing."""
+def tile_words(group: int, head_dim: int, rows: int) -> Any:
+    """The words of a tile in a thread's scratch memory, and how much of that they take.
+
+    take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)   its queries, from token `first` on
+    look(scratch, k, v, cells, window, first, end, sinks, state)                   at blocks first .. end
+    """
+    attend, prepare = attend_word(rows, head_dim), prepare_word(rows, head_dim)
+    queries = 4 * rows * head_dim
+    weights_at, positions_at, taken = 2 * queries, 2 * queries + 4 * rows * BLOCK, 2 * queries + (4 * BLOCK + 64) * rows
 
     @inline
-    def prepare(state: int) -> None:
+    def take(
+        scratch: int,
+        q: int,
+        q_sink: int,
+        positions: int,
+        first: int,
+        count: int,
+        head: int,
+        heads: int,
+        scale: float,
+        sinks: int,
+    ) -> None:
         for row in range(rows):
-            store(state + 64 * row, MINUS_INFINITY)
-            store(state + 64 * row + 4, float32(0.0))
-        for i in range(0, rows * head_dim, 16):
-            store(state + 64 * rows + 4 * i, splat(f32x16, float32(0.0)))
+            token = min(first + row // group, count - 1)
+            place = 4 * head_dim * (heads * token + head * group + row % group)
+            store(scratch + positions_at + 4 * row, load(int32, positions + 4 * token))
+            pack_row(q + place, head_dim, scale, scratch, rows, row)
+            if sinks:
+                pack_row(q_sink + place, head_dim, scale, scratch + queries, rows, row)
 
-    return prepare
+    @inline
+    def look(
+        scratch: int, k: int, v: int, cells: int, window: int, first: int, end: int, sinks: int, state: int
+    ) -> None:
+        weights, rows_at = scratch + weights_at, scratch + positions_at
+        prepare(state)
+        if first < sinks:
+            last = min(sinks, end)
+            attend(scratch + queries, k, v, cells, rows_at, EVERYTHING, first, last, weights, state)
+        attend(scratch, k, v, cells, rows_at, window, max(first, sinks), end, weights, state)
+
+    return take, look, taken
+
+
+def deliver_word(head_dim: int, tile: int) -> Any:
+    """The word deliver(state, sums, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
+
+    @inline
+    def deliver(state: int, sums: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
+        factor = splat(f32x16, float32(1.0) / load(float32, state + 4))
+        for i in range(head_dim * head, head_dim * (head + 1), 32):
+            at = sums + 4 * (i - head_dim * head)
+            v0, v1 = load(f32x16, at) * factor, load(f32x16, at + 64) * factor
+            store(y + 4 * (n * token + i), v0)
+            store(y + 4 * (n * token + i) + 64, v1)
+            if q_out:
+                within = token % tile if tile else 0
+                quantize_group(v0, v1, token_address(q_out, n, token, tile), i // 32, n, within, tile)
+
+    return deliver
 
 
 def prompt(group: int, head_dim: int, tile: int) -> Body:
-    """The kernel for many tokens: tiles of a key head's query rows, each over all cells by one thread.
-
-    y[token][head][head_dim] and, unless q_out is 0, the same quantized. Blocks before `sink_blocks` are seen by
-    every row, with the queries at `q_sink`.
-    """
+    """The kernel for many tokens: a thread takes whole tiles of a key head's query rows."""
     rows = tile_rows(group, many=True)
-    attend, prepare, merge = attend_word(rows, head_dim), prepare_word(rows, head_dim), merge_word(head_dim)
-    queries, weights, size = 4 * rows * head_dim, 4 * rows * BLOCK, state_bytes(rows, head_dim)
+    take, look, taken = tile_words(group, head_dim, rows)
+    prepare, merge, deliver = prepare_word(rows, head_dim), merge_word(head_dim), deliver_word(head_dim, tile)
+    size, per_tile = state_bytes(rows, head_dim), rows // group
 
     def body(
-        tokens,
-        q,
-        q_sink,
-        k_cache,
-        v_cache,
-        capacity,
-        cell_positions,
-        positions,
-        blocks,
-        sink_blocks,
-        window,
-        kv_heads,
-        scale,
-        chunk,
-        partial,
-        y,
-        q_out,
-        scratch,
-        scratch_bytes,
-        stop,
-        thread,
-        threads,
-    ):
+        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
+        window, kv_heads, scale, chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads
+    ):  # fmt: skip
         count, heads = load(int64, tokens), kv_heads * group
-        n = heads * head_dim
-        per_tile = rows // group
         tiles = (count + per_tile - 1) // per_tile
-        packed = scratch + thread * scratch_bytes
-        packed_sink, p = packed + queries, packed + 2 * queries
-        row_positions = p + weights
-        state = row_positions + 64 * rows
-        part = state + size
+        mine = scratch + thread * scratch_bytes
+        state, part = mine + taken, mine + taken + size
         end, sinks = load(int64, blocks), load(int64, sink_blocks)
         for item in range(thread, tiles * kv_heads, threads):
             if load(int64, stop):
                 return
             first, head = item // kv_heads * per_tile, item % kv_heads
-            for row in range(rows):
-                token = min(first + row // group, count - 1)
-                place = 4 * (n * token + head_dim * (head * group + row % group))
-                store(row_positions + 4 * row, load(int32, positions + 4 * token))
-                pack_row(q + place, head_dim, scale, packed, rows, row)
-                if sinks:
-                    pack_row(q_sink + place, head_dim, scale, packed_sink, rows, row)
+            take(mine, q, q_sink, positions, first, count, head, heads, scale, sinks)
             k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
             prepare(state)
-            for chunk_first in range(0, end, chunk):
-                chunk_end = min(chunk_first + chunk, end)
-                prepare(part)
-                if chunk_first < sinks:
-                    last = min(sinks, chunk_end)
-                    attend(packed_sink, k, v, cell_positions, row_positions, EVERYTHING, chunk_first, last, p, part)
-                start = max(chunk_first, sinks)
-                attend(packed, k, v, cell_positions, row_positions, window, start, chunk_end, p, part)
+            for start in range(0, end, chunk):
+                look(mine, k, v, cell_positions, window, start, min(start + chunk, end), sinks, part)
                 for row in range(rows):
                     sums = 64 * rows + 4 * head_dim * row
                     merge(state + 64 * row, state + sums, part + 64 * row, part + sums)
             for row in range(min(rows, (count - first) * group)):
-                token, which = first + row // group, head * group + row % group
-                factor = splat(f32x16, float32(1.0) / load(float32, state + 64 * row + 4))
-                for i in range(0, head_dim, 32):
-                    at = state + 64 * rows + 4 * (head_dim * row + i)
-                    v0, v1 = load(f32x16, at) * factor, load(f32x16, at + 64) * factor
-                    place = y + 4 * (n * token + head_dim * which + i)
-                    store(place, v0)
-                    store(place + 64, v1)
-                    if q_out:
-                        within = token % tile if tile else 0
-                        quantize_group(
-                            v0,
-                            v1,
-                            token_address(q_out, n, token, tile),
-                            (which * head_dim + i) // 32,
-                            n,
-                            within,
-                            tile,
-                        )
+                sums, which = state + 64 * rows + 4 * head_dim * row, head * group + row % group
+                deliver(state + 64 * row, sums, y, q_out, heads * head_dim, first + row // group, which)
 
     return body
 
 
 def token(group: int, head_dim: int) -> Body:
     """The kernel for a few tokens: threads share chunks of cells, and leave a partial state of each for `combine`."""
-    attend, prepare = attend_word(group, head_dim), prepare_word(group, head_dim)
-    queries, weights, size = 4 * group * head_dim, 4 * group * BLOCK, state_bytes(group, head_dim)
+    take, look, _ = tile_words(group, head_dim, group)
+    size = state_bytes(group, head_dim)
 
     def body(
-        tokens,
-        q,
-        q_sink,
-        k_cache,
-        v_cache,
-        capacity,
-        cell_positions,
-        positions,
-        blocks,
-        sink_blocks,
-        window,
-        kv_heads,
-        scale,
-        chunk,
-        partial,
-        y,
-        q_out,
-        scratch,
-        scratch_bytes,
-        stop,
-        thread,
-        threads,
-    ):
+        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
+        window, kv_heads, scale, chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads
+    ):  # fmt: skip
         count, end, sinks = load(int64, tokens), load(int64, blocks), load(int64, sink_blocks)
         chunks = (end + chunk - 1) // chunk
-        packed = scratch + thread * scratch_bytes
-        packed_sink, p = packed + queries, packed + 2 * queries
-        row_positions = p + weights
-        items = count * kv_heads * chunks
+        mine, items = scratch + thread * scratch_bytes, count * kv_heads * chunks
         for item in range(items * thread // threads, items * (thread + 1) // threads):
             pair, first = item // chunks, item % chunks * chunk
             one, head = pair // kv_heads, pair % kv_heads
-            for row in range(group):
-                place = 4 * head_dim * (kv_heads * group * one + head * group + row)
-                store(row_positions + 4 * row, load(int32, positions + 4 * one))
-                pack_row(q + place, head_dim, scale, packed, group, row)
-                if sinks:
-                    pack_row(q_sink + place, head_dim, scale, packed_sink, group, row)
+            take(mine, q, q_sink, positions, one, count, head, kv_heads * group, scale, sinks)
             k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
-            state, last = partial + size * item, min(first + chunk, end)
-            prepare(state)
-            if first < sinks:
-                attend(
-                    packed_sink,
-                    k,
-                    v,
-                    cell_positions,
-                    row_positions,
-                    EVERYTHING,
-                    first,
-                    min(sinks, last),
-                    p,
-                    state,
-                )
-            attend(packed, k, v, cell_positions, row_positions, window, max(first, sinks), last, p, state)
+            look(mine, k, v, cell_positions, window, first, min(first + chunk, end), sinks, partial + size * item)
 
     return body
 
 
 def combine(group: int, head_dim: int) -> Body:
     """The kernel that joins the partial states of a few tokens; the first one is where the whole is gathered."""
-    size, merge = state_bytes(group, head_dim), merge_word(head_dim)
+    size, merge, deliver = state_bytes(group, head_dim), merge_word(head_dim), deliver_word(head_dim, 0)
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
         chunks = (load(int64, blocks) + chunk - 1) // chunk
         heads = kv_heads * group
-        n, items = heads * head_dim, load(int64, tokens) * heads
+        items = load(int64, tokens) * heads
         for item in range(items * thread // threads, items * (thread + 1) // threads):
             one, which = item // heads, item % heads
             head, row = which // group, which % group
-            whole = partial + size * ((one * kv_heads + head) * chunks) + 64 * row
-            to_sums = 64 * group + 4 * head_dim * row - 64 * row
-            for i in range(1, chunks):
-                part = whole + size * i
-                merge(whole, whole + to_sums, part, part + to_sums)
-            factor, sums = splat(f32x16, float32(1.0) / load(float32, whole + 4)), whole + to_sums
-            for i in range(0, head_dim, 32):
-                v0, v1 = load(f32x16, sums + 4 * i) * factor, load(f32x16, sums + 4 * i + 64) * factor
-                store(y + 4 * (head_dim * item + i), v0)
-                store(y + 4 * (head_dim * item + i) + 64, v1)
-                if q_out:
-                    quantize_group(v0, v1, token_address(q_out, n, one, 0), (which * head_dim + i) // 32, n, 0, 0)
+            first = partial + size * (one * kv_heads + head) * chunks
+            whole, sums = first + 64 * row, first + 64 * group + 4 * head_dim * row
+            for part in range(size, size * chunks, size):
+                merge(whole, sums, whole + part, sums + part)
+            deliver(whole, sums, y, q_out, heads * head_dim, one, which)
 
     return body
 
 
 def nothing() -> Body:
-    """The kernel that does nothing: an op's other half where only few or only many tokens need it."""
+    """The kernel that does nothing: the other half of an op that only few tokens need."""
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
         pass

@@ -1,7 +1,6 @@
 """The executor: every thread of the team runs through the same list of ops, and they meet at barriers.
 
-An op record is 32 words of 8 bytes: the kernel for a few tokens, the kernel for many, the address of the number of
-tokens, whether the threads meet after it, then the kernel's own arguments.
+The op record is described in `quant.record`.
 """
 
 from collections.abc import Callable
@@ -9,14 +8,15 @@ from typing import Any
 
 from numba import int64
 
-from quant.simd import atomic_add, atomic_load, atomic_store, call, give_way, inline, load, pause
+from localinfer.ops.layout import ARRIVED, HALTED, ROUND, STOP
+from quant.record import RECORD_WORDS
+from quant.threads import atomic_add, atomic_load, atomic_store, call, give_way, pause
+from quant.vectors import inline, load
 
 Body = Callable[..., None]
 
-RECORD_BYTES = 256
+RECORD_BYTES = 8 * RECORD_WORDS
 PATIENCE = 2000  # turns in a spin loop before the core is offered to others
-# The words that threads meet at, each in a cache line of its own.
-ARRIVED, ROUND, STOP, HALTED = 0, 64, 128, 192
 
 
 @inline

@@ -6,7 +6,7 @@ from typing import Any
 from numba import float32, int64
 
 from quant.activations import quantize_group, token_address
-from quant.simd import exp, f32x16, fma, inline, load, splat, store
+from quant.vectors import exp, f32x16, fma, inline, load, splat, store
 
 Body = Callable[..., None]
 

@@ -6,7 +6,7 @@ from typing import Any
 from numba import float32, int32, int64
 
 from quant.activations import quantize_row
-from quant.simd import f32x16, fma, inline, load, splat, sqrt, store, total
+from quant.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
 
 Body = Callable[..., None]
 

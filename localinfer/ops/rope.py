@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numba import float32, int32, int64
 
 from localinfer.ops.norm import normalize
-from quant.simd import convert, f16x16, f32x16, inline, load, store, store_half
+from quant.vectors import convert, f16x16, f32x16, inline, load, store, store_half
 
 Body = Callable[..., None]
 

@@ -1,0 +1,70 @@
+"""Words for threads that meet in compiled code: atomic numbers, waiting, and calls through addresses."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from quant.simd import I32, I64, call_llvm, emit_pause
+from quant.vectors import intrinsic, word
+
+
+@intrinsic
+def call(typingctx: Any, function: Any, op: Any, thread: Any, threads: Any) -> Any:
+    """Call a kernel through its address: `void kernel(int64 op, int64 thread, int64 threads)`."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+        return b.call(b.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
+
+    return word(types.void, [types.int64] * 4, emit)
+
+
+@intrinsic
+def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to an int64 in memory; returns what was there. Acquires and releases."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return b.atomic_rmw("add", b.inttoptr(args[0], I64.as_pointer()), args[1], "acq_rel")
+
+    return word(types.int64, [types.int64, types.int64], emit)
+
+
+@intrinsic
+def atomic_load(typingctx: Any, address: Any) -> Any:
+    """An int64 that another thread may write; acquires."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
+
+    return word(types.int64, [types.int64], emit)
+
+
+@intrinsic
+def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an int64 that other threads read; releases."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return b.store_atomic(args[1], b.inttoptr(args[0], I64.as_pointer()), "release", 8)
+
+    return word(types.void, [types.int64, types.int64], emit)
+
+
+@intrinsic
+def pause(typingctx: Any) -> Any:
+    """Tell the core that this is a spin loop."""
+    return word(types.void, [], lambda b, _: emit_pause(b))
+
+
+@intrinsic
+def give_way(typingctx: Any) -> Any:
+    """Let another thread have the core, where the system has a call for it."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        if sys.platform == "win32":
+            return ir.Constant(I32, 0)
+        return call_llvm(b, "sched_yield", I32, [])
+
+    return word(types.void, [], emit)
