@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
     """Load a model; a known one that is not there yet is fetched first."""
-    fetched(name, status)
+    path = fetched(name, status)
     with status.busy(f"loading {screen.one_line(name)}"):
         import localinfer
+        from cli import guard
 
-        return localinfer.load(name, progress=status, **given)
+        model = localinfer.load(name, progress=status, **given)
+        guard.against_shrinking(Path(screen.one_line(str(path))))
+        return model
 
 
 def fetched(name: str, status: screen.Status) -> Path:

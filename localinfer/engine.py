@@ -116,7 +116,11 @@ class Engine:
         return ids.astype(np.int32)
 
     def _feed(self, ids: NDArray[np.int32], rows: NDArray[np.int32] | None = None) -> Logits:
-        """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
+        """Run one batch through all layers; and through the output layer too, for these of its tokens, if any.
+
+        Raises LocalInferError when the file's weights are no longer those that it was opened with.
+        """
+        self.file.check_unchanged()
         r, count, first = self._recorder, len(ids), self.n_past
         logits = self._pick(NO_ROWS if rows is None else rows)
         self._plan.tokens.view(np.int64)[0] = count
