@@ -1,6 +1,7 @@
 """Fixtures of the whole suite: real models, the command line, a fence around the user's directories."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ CHECKOUT = str(Path(__file__).parents[1])
 TALKER = [sys.executable, str(Path(__file__).with_name("talker.py"))]  # localinfer, but for the model
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the oracle's matrices are small: threads would only spin
+
+# A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_CACHE = paths.cache_root()  # models and kernels are fetched and compiled once, not once a test
 
