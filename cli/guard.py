@@ -7,12 +7,7 @@ can run then, so the handler is two calls of the C library, compiled here: it sa
 import ctypes
 import signal
 import sys
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import llvmlite.binding as llvm
 
 HANDLER = """
 declare i64 @write(i32, ptr, i64)
@@ -30,24 +25,17 @@ def against_shrinking(path: Path) -> None:
     """From now on, end with exit code 1 and one line on stderr when the mapped `path` is cut short."""
     if not hasattr(signal, "SIGBUS"):
         return
+    import llvmlite.binding as llvm
+
+    from quant import jit
+
     start = "\n" if sys.stderr.isatty() else ""
     line = f"{start}error: {path}: file changed or truncated while in use\n".encode("utf-8", "replace")
     text = "".join(f"\\{byte:02x}" for byte in line)
-    module = engine(HANDLER.format(size=len(line), text=text))
-    handler = ctypes.c_void_p(module.get_function_address("localinfer_file_shrank"))
+    engine = jit.engine()
+    engine.add_module(llvm.parse_assembly(HANDLER.format(size=len(line), text=text)))
+    engine.finalize_object()
+    handler = ctypes.c_void_p(engine.get_function_address("localinfer_file_shrank"))
     install = ctypes.CDLL(None).signal
     install.argtypes, install.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     install(signal.SIGBUS, handler)
-
-
-@cache
-def engine(source: str) -> "llvm.ExecutionEngine":
-    """Compiled code, which stays as long as the process."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    compiled = llvm.create_mcjit_compiler(llvm.parse_assembly(source), machine)
-    compiled.finalize_object()
-    return compiled

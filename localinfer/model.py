@@ -93,9 +93,7 @@ class Model:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """What the model expects after each of these tokens: float32, (len(ids), n_vocab)."""
-        tokens = self._checked(ids)
-        self.file.check_unchanged()
-        return self._session.logits(tokens)
+        return self._session.logits(self._checked(ids))
 
     def generate(self, prompt: str | Sequence[int], **options: object) -> Iterator[Piece]:
         """Continue a text, or tokens, piece by piece. `options` are those of Options that are not the model's.
