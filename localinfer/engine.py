@@ -55,7 +55,7 @@ class Engine:
         addresses, self.warnings = jit.addresses([EXECUTE, *self._plan.kernels], paths.jit_dir(), progress)
         self._program = self._plan.ready(addresses)
         self._stop = self._plan.stop.view(np.int64)
-        self._team = Team(addresses[EXECUTE], self._program, self.threads, self._stop)
+        self._team = Team(addresses[EXECUTE], self._program, self._stop, self._plan.scratches)
         self.reset()
 
     # --- tokens in, logits out ---

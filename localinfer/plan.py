@@ -176,8 +176,6 @@ class Plan:
             "y": y,
             "y_stride": 4 * y.n,
             "add": int(add_to is not None),
-            "scratch": self.scratch,
-            "scratch_bytes": SCRATCH_BYTES,
             "stop": self.stop,
         }
         pair = (f"{fmt.kernels}:matvec", f"{fmt.kernels}:matmul")
@@ -195,6 +193,11 @@ class Plan:
     def nbytes(self) -> int:
         """The memory of everything but the weights."""
         return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.threads
+
+    @property
+    def scratches(self) -> list[int]:
+        """Where the memory lies that each thread has to itself."""
+        return [self.scratch.address + self.scratch_bytes * thread for thread in range(self.threads)]
 
     def ready(self, addresses: Mapping[Kernel, int]) -> NDArray[np.int64]:
         """Take the memory; the op records, one row each."""
@@ -220,17 +223,13 @@ class Plan:
             return argument.floats.address
         if isinstance(argument, Tensor):
             return argument.data.ctypes.data
-        return self.scratch_bytes if argument == SCRATCH_BYTES else argument
+        return argument
 
 
 def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], inside: Constants) -> Kernel:
     """The kernel named `module:function` with these arguments and constants."""
     module, function = path.split(":")
     return Kernel(module, function, parameters, floats, tuple(sorted(inside.items())))
-
-
-# Stands in an op's arguments for what is known only when all ops are recorded: the scratch memory of a thread.
-SCRATCH_BYTES = -(1 << 62)
 
 
 def matmul_scratch_bytes(n_in: int) -> int:

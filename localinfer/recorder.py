@@ -15,7 +15,7 @@ from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
 from localinfer.ops.layout import BLOCK, EVERYTHING, attention_scratch_bytes, state_bytes
-from localinfer.plan import FEW, SCRATCH_BYTES, Argument, Buffer, Constants, Plan, Region
+from localinfer.plan import FEW, Argument, Buffer, Constants, Plan, Region
 from quant import FORMATS
 from quant.cpu import target
 from quant.ggml import TYPES
@@ -264,8 +264,6 @@ class Recorder:
             "partial": self.partial,
             "y": y,
             "q_out": y.quantized,
-            "scratch": self.plan.scratch,
-            "scratch_bytes": SCRATCH_BYTES,
             "stop": self.plan.stop,
         }
         shape: Constants = {"group": c.group, "head_dim": c.head_dim}

@@ -7,7 +7,7 @@ team, and the main thread waits on a lock, which a signal interrupts. A stop fla
 import contextlib
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import call
 
 import numpy as np
@@ -16,22 +16,25 @@ from numpy.typing import NDArray
 from localinfer.ops.layout import STOP
 from quant.record import HEADER_WORDS
 
-RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
 class Team:
-    """`threads` threads for one program of op records.
+    """A thread for each address in `scratches`, memory that it has to itself, for one program of op records.
 
-    `execute` is the address of the executor kernel, `stop` the address of the flag that long kernels look at.
+    `execute` is the address of the executor kernel, `stop` the flag that long kernels look at.
     """
 
-    def __init__(self, execute: int, program: NDArray[np.int64], threads: int, stop: NDArray[np.int64]) -> None:
-        self.threads = threads
+    def __init__(
+        self, execute: int, program: NDArray[np.int64], stop: NDArray[np.int64], scratches: Sequence[int]
+    ) -> None:
+        self.threads = threads = len(scratches)
+        self._scratches = scratches
         self._program, self._stop = program, stop
         self._sync = np.zeros(64, np.int64)
         self._sync = self._sync[-self._sync.ctypes.data % 64 // 8 :]
         self._call = np.zeros(HEADER_WORDS + 4, np.int64)
-        self._execute: Callable[[int, int, int], None] = RUN(execute)
+        self._execute: Callable[[int, int, int, int], None] = RUN(execute)
         self._go, done = ([taken_lock() for _ in range(threads)] for _ in range(2))
         self._tell_done = [lock.release for lock in done]
         self._begin, self._wait = [lock.release for lock in self._go], [lock.acquire for lock in done]
@@ -88,7 +91,7 @@ class Team:
             self._go[number].acquire()
             if self._closed:
                 return
-            self._execute(record, number, self.threads)
+            self._execute(record, number, self.threads, self._scratches[number])
             self._tell_done[number]()
 
 

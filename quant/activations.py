@@ -118,9 +118,9 @@ def quantize_row(x: int, out: int, n: int, token: int, tile: int) -> None:
 def quantize(tile: int) -> Any:
     """The kernel that quantizes the rows of x, laid out for tiles of that many tokens, or flat for 0."""
 
-    def body(tokens, x, n, out, thread, threads):
+    def body(tokens, x, n, out, part, parts, scratch):
         count = load(int64, tokens)
-        for token in range(count * thread // threads, count * (thread + 1) // threads):
+        for token in range(count * part // parts, count * (part + 1) // parts):
             quantize_row(x + 4 * n * token, out, n, token, tile)
 
     return body

@@ -23,22 +23,22 @@ def compile_kernel(kernel: Kernel) -> bytes:
     Raises TypeError when the plan's argument names are not those of the kernel.
     """
     body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
-    expected = [*kernel.parameters, "thread", "threads"]
+    expected = [*kernel.parameters, "part", "parts", "scratch"]
     if list(inspect.signature(body).parameters) != expected:
         raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
     entry = numba.njit(entry_point(numba.njit(error_model="numpy")(body), kernel), error_model="numpy")
-    entry.compile((numba.int64, numba.int64, numba.int64))
+    entry.compile((numba.int64,) * 4)
     [result] = entry.overloads.values()
     return emit_object(result, kernel.symbol)
 
 
 def entry_point(body: Any, kernel: Kernel) -> Any:
-    """A function of (op, thread, threads) that reads the kernel's arguments from the op record."""
+    """A function of (op, part, parts, scratch) that reads the kernel's arguments from the op record."""
     reads = [
         f"load({'float64' if name in kernel.floats else 'int64'}, op + {8 * (HEADER_WORDS + index)})"
         for index, name in enumerate(kernel.parameters)
     ]
-    source = f"def entry(op, thread, threads):\n    body({', '.join([*reads, 'thread', 'threads'])})\n"
+    source = f"def entry(op, part, parts, scratch):\n    body({', '.join([*reads, 'part', 'parts', 'scratch'])})\n"
     scope = {"body": body, "load": load, "int64": numba.int64, "float64": numba.float64}
     exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
     return scope["entry"]
@@ -49,11 +49,11 @@ ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
 
 # numba's own functions return a status and where an exception lies; kernels raise nothing, so both are dropped.
 ENTRY = """
-declare i32 @"{native}"(ptr, ptr, i64, i64, i64)
-define void @"{symbol}"(i64 %op, i64 %thread, i64 %threads) {{
+declare i32 @"{native}"(ptr, ptr, i64, i64, i64, i64)
+define void @"{symbol}"(i64 %op, i64 %part, i64 %parts, i64 %scratch) {{
   %result = alloca ptr
   %exception = alloca ptr
-  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %thread, i64 %threads)
+  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %part, i64 %parts, i64 %scratch)
   ret void
 }}
 """

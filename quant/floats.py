@@ -78,8 +78,8 @@ def get_rows(room: str) -> Body:
     """The kernel y[token] = factor * w[ids[token]]."""
     one, size = ONE[room], BYTES[room]
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):
-        first, end = share(load(int64, tokens), 1, thread, threads)
+    def body(tokens, ids, w, row_bytes, n, y, factor, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
         for token in range(first, end):
             row = w + int64(load(int32, ids + 4 * token)) * row_bytes
             for i in range(n):
@@ -145,9 +145,9 @@ def products(room: str, tile_rows: int, tile_tokens: int) -> Body:
     def deliver(place: int, value: float, add: int) -> None:
         store(place, value + load(float32, place) if add else value)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, 8, thread, threads)
-        count, x_stride, out = load(int64, tokens), 4 * n_in, scratch + thread * scratch_bytes
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, 8, part, parts)
+        count, x_stride, out = load(int64, tokens), 4 * n_in, scratch
         whole_tokens = count // tile_tokens * tile_tokens
         for row in range(first, end, tile_rows):
             if load(int64, stop):

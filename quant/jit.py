@@ -37,8 +37,8 @@ class Kernel:
     """A function of a module, the names of its arguments, and constants that are compiled into it.
 
     `module:function` makes the kernel's Python function from the constants: `function(**constants)`.
-    Its arguments are `parameters` in order (int64, or float64 where the name is in `floats`), then `thread` and
-    `threads`.
+    Its arguments are `parameters` in order (int64, or float64 where the name is in `floats`), then `part` and
+    `parts`, which say what share of the work is asked for, and `scratch`, memory that nobody else uses meanwhile.
     """
 
     module: str

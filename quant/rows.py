@@ -52,10 +52,10 @@ def words_of(room: str) -> Words:
 
 
 @inline
-def share(count: int, unit: int, thread: int, threads: int) -> Any:
-    """The first and the end of one thread's rows: neighbours, in whole units."""
+def share(count: int, unit: int, part: int, parts: int) -> Any:
+    """The first and the end of one part of the rows: neighbours, in whole units."""
     units = (count + unit - 1) // unit
-    first, end = units * thread // threads * unit, units * (thread + 1) // threads * unit
+    first, end = units * part // parts * unit, units * (part + 1) // parts * unit
     return first, min(end, count)
 
 
@@ -123,8 +123,8 @@ def get_rows(room: str) -> Body:
     """The kernel y[token] = factor * w[ids[token]]."""
     decode = decode_row(words_of(room))
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, thread, threads):
-        first, end = share(load(int64, tokens), 1, thread, threads)
+    def body(tokens, ids, w, row_bytes, n, y, factor, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
         for token in range(first, end):
             row = int64(load(int32, ids + 4 * token))
             decode(w + row * row_bytes, n, y + 4 * n * token, float32(factor))
@@ -254,8 +254,8 @@ def matvec(room: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
     dot = dot_row(words_of(room))
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, 8, thread, threads)
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, 8, part, parts)
         count, x_stride = load(int64, tokens), 2 * n_in + n_in // 2
         for row in range(first, end):
             for token in range(count):
@@ -360,11 +360,10 @@ def matmul(room: str) -> Body:
     unpack, tile, deliver = unpack_row(words, rows), whole_tile(words), deliver_word(words)
     record = panel_record_bytes(rows, words.group)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, scratch, scratch_bytes, stop, thread, threads):
-        first, end = share(n_out, rows, thread, threads)
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, rows, part, parts)
         count, groups = load(int64, tokens), n_in // 32
-        out = scratch + thread * scratch_bytes
-        panel = out + 4 * rows * tile_tokens * places
+        panel = scratch + 4 * rows * tile_tokens * places
         for row in range(first, end, rows):
             if load(int64, stop):
                 return
@@ -375,8 +374,8 @@ def matmul(room: str) -> Body:
             for i in range(valid):
                 unpack(w + (row + i) * row_bytes, n_in, panel, i)
             for token in range(0, count, tile_tokens):
-                tile(panel, x + token * (2 * n_in + n_in // 2), groups, out)
+                tile(panel, x + token * (2 * n_in + n_in // 2), groups, scratch)
                 here = y + token * y_stride + 4 * row
-                deliver(out, here, y_stride, min(tile_tokens, count - token), valid, add)
+                deliver(scratch, here, y_stride, min(tile_tokens, count - token), valid, add)
 
     return body

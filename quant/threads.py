@@ -12,14 +12,14 @@ from quant.vectors import intrinsic, word
 
 
 @intrinsic
-def call(typingctx: Any, function: Any, op: Any, thread: Any, threads: Any) -> Any:
-    """Call a kernel through its address: `void kernel(int64 op, int64 thread, int64 threads)`."""
+def call(typingctx: Any, function: Any, op: Any, part: Any, parts: Any, scratch: Any) -> Any:
+    """Call a kernel through its address: `void kernel(int64 op, int64 part, int64 parts, int64 scratch)`."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
         return b.call(b.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
 
-    return word(types.void, [types.int64] * 4, emit)
+    return word(types.void, [types.int64] * 5, emit)
 
 
 @intrinsic

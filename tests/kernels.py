@@ -17,7 +17,7 @@ from quant.cpu import target
 from quant.ggml import TYPES
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
-RUN = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 PRODUCT = (
     "tokens",
     "x",
@@ -28,10 +28,9 @@ PRODUCT = (
     "y",
     "y_stride",
     "add",
-    "scratch",
-    "scratch_bytes",
     "stop",
 )
+SCRATCH_BYTES = matmul_scratch_bytes(1 << 14)
 Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
 
 NUMBERS = {kind.name: number for number, kind in TYPES.items() if number in FORMATS}
@@ -55,7 +54,9 @@ def run(module: str, function: str, arguments: dict[str, Any], threads: int = 1,
         else:
             record[word] = value.ctypes.data if isinstance(value, np.ndarray) else value
     call = compiled(kernel)
-    team = [threading.Thread(target=call, args=(record.ctypes.data, i, threads)) for i in range(threads)]
+    scratch = np.zeros((threads, SCRATCH_BYTES), np.uint8)
+    shares = [(record.ctypes.data, part, threads, scratch[part].ctypes.data) for part in range(threads)]
+    team = [threading.Thread(target=call, args=share) for share in shares]
     for member in team:
         member.start()
     for member in team:
@@ -94,11 +95,9 @@ def product(
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
-    scratch_bytes = matmul_scratch_bytes(n_in)
     values = (
         np.array([count]), x if fmt.takes_floats else quantized(x, tile), rows, rows.shape[1], n_in, n_out,
-        y, 4 * n_out, int(add_to is not None), np.zeros(scratch_bytes * threads, np.uint8), scratch_bytes,
-        np.zeros(1, np.int64),
+        y, 4 * n_out, int(add_to is not None), np.zeros(1, np.int64),
     )  # fmt: skip
     run(fmt.kernels, function, dict(zip(PRODUCT, values, strict=True)), threads, room=fmt.room)
     return y

@@ -101,25 +101,24 @@ def prompt(group: int, head_dim: int, tile: int) -> Body:
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
-        window, kv_heads, scale, chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads
+        window, kv_heads, scale, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         count, heads = load(int64, tokens), kv_heads * group
         tiles = (count + per_tile - 1) // per_tile
-        mine = scratch + thread * scratch_bytes
-        state, part = mine + taken, mine + taken + size
+        state, piece = scratch + taken, scratch + taken + size
         end, sinks = load(int64, blocks), load(int64, sink_blocks)
-        for item in range(thread, tiles * kv_heads, threads):
+        for item in range(part, tiles * kv_heads, parts):
             if load(int64, stop):
                 return
             first, head = item // kv_heads * per_tile, item % kv_heads
-            take(mine, q, q_sink, positions, first, count, head, heads, scale, sinks)
+            take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)
             k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
             prepare(state)
             for start in range(0, end, chunk):
-                look(mine, k, v, cell_positions, window, start, min(start + chunk, end), sinks, part)
+                look(scratch, k, v, cell_positions, window, start, min(start + chunk, end), sinks, piece)
                 for row in range(rows):
                     sums = 64 * rows + 4 * head_dim * row
-                    merge(state + 64 * row, state + sums, part + 64 * row, part + sums)
+                    merge(state + 64 * row, state + sums, piece + 64 * row, piece + sums)
             for row in range(min(rows, (count - first) * group)):
                 sums, which = state + 64 * rows + 4 * head_dim * row, head * group + row % group
                 deliver(state + 64 * row, sums, y, q_out, heads * head_dim, first + row // group, which)
@@ -134,17 +133,17 @@ def token(group: int, head_dim: int) -> Body:
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
-        window, kv_heads, scale, chunk, partial, y, q_out, scratch, scratch_bytes, stop, thread, threads
+        window, kv_heads, scale, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         count, end, sinks = load(int64, tokens), load(int64, blocks), load(int64, sink_blocks)
         chunks = (end + chunk - 1) // chunk
-        mine, items = scratch + thread * scratch_bytes, count * kv_heads * chunks
-        for item in range(items * thread // threads, items * (thread + 1) // threads):
+        items = count * kv_heads * chunks
+        for item in range(items * part // parts, items * (part + 1) // parts):
             pair, first = item // chunks, item % chunks * chunk
             one, head = pair // kv_heads, pair % kv_heads
-            take(mine, q, q_sink, positions, one, count, head, kv_heads * group, scale, sinks)
+            take(scratch, q, q_sink, positions, one, count, head, kv_heads * group, scale, sinks)
             k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
-            look(mine, k, v, cell_positions, window, first, min(first + chunk, end), sinks, partial + size * item)
+            look(scratch, k, v, cell_positions, window, first, min(first + chunk, end), sinks, partial + size * item)
 
     return body
 
@@ -153,11 +152,11 @@ def combine(group: int, head_dim: int) -> Body:
     """The kernel that joins the partial states of a few tokens; the first one is where the whole is gathered."""
     size, merge, deliver = state_bytes(group, head_dim), merge_word(head_dim), deliver_word(head_dim, 0)
 
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
+    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
         chunks = (load(int64, blocks) + chunk - 1) // chunk
         heads = kv_heads * group
         items = load(int64, tokens) * heads
-        for item in range(items * thread // threads, items * (thread + 1) // threads):
+        for item in range(items * part // parts, items * (part + 1) // parts):
             one, which = item // heads, item % heads
             head, row = which // group, which % group
             first = partial + size * (one * kv_heads + head) * chunks
@@ -172,7 +171,7 @@ def combine(group: int, head_dim: int) -> Body:
 def nothing() -> Body:
     """The kernel that does nothing: the other half of an op that only few tokens need."""
 
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, thread, threads):
+    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
         pass
 
     return body

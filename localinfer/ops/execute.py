@@ -40,11 +40,11 @@ def meet(sync: int, threads: int) -> Any:
 def execute(few: int) -> Body:
     """The kernel that runs ops first .. end of a program; `few` is the most tokens that the first kernels take."""
 
-    def body(program, first, end, sync, thread, threads):
+    def body(program, first, end, sync, part, parts, scratch):
         for op in range(program + RECORD_BYTES * first, program + RECORD_BYTES * end, RECORD_BYTES):
             tokens = load(int64, load(int64, op + 16))
-            call(load(int64, op if tokens <= few else op + 8), op, thread, threads)
-            if load(int64, op + 24) and not meet(sync, threads):
+            call(load(int64, op if tokens <= few else op + 8), op, part, parts, scratch)
+            if load(int64, op + 24) and not meet(sync, parts):
                 return
 
     return body

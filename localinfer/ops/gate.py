@@ -39,10 +39,10 @@ def gated(activation: str, tile: int) -> Body:
     """The kernel gate = act(gate) * up, and q = that quantized unless q is 0; threads share groups of 32 columns."""
     act = ACTIVATIONS[activation]
 
-    def body(tokens, gate, up, n, q, thread, threads):
+    def body(tokens, gate, up, n, q, part, parts, scratch):
         groups = n // 32
         items = load(int64, tokens) * groups
-        for item in range(items * thread // threads, items * (thread + 1) // threads):
+        for item in range(items * part // parts, items * (part + 1) // parts):
             token, group = item // groups, item % groups
             a, b = gate + 128 * item, up + 128 * item
             v0 = act(load(f32x16, a)) * load(f32x16, b)

@@ -32,9 +32,9 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
 def rms_norm(tile: int) -> Body:
     """The kernel y = norm(x), and q = y quantized unless q is 0."""
 
-    def body(tokens, x, weight, n, eps, y, q, thread, threads):
+    def body(tokens, x, weight, n, eps, y, q, part, parts, scratch):
         count = load(int64, tokens)
-        for token in range(count * thread // threads, count * (thread + 1) // threads):
+        for token in range(count * part // parts, count * (part + 1) // parts):
             normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
             if q:
                 quantize_row(y + 4 * n * token, q, n, token, tile)
@@ -45,9 +45,9 @@ def rms_norm(tile: int) -> Body:
 def add_norm() -> Body:
     """The kernel x += norm(branch): a branch that is normalised before it joins the residual stream."""
 
-    def body(tokens, x, branch, weight, n, eps, thread, threads):
+    def body(tokens, x, branch, weight, n, eps, part, parts, scratch):
         count = load(int64, tokens)
-        for token in range(count * thread // threads, count * (thread + 1) // threads):
+        for token in range(count * part // parts, count * (part + 1) // parts):
             source, place = branch + 4 * n * token, x + 4 * n * token
             normalize(source, weight, n, eps, source)
             for i in range(0, n, 16):
@@ -59,9 +59,9 @@ def add_norm() -> Body:
 def pick() -> Body:
     """The kernel y[i] = x[rows[i]]: the tokens whose logits are asked for."""
 
-    def body(tokens, x, rows, n, y, thread, threads):
+    def body(tokens, x, rows, n, y, part, parts, scratch):
         count = load(int64, tokens)
-        for token in range(count * thread // threads, count * (thread + 1) // threads):
+        for token in range(count * part // parts, count * (part + 1) // parts):
             source = x + 4 * n * int64(load(int32, rows + 4 * token))
             for i in range(0, n, 16):
                 store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))

@@ -44,9 +44,9 @@ def rope(pairs: str, norm: int) -> Body:
     """The kernel y = rotate(norm(x)) for every head of every token; x and y may be the same, norm may be off (0)."""
     rotate = ROTATE[pairs]
 
-    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, thread, threads):
+    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, part, parts, scratch):
         items = load(int64, tokens) * heads
-        for item in range(items * thread // threads, items * (thread + 1) // threads):
+        for item in range(items * part // parts, items * (part + 1) // parts):
             source, place = x + 4 * head_dim * item, y + 4 * head_dim * item
             if norm:
                 normalize(source, weight, head_dim, eps, place)
@@ -79,11 +79,12 @@ def append(pairs: str, norm: int) -> Body:
         k_cache,
         v_cache,
         capacity,
-        thread,
-        threads,
+        part,
+        parts,
+        scratch,
     ):
         items = load(int64, tokens) * heads
-        for item in range(items * thread // threads, items * (thread + 1) // threads):
+        for item in range(items * part // parts, items * (part + 1) // parts):
             token, head = item // heads, item % heads
             cell = int64(load(int32, cells + 4 * token))
             key, value = k + 4 * head_dim * item, v + 4 * head_dim * item
