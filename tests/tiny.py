@@ -23,6 +23,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 from numpy.typing import NDArray
+from random_blocks import random_blocks
 
 Floats: TypeAlias = NDArray[np.float32]
 Scalar: TypeAlias = int | float | bool | str | bytes
@@ -70,12 +71,12 @@ def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: An
     """Write a `llama` model with byte-level BPE."""
     dimensions, changes = _split(LLAMA, overrides)
     vocabulary = bpe_vocabulary()
-    metadata = _common("llama", dimensions) | {
+    metadata = common_metadata("llama", dimensions) | {
         "llama.rope.freq_base": 10000.0,
         "llama.rope.dimension_count": dimensions.head_dim,
         "llama.vocab_size": n_tokens(vocabulary),
     }
-    shapes = _shapes(dimensions, n_tokens(vocabulary))
+    shapes = common_shapes(dimensions, n_tokens(vocabulary))
     return _write(path, metadata | vocabulary, shapes, type, seed, changes)
 
 
@@ -83,13 +84,13 @@ def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: A
     """Write a `gemma3` model with SentencePiece tokens: layer 5 is global, the others have the window."""
     dimensions, changes = _split(GEMMA3, overrides)
     vocabulary = spm_vocabulary()
-    metadata = _common("gemma3", dimensions) | {
+    metadata = common_metadata("gemma3", dimensions) | {
         "gemma3.attention.key_length": dimensions.head_dim,
         "gemma3.attention.value_length": dimensions.head_dim,
         "gemma3.rope.freq_base": 1000000.0,
         "gemma3.attention.sliding_window": dimensions.sliding_window,
     }
-    shapes = _shapes(dimensions, n_tokens(vocabulary))
+    shapes = common_shapes(dimensions, n_tokens(vocabulary))
     for layer in range(dimensions.n_layer):
         shapes |= {
             f"blk.{layer}.attn_q_norm.weight": (dimensions.head_dim,),
@@ -208,7 +209,8 @@ def _split(dimensions: Dimensions, overrides: dict[str, Any]) -> tuple[Dimension
     return replace(dimensions, **sizes), Changes(metadata, tensors)
 
 
-def _common(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
+def common_metadata(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
+    """The keys that both architectures have."""
     return {
         "general.architecture": architecture,
         "general.name": f"tiny {architecture}",
@@ -222,7 +224,7 @@ def _common(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
     }
 
 
-def _shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
+def common_shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
     """Name -> shape of the tensors that both architectures have."""
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (n_vocab, d.n_embd),
@@ -253,37 +255,18 @@ def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], f
     if len(shape) == 1:
         return stored(1 + 0.1 * rng.standard_normal(shape, np.float32), "F32")
     scale = 0.1 if name == "token_embd.weight" else shape[1] ** -0.5
-    if format_name in RANDOM_BLOCKS:
-        return Stored(format_name, RANDOM_BLOCKS[format_name](rng, shape, scale))
-    return stored(scale * rng.standard_normal(shape, np.float32), format_name)
+    try:
+        return stored(scale * rng.standard_normal(shape, np.float32), format_name)
+    except NotImplementedError:  # the gguf package only decodes this format
+        n_elements, _ = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[format_name]]
+        blocks = random_blocks(rng, format_name, shape[0] * shape[1] // n_elements, scale)
+        return Stored(format_name, blocks.reshape(shape[0], -1))
 
 
 def stored(values: Floats, format_name: str) -> Stored:
     """`values` in a format that the `gguf` package can encode."""
     encoded = gguf.quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType[format_name])
     return Stored(format_name, encoded.view(np.uint8).reshape(*values.shape[:-1], -1))
-
-
-def random_q4_k(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> NDArray[np.uint8]:
-    """Blocks of d, dmin, scales[12], qs[128] with any bits, values of about `scale`."""
-    rows, blocks = shape[0], shape[1] // 256
-    block = rng.integers(0, 256, (rows, blocks, 144), np.uint8)
-    d = (scale / 256 * rng.uniform(0.5, 1.5, (rows, blocks, 1))).astype(np.float16)
-    block[..., 0:2] = d.view(np.uint8)
-    block[..., 2:4] = (d * np.float16(7.5)).view(np.uint8)  # the mean of q: values are centred on zero
-    return block.reshape(rows, -1)
-
-
-def random_q6_k(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> NDArray[np.uint8]:
-    """Blocks of ql[128], qh[64], scales[16], d with any bits, values of about `scale`."""
-    rows, blocks = shape[0], shape[1] // 256
-    block = rng.integers(0, 256, (rows, blocks, 210), np.uint8)
-    d = (scale / 1366 * rng.uniform(0.5, 1.5, (rows, blocks, 1))).astype(np.float16)
-    block[..., 208:210] = d.view(np.uint8)
-    return block.reshape(rows, -1)
-
-
-RANDOM_BLOCKS = {"Q4_K": random_q4_k, "Q6_K": random_q6_k}  # formats that the gguf package only decodes
 
 
 # ------------------------------------------------------------------------------------------------ file
@@ -307,7 +290,7 @@ def _write(
     writer.kv_data[0].clear()  # the writer's own general.architecture: ours may be missing or of another type
     for key, value in (dict(metadata) | changes.metadata).items():
         if value is not None:
-            _add(writer, key, _field(value))
+            add_key(writer, key, as_field(value))
         if key == "general.alignment" and isinstance(value, int):
             writer.data_alignment = value
     for name, tensor in tensors.items():
@@ -330,7 +313,7 @@ def _changed_tensor(
     return stored(weights, "F32")
 
 
-def _field(value: Field | Scalar | Sequence[Scalar]) -> Field:
+def as_field(value: Field | Scalar | Sequence[Scalar]) -> Field:
     """The usual GGUF type of a Python value."""
     if isinstance(value, Field):
         return value
@@ -342,9 +325,10 @@ def _field(value: Field | Scalar | Sequence[Scalar]) -> Field:
         return Field("FLOAT32", value)
     if isinstance(value, str | bytes):
         return Field("STRING", value)
-    return Field("ARRAY", value, _field(value[0]).type)
+    return Field("ARRAY", value, as_field(value[0]).type)
 
 
-def _add(writer: gguf.GGUFWriter, key: str, field: Field) -> None:
+def add_key(writer: gguf.GGUFWriter, key: str, field: Field) -> None:
+    """Write a metadata value in exactly its type."""
     element = GGUFValueType[field.element] if field.element else None
     writer.add_key_value(key, field.value, GGUFValueType[field.type], element)
