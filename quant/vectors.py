@@ -85,7 +85,7 @@ f16x8, f16x16 = Vector(types.float16, 8), Vector(types.float16, 16)
 u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (8, 16, 32, 64))
 i8x16, i8x32, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 32, 64))
 u16x8, u16x16 = Vector(types.uint16, 8), Vector(types.uint16, 16)
-u32x8, u32x16 = Vector(types.uint32, 8), Vector(types.uint32, 16)
+u32x4, u32x8, u32x16 = (Vector(types.uint32, lanes) for lanes in (4, 8, 16))
 
 Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 
@@ -171,6 +171,17 @@ def splat(typingctx: Any, kind: Any, value: Any) -> Any:
         return emit_splat(builder, vector.llvm, args[1])
 
     return sig, codegen
+
+
+def numbers(kind: Vector, values: Sequence[int]) -> Any:
+    """A word for a vector of fixed numbers: `ramp = numbers(u8x8, range(8))`, `ramp()`."""
+    fixed = ir.Constant(kind.llvm, list(values))
+
+    @intrinsic
+    def written(typingctx: Any) -> Any:
+        return word(kind, [], lambda *_: fixed)
+
+    return written
 
 
 # --- lanes --------------------------------------------------------------------------------------------------------

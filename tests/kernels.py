@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+from random_blocks import random_blocks
 
 from localinfer import paths
 from localinfer.plan import matmul_scratch_bytes
@@ -111,17 +112,8 @@ def random_rows(name: str, n_out: int, n_in: int, seed: int = 0) -> Bytes:
         rows = gguf.quantize(weights, gguf.GGMLQuantizationType(number))
         return np.ascontiguousarray(rows).view(np.uint8).reshape(n_out, -1)
     except NotImplementedError:
-        return random_blocks(name, n_out, n_in, rng)
-
-
-def random_blocks(name: str, n_out: int, n_in: int, rng: np.random.Generator) -> Bytes:
-    """Random bytes, but for the half-precision numbers at the places that the format has for them."""
-    kind = TYPES[NUMBERS[name]]
-    blocks = rng.integers(0, 256, (n_out, n_in // kind.elements, kind.bytes), dtype=np.uint8)
-    for at in {"Q4_K": (0, 2), "Q6_K": (208,)}[name]:
-        scale = (rng.random(blocks.shape[:2]) * 0.01).astype(np.float16)
-        blocks[:, :, at : at + 2] = scale[..., None].view(np.uint8)
-    return blocks.reshape(n_out, -1)
+        blocks = random_blocks(rng, name, n_out * n_in // TYPES[number].elements, 0.02)
+        return blocks.reshape(n_out, -1)
 
 
 def decoded(name: str, rows: Bytes) -> Floats:
