@@ -1,6 +1,5 @@
 """Weights to look at: any tensor of a file as a numpy array, decoded by the kernels that inference uses."""
 
-import ctypes
 import struct
 
 import numpy as np
@@ -39,5 +38,5 @@ def dequantize(tensor: Tensor) -> NDArray[np.float32]:
         values.ctypes.data,
         one,
     )
-    RUN(addresses[kernel])(ctypes.c_int64(record.ctypes.data), 0, 1)
+    RUN(addresses[kernel])(record.ctypes.data, 0, 1, 0)
     return values.reshape(tensor.shape)
