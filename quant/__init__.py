@@ -18,7 +18,11 @@ class Format(NamedTuple):
 
 
 FLOATS = ("F32", "F16", "BF16")
-BLOCKS = ("Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K", "TQ1_0", "TQ2_0")
+BLOCKS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q4_K", "Q6_K"),
+    *("TQ1_0", "TQ2_0"),
+)
 
 # By ggml's number of the type.
 FORMATS = {

@@ -4,6 +4,7 @@ import kernels
 import numpy as np
 import pytest
 from kernels import NUMBERS
+from random_blocks import HALVES
 
 from quant.activations import LARGEST
 from quant.ggml import TYPES
@@ -32,12 +33,28 @@ def test_weights_decode_to_the_last_bit(name: str, blocks: int) -> None:
     assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
 
 
+def any_bytes(name: str, n: int, rng: np.random.Generator) -> kernels.Bytes:
+    """64 rows of random bytes."""
+    kind = TYPES[NUMBERS[name]]
+    return rng.integers(0, 256, (64, n // kind.elements * kind.bytes), dtype=np.uint8)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_bytes_decode_to_the_last_bit(name: str) -> None:
-    kind, n = TYPES[NUMBERS[name]], 256 * 8
-    size = n // kind.elements * kind.bytes
-    random = np.random.default_rng(1).integers(0, 256, (64, size), dtype=np.uint8)
-    rows = np.concatenate([random, np.zeros((1, size), np.uint8), np.full((1, size), 255, np.uint8)])
+    n = 256 * 8
+    random = any_bytes(name, n, np.random.default_rng(1))
+    rows = np.concatenate([random, np.zeros_like(random[:1]), np.full_like(random[:1], 255)])
+    assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) & set(HALVES)))
+def test_scales_at_the_ends_of_half_precision_decode_to_the_last_bit(name: str) -> None:
+    ends = [0.0, -0.0, 2.0**-24, -(2.0**-24), 1023 * 2.0**-24, 2.0**-14, 65504.0, -65504.0, np.inf, -np.inf, np.nan]
+    n, rng = 256 * 8, np.random.default_rng(10)
+    rows = any_bytes(name, n, rng)
+    blocks = rows.reshape(-1, TYPES[NUMBERS[name]].bytes)
+    for at, _ in HALVES[name]:
+        blocks[:, at : at + 2] = rng.choice(np.array(ends, "<f2"), (len(blocks), 1)).view(np.uint8)
     assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
 
 

@@ -5,14 +5,16 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from tiny import tiny_gemma3, tiny_llama
+from tiny import Stored, tiny_gemma3, tiny_llama
 
 from localinfer.errors import Unsupported
 from localinfer.gguf import open_gguf
 from localinfer.weights import dequantize
+from quant import FORMATS
+from quant.ggml import TYPES
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("kind", [kind.name for number, kind in TYPES.items() if number in FORMATS])
 def test_tensors_are_arrays(kind: str, tmp_path: Path) -> None:
     f = open_gguf(tiny_gemma3(tmp_path / "m.gguf", type=kind, n_layer=1))
     for tensor in f.tensors.values():
@@ -23,6 +25,7 @@ def test_tensors_are_arrays(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_type_without_kernels_is_named(tmp_path: Path) -> None:
-    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"blk.0.attn_q.weight": "Q4_0"}))
-    with pytest.raises(Unsupported, match=r"blk\.0\.attn_q\.weight: type Q4_0 is not supported"):
+    weights = Stored("NVFP4", np.zeros((256, 256 // 64 * 36), np.uint8))
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"blk.0.attn_q.weight": weights}))
+    with pytest.raises(Unsupported, match=r"blk\.0\.attn_q\.weight: type NVFP4 is not supported"):
         dequantize(f.tensors["blk.0.attn_q.weight"])

@@ -1,0 +1,142 @@
+"""Blocks of 32 weights with a nibble for each: the words that Q4_0, Q4_1, Q5_0 and Q5_1 share.
+
+Such a block is given by its record, whose fields tell where things lie; a field that a format lacks is not asked for.
+
+    d, m   the scale and the min, half precision
+    qh     bit i is the fifth bit of column i
+    qs     byte i holds column i in its low nibble, and column i + 16 in its high one
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import uint8, uint32, uint64
+
+from quant.vectors import (
+    bitcast,
+    convert,
+    f16x8,
+    f16x16,
+    f32x8,
+    f32x16,
+    gather,
+    half,
+    inline,
+    join,
+    lanes,
+    lanes_of_bits,
+    load,
+    numbers,
+    select,
+    splat,
+    u8x16,
+    u8x32,
+    u8x64,
+    u16x8,
+    u32x8,
+    u32x16,
+)
+
+Word = Any
+Block = np.dtype[np.void]
+
+low_then_high = numbers(u32x16, ([0] * 4 + [4] * 4) * 2)
+evens, odds = lanes(range(0, 16, 2)), lanes(range(1, 16, 2))
+
+
+def offset(block: Block, field: str) -> int:
+    """Where a field lies in a block, in bytes."""
+    assert block.fields is not None
+    return int(block.fields[field][1])
+
+
+@inline
+def nibbles64(first: int, second: int) -> Any:
+    """The codes of two runs of 16 bytes, in the order of the columns."""
+    a, b = load(u8x16, first), load(u8x16, second)
+    twice = bitcast(u32x16, join(join(a, a), join(b, b)))
+    return bitcast(u8x64, twice >> low_then_high()) & splat(u8x64, uint8(15))
+
+
+@inline
+def nibbles32(address: int) -> Any:
+    """The codes of a run of 16 bytes, in the order of the columns."""
+    pairs = load(u8x16, address)
+    return join(pairs & splat(u8x16, uint8(15)), pairs >> splat(u8x16, uint8(4)))
+
+
+def four_bits(block: Block) -> tuple[Word, Word]:
+    """The words codes64 and codes32 of a format whose codes are its nibbles."""
+    size, qs = block.itemsize, offset(block, "qs")
+
+    @inline
+    def codes64(superblock: int, j: int) -> Any:
+        at = superblock + 2 * j * size + qs
+        return nibbles64(at, at + size)
+
+    @inline
+    def codes32(block: int) -> Any:
+        return nibbles32(block + qs)
+
+    return codes64, codes32
+
+
+def five_bits(block: Block) -> tuple[Word, Word]:
+    """The words codes64 and codes32 of a format whose codes are its nibbles and their fifth bits."""
+    size, qh = block.itemsize, offset(block, "qh")
+    low64, low32 = four_bits(block)
+
+    @inline
+    def codes64(superblock: int, j: int) -> Any:
+        at = superblock + 2 * j * size + qh
+        fifths = lanes_of_bits(uint64(load(uint32, at)) | (uint64(load(uint32, at + size)) << uint64(32)))
+        return low64(superblock, j) | select(fifths, splat(u8x64, uint8(16)), splat(u8x64, uint8(0)))
+
+    @inline
+    def codes32(block: int) -> Any:
+        fifths = lanes_of_bits(load(uint32, block + qh))
+        return low32(block) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
+
+    return codes64, codes32
+
+
+def halves(block: Block) -> tuple[Word, Word]:
+    """The words scales and scale of a format whose scale is d."""
+    size, d = block.itemsize, offset(block, "d")
+
+    @inline
+    def scales(superblock: int) -> Any:
+        return convert(f32x8, bitcast(f16x8, gather(u16x8, superblock + d, size)))
+
+    @inline
+    def scale(block: int) -> Any:
+        return half(block + d)
+
+    return scales, scale
+
+
+def pairs_of_halves(block: Block) -> tuple[Word, Word, Word, Word]:
+    """The words scales, mins, scale and least of a format whose scale is d, and whose min is the m right behind it."""
+    size, d, m = block.itemsize, offset(block, "d"), offset(block, "m")
+
+    @inline
+    def both(superblock: int) -> Any:
+        return convert(f32x16, bitcast(f16x16, gather(u32x8, superblock + d, size)))
+
+    @inline
+    def scales(superblock: int) -> Any:
+        return evens(both(superblock))
+
+    @inline
+    def mins(superblock: int) -> Any:
+        return odds(both(superblock))
+
+    @inline
+    def scale(block: int) -> Any:
+        return half(block + d)
+
+    @inline
+    def least(block: int) -> Any:
+        return half(block + m)
+
+    return scales, mins, scale, least

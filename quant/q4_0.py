@@ -1,0 +1,13 @@
+"""Q4_0: 32 weights in 18 bytes; a weight is d * (code - 8), the code of 4 bits."""
+
+import numpy as np
+
+from quant.nibbles import four_bits, halves
+from quant.words import Words
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
+assert BLOCK.itemsize == 18
+
+codes64, codes32 = four_bits(BLOCK)
+scales, scale = halves(BLOCK)
+WORDS = Words(4, 32, 8 * BLOCK.itemsize, codes64, scales, codes32=codes32, scale=scale, zero=8)
