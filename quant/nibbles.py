@@ -1,4 +1,4 @@
-"""Blocks of 32 weights with a nibble for each: the words that Q4_0, Q4_1, Q5_0 and Q5_1 share.
+"""Blocks of 32 weights with a nibble for each: the words that Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4 share.
 
 Such a block is given by its record, whose fields tell where things lie; a field that a format lacks is not asked for.
 
@@ -7,6 +7,7 @@ Such a block is given by its record, whose fields tell where things lie; a field
     qs     byte i holds column i in its low nibble, and column i + 16 in its high one
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from quant.vectors import (
     lanes,
     lanes_of_bits,
     load,
+    lookup16,
     numbers,
     select,
     splat,
@@ -96,6 +98,22 @@ def five_bits(block: Block) -> tuple[Word, Word]:
     def codes32(block: int) -> Any:
         fifths = lanes_of_bits(load(uint32, block + qh))
         return low32(block) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
+
+    return codes64, codes32
+
+
+def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word]:
+    """The words codes64 and codes32 of a format whose nibbles are numbers of places in a table of 16 codes."""
+    low64, low32 = four_bits(block)
+    look_up = lookup16(table)
+
+    @inline
+    def codes64(superblock: int, j: int) -> Any:
+        return look_up(low64(superblock, j))
+
+    @inline
+    def codes32(block: int) -> Any:
+        return look_up(low32(block))
 
     return codes64, codes32
 

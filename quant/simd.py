@@ -1,6 +1,7 @@
 """How each instruction set does what LLVM has no general word for: the one file that knows instruction sets.
 
-These are the fused multiplication and addition, half precision, the integer dot product and the pause of a spin loop.
+These are the fused multiplication and addition, half precision, the integer dot product, the lookup of bytes in a small
+table, and the pause of a spin loop.
 An intrinsic that the CPU lacks would make LLVM abort the process, so the choice is made here, by `quant.cpu.target()`,
 before any code is emitted. Everything else is written in vectors of a fixed length (`quant.vectors`), which LLVM cuts
 to the registers that the CPU has. A new instruction set is a row in `quant.cpu.TARGETS` and its dot product here.
@@ -148,6 +149,31 @@ def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -
     return acc
 
 
+BYTE_SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
+
+
+def emit_lookup16(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:
+    """table[i] for each byte i of a vector, all below 16; the table has 16 bytes, the vector 16, 32 or 64."""
+    count, arm = index.type.count, on_arm(b)
+    native = 16 if arm else {"avx512vnni": 64, "avx512": 64, "avx2": 32}.get(target().isa)
+    if native is None:
+        return lookup16_generic(b, table, index)
+    if count > native:
+        half = count // 2
+        return glue(b, *(emit_lookup16(b, table, cut(b, index, k * half, half)) for k in range(2)))
+    lookup = "llvm.aarch64.neon.tbl1.v16i8" if arm else BYTE_SHUFFLES[count]
+    return call_llvm(b, lookup, index.type, [ir.Constant(index.type, [*table] * (count // 16)), index])
+
+
+def lookup16_generic(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:
+    """A knockout over the bits of the index: each halves the values that are left."""
+    values: list[ir.Value] = [constant(index.type, value) for value in table]
+    for bit in (1, 2, 4, 8):
+        is_set = b.icmp_unsigned("!=", b.and_(index, constant(index.type, bit)), constant(index.type, 0))
+        values = [b.select(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
+
+
 def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
     """Some neighbouring lanes."""
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
@@ -160,11 +186,16 @@ def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     )
 
 
+def on_arm(b: ir.IRBuilder) -> bool:
+    """Whether the code is for a 64-bit ARM CPU."""
+    triple = str(b.module.triple)
+    return "aarch64" in triple or "arm64" in triple
+
+
 def emit_pause(b: ir.IRBuilder) -> ir.Value:
     """Tell the core that this is a spin loop, if it has a word for that."""
-    triple = str(b.module.triple)
-    if "x86" in triple:
+    if "x86" in str(b.module.triple):
         return call_llvm(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
-    if "aarch64" in triple or "arm64" in triple:
+    if on_arm(b):
         return call_llvm(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
     return ir.Constant(I32, 0)

@@ -23,6 +23,7 @@ from quant.simd import (
     constant,
     emit_dot4,
     emit_fma,
+    emit_lookup16,
     emit_narrow_half,
     emit_widen_half,
     suffix,
@@ -224,6 +225,16 @@ def insert(typingctx: Any, v: Any, lane: Any, value: Any) -> Any:
     """v with another value in one lane."""
     arguments = [v, types.int64, v.element]
     return word(v, arguments, lambda b, args: b.insert_element(args[0], args[2], args[1]))
+
+
+def lookup16(table: Sequence[int]) -> Any:
+    """A word that puts table[i] for every byte i of a vector: 16 bytes, and i is below 16."""
+
+    @intrinsic
+    def look_up(typingctx: Any, index: Any) -> Any:
+        return word(index, [index], lambda b, args: emit_lookup16(b, table, args[0]))
+
+    return look_up
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------------------

@@ -58,6 +58,15 @@ def test_scales_at_the_ends_of_half_precision_decode_to_the_last_bit(name: str) 
     assert same_bits(kernels.get_rows(name, rows, n), kernels.decoded(name, rows))
 
 
+def test_every_scale_of_mxfp4_decodes_to_the_last_bit() -> None:
+    """0 and 1 are subnormal; of 254 and 255 the larger codes are infinite."""
+    rows = np.repeat(np.arange(256, dtype=np.uint8), 17).reshape(256, 17)
+    rows[:, 1:] = np.arange(16) * 17
+    for n in (32, 256):
+        wide = np.tile(rows, n // 32)
+        assert same_bits(kernels.get_rows("MXFP4", wide, n), kernels.decoded("MXFP4", wide))
+
+
 def test_every_six_bit_scale_and_min_of_q4_k_unpacks() -> None:
     for pair in range(4):
         rows = kernels.random_rows("Q4_K", 1 << 12, 256)
