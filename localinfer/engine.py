@@ -25,6 +25,7 @@ Logits = NDArray[np.float32]
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
 LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count with
+PASSES = {"fast": 1, "high": 2}
 NO_ROWS = np.zeros(0, np.int32)
 EXECUTE = jit.Kernel(
     "localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),)
@@ -188,7 +189,7 @@ def record(f: GGUF, options: Options, threads: int) -> Recorder:
     batch = max(1, min(options.batch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
-    plan = Plan(batch, max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))), threads)
+    plan = Plan(batch, max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))), threads, PASSES[options.precision])
     recorder = Recorder(f, config, plan, Context(n_ctx, sinks, turning))
     write_down(recorder)
     recorder.refuse_unused()

@@ -25,6 +25,7 @@ Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "chat"]
 Policy = Literal["stop", "ring"]
+Precision = Literal["fast", "high"]
 T = TypeVar("T", bound=Value)
 
 INT32_MAX = 2**31 - 1
@@ -125,6 +126,9 @@ class Options:
     batch_size: int = option(
         512, "-b", "--batch-size", section="model", low=1, high=16384,
         about="Tokens of a prompt that are computed at once.")
+    precision: Precision = option(
+        "fast", "--precision", section="model", choices=get_args(Precision),
+        about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high).")
 
     temp: float = option(
         0.8, "--temp", section="sampling", low=0, high=1e6,

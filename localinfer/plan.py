@@ -19,10 +19,11 @@ from localinfer.gguf import Tensor
 from quant import FORMATS
 from quant.cpu import target
 from quant.jit import Kernel
+from quant.layout import matmul_scratch_bytes, token_bytes
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 ALIGNMENT = 64
-FEW = 4  # the most tokens that are decoded row by row; more are worth unpacking the weights for
+FEW = 2  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
 
 @dataclass(eq=False)
@@ -90,11 +91,15 @@ class Op:
 
 @dataclass(eq=False)
 class Plan:
-    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out."""
+    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out.
+
+    Activations are rounded to 8 bits and multiplied in one pass, or to 15 and multiplied in two.
+    """
 
     batch: int
     outputs: int
     threads: int
+    passes: int
     ops: list[Op] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     scratch_bytes: int = 0
@@ -120,7 +125,12 @@ class Plan:
     def _new_buffer(self, n: int, counted: Region) -> Buffer:
         capacity = self.outputs if counted is self.picked else self.batch
         padded = -(-capacity // target().tokens) * target().tokens
-        return Buffer(self.region(4 * n * capacity), n, Quantized(padded * (2 * n + n // 2)), counted)
+        return Buffer(self.region(4 * n * capacity), n, Quantized(padded * token_bytes(n, self.passes)), counted)
+
+    @property
+    def layouts(self) -> tuple[Constants, Constants]:
+        """The constants of a kernel that leaves quantized activations: flat for a few tokens, tiled for many."""
+        return {"tile": 0, "passes": self.passes}, {"tile": target().tokens, "passes": self.passes}
 
     @contextmanager
     def recycling(self) -> Iterator[None]:
@@ -178,8 +188,8 @@ class Plan:
             "add": int(add_to is not None),
             "stop": self.stop,
         }
-        pair = (f"{fmt.kernels}:matvec", f"{fmt.kernels}:matmul")
-        self.op(weight.name, pair, x.rows, arguments, constants={"room": fmt.room}, meet=meet)
+        constants: Constants = {"room": fmt.room} if fmt.takes_floats else {"room": fmt.room, "passes": self.passes}
+        self.op(weight.name, fmt.products, x.rows, arguments, constants=constants, meet=meet)
         return y
 
     # --- after recording ---
@@ -230,9 +240,3 @@ def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], in
     """The kernel named `module:function` with these arguments and constants."""
     module, function = path.split(":")
     return Kernel(module, function, parameters, floats, tuple(sorted(inside.items())))
-
-
-def matmul_scratch_bytes(n_in: int) -> int:
-    """What a thread needs for rows of n_in weights of any format: the tiles of all places, and an unpacked panel."""
-    shape = target()
-    return 16 * 4 * shape.rows * shape.tokens + n_in // 32 * (32 * shape.rows + 16 * shape.rows) + 64 * shape.sums

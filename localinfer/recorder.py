@@ -17,7 +17,6 @@ from localinfer.gguf import GGUF, StringArray, Tensor
 from localinfer.ops.layout import BLOCK, EVERYTHING, attention_scratch_bytes, state_bytes
 from localinfer.plan import FEW, Argument, Buffer, Constants, Plan, Region
 from quant import FORMATS
-from quant.cpu import target
 from quant.ggml import TYPES
 
 OPS = "localinfer.ops"
@@ -124,7 +123,7 @@ class Recorder:
             "y": x,
             "factor": float(np.float32(factor)),
         }
-        self.plan.op(name, f"{fmt.kernels}:get_rows", x.rows, arguments, constants={"room": fmt.room})
+        self.plan.op(name, fmt.get_rows, x.rows, arguments, constants={"room": fmt.room})
         return x
 
     def n_vocab(self, name: str) -> int:
@@ -146,7 +145,7 @@ class Recorder:
             "y": y,
             "q": y.quantized,
         }
-        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=by_layout())
+        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=self.plan.layouts)
         return y
 
     def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
@@ -172,7 +171,7 @@ class Recorder:
         gate = self.matmul(h, f"{blk}ffn_gate.weight", n, meet=False)
         up = self.matmul(h, f"{blk}ffn_up.weight", n)
         arguments: dict[str, Argument] = {"tokens": gate.rows, "gate": gate, "up": up, "n": n, "q": gate.quantized}
-        few, many = by_layout()
+        few, many = self.plan.layouts
         named: Constants = {"activation": activation}
         self.plan.op(
             f"{blk}gated",
@@ -268,11 +267,12 @@ class Recorder:
         }
         shape: Constants = {"group": c.group, "head_dim": c.head_dim}
         pair = (f"{OPS}.attention:token", f"{OPS}.attention:prompt")
-        layouts = (shape, {**shape, "tile": target().tokens})
+        _, tiled = self.plan.layouts
+        layouts = (shape, {**shape, **tiled})
         self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=layouts)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
         pair = (f"{OPS}.attention:combine", f"{OPS}.attention:nothing")
-        self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=(shape, {}))
+        self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=({**shape, "passes": self.plan.passes}, {}))
         return y
 
     def logits(self, x: Buffer, norm: str, output: str, n_vocab: int) -> None:
@@ -322,8 +322,3 @@ class Recorder:
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             raise self.f.error(f"tensor {name}", "has factors that are not positive numbers")
         return frequencies(rope, factors)
-
-
-def by_layout() -> tuple[Constants, Constants]:
-    """The constants of a kernel that leaves quantized activations: flat for a few tokens, tiled for many."""
-    return {"tile": 0}, {"tile": target().tokens}

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import Unsupported
 from localinfer.gguf import Tensor
+from localinfer.plan import kernel_of
 from localinfer.team import RUN
 from quant import FORMATS, jit
 from quant.record import HEADER_WORDS, RECORD_WORDS
@@ -24,7 +25,7 @@ def dequantize(tensor: Tensor) -> NDArray[np.float32]:
         raise Unsupported(f"tensor {tensor.name}: type {tensor.type_name} is not supported")
     fmt, n = FORMATS[tensor.type], tensor.shape[-1]
     count = tensor.n_elements // n
-    kernel = jit.Kernel(fmt.kernels, "get_rows", PARAMETERS, frozenset({"factor"}), (("room", fmt.room),))
+    kernel = kernel_of(fmt.get_rows, PARAMETERS, frozenset({"factor"}), {"room": fmt.room})
     addresses, _ = jit.addresses([kernel], paths.jit_dir())
     values = np.empty((count, n), np.float32)
     tokens, ids = np.array([count]), np.arange(count, dtype=np.int32)

@@ -6,15 +6,23 @@ from quant.ggml import TYPES
 
 
 class Format(NamedTuple):
-    """A tensor type that can be computed with: its room in this package, and the module with its kernels."""
+    """A tensor type that can be computed with: its room in this package, and whether its products take activations as
+    they are, not quantized."""
 
     room: str
-    kernels: str
+    takes_floats: bool
 
     @property
-    def takes_floats(self) -> bool:
-        """Whether its products take activations as they are, not quantized."""
-        return self.kernels == "quant.floats"
+    def get_rows(self) -> str:
+        """The kernel that decodes rows, as `module:function`."""
+        return "quant.floats:get_rows" if self.takes_floats else "quant.rows:get_rows"
+
+    @property
+    def products(self) -> tuple[str, str]:
+        """The kernels that multiply, for few and for many tokens."""
+        if self.takes_floats:
+            return "quant.floats:matvec", "quant.floats:matmul"
+        return "quant.rows:matvec", "quant.panels:matmul"
 
 
 FLOATS = ("F32", "F16", "BF16")
@@ -27,7 +35,7 @@ BLOCKS = (
 
 # By ggml's number of the type.
 FORMATS = {
-    number: Format(kind.name.lower(), "quant.floats" if kind.name in FLOATS else "quant.rows")
+    number: Format(kind.name.lower(), kind.name in FLOATS)
     for number, kind in TYPES.items()
     if kind.name in FLOATS + BLOCKS
 }

@@ -1,24 +1,10 @@
-"""Activations as integers: what the dot product instructions eat.
-
-Every 32 values (a group) share a scale, the largest magnitude over 16,319, and become whole numbers of 15 bits.
-A number q is kept as two signed bytes, q = 128 * high + low, so that one pass of an 8-bit dot product over each
-gives the exact product with the weights' codes.
-
-Two layouts. `flat`, for a few tokens, one after the other:
-
-    high[n] low[n] scale[n/32] sums32[n/32] sums16[n/16]
-
-`tiled`, for many: tiles of T tokens, a record for every group of 32, so that the matrix kernel reads one stream:
-
-    high[8][T][4] low[8][T][4] scale[T] sums32[T] sums16[2][T]
-
-A sum is that of the rounded values, scale included; it multiplies what a weight format adds to its scaled codes.
-"""
+"""Activations as whole numbers: what the dot product instructions eat. The layouts are those of `quant.layout`."""
 
 from typing import Any
 
 from numba import float32, int32, int64
 
+from quant.layout import LARGEST, MAGIC, SCALE, SHIFT, SUMS16, SUMS32, TOTALS16, TOTALS32, record_bytes
 from quant.vectors import (
     absolute,
     bitcast,
@@ -38,7 +24,13 @@ from quant.vectors import (
     total,
 )
 
-LARGEST = 16_319  # 127 * 128 + 63: what two signed bytes of this form can hold
+WIDEST = float32(2.0**127)  # 1 / x of a smaller x than its own inverse would be infinite
+
+
+@inline
+def bytes_of(q0: Any, q1: Any) -> Any:
+    """32 numbers as signed bytes."""
+    return join(convert(i8x16, q0), convert(i8x16, q1))
 
 
 @inline
@@ -48,79 +40,129 @@ def high_part(q: Any) -> Any:
 
 
 @inline
-def put_flat(q0: Any, q1: Any, high: int, low: int) -> None:
-    """Store the two bytes of 32 numbers where neighbours are neighbours."""
-    h0, h1 = high_part(q0), high_part(q1)
-    seven = splat(i32x16, int32(7))
-    store(high, join(convert(i8x16, h0), convert(i8x16, h1)))
-    store(low, join(convert(i8x16, q0 - (h0 << seven)), convert(i8x16, q1 - (h1 << seven))))
+def low_part(q: Any) -> Any:
+    """What the high part leaves."""
+    return q - (high_part(q) << splat(i32x16, int32(7)))
 
 
 @inline
-def put_tiled(q0: Any, q1: Any, high: int, low: int, step: int) -> None:
-    """Store the two bytes of 32 numbers four by four, `step` bytes apart."""
-    h0, h1 = high_part(q0), high_part(q1)
-    seven = splat(i32x16, int32(7))
-    highs = bitcast(i32x8, join(convert(i8x16, h0), convert(i8x16, h1)))
-    lows = bitcast(i32x8, join(convert(i8x16, q0 - (h0 << seven)), convert(i8x16, q1 - (h1 << seven))))
-    for four in range(8):
-        store(high + four * step, extract(highs, int64(four)))
-        store(low + four * step, extract(lows, int64(four)))
+def put(numbers: Any, place: int, step: int) -> None:
+    """Store 32 bytes as neighbours (step 0), or four by four, `step` bytes apart."""
+    if step == 0:
+        store(place, numbers)
+    else:
+        fours = bitcast(i32x8, numbers)
+        for four in range(8):
+            store(place + four * step, extract(fours, int64(four)))
 
 
 @inline
-def quantize_group(v0: Any, v1: Any, out: int, group: int, n: int, token: int, tile: int) -> None:
-    """Quantize 32 values (two f32x16), group number `group` of the n of a token, into either layout.
+def coarse(scale: float) -> Any:
+    """A scale whose last two bits are 0, so that MAGIC, which is 3 * 2^22, times it is exact."""
+    return bitcast(float32, int32(bitcast(int32, scale) & int32(-4)))
 
-    `out` is the token's own address (tile == 0) or that of its tile, in which it is number `token`.
+
+def put_word(passes: int) -> Any:
+    """The word put_all(q0, q1, place, step, next_pass): the bytes of 32 numbers, those of each pass in their place."""
+
+    @inline
+    def one(q0: Any, q1: Any, place: int, step: int, next_pass: int) -> None:
+        put(bytes_of(q0, q1), place, step)
+
+    @inline
+    def two(q0: Any, q1: Any, place: int, step: int, next_pass: int) -> None:
+        put(bytes_of(high_part(q0), high_part(q1)), place, step)
+        put(bytes_of(low_part(q0), low_part(q1)), place + next_pass, step)
+
+    return {1: one, 2: two}[passes]
+
+
+def flat_word(passes: int) -> Any:
+    """The word that writes a group of a flat token: see `group_word`."""
+    put_all = put_word(passes)
+
+    @inline
+    def flat(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
+        total0, total1 = total(q0), total(q1)
+        sum0, sum1 = scale * float32(total0), scale * float32(total1)
+        place = out + token * (passes + 1) * n
+        put_all(q0, q1, place + 32 * group, 0, n)
+        numbers = place + passes * n
+        store(numbers + 4 * group, scale)
+        store(numbers + n // 8 + 4 * group, sum0 + sum1)
+        store(numbers + n // 4 + 8 * group, sum0)
+        store(numbers + n // 4 + 8 * group + 4, sum1)
+        store(numbers + n // 2 + 4 * group, int32(total0 + total1))
+        store(numbers + 5 * (n // 8) + 8 * group, total0)
+        store(numbers + 5 * (n // 8) + 8 * group + 4, total1)
+
+    return flat
+
+
+def tiled_word(tile: int, passes: int) -> Any:
+    """The word that writes a group of a token in its tile: see `group_word`."""
+    put_all, size, row = put_word(passes), record_bytes(tile, passes), 4 * tile
+
+    @inline
+    def tiled(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
+        total0, total1 = total(q0), total(q1)
+        sum0, sum1 = scale * float32(total0), scale * float32(total1)
+        record = out + (token // tile * (n // 32) + group) * size + 4 * (token % tile)
+        put_all(q0, q1, record, row, 8 * row)
+        numbers = record + passes * 8 * row
+        store(numbers + row * SCALE, scale)
+        store(numbers + row * SHIFT, scale * float32(-MAGIC))
+        store(numbers + row * SUMS32, sum0 + sum1)
+        store(numbers + row * SUMS16, sum0)
+        store(numbers + row * (SUMS16 + 1), sum1)
+        store(numbers + row * TOTALS32, int32(total0 + total1))
+        store(numbers + row * TOTALS16, total0)
+        store(numbers + row * (TOTALS16 + 1), total1)
+
+    return tiled
+
+
+def group_word(tile: int, passes: int) -> Any:
+    """The word quantize_group(v0, v1, out, token, group, n): 32 values (two f32x16), a group of the n of a token, into
+    the batch at `out`.
+
     A value that is not finite makes the scale NaN, and so everything that is computed from it.
     """
-    peak = largest(maximum(absolute(v0), absolute(v1)))
-    tainted = total((v0 + v1) * splat(f32x16, float32(0.0)))
-    inverse = float32(LARGEST) / peak if peak > float32(0.0) else float32(0.0)
-    scale = peak / float32(LARGEST) + tainted
-    q0 = convert(i32x16, v0 * splat(f32x16, inverse))
-    q1 = convert(i32x16, v1 * splat(f32x16, inverse))
-    sum0, sum1 = scale * float32(total(q0)), scale * float32(total(q1))
-    if tile == 0:
-        put_flat(q0, q1, out + 32 * group, out + n + 32 * group)
-        scales = out + 2 * n
-        store(scales + 4 * group, scale)
-        store(scales + n // 8 + 4 * group, sum0 + sum1)
-        store(scales + n // 4 + 8 * group, sum0)
-        store(scales + n // 4 + 8 * group + 4, sum1)
-    else:
-        record = out + 80 * tile * group
-        put_tiled(q0, q1, record + 4 * token, record + 32 * tile + 4 * token, 4 * tile)
-        scales = record + 64 * tile + 4 * token
-        store(scales, scale)
-        store(scales + 4 * tile, sum0 + sum1)
-        store(scales + 8 * tile, sum0)
-        store(scales + 12 * tile, sum1)
+    write, top = tiled_word(tile, passes) if tile else flat_word(passes), float32(LARGEST[passes])
+
+    @inline
+    def quantize_group(v0: Any, v1: Any, out: int, token: int, group: int, n: int) -> None:
+        peak = largest(maximum(absolute(v0), absolute(v1)))
+        zero = splat(f32x16, float32(0.0))
+        tainted = total(v0 * zero + v1 * zero)
+        inverse = min(top / peak, WIDEST) if peak > float32(0.0) else float32(0.0)
+        q0 = convert(i32x16, v0 * splat(f32x16, inverse))
+        q1 = convert(i32x16, v1 * splat(f32x16, inverse))
+        write(q0, q1, coarse(peak / top) + tainted, out, token, group, n)
+
+    return quantize_group
 
 
-@inline
-def token_address(out: int, n: int, token: int, tile: int) -> int:
-    """Where `quantize_group` wants token number `token` of a batch: its own place, or that of its tile."""
-    return out + token * (2 * n + n // 2) if tile == 0 else out + token // tile * (tile * (2 * n + n // 2))
+def row_word(tile: int, passes: int) -> Any:
+    """The word quantize_row(x, out, token, n): the n floats at x, a token, into the batch at `out`."""
+    quantize_group = group_word(tile, passes)
+
+    @inline
+    def quantize_row(x: int, out: int, token: int, n: int) -> None:
+        for group in range(n // 32):
+            v0, v1 = load(f32x16, x + 128 * group), load(f32x16, x + 128 * group + 64)
+            quantize_group(v0, v1, out, token, group, n)
+
+    return quantize_row
 
 
-@inline
-def quantize_row(x: int, out: int, n: int, token: int, tile: int) -> None:
-    """Quantize the n floats at x as token number `token` of the batch at `out`."""
-    place = token_address(out, n, token, tile)
-    within = 0 if tile == 0 else token % tile
-    for group in range(n // 32):
-        v0, v1 = load(f32x16, x + 128 * group), load(f32x16, x + 128 * group + 64)
-        quantize_group(v0, v1, place, group, n, within, tile)
-
-
-def quantize(tile: int) -> Any:
+def quantize(tile: int, passes: int) -> Any:
     """The kernel that quantizes the rows of x, laid out for tiles of that many tokens, or flat for 0."""
+    quantize_row = row_word(tile, passes)
 
     def body(tokens, x, n, out, part, parts, scratch):
         count = load(int64, tokens)
         for token in range(count * part // parts, count * (part + 1) // parts):
-            quantize_row(x + 4 * n * token, out, n, token, tile)
+            quantize_row(x + 4 * n * token, out, token, n)
 
     return body

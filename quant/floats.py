@@ -1,6 +1,7 @@
 """F32, F16 and BF16: weights that are numbers already. Their products are computed in single precision throughout.
 
-The three kernels are those of `quant.rows`, with activations that are not quantized: x is float32, [token][n_in].
+The kernels are those of `quant.rows` and `quant.panels`, with activations that are not quantized: x is float32,
+[token][n_in].
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +11,8 @@ from llvmlite import ir
 from numba import float32, int32, int64, types, uint16
 
 from quant.cpu import target
-from quant.rows import share
 from quant.simd import I64, constant, emit_fma, emit_widen_half
+from quant.threads import share
 from quant.vectors import (
     bitcast,
     emit_load,

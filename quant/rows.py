@@ -1,27 +1,19 @@
-"""What every block-quantized format does with its rows, given the format's own words.
-
-A format describes 256 columns (a superblock: one block of a k-quant, or eight blocks of 32) by three words, and, if its
-blocks are shorter, a single block by three more. A weight is scale * code + min, with a code below 2**bits and one
-scale and min for every `group` columns. From these words this file makes the kernels of a format:
+"""What every block-quantized format does with its rows, given the format's own words (`quant.words`).
 
     get_rows   rows of weights as floats: token embeddings, and everything that wants to look at weights
     matvec     a few tokens: rows straight from the file, bound by memory
-    matmul     many tokens: rows unpacked once into panels for the register tile
 
-Threads divide the rows of the output, never a sum, so a result does not depend on their number.
+The kernel for many tokens is `quant.panels`. Threads divide the rows of the output, never a sum, so a result does not
+depend on their number.
 """
 
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-from numba import float32, int32, int64, types
+from numba import float32, int32, int64
 
-from quant.cpu import target
-from quant.tile import panel_record_bytes, tile_word, total_of_places
+from quant.layout import token_bytes
+from quant.threads import share
 from quant.vectors import (
-    Vector,
-    bitcast,
     convert,
     dot4,
     extract,
@@ -40,24 +32,7 @@ from quant.vectors import (
     store,
     total,
 )
-from quant.words import Words
-
-Body = Callable[..., None]
-
-
-def words_of(room: str) -> Words:
-    """The words of a format, from its room: "q4_1"."""
-    words: Words = import_module(f"quant.{room}").WORDS
-    return words
-
-
-@inline
-def share(count: int, unit: int, part: int, parts: int) -> Any:
-    """The first and the end of one part of the rows: neighbours, in whole units."""
-    units = (count + unit - 1) // unit
-    first, end = units * part // parts * unit, units * (part + 1) // parts * unit
-    return first, min(end, count)
-
+from quant.words import Body, Words, words_of
 
 # --- rows as floats -----------------------------------------------------------------------------------------------
 
@@ -79,8 +54,8 @@ def value_word(words: Words) -> Any:
 
 def decode_row(words: Words) -> Any:
     """The word decode(row, n, y, factor): n weights as floats, exactly as ggml defines them, times a factor."""
-    codes64, scales, mins, group = words.codes64, words.scales, words.mins, words.group
-    codes32, scale1, least1 = words.codes32, words.scale, words.least
+    codes64, scales, mins, group = words.codes64, words.scales, words.mins or words.scales, words.group
+    codes32, scale1, least1 = words.codes32, words.scale, words.least or words.scale
     superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
     value = value_word(words)
 
@@ -135,128 +110,130 @@ def get_rows(room: str) -> Body:
 # --- a few tokens -------------------------------------------------------------------------------------------------
 
 
-def group_sums(words: Words) -> Any:
-    """The word sums(superblock, high, low): the exact dot product of every group of columns, as floats in its lane."""
-    dot, codes64, group, kind = dot4(words.bits), words.codes64, words.group, words.kind
+def dot_word(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
+    """The word dot(codes, x, n): the products of codes with as many activations, four columns a lane; n bytes lie
+    between the passes."""
+    dot4_ = dot4(bits)
+
+    @inline
+    def once(codes: Any, x: int, n: int) -> Any:
+        return dot4_(splat(kind, int32(0)), codes, load(x_kind, x))
+
+    @inline
+    def twice(codes: Any, x: int, n: int) -> Any:
+        high = dot4_(splat(kind, int32(0)), codes, load(x_kind, x))
+        return dot4_(high << splat(kind, int32(7)), codes, load(x_kind, x + n))
+
+    return {1: once, 2: twice}[passes]
+
+
+def group_sums(words: Words, passes: int) -> Any:
+    """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
+    dot, codes64, group = dot_word(i32x16, i8x64, words.bits, passes), words.codes64, words.group
     lower = lanes(range(8))
 
     @inline
-    def quarter(block: int, j: int, high: int, low: int) -> Any:
-        """64 columns, four columns a lane."""
-        codes = codes64(block, j)
-        sums = dot(splat(i32x16, int32(0)), codes, load(i8x64, high + 64 * j))
-        return dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
+    def sixteens(block: int, x: int, n: int) -> Any:
+        quarter0, quarter1 = dot(codes64(block, 0), x, n), dot(codes64(block, 1), x + 64, n)
+        quarter2, quarter3 = dot(codes64(block, 2), x + 128, n), dot(codes64(block, 3), x + 192, n)
+        return neighbour_sums(neighbour_sums(quarter0, quarter1), neighbour_sums(quarter2, quarter3))
 
     @inline
-    def of_sixteen(block: int, high: int, low: int) -> Any:
-        first = neighbour_sums(quarter(block, 0, high, low), quarter(block, 1, high, low))
-        second = neighbour_sums(quarter(block, 2, high, low), quarter(block, 3, high, low))
-        return neighbour_sums(first, second)
-
-    @inline
-    def sixteens(block: int, high: int, low: int) -> Any:
-        return convert(kind, of_sixteen(block, high, low))
-
-    @inline
-    def thirty_twos(block: int, high: int, low: int) -> Any:
-        sums = of_sixteen(block, high, low)
-        return convert(kind, lower(neighbour_sums(sums, sums)))
+    def thirty_twos(block: int, x: int, n: int) -> Any:
+        sums = sixteens(block, x, n)
+        return lower(neighbour_sums(sums, sums))
 
     return sixteens if group == 16 else thirty_twos
 
 
-def rest_of_row(words: Words) -> Any:
-    """The word rest(row, x, n, x_scales, x_sums, acc): the blocks behind the last superblock, each into its lane."""
-    dot, codes64, codes32 = dot4(words.bits), words.codes64, words.codes32
-    scale1, least1, superblock_bytes, block_bytes = words.scale, words.least, words.superblock_bytes, words.block_bytes
+def rest_of_row(words: Words, passes: int) -> Any:
+    """The word rest(row, x, n, numbers, acc): the blocks behind the last superblock, each into its lane."""
+    dot32, dot64 = dot_word(i32x8, i8x32, words.bits, passes), dot_word(i32x16, i8x64, words.bits, passes)
+    codes64, codes32, zero = words.codes64, words.codes32, words.zero
+    scale1, least1 = words.scale, words.least or words.scale
+    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
 
     @inline
-    def two_lanes(lane: int, a: float, b: float) -> Any:
-        return insert(insert(splat(f32x8, float32(0.0)), lane, a), lane + 1, b)
+    def add(lane: int, at: int, dot: int, scale: int, x_sum: int, x_total: int, acc: Any) -> Any:
+        """One block, given the sum of its codes' products."""
+        scaled = float32(dot - int32(zero) * load(int32, x_total)) * load(float32, scale)
+        value = fma(scaled, scale1(at), extract(acc, lane))
+        if not zero:
+            value = fma(least1(at), load(float32, x_sum), value)
+        return insert(acc, lane, value)
 
     @inline
-    def pair(j: int, first: int, high: int, low: int, x_scales: int, x_sums: int, acc: Any) -> Any:
-        """Blocks 2j and 2j + 1, in lanes of the same numbers."""
-        codes = codes64(first, j)
-        sums = dot(splat(i32x16, int32(0)), codes, load(i8x64, high + 64 * j))
-        sums = dot(sums << splat(i32x16, int32(7)), codes, load(i8x64, low + 64 * j))
-        sums = neighbour_sums(sums, sums)
-        sums = neighbour_sums(sums, sums)
-        sums = neighbour_sums(sums, sums)
-        at, scales_at, sums_at = first + 2 * j * block_bytes, x_scales + 8 * j, x_sums + 8 * j
-        scaled_a = float32(extract(sums, 0)) * load(float32, scales_at)
-        scaled_b = float32(extract(sums, 1)) * load(float32, scales_at + 4)
-        scale = two_lanes(2 * j, scale1(at), scale1(at + block_bytes))
-        least = two_lanes(2 * j, least1(at), least1(at + block_bytes))
-        acc = fma(two_lanes(2 * j, scaled_a, scaled_b), scale, acc)
-        return fma(least, two_lanes(2 * j, load(float32, sums_at), load(float32, sums_at + 4)), acc)
-
-    @inline
-    def single(lane: int, at: int, high: int, low: int, x_scale: int, x_sum: int, acc: Any) -> Any:
-        codes = codes32(at)
-        sums = dot(splat(i32x8, int32(0)), codes, load(i8x32, high))
-        sums = dot(sums << splat(i32x8, int32(7)), codes, load(i8x32, low))
-        value = fma(float32(total(sums)) * load(float32, x_scale), scale1(at), extract(acc, lane))
-        return insert(acc, lane, fma(least1(at), load(float32, x_sum), value))
-
-    @inline
-    def rest(row: int, x: int, n: int, x_scales: int, x_sums: int, acc: Any) -> Any:
-        whole = n // 256
-        blocks, first = n // 32 - 8 * whole, row + whole * superblock_bytes
-        high, low, scales_at, sums_at = x + 256 * whole, x + n + 256 * whole, x_scales + 32 * whole, x_sums + 32 * whole
-        if blocks >= 2:
-            acc = pair(0, first, high, low, scales_at, sums_at, acc)
-        if blocks >= 4:
-            acc = pair(1, first, high, low, scales_at, sums_at, acc)
-        if blocks >= 6:
-            acc = pair(2, first, high, low, scales_at, sums_at, acc)
+    def rest(row: int, x: int, n: int, numbers: int, acc: Any) -> Any:
+        done = n // 256 * 8
+        blocks, first, x_at = n // 32 - done, row + n // 256 * superblock_bytes, x + 32 * done
+        scales, sums, totals = numbers + 4 * done, numbers + n // 8 + 4 * done, numbers + n // 2 + 4 * done
+        for pair in range(blocks // 2):
+            products = dot64(codes64(first, pair), x_at + 64 * pair, n)
+            products = neighbour_sums(products, products)
+            products = neighbour_sums(products, products)
+            products = neighbour_sums(products, products)
+            for lane in range(2 * pair, 2 * pair + 2):
+                number, at = extract(products, lane - 2 * pair), first + lane * block_bytes
+                acc = add(lane, at, number, scales + 4 * lane, sums + 4 * lane, totals + 4 * lane, acc)
         if blocks & 1:
             lane = blocks - 1
-            at, up, down = first + lane * block_bytes, high + 32 * lane, low + 32 * lane
-            acc = single(lane, at, up, down, scales_at + 4 * lane, sums_at + 4 * lane, acc)
+            at = first + lane * block_bytes
+            number = total(dot32(codes32(at), x_at + 32 * lane, n))
+            acc = add(lane, at, number, scales + 4 * lane, sums + 4 * lane, totals + 4 * lane, acc)
         return acc
 
     @inline
-    def no_rest(row: int, x: int, n: int, x_scales: int, x_sums: int, acc: Any) -> Any:
+    def no_rest(row: int, x: int, n: int, numbers: int, acc: Any) -> Any:
         return acc
 
     return no_rest if codes32 is None else rest
 
 
-def dot_row(words: Words) -> Any:
+def dot_row(words: Words, passes: int) -> Any:
     """The word dot(row, x, n): a row of weights times a flat token, float32.
 
     Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
     are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
     """
-    sums, scales, mins, kind, rest = group_sums(words), words.scales, words.mins, words.kind, rest_of_row(words)
-    superblock_bytes, groups = words.superblock_bytes, 256 // words.group
-    sums_at = 1 if words.group == 32 else 2
+    sums, rest, scales, mins = group_sums(words, passes), rest_of_row(words, passes), words.scales, words.mins
+    superblock_bytes, groups, kind, zero = words.superblock_bytes, words.groups, words.kind, words.zero
+    int_kind = kind.of(int32)
     for_group = lanes([lane * 8 // groups for lane in range(groups)])
 
     @inline
+    def with_zero(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
+        lacking = load(int_kind, x_totals) * splat(int_kind, int32(zero))
+        return fma(convert(kind, products - lacking) * x_scale, scales(at), acc)
+
+    @inline
+    def with_mins(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
+        acc = fma(convert(kind, products) * x_scale, scales(at), acc)
+        return fma(mins(at), load(kind, x_sums), acc)
+
+    superblock = with_zero if zero else with_mins
+
+    @inline
     def dot(row: int, x: int, n: int) -> Any:
-        x_scales = x + 2 * n
-        x_sums = x_scales + sums_at * (n // 8)
+        numbers = x + passes * n
+        x_sums = numbers + (n // 8 if groups == 8 else n // 4)
+        x_totals = numbers + (n // 2 if groups == 8 else 5 * (n // 8))
         acc = splat(kind, float32(0.0))
         for block in range(n // 256):
-            at = row + block * superblock_bytes
-            scaled = sums(at, x + 256 * block, x + n + 256 * block) * for_group(load(f32x8, x_scales + 32 * block))
-            scale, least = scales(at), mins(at)
-            acc = fma(scaled, scale, acc)
-            acc = fma(least, load(kind, x_sums + 4 * groups * block), acc)
-        return total(rest(row, x, n, x_scales, x_sums, acc))
+            at, ahead = row + block * superblock_bytes, 4 * groups * block
+            x_scale = for_group(load(f32x8, numbers + 32 * block))
+            acc = superblock(at, sums(at, x + 256 * block, n), x_scale, x_sums + ahead, x_totals + ahead, acc)
+        return total(rest(row, x, n, numbers, acc))
 
     return dot
 
 
-def matvec(room: str) -> Body:
+def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
-    dot = dot_row(words_of(room))
+    dot, factor = dot_row(words_of(room), passes), token_bytes(1, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
-        count, x_stride = load(int64, tokens), 2 * n_in + n_in // 2
+        count, x_stride = load(int64, tokens), factor * n_in
         for row in range(first, end):
             for token in range(count):
                 place = y + token * y_stride + 4 * row
@@ -264,118 +241,5 @@ def matvec(room: str) -> Body:
                 if add:
                     result += load(float32, place)
                 store(place, result)
-
-    return body
-
-
-# --- many tokens --------------------------------------------------------------------------------------------------
-
-
-def unpack_row(words: Words, rows: int) -> Any:
-    """The word unpack(row, n, panel, i): a row of weights into place i of a panel of `rows`."""
-    codes64, scales, mins, group = words.codes64, words.scales, words.mins, words.group
-    codes32, scale1, least1 = words.codes32, words.scale, words.least
-    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
-    record, parts = panel_record_bytes(rows, words.group), 32 // words.group
-
-    @inline
-    def superblock(block: int, panel: int, i: int) -> None:
-        for j in range(4):
-            fours = bitcast(i32x16, codes64(block, j))
-            for lane in range(16):
-                place = panel + record * (2 * j + lane // 8) + 4 * rows * (lane % 8) + 4 * i
-                store(place, extract(fours, lane))
-        scale, least = scales(block), mins(block)
-        for part in range(256 // group):
-            place = panel + record * (part // parts) + 32 * rows + 4 * rows * (part % parts) + 4 * i
-            store(place, extract(scale, part))
-            store(place + 4 * rows * parts, extract(least, part))
-
-    if codes32 is None:
-
-        @inline
-        def rest(row: int, first: int, n: int, panel: int, i: int) -> None:
-            pass
-
-    else:
-
-        @inline
-        def rest(row: int, first: int, n: int, panel: int, i: int) -> None:
-            for block in range(first // 32, n // 32):
-                at, place = row + block * block_bytes, panel + record * block + 4 * i
-                fours = bitcast(i32x8, codes32(at))
-                for lane in range(8):
-                    store(place + 4 * rows * lane, extract(fours, lane))
-                store(place + 32 * rows, scale1(at))
-                store(place + 36 * rows, least1(at))
-
-    @inline
-    def unpack(row: int, n: int, panel: int, i: int) -> None:
-        for block in range(n // 256):
-            superblock(row + block * superblock_bytes, panel + 8 * record * block, i)
-        rest(row, n // 256 * 256, n, panel, i)
-
-    return unpack
-
-
-def whole_tile(words: Words) -> Any:
-    """The word tile(panel, x, records, out): the sums of every place of a group in a superblock, tile after tile."""
-    rows, tokens = target().rows, target().tokens
-    add = tile_word(rows, tokens, words.group, words.bits)
-    size, zero = 4 * rows * tokens * (256 // words.group), Vector(types.float32, rows)
-
-    @inline
-    def tile(panel: int, x: int, records: int, out: int) -> None:
-        for place in range(out, out + size, 4 * rows):
-            store(place, splat(zero, float32(0.0)))
-        add(panel, x, records, out)
-
-    return tile
-
-
-def deliver_word(words: Words) -> Any:
-    """The word deliver(out, y, y_stride, count, valid_rows, add): add up the sums of a tile, and put the results where
-    they belong, as far as there are tokens and rows."""
-    rows, places, kind = target().rows, 256 // words.group, Vector(types.float32, target().rows)
-    total_at = total_of_places(rows, places, 4 * rows * target().tokens)
-
-    @inline
-    def deliver(out: int, y: int, y_stride: int, count: int, valid_rows: int, add: int) -> None:
-        for token in range(count):
-            values, place = total_at(out + 4 * rows * token), y + token * y_stride
-            if valid_rows == rows:
-                store(place, values + load(kind, place) if add else values)
-            else:
-                for i in range(valid_rows):
-                    value, at = extract(values, i), place + 4 * i
-                    store(at, value + load(float32, at) if add else value)
-
-    return deliver
-
-
-def matmul(room: str) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token] for tiled tokens."""
-    words = words_of(room)
-    rows, tile_tokens, places = target().rows, target().tokens, 256 // words.group
-    unpack, tile, deliver = unpack_row(words, rows), whole_tile(words), deliver_word(words)
-    record = panel_record_bytes(rows, words.group)
-
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
-        first, end = share(n_out, rows, part, parts)
-        count, groups = load(int64, tokens), n_in // 32
-        panel = scratch + 4 * rows * tile_tokens * places
-        for row in range(first, end, rows):
-            if load(int64, stop):
-                return
-            valid = min(rows, end - row)
-            for i in range(valid, rows):
-                for place in range(panel + 4 * i, panel + groups * record, 4 * rows):
-                    store(place, int32(0))
-            for i in range(valid):
-                unpack(w + (row + i) * row_bytes, n_in, panel, i)
-            for token in range(0, count, tile_tokens):
-                tile(panel, x + token * (2 * n_in + n_in // 2), groups, scratch)
-                here = y + token * y_stride + 4 * row
-                deliver(scratch, here, y_stride, min(tile_tokens, count - token), valid, add)
 
     return body

@@ -8,7 +8,15 @@ from llvmlite import ir
 from numba import types
 
 from quant.simd import I32, I64, call_llvm, emit_pause
-from quant.vectors import intrinsic, word
+from quant.vectors import inline, intrinsic, word
+
+
+@inline
+def share(count: int, unit: int, part: int, parts: int) -> Any:
+    """The first and the end of one part of the rows: neighbours, in whole units."""
+    units = (count + unit - 1) // unit
+    first, end = units * part // parts * unit, units * (part + 1) // parts * unit
+    return first, min(end, count)
 
 
 @intrinsic

@@ -1,10 +1,9 @@
 """The register tile: R rows of weights by T tokens, the heart of matrix multiplication.
 
 Both operands come as streams of records, one for every 32 columns, already in the order in which the dot product
-instruction eats them: the weights' is written by `quant.rows`, the activations' by `quant.activations`.
+instruction eats them: the weights' is written by `quant.panels`, the activations' is that of `quant.layout`.
 
-    panel record:       codes[8][R][4]  scale[32/group][R]  min[32/group][R]
-    activation record:  high[8][T][4]  low[8][T][4]  scale[T]  sums32[T]  sums16[2][T]
+    panel record:   codes[8][R][4]  scale[32/group][R]  min[32/group][R]      no mins in a format with a zero
 
 A row has a sum for each place of a group in a superblock of 256 columns, so the tile keeps as many tiles of sums in
 memory. `quant.rows` does the same for single tokens, with a lane for each place; and the sums of all places are added
@@ -20,23 +19,36 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from quant.cpu import target
+from quant.layout import MAGIC_BITS, SCALE, SHIFT, SUMS16, SUMS32, TOTALS16, TOTALS32, record_bytes
 from quant.simd import I32, I64, constant, emit_dot4, emit_fma
 from quant.vectors import Vector, emit_load, emit_splat, emit_sum, intrinsic, word
 
 
-def panel_record_bytes(rows: int, group: int) -> int:
-    """The bytes of one panel record."""
-    return 32 * rows + 8 * rows * (32 // group)
-
-
 @dataclass(frozen=True)
 class Tile:
-    """`rows` by `tokens` sums in registers; a scale and a min for every `group` columns; codes below 2**bits."""
+    """`rows` by `tokens` sums in registers, of records that hold `width` tokens.
+
+    There are a scale and a min, or a zero, for every `group` columns; codes are below 2**bits.
+    """
 
     rows: int
     tokens: int
+    width: int
+    passes: int
     group: int
     bits: int
+    zero: int
+
+    @property
+    def parts(self) -> int:
+        """The groups of a record."""
+        return 32 // self.group
+
+    @property
+    def panel_record(self) -> int:
+        """The bytes of a record of weights."""
+        return 32 * self.rows + 4 * self.rows * self.parts * (1 if self.zero else 2)
 
     @property
     def floats(self) -> ir.VectorType:
@@ -53,64 +65,94 @@ class Tile:
         """Four codes for every row."""
         return Vector(types.uint8, 4 * self.rows).llvm
 
-    def four(self, b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
-        """Four activations of one token, in front of every row."""
-        number = emit_load(b, I32, b.add(address, I64(offset)))
+    @property
+    def starts_with_magic(self) -> bool:
+        """Whether sums are small enough to start from MAGIC, which makes them floats without a conversion."""
+        return self.passes == 1 and target().fused
+
+    def four(self, b: ir.IRBuilder, x: ir.Value, one_pass: int, k: int, token: int) -> ir.Value:
+        """Four activations of a token, in front of every row."""
+        number = emit_load(b, I32, b.add(x, I64(4 * ((one_pass * 8 + k) * self.width + token))))
         return b.bitcast(emit_splat(b, self.ints, number), self.codes)
 
-    def everywhere(self, b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
-        """A number of one token, in front of every row."""
-        return emit_splat(b, self.floats, emit_load(b, ir.FloatType(), b.add(address, I64(offset))))
+    def everywhere(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
+        """A token's number in a row of the record, in front of every row of weights."""
+        at = b.add(x, I64(4 * self.width * (8 * self.passes + row) + 4 * token))
+        return emit_splat(b, kind, emit_load(b, kind.element, at))
 
-    def integer_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
-        """The exact dot products over one group of the record: 128 * high + low."""
-        sums = [constant(self.ints, 0)] * self.tokens
-        for low in (0, 1):
-            if low:
-                sums = [b.shl(s, constant(self.ints, 7)) for s in sums]
-            for k in range(part * self.group // 4, (part + 1) * self.group // 4):
-                codes = emit_load(b, self.codes, b.add(panel, I64(k * self.rows * 4)))
-                for t in range(self.tokens):
-                    activation = self.four(b, x, ((low * 8 + k) * self.tokens + t) * 4)
-                    sums[t] = emit_dot4(b, sums[t], codes, activation, self.bits)
+    def starts(self, b: ir.IRBuilder, x: ir.Value, part: int) -> list[ir.Value]:
+        """What the last pass of each token starts from: what the codes' zero takes away, and MAGIC."""
+        bias = constant(self.ints, MAGIC_BITS if self.starts_with_magic else 0)
+        if not self.zero:
+            return [bias] * self.tokens
+        row, zero = TOTALS32 if self.parts == 1 else TOTALS16 + part, constant(self.ints, self.zero)
+        totals = (self.everywhere(b, self.ints, x, row, token) for token in range(self.tokens))
+        return [b.sub(bias, b.mul(each, zero)) for each in totals]
+
+    def dots(
+        self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, part: int
+    ) -> list[ir.Value]:
+        """One pass of dot products over a group, added to the sums."""
+        for k in range(part * self.group // 4, (part + 1) * self.group // 4):
+            codes = emit_load(b, self.codes, b.add(panel, I64(k * self.rows * 4)))
+            fours = (self.four(b, x, one_pass, k, token) for token in range(self.tokens))
+            sums = [emit_dot4(b, s, codes, four, self.bits) for s, four in zip(sums, fours, strict=True)]
         return sums
+
+    def group_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
+        """The exact dot products over a group of the record, as floats, times the activations' scales."""
+        starts = self.starts(b, x, part)
+        if self.passes == 2:
+            high = self.dots(b, [constant(self.ints, 0)] * self.tokens, panel, x, 0, part)
+            seven = constant(self.ints, 7)
+            starts = [b.add(start, b.shl(s, seven)) for start, s in zip(starts, high, strict=True)]
+        sums = self.dots(b, starts, panel, x, self.passes - 1, part)
+        return [self.scaled(b, s, x, token) for token, s in enumerate(sums)]
+
+    def scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, token: int) -> ir.Value:
+        """The sum of a token times its scale, rounded once."""
+        scale = self.everywhere(b, self.floats, x, SCALE, token)
+        if self.starts_with_magic:
+            return emit_fma(b, b.bitcast(total, self.floats), scale, self.everywhere(b, self.floats, x, SHIFT, token))
+        return b.fmul(b.sitofp(total, self.floats), scale)
 
     def record(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, places: ir.Value) -> None:
         """Add one record of 32 columns to the sums of its places, which lie one tile after the other."""
-        parts, rows, tokens = 32 // self.group, self.rows, self.tokens
-        for part in range(parts):
-            sums = self.integer_sums(b, panel, x, part)
-            scale = emit_load(b, self.floats, b.add(panel, I64(32 * rows + 4 * rows * part)))
-            least = emit_load(b, self.floats, b.add(panel, I64(32 * rows + 4 * rows * (parts + part))))
-            x_sums = 68 * tokens if parts == 1 else 72 * tokens + 4 * tokens * part
-            for t in range(tokens):
-                at = b.add(places, I64(4 * rows * (tokens * part + t)))
-                scaled = b.fmul(b.sitofp(sums[t], self.floats), self.everywhere(b, x, 64 * tokens + 4 * t))
+        row_bytes = 4 * self.rows
+        for part in range(self.parts):
+            sums = self.group_sums(b, panel, x, part)
+            scale = emit_load(b, self.floats, b.add(panel, I64(32 * self.rows + row_bytes * part)))
+            least_at = b.add(panel, I64(32 * self.rows + row_bytes * (self.parts + part)))
+            least = None if self.zero else emit_load(b, self.floats, least_at)
+            for token, scaled in enumerate(sums):
+                at = b.add(places, I64(row_bytes * (self.width * part + token)))
                 acc = emit_fma(b, scaled, scale, emit_load(b, self.floats, at))
-                acc = emit_fma(b, least, self.everywhere(b, x, x_sums + 4 * t), acc)
+                if least:
+                    row = SUMS32 if self.parts == 1 else SUMS16 + part
+                    acc = emit_fma(b, least, self.everywhere(b, self.floats, x, row, token), acc)
                 b.store(acc, b.inttoptr(at, self.floats.as_pointer()), align=4)
 
     def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         """The loop over the records; place i holds record i, i + 8, i + 16, ..."""
         panel, x, records, out = args
-        place_bytes = 4 * self.rows * self.tokens * (32 // self.group)
+        x_record = I64(record_bytes(self.width, self.passes))
+        place_bytes = I64(4 * self.rows * self.width * self.parts)
 
         def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            panel_at = b.add(panel, b.mul(i, I64(panel_record_bytes(self.rows, self.group))))
-            place = b.add(out, b.mul(b.and_(i, I64(7)), I64(place_bytes)))
-            self.record(b, panel_at, b.add(x, b.mul(i, I64(80 * self.tokens))), place)
+            panel_at = b.add(panel, b.mul(i, I64(self.panel_record)))
+            place = b.add(out, b.mul(b.and_(i, I64(7)), place_bytes))
+            self.record(b, panel_at, b.add(x, b.mul(i, x_record)), place)
             return []
 
         emit_sum(b, records, [], step)
         return out
 
 
-def tile_word(rows: int, tokens: int, group: int, bits: int) -> Any:
-    """The word tile(panel, x, records, out): out[place][T][R] += the sums over the records of each place.
+def tile_word(shape: Tile) -> Any:
+    """The word tile(panel, x, records, out): out[place][width][R] += the sums over the records of each place.
 
     Within a group the sum is exact, in integers; scales are applied once, in single precision.
     """
-    shape = Tile(rows, tokens, group, bits)
 
     @intrinsic
     def tile(typingctx: Any, panel: Any, x: Any, records: Any, out: Any) -> Any:

@@ -148,6 +148,18 @@ def store(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for a cache line that will be read soon; an address of nothing is no error."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        place = b.inttoptr(args[0], ir.IntType(8).as_pointer())
+        read, near, data = I32(0), I32(2), I32(1)
+        return call_llvm(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, near, data])
+
+    return word(types.void, [types.int64], emit)
+
+
+@intrinsic
 def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
     """gather(u16x8, address, 34): one lane from every stride bytes, with ordinary loads."""
     vector = kind_of(kind)

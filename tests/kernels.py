@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from random_blocks import random_blocks
 
 from localinfer import paths
-from localinfer.plan import matmul_scratch_bytes
+from localinfer.plan import kernel_of
 from quant import FORMATS, jit
 from quant.cpu import target
 from quant.ggml import TYPES
+from quant.layout import matmul_scratch_bytes, token_bytes
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -44,10 +45,10 @@ def compiled(kernel: jit.Kernel) -> Any:
     return RUN(addresses[kernel])
 
 
-def run(module: str, function: str, arguments: dict[str, Any], threads: int = 1, **constants: int | str) -> None:
+def run(path: str, arguments: dict[str, Any], threads: int = 1, **constants: int | str) -> None:
     """Call a kernel; arrays are passed by address."""
     floats = frozenset(name for name, value in arguments.items() if isinstance(value, float))
-    kernel = jit.Kernel(module, function, tuple(arguments), floats, tuple(sorted(constants.items())))
+    kernel = kernel_of(path, tuple(arguments), floats, constants)
     record = np.zeros(RECORD_WORDS, np.int64)
     for word, value in enumerate(arguments.values(), HEADER_WORDS):
         if isinstance(value, float):
@@ -77,30 +78,32 @@ def get_rows(name: str, rows: Bytes, n: int) -> Floats:
         "y": y,
         "factor": 1.0,
     }
-    run(fmt.kernels, "get_rows", arguments, room=fmt.room)
+    run(fmt.get_rows, arguments, room=fmt.room)
     return y
 
 
-def quantized(x: Floats, tile: int) -> Bytes:
+def quantized(x: Floats, tile: int, passes: int) -> Bytes:
     """Activations as the kernels want them, flat (0) or tiled."""
     count, n = x.shape
-    out = np.zeros((2 * n + n // 2) * (count + tile), np.uint8)
-    run("quant.activations", "quantize", {"tokens": np.array([count]), "x": x, "n": n, "out": out}, tile=tile)
+    out = np.zeros(token_bytes(n, passes) * (count + tile), np.uint8)
+    arguments = {"tokens": np.array([count]), "x": x, "n": n, "out": out}
+    run("quant.activations:quantize", arguments, tile=tile, passes=passes)
     return out
 
 
 def product(
-    name: str, function: str, x: Floats, rows: Bytes, *, threads: int = 1, add_to: Floats | None = None
+    name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None
 ) -> Floats:
     """x . rows^T by the kernel `matvec` or `matmul`: (tokens, n_out)."""
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
     values = (
-        np.array([count]), x if fmt.takes_floats else quantized(x, tile), rows, rows.shape[1], n_in, n_out,
+        np.array([count]), x if fmt.takes_floats else quantized(x, tile, passes), rows, rows.shape[1], n_in, n_out,
         y, 4 * n_out, int(add_to is not None), np.zeros(1, np.int64),
     )  # fmt: skip
-    run(fmt.kernels, function, dict(zip(PRODUCT, values, strict=True)), threads, room=fmt.room)
+    path, constants = fmt.products[function == "matmul"], {} if fmt.takes_floats else {"passes": passes}
+    run(path, dict(zip(PRODUCT, values, strict=True)), threads, room=fmt.room, **constants)
     return y
 
 

@@ -25,7 +25,7 @@ from localinfer.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.gguf import open_gguf
 from localinfer.options import Options
-from quant.activations import LARGEST
+from quant.layout import LARGEST
 
 DATA = Path(__file__).parent / "data"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"]
@@ -54,14 +54,14 @@ class Rounded(naive.Model):
 def rounded(x: naive.Floats) -> naive.Floats:
     """Every 32 values as whole multiples of their largest magnitude over 16,319."""
     groups = x.reshape(-1, 32)
-    scale = abs(groups).max(axis=1, keepdims=True) / LARGEST
+    scale = abs(groups).max(axis=1, keepdims=True) / LARGEST[2]
     return (np.rint(groups / np.where(scale > 0, scale, 1)) * scale).reshape(x.shape)
 
 
 @contextmanager
 def engine(path: Path, **options: Any) -> Iterator[Engine]:
     """An engine on two threads with room for N tokens, unless told otherwise."""
-    opened = Engine(open_gguf(path), Options(**({"threads": 2, "ctx_size": N} | options)))
+    opened = Engine(open_gguf(path), Options(**({"threads": 2, "ctx_size": N, "precision": "high"} | options)))
     try:
         yield opened
     finally:

@@ -1,17 +1,25 @@
 """Every format's kernels against the gguf package and float64, on the instruction set of this process."""
 
+from typing import Any
+
 import kernels
 import numpy as np
 import pytest
 from kernels import NUMBERS
 from random_blocks import HALVES
 
-from quant.activations import LARGEST
 from quant.ggml import TYPES
+from quant.layout import LARGEST, MAGIC, ROWS, record_bytes
 
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}
 PRODUCTS = ["matvec", "matmul"]
+
+
+@pytest.fixture(params=[1, 2], ids=["fast", "high"])
+def passes(request: pytest.FixtureRequest) -> int:
+    """8 bits of activations, or 15."""
+    return int(request.param)
 
 
 def columns(name: str) -> int:
@@ -83,124 +91,151 @@ def test_every_six_bit_scale_and_min_of_q4_k_unpacks() -> None:
     [(1, 1, 1), (3, 2, 2), (5, 3, 3), (17, 9, 7), (63, 5, 8), (64, 1, 9), (65, 2, 13), (2, 18, 33)],
 )
 def test_products_are_within_the_rounding_of_activations(
-    function: str, name: str, n_out: int, blocks: int, tokens: int
+    function: str, name: str, n_out: int, blocks: int, tokens: int, passes: int
 ) -> None:
     n = blocks * columns(name)
     rows = kernels.random_rows(name, n_out, n)
     x = np.random.default_rng(2).standard_normal((tokens, n)).astype(np.float32)
     weights = kernels.decoded(name, rows).astype(np.float64)
     exact = x.astype(np.float64) @ weights.T
-    computed = kernels.product(name, function, x, rows, threads=2)
+    computed = kernels.product(name, function, x, rows, passes, threads=2)
     size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)[None, :]
-    rounding = 0.0 if name in FLOATS else 3 / LARGEST
+    rounding = 0.0 if name in FLOATS else 3 / LARGEST[passes]
     assert (abs(computed - exact) <= (rounding + 4 * 2**-23 * np.sqrt(n)) * size).all()
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_products_of_integers_are_exact(name: str, function: str) -> None:
+def test_products_of_integers_are_exact(name: str, function: str, passes: int) -> None:
     """Activations that are multiples of the scale lose nothing in rounding, so only float32 sums remain."""
     n = 2 * columns(name)
     rows = kernels.random_rows(name, 9, n)
-    x = np.random.default_rng(3).integers(-LARGEST, LARGEST + 1, (5, n)).astype(np.float32)
-    x[:, ::32] = LARGEST
+    x = np.random.default_rng(3).integers(-LARGEST[passes], LARGEST[passes] + 1, (5, n)).astype(np.float32)
+    x[:, ::32] = LARGEST[passes]
     weights = kernels.decoded(name, rows).astype(np.float64)
     size = abs(x).astype(np.float64) @ abs(weights).T
-    error = abs(kernels.product(name, function, x, rows) - x.astype(np.float64) @ weights.T)
+    error = abs(kernels.product(name, function, x, rows, passes) - x.astype(np.float64) @ weights.T)
     assert (error <= 16 * 2**-24 * np.sqrt(n) * size).all()
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_threads_do_not_change_a_bit(name: str, function: str) -> None:
+def test_threads_do_not_change_a_bit(name: str, function: str, passes: int) -> None:
     n = columns(name) * 2
     rows = kernels.random_rows(name, 70, n)
     x = np.random.default_rng(4).standard_normal((14, n)).astype(np.float32)
-    alone = kernels.product(name, function, x, rows)
+    alone = kernels.product(name, function, x, rows, passes)
     for threads in (2, 3, 7):
-        assert same_bits(kernels.product(name, function, x, rows, threads=threads), alone)
+        assert same_bits(kernels.product(name, function, x, rows, passes, threads=threads), alone)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("n_out", "blocks", "tokens"), [(1, 1, 1), (17, 9, 7), (65, 2, 13), (35, 18, 26)])
 def test_a_token_alone_and_in_a_batch_are_the_same_to_the_last_bit(
-    name: str, n_out: int, blocks: int, tokens: int
+    name: str, n_out: int, blocks: int, tokens: int, passes: int
 ) -> None:
     n = blocks * columns(name)
     rows = kernels.random_rows(name, n_out, n)
     x = np.random.default_rng(9).standard_normal((tokens, n)).astype(np.float32)
-    batch = kernels.product(name, "matmul", x, rows)
-    alone = [kernels.product(name, "matvec", x[token : token + 1], rows) for token in range(tokens)]
+    batch = kernels.product(name, "matmul", x, rows, passes)
+    alone = [kernels.product(name, "matvec", x[token : token + 1], rows, passes) for token in range(tokens)]
     assert same_bits(np.concatenate(alone), batch)
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_products_are_added_to_what_is_there(name: str, function: str) -> None:
+def test_products_are_added_to_what_is_there(name: str, function: str, passes: int) -> None:
     n = columns(name)
     rows = kernels.random_rows(name, 11, n)
     x = np.random.default_rng(5).standard_normal((13, n)).astype(np.float32)
     there = np.random.default_rng(6).standard_normal((13, 11)).astype(np.float32)
-    alone = kernels.product(name, function, x, rows)
-    assert same_bits(kernels.product(name, function, x, rows, add_to=there), there + alone)
+    alone = kernels.product(name, function, x, rows, passes)
+    assert same_bits(kernels.product(name, function, x, rows, passes, add_to=there), there + alone)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_nothing_is_read_past_the_last_row(name: str) -> None:
+def test_nothing_is_read_past_the_last_row(name: str, passes: int) -> None:
     """Beyond the rows lies a page that may not be touched: reading it would end this process."""
     n = columns(name) * 3
     rows = kernels.before_a_guard_page(kernels.random_rows(name, 5, n))
     x = np.ones((6, n), np.float32)
     kernels.get_rows(name, rows, n)
     for function in PRODUCTS:
-        kernels.product(name, function, x, rows)
+        kernels.product(name, function, x, rows, passes)
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so(name: str, function: str, bad: float) -> None:
+def test_what_is_not_finite_stays_so(name: str, function: str, bad: float, passes: int) -> None:
     n = columns(name)
     rows = kernels.random_rows(name, 4, n)
     x = np.ones((6, n), np.float32)
     x[2, 3] = bad
-    y = kernels.product(name, function, x, rows)
+    y = kernels.product(name, function, x, rows, passes)
     assert not np.isfinite(y[2]).any()
     assert np.isfinite(np.delete(y, 2, axis=0)).all()
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - FLOATS))
-def test_large_small_and_zero_activations(name: str, function: str) -> None:
+def test_large_small_and_zero_activations(name: str, function: str, passes: int) -> None:
     n = columns(name)
     rows = kernels.random_rows(name, 4, n)
     x = np.random.default_rng(7).standard_normal((6, n)).astype(np.float32)
-    plain = kernels.product(name, function, x, rows)
+    plain = kernels.product(name, function, x, rows, passes)
     for factor in (2.0**60, 2.0**-60):
-        scaled = kernels.product(name, function, x * np.float32(factor), rows)
+        scaled = kernels.product(name, function, x * np.float32(factor), rows, passes)
         assert np.allclose(scaled / factor, plain, rtol=1e-6, atol=1e-6 * abs(plain).max())
-    assert not kernels.product(name, function, 0 * x, rows).any()
+    assert not kernels.product(name, function, 0 * x, rows, passes).any()
+
+
+def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int, passes: int) -> dict[str, Any]:
+    """What lies in memory for a group of a token."""
+    size = record_bytes(1, passes)
+    if tile:
+        record = packed[(token // tile * tile * n // 32 + group * tile) * size :][: tile * size]
+        bytes_ = record[: 32 * passes * tile].view(np.int8).reshape(passes, 8, tile, 4)[:, :, token % tile]
+        rows = record[32 * passes * tile :].view(np.float32).reshape(ROWS, tile)[:, token % tile]
+        scale, shift, sums32, sums16 = rows[0], rows[1], rows[2], rows[3:5]
+        totals32, totals16 = rows[5:6].view(np.int32)[0], rows[5:8].copy().view(np.int32)[1:]
+    else:
+        place = packed[token * n * size // 32 :]
+        bytes_ = place[: passes * n].view(np.int8).reshape(passes, n)[:, 32 * group :][:, :32]
+        floats = place[passes * n : (passes + 1) * n].view(np.float32)
+        groups = n // 32
+        scale, sums32 = floats[group], floats[groups + group]
+        shift = np.float64(-MAGIC) * scale
+        sums16 = floats[2 * groups + 2 * group :][:2]
+        whole = floats.view(np.int32)
+        totals32, totals16 = whole[4 * groups + group], whole[5 * groups + 2 * group :][:2]
+    parts = bytes_.reshape(passes, 32).astype(int)
+    q = parts[0] if passes == 1 else 128 * parts[0] + parts[1]
+    return {"q": q, "scale": scale, "shift": shift, "sums": [sums32, *sums16], "totals": [totals32, *totals16]}
 
 
 @pytest.mark.parametrize("tile", [0, 5])
-def test_activations_round_to_fifteen_bits(tile: int) -> None:
-    n, count = 64, 7
+def test_activations_are_rounded_to_multiples_of_a_scale(tile: int, passes: int) -> None:
+    n, count, largest = 64, 7, LARGEST[passes]
     x = np.random.default_rng(8).standard_normal((count, n)).astype(np.float32)
-    scale = abs(x.reshape(count, 2, 32)).max(axis=2) / np.float32(LARGEST)
-    wanted = np.rint(x.reshape(count, 2, 32) / scale[..., None])
-    packed = kernels.quantized(x, tile)
+    packed = kernels.quantized(x, tile, passes)
     for token in range(count):
-        place = packed[token // tile * tile * 160 :] if tile else packed[token * 160 :]
         for group in range(2):
-            if tile:
-                record = place[group * 80 * tile :][: 80 * tile]
-                parts = record[: 64 * tile].view(np.int8).reshape(2, 8, tile, 4)[:, :, token % tile].reshape(2, 32)
-                found = record[64 * tile :].view(np.float32).reshape(4, tile)[:2, token % tile]
-            else:
-                parts = place[: 2 * n].view(np.int8).reshape(2, n)[:, 32 * group : 32 * group + 32]
-                found = place[2 * n : 2 * n + 16].view(np.float32).reshape(2, 2)[:, group]
-            q = 128 * parts[0].astype(int) + parts[1]
-            assert abs(q - wanted[token, group]).max() <= 1
-            assert abs(q).max() == LARGEST
-            assert found[0] == scale[token, group]
-            assert found[1] == pytest.approx(float(scale[token, group]) * q.sum(), rel=1e-6, abs=1e-6)
+            found, wanted = numbers_of(packed, token, group, n, tile, passes), x[token, 32 * group :][:32]
+            q, scale = found["q"], float(found["scale"])
+            assert scale == pytest.approx(abs(wanted).max() / largest, rel=2**-21)
+            assert abs(q * scale - wanted).max() <= scale * 0.5001
+            assert abs(q).max() == largest
+            assert float(found["shift"]) == -MAGIC * scale, "exact"
+            sums = [q.sum(), q[:16].sum(), q[16:].sum()]
+            assert found["totals"] == sums
+            assert found["sums"] == pytest.approx(np.array(sums) * scale, rel=1e-6, abs=1e-6)
+
+
+def test_activations_of_any_size_are_rounded(passes: int) -> None:
+    sizes = np.float32([1e-45, 1e-39, 1e-30, 1e30, 3e38])
+    x = sizes[:, None] * np.random.default_rng(9).uniform(-1, 1, (5, 32)).astype(np.float32)
+    packed = kernels.quantized(x, 0, passes)
+    for token in range(5):
+        found = numbers_of(packed, token, 0, 32, 0, passes)
+        assert abs(found["q"] * float(found["scale"]) - x[token]).max() <= float(sizes[token]) / LARGEST[passes] + 1e-38

@@ -16,7 +16,7 @@ from numba import float32, int32, int64
 
 from localinfer.ops.attend import attend_word, merge_word, prepare_word
 from localinfer.ops.layout import BLOCK, EVERYTHING, state_bytes, tile_rows
-from quant.activations import quantize_group, token_address
+from quant.activations import group_word
 from quant.vectors import f32x16, inline, load, splat, store
 
 Body = Callable[..., None]
@@ -74,8 +74,9 @@ def tile_words(group: int, head_dim: int, rows: int) -> Any:
     return take, look, taken
 
 
-def deliver_word(head_dim: int, tile: int) -> Any:
+def deliver_word(head_dim: int, tile: int, passes: int) -> Any:
     """The word deliver(state, sums, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
+    quantize_group = group_word(tile, passes)
 
     @inline
     def deliver(state: int, sums: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
@@ -86,17 +87,16 @@ def deliver_word(head_dim: int, tile: int) -> Any:
             store(y + 4 * (n * token + i), v0)
             store(y + 4 * (n * token + i) + 64, v1)
             if q_out:
-                within = token % tile if tile else 0
-                quantize_group(v0, v1, token_address(q_out, n, token, tile), i // 32, n, within, tile)
+                quantize_group(v0, v1, q_out, token, i // 32, n)
 
     return deliver
 
 
-def prompt(group: int, head_dim: int, tile: int) -> Body:
+def prompt(group: int, head_dim: int, tile: int, passes: int) -> Body:
     """The kernel for many tokens: a thread takes whole tiles of a key head's query rows."""
     rows = tile_rows(group, many=True)
     take, look, taken = tile_words(group, head_dim, rows)
-    prepare, merge, deliver = prepare_word(rows, head_dim), merge_word(head_dim), deliver_word(head_dim, tile)
+    prepare, merge, deliver = prepare_word(rows, head_dim), merge_word(head_dim), deliver_word(head_dim, tile, passes)
     size, per_tile = state_bytes(rows, head_dim), rows // group
 
     def body(
@@ -148,9 +148,9 @@ def token(group: int, head_dim: int) -> Body:
     return body
 
 
-def combine(group: int, head_dim: int) -> Body:
+def combine(group: int, head_dim: int, passes: int) -> Body:
     """The kernel that joins the partial states of a few tokens; the first one is where the whole is gathered."""
-    size, merge, deliver = state_bytes(group, head_dim), merge_word(head_dim), deliver_word(head_dim, 0)
+    size, merge, deliver = state_bytes(group, head_dim), merge_word(head_dim), deliver_word(head_dim, 0, passes)
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
         chunks = (load(int64, blocks) + chunk - 1) // chunk

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import float32, int64
 
-from quant.activations import quantize_group, token_address
+from quant.activations import group_word
 from quant.vectors import exp, f32x16, fma, inline, load, splat, store
 
 Body = Callable[..., None]
@@ -35,9 +35,9 @@ def gelu_tanh(x: Any) -> Any:
 ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh}
 
 
-def gated(activation: str, tile: int) -> Body:
+def gated(activation: str, tile: int, passes: int) -> Body:
     """The kernel gate = act(gate) * up, and q = that quantized unless q is 0; threads share groups of 32 columns."""
-    act = ACTIVATIONS[activation]
+    act, quantize_group = ACTIVATIONS[activation], group_word(tile, passes)
 
     def body(tokens, gate, up, n, q, part, parts, scratch):
         groups = n // 32
@@ -50,7 +50,6 @@ def gated(activation: str, tile: int) -> Body:
             store(a, v0)
             store(a + 64, v1)
             if q:
-                within = token % tile if tile else 0
-                quantize_group(v0, v1, token_address(q, n, token, tile), group, n, within, tile)
+                quantize_group(v0, v1, q, token, group, n)
 
     return body

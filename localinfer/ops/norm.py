@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.activations import quantize_row
+from quant.activations import row_word
 from quant.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
 
 Body = Callable[..., None]
@@ -29,15 +29,16 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
         store(y + 4 * i, load(f32x16, x + 4 * i) * factor * load(f32x16, weight + 4 * i))
 
 
-def rms_norm(tile: int) -> Body:
+def rms_norm(tile: int, passes: int) -> Body:
     """The kernel y = norm(x), and q = y quantized unless q is 0."""
+    quantize_row = row_word(tile, passes)
 
     def body(tokens, x, weight, n, eps, y, q, part, parts, scratch):
         count = load(int64, tokens)
         for token in range(count * part // parts, count * (part + 1) // parts):
             normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
             if q:
-                quantize_row(y + 4 * n * token, q, n, token, tile)
+                quantize_row(y + 4 * n * token, q, token, n)
 
     return body
 

@@ -1,0 +1,57 @@
+"""Where quantized activations lie in memory: what the kernels that write them and those that read them agree on.
+
+Facts only, without numba: a plan must know sizes before anything is compiled.
+
+Every 32 values of a token (a group) become whole numbers with one scale. They are kept in 1 or 2 signed bytes:
+1 rounds to 8 bits; 2 are a number of 15 bits, q = 128 * high + low, and a pass of an 8-bit dot product over each
+gives the exact product with the weights' codes.
+
+Two layouts of the n values of a token, each (passes + 1) * n bytes. `flat`, for a few tokens:
+
+    bytes[passes][n]  scale[n/32]  sums32[n/32]  sums16[n/16]  totals32[n/32]  totals16[n/16]
+
+`tiled`, for many: tiles of T tokens, a record for every group, so that the matrix kernel reads one stream:
+
+    bytes[passes][8][T][4]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  totals32[T]  totals16[2][T]
+
+A total is the sum of the whole numbers, int32; a sum is the total times the scale, float32. A format multiplies the
+one with its codes' zero, the other with what it adds to its scaled codes. The shift is `-MAGIC * scale`.
+"""
+
+from quant.cpu import target
+
+# The largest whole number, by passes: 127, and 127 * 128 + 63, what two signed bytes of this form can hold.
+LARGEST = {1: 127, 2: 16_319}
+
+# Rows of a tiled record behind the bytes, each a number for every token.
+SCALE, SHIFT, SUMS32, SUMS16, TOTALS32, TOTALS16, ROWS = 0, 1, 2, 3, 5, 6, 8
+
+# 1.5 * 2^23: added to a whole number below 2^22, its float32 has that number in its low bits.
+MAGIC = 12_582_912
+MAGIC_BITS = 0x4B400000
+
+
+def token_bytes(n: int, passes: int) -> int:
+    """What n activations of a token take, flat or as their part of a tile."""
+    return (passes + 1) * n
+
+
+def record_bytes(tile: int, passes: int) -> int:
+    """What a group of a tile takes."""
+    return token_bytes(32, passes) * tile
+
+
+# --- panels of unpacked weights: see `quant.panels` ---
+
+STRETCH = 2048  # columns of a row that are written down before the next row's
+CODES_STEP = STRETCH + 64  # from row to row of codes; no power of two, because caches hold few of the same remainder
+SCALES_STEP = 4 * (STRETCH // 16) + 64  # from row to row of scales, and of mins
+CACHE_BYTES = 400 << 10  # for panels: what a core's second cache holds beside a tile of activations
+
+
+def matmul_scratch_bytes(n_in: int) -> int:
+    """What a thread needs for rows of n_in weights of any format: tiles of all places, rows written down, panels."""
+    here = target()
+    sums = max(16 * 4 * here.rows * here.tokens, 64 * here.sums)
+    panel = n_in // 32 * 48 * here.rows
+    return sums + here.rows * (CODES_STEP + 2 * SCALES_STEP) + max(panel, CACHE_BYTES)

@@ -1,0 +1,236 @@
+"""Matrix multiplication for many tokens: rows are unpacked once into panels, which the register tile takes in turn.
+
+A panel is R rows in the tile's own order (`quant.tile`). It is made in two steps: a stretch of each row is written down
+as plain codes, scales and mins; then the rows are transposed, in registers. Some panels are made at a time, as many as
+a core's cache holds, so that the activations are read from far away less often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from llvmlite import ir
+from numba import float32, int64, types
+
+from quant.cpu import target
+from quant.layout import CACHE_BYTES, CODES_STEP, SCALES_STEP, STRETCH, token_bytes
+from quant.simd import I32, I64, glue
+from quant.threads import share
+from quant.tile import Tile, tile_word, total_of_places
+from quant.vectors import Vector, emit_load, extract, inline, intrinsic, load, prefetch, splat, store, word
+from quant.words import Body, Words, words_of
+
+
+def shape_of(words: Words, passes: int) -> Tile:
+    """The whole tile of a format."""
+    here = target()
+    return Tile(here.rows, here.tokens, here.tokens, passes, words.group, words.bits, words.zero)
+
+
+# --- unpacking ----------------------------------------------------------------------------------------------------
+
+
+def write_down_word(words: Words) -> Any:
+    """The word write_down(row, first, end, codes, scales, mins): columns first .. end of a row, as plain numbers."""
+    codes64, scales_of, mins_of, zero = words.codes64, words.scales, words.mins or words.scales, words.zero
+    codes32, scale_of, least_of = words.codes32, words.scale, words.least or words.scale
+    superblock_bytes, block_bytes, groups = words.superblock_bytes, words.block_bytes, words.groups
+
+    @inline
+    def superblocks(row: int, first: int, end: int, codes: int, scales: int, mins: int) -> None:
+        for block in range(first // 256, end // 256):
+            at, number = row + block * superblock_bytes, block - first // 256
+            for j in range(4):
+                store(codes + 256 * number + 64 * j, codes64(at, j))
+            store(scales + 4 * groups * number, scales_of(at))
+            if not zero:
+                store(mins + 4 * groups * number, mins_of(at))
+
+    @inline
+    def with_rest(row: int, first: int, end: int, codes: int, scales: int, mins: int) -> None:
+        superblocks(row, first, end, codes, scales, mins)
+        for block in range(end // 256 * 8, end // 32):
+            at, number = row + block * block_bytes, block - first // 32
+            store(codes + 32 * number, codes32(at))
+            store(scales + 4 * number, scale_of(at))
+            if not zero:
+                store(mins + 4 * number, least_of(at))
+
+    return superblocks if codes32 is None else with_rest
+
+
+def transpose_word(rows: int, pair_step: int, single_step: int) -> Any:
+    """The word transpose(source, step, place): eight numbers of 32 bits of each of R rows, `step` bytes apart, become
+    eight vectors of R: vector i at pair_step * (i // 2) + single_step * (i % 2).
+
+    Four numbers of rows i, i + 4, i + 8, ... are loaded as the parts of one vector; interleaving four such vectors,
+    part by part, first by single numbers and then by pairs, leaves the rows in their order.
+    """
+    parts, kind = rows // 4, ir.VectorType(I32, rows)
+
+    def in_each_part(pattern: Sequence[int]) -> ir.Constant:
+        """Lanes of two vectors, the second's from 4 on, in every part of four."""
+        picks = [4 * part + pick % 4 + rows * (pick // 4) for part in range(parts) for pick in pattern]
+        return ir.Constant(kind, picks)
+
+    singles = [in_each_part([0, 4, 1, 5]), in_each_part([2, 6, 3, 7])]
+    pairs = [in_each_part([0, 1, 4, 5]), in_each_part([2, 3, 6, 7])]
+
+    def strided(b: ir.IRBuilder, source: ir.Value, step: ir.Value, first: int) -> ir.Value:
+        """Four numbers of every fourth row."""
+        pieces = [
+            emit_load(b, ir.VectorType(I32, 4), b.add(source, b.mul(step, I64(row)))) for row in range(first, rows, 4)
+        ]
+        while len(pieces) > 1:
+            pieces = [glue(b, low, high) for low, high in zip(pieces[::2], pieces[1::2], strict=True)]
+        return pieces[0]
+
+    def four_vectors(b: ir.IRBuilder, source: ir.Value, step: ir.Value) -> list[ir.Value]:
+        v0, v1, v2, v3 = (strided(b, source, step, first) for first in range(4))
+        firsts, seconds = ([b.shuffle_vector(v, w, mask) for mask in singles] for v, w in ((v0, v1), (v2, v3)))
+        return [b.shuffle_vector(v, w, mask) for v, w in zip(firsts, seconds, strict=True) for mask in pairs]
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        source, step, place = args
+        for first in (0, 4):
+            for i, vector in enumerate(four_vectors(b, b.add(source, I64(4 * first)), step), first):
+                at = b.add(place, I64(pair_step * (i // 2) + single_step * (i % 2)))
+                b.store(vector, b.inttoptr(at, kind.as_pointer()), align=4)
+        return place
+
+    @intrinsic
+    def transpose(typingctx: Any, source: Any, step: Any, place: Any) -> Any:
+        return word(types.void, [types.int64] * 3, emit)
+
+    return transpose
+
+
+def scales_word(shape: Tile) -> Any:
+    """The word put_scales(source, count, panel): the scales of `count` groups of all rows, or the mins, into records.
+
+    `panel` is where the first of them belongs.
+    """
+    rows, parts, record = shape.rows, shape.parts, shape.panel_record
+    pair_step, single_step = (2 * record, record) if parts == 1 else (record, 4 * rows)
+    transpose = transpose_word(rows, pair_step, single_step)
+
+    @inline
+    def put_scales(source: int, count: int, panel: int) -> None:
+        for eight in range(count // 8):
+            transpose(source + 32 * eight, SCALES_STEP, panel + 4 * eight * pair_step)
+        for group in range(count // 8 * 8, count):
+            place = panel + group // 2 * pair_step + group % 2 * single_step
+            for i in range(rows):
+                store(place + 4 * i, load(float32, source + i * SCALES_STEP + 4 * group))
+
+    return put_scales
+
+
+def unpack_word(words: Words, shape: Tile) -> Any:
+    """The word unpack(w, row_bytes, valid, n, notes, panel): rows of weights into a panel.
+
+    Where there are fewer than R valid rows, the last one stands for those that lack.
+    """
+    rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
+    write_down, put_scales = write_down_word(words), scales_word(shape)
+    transpose = transpose_word(rows, 8 * rows, 4 * rows)
+    scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
+    mins_at = scales_at + rows * SCALES_STEP
+
+    @inline
+    def unpack(w: int, row_bytes: int, valid: int, n: int, notes: int, panel: int) -> None:
+        for first in range(0, n, STRETCH):
+            end, place = min(first + STRETCH, n), panel + first // 32 * record
+            for i in range(rows):
+                row, scales = w + min(i, valid - 1) * row_bytes, notes + scales_at + i * SCALES_STEP
+                write_down(row, first, end, notes + i * CODES_STEP, scales, scales + mins_at - scales_at)
+                ahead = w + (i + rows) * row_bytes + first // 256 * superblock_bytes
+                for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
+                    prefetch(line)
+            for number in range((end - first) // 32):
+                transpose(notes + 32 * number, CODES_STEP, place + record * number)
+            groups = (end - first) // group
+            put_scales(notes + scales_at, groups, place + 32 * rows)
+            if not zero:
+                put_scales(notes + mins_at, groups, place + 32 * rows + 4 * rows * (32 // group))
+
+    return unpack
+
+
+# --- multiplying --------------------------------------------------------------------------------------------------
+
+
+def sums_word(shape: Tile) -> Any:
+    """The word sums(panel, x, records, out, count): a tile's sums of every place of a group in a superblock.
+
+    A tile of few tokens takes a narrower path through the same records.
+    """
+    rows, tokens = shape.rows, shape.tokens
+    third = tokens // 3 if tokens % 3 == 0 else tokens // 2
+    narrow, medium, whole = (tile_word(replace(shape, tokens=min(k * third, tokens))) for k in (1, 2, 3))
+    size, zero = 4 * rows * tokens * 8 * shape.parts, Vector(types.float32, rows)
+
+    @inline
+    def sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+        for place in range(out, out + size, 4 * rows):
+            store(place, splat(zero, float32(0.0)))
+        if count <= third:
+            narrow(panel, x, records, out)
+        elif count <= 2 * third:
+            medium(panel, x, records, out)
+        else:
+            whole(panel, x, records, out)
+
+    return sums
+
+
+def deliver_word(shape: Tile) -> Any:
+    """The word deliver(out, y, y_stride, count, valid, add): add up the sums of a tile, and put the results where they
+    belong, as far as there are tokens and rows."""
+    rows, kind = shape.rows, Vector(types.float32, shape.rows)
+    total_at = total_of_places(rows, 8 * shape.parts, 4 * rows * shape.width)
+
+    @inline
+    def deliver(out: int, y: int, y_stride: int, count: int, valid: int, add: int) -> None:
+        for token in range(count):
+            values, place = total_at(out + 4 * rows * token), y + token * y_stride
+            if valid == rows:
+                store(place, values + load(kind, place) if add else values)
+            else:
+                for i in range(valid):
+                    value, at = extract(values, i), place + 4 * i
+                    store(at, value + load(float32, at) if add else value)
+
+    return deliver
+
+
+def matmul(room: str, passes: int) -> Body:
+    """The kernel y[token][row] (+)= w[row] . x[token] for tiled tokens."""
+    words = words_of(room)
+    shape = shape_of(words, passes)
+    rows, tokens_at_once, record = shape.rows, shape.tokens, shape.panel_record
+    unpack, sums, deliver = unpack_word(words, shape), sums_word(shape), deliver_word(shape)
+    out_bytes = 4 * rows * tokens_at_once * 8 * shape.parts
+    notes_bytes = rows * (CODES_STEP + 2 * SCALES_STEP)
+    token_size = token_bytes(32, passes)
+
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, rows, part, parts)
+        count, records = load(int64, tokens), n_in // 32
+        notes, panels, panel_bytes = scratch + out_bytes, scratch + out_bytes + notes_bytes, records * record
+        block = rows * max(1, CACHE_BYTES // panel_bytes)
+        for start in range(first, end, block):
+            if load(int64, stop):
+                return
+            until = min(start + block, end)
+            for row in range(start, until, rows):
+                panel = panels + (row - start) // rows * panel_bytes
+                unpack(w + row * row_bytes, row_bytes, min(rows, end - row), n_in, notes, panel)
+            for token in range(0, count, tokens_at_once):
+                here, x_at = min(tokens_at_once, count - token), x + token * token_size * records
+                for row in range(start, until, rows):
+                    sums(panels + (row - start) // rows * panel_bytes, x_at, records, scratch, here)
+                    place = y + token * y_stride + 4 * row
+                    deliver(scratch, place, y_stride, here, min(rows, end - row), add)
+
+    return body
