@@ -3,77 +3,31 @@
     pp512          512 tokens of a prompt, at once       tg128   128 tokens, one after the other
     pp512 @ d4096  the same, when 4096 tokens are there before
 
-Measures the engine alone: random tokens go in, logits come out. Tokenizing and sampling are not in it.
+Measures the engine alone: random tokens go in, logits come out. Tokenizing and sampling are not in it. Beside that
+stands what it is worth on this machine: bytes of weights and cache, or multiply-accumulates, and their share of what
+simple kernels reach here (`localinfer.roofline`).
 """
 
 import dataclasses
-import json
 import random
 import re
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
 from cli.loading import fetched
+from cli.plot import plot, promised_plot
+from cli.results import WRITERS, Result, Subject, Test, machine_line
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS
+from localinfer.work import NOTHING_TO_DO, Amount
 
 if TYPE_CHECKING:
     from localinfer.engine import Engine
     from localinfer.gguf import GGUF
-
-
-COLUMNS = [("<", 24), (">", 10), (">", 9), ("<", 14), (">", 7), (">", 14), (">", 18)]  # side, width
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """`tokens` of a prompt or of an answer, behind `depth` others, on `threads` threads."""
-
-    kind: str  # "pp" or "tg"
-    tokens: int
-    depth: int
-    threads: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}{self.tokens}" + (f" @ d{self.depth}" if self.depth else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a test measured."""
-
-    test: Test
-    seconds: list[float]  # of each repetition
-
-    @property
-    def rates(self) -> list[float]:
-        """Tokens a second."""
-        return [self.test.tokens / each for each in self.seconds]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.rates)
-
-    @property
-    def deviation(self) -> float:
-        return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The model's columns of the table."""
-
-    model: str
-    size: int  # bytes of all tensors
-    params: int
-    backend: str
 
 
 def bench_command(
@@ -95,11 +49,19 @@ def bench_command(
     ] = 512,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs of a test.")] = 5,
     output: Annotated[str, typer.Option("-o", "--output", metavar="md|json", help="Table or JSON.")] = "md",
+    plot_file: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE", help="Draw t/s against the tokens before, to a .png or .svg."),
+    ] = None,
 ) -> None:
     """Measure prompt processing (pp) and text generation (tg) in tokens a second.
 
+    The last two columns are the multiply-accumulates a second of a prompt, or the bytes a second of an answer,
+    and how many per cent that is of the most that this machine can do, which is measured, too.
+
     \b
       localinfer bench smollm2 -p 512 -n 128 -t 1,2 -d 0,4096 -r 5 -o md
+      localinfer bench smollm2 -p 0 -n 32 -d 0,1024,2048,4096 --plot depth.svg
     """
     if output not in WRITERS:
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")
@@ -116,8 +78,13 @@ def bench_command(
     ]
     if not tests:
         raise UsageError("--n-prompt, --n-gen: nothing to measure")
+    picture = promised_plot(plot_file) if plot_file is not None else None
     subject, results = measure(model, tests, batch_size, repetitions)
     screen.write(WRITERS[output](subject, results))
+    for roofline in dict.fromkeys(result.roofline for result in results):
+        screen.aside(machine_line(roofline))
+    if picture:
+        plot(picture, f"{subject.model}, {subject.backend}", results)
 
 
 def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
@@ -128,9 +95,7 @@ def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
     return values
 
 
-def measure(
-    model: str, tests: Sequence[Test], batch_size: int, repetitions: int
-) -> tuple[Subject, list[Result]]:
+def measure(model: str, tests: Sequence[Test], batch_size: int, repetitions: int) -> tuple[Subject, list[Result]]:
     """Run the tests, with one engine for all that have the same number of threads."""
     status = screen.Status()
     path = fetched(model, status)
@@ -138,6 +103,7 @@ def measure(
         from localinfer.engine import Engine
         from localinfer.gguf import open_gguf
         from localinfer.options import Options
+        from localinfer.roofline import measured
 
     f = open_gguf(path)
     n_ctx = max(test.depth + test.tokens for test in tests)
@@ -147,16 +113,19 @@ def measure(
         with status.busy(f"loading {screen.one_line(model)}"):
             engine = Engine(f, options, status)
         try:
+            with status.busy("measuring what this machine can do"):
+                roofline = measured(engine.threads)
             for test in (each for each in tests if each.threads == count):
                 known = dataclasses.replace(test, threads=engine.threads)
-                results.append(run(engine, known, repetitions, status))
+                seconds = run(engine, known, repetitions, status)
+                results.append(Result(known, seconds, amount(engine, known), roofline))
         finally:
             engine.close()
     return subject_of(f), results
 
 
-def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -> Result:
-    """One run to warm up, then those that count."""
+def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -> list[float]:
+    """The seconds of each repetition, after a run to warm up."""
     seconds = []
     for repetition in range(-1, repetitions):
         fill(engine, test.depth)
@@ -171,7 +140,15 @@ def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -
         if repetition >= 0:
             seconds.append(time.perf_counter() - begin)
     status.erase()
-    return Result(test, seconds)
+    return seconds
+
+
+def amount(engine: "Engine", test: Test) -> Amount:
+    """What there is to do in one repetition."""
+    if test.kind == "pp":
+        return engine.amount(test.tokens, test.depth)
+    each = (engine.amount(1, test.depth + token) for token in range(test.tokens))
+    return sum(each, NOTHING_TO_DO)
 
 
 def fill(engine: "Engine", depth: int) -> None:
@@ -198,42 +175,3 @@ def subject_of(f: "GGUF") -> Subject:
         params=sum(tensor.n_elements for tensor in f.tensors.values()),
         backend=f"CPU {target().isa}",
     )
-
-
-def as_markdown(subject: Subject, results: Sequence[Result]) -> str:
-    lines = [
-        table_line("model", "size", "params", "backend", "threads", "test", "t/s"),
-        "|" + "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for side, width in COLUMNS) + "|\n",
-    ]
-    lines += [
-        table_line(
-            subject.model, screen.mib(subject.size), f"{subject.params / 1e6:.2f} M", subject.backend,
-            str(result.test.threads), result.test.name, f"{result.mean:.2f} ± {result.deviation:.2f}",
-        )
-        for result in results
-    ]  # fmt: skip
-    return "".join(lines)
-
-
-def table_line(*cells: str) -> str:
-    padded = (f"{cell:{side}{width}}" for cell, (side, width) in zip(cells, COLUMNS, strict=True))
-    return f"| {' | '.join(padded)} |\n"
-
-
-def as_json(subject: Subject, results: Sequence[Result]) -> str:
-    """One object a test, with llama-bench's names."""
-    objects = [
-        {
-            "model_type": subject.model, "model_size": subject.size, "model_n_params": subject.params,
-            "backend": subject.backend, "n_threads": result.test.threads, "test": result.test.name,
-            "n_prompt": result.test.tokens if result.test.kind == "pp" else 0,
-            "n_gen": result.test.tokens if result.test.kind == "tg" else 0,
-            "n_depth": result.test.depth, "avg_ts": result.mean, "stddev_ts": result.deviation,
-            "samples_ns": [round(each * 1e9) for each in result.seconds], "samples_ts": result.rates,
-        }
-        for result in results
-    ]  # fmt: skip
-    return json.dumps(objects, indent=2) + "\n"
-
-
-WRITERS: dict[str, Callable[[Subject, Sequence[Result]], str]] = {"md": as_markdown, "json": as_json}

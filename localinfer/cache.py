@@ -96,6 +96,11 @@ class LayerCache:
         nbytes = 2 * kv_heads * head_dim * ring.capacity
         return cls(ring, plan.region(nbytes), plan.region(nbytes))
 
+    @property
+    def cell_bytes(self) -> int:
+        """A key and a value of every head."""
+        return (self.k.nbytes + self.v.nbytes) // self.ring.capacity
+
 
 class Angles:
     """Cosines and sines of position times frequency: a row a position, float32 [cos of all pairs, sin of all pairs].

@@ -17,6 +17,7 @@ from localinfer.options import Options
 from localinfer.plan import FEW, Plan
 from localinfer.recorder import Context, Recorder
 from localinfer.team import Team
+from localinfer.work import NOTHING_TO_DO, Amount
 from quant import jit
 
 Progress = Callable[[str, int, int], None]
@@ -144,6 +145,13 @@ class Engine:
         r.picked_rows.view(np.int32)[: len(rows)] = rows
         logits: Logits = r.logits_buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
         return logits
+
+    def amount(self, tokens: int, past: int) -> Amount:
+        """What `evaluate` has to do for so many tokens behind `past` others."""
+        batch = self._plan.batch
+        batches = [(first, min(batch, tokens - first)) for first in range(0, tokens, batch)]
+        each = (self._plan.amount(count, past + first, first + count == tokens) for first, count in batches)
+        return sum(each, NOTHING_TO_DO)
 
     # --- the cache ---
 

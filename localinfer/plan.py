@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.gguf import Tensor
+from localinfer.work import NOTHING_TO_DO, Amount, Work
 from quant import FORMATS
 from quant.cpu import target
 from quant.jit import Kernel
@@ -87,6 +88,7 @@ class Op:
     tokens: Region
     arguments: tuple[Argument, ...]
     meet: bool  # whether what follows needs all threads to be done with this
+    work: Work
 
 
 @dataclass(eq=False)
@@ -154,8 +156,12 @@ class Plan:
         *,
         constants: Constants | tuple[Constants, Constants] = NOTHING,
         meet: bool = True,
+        work: Work | None = None,
     ) -> None:
-        """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise."""
+        """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise.
+
+        Its work is to read the tensors among its arguments, unless `work` says otherwise.
+        """
         functions = (function, function) if isinstance(function, str) else function
         compiled_in = (constants, constants) if isinstance(constants, Mapping) else constants
         floats = frozenset(key for key, value in arguments.items() if isinstance(value, float))
@@ -163,7 +169,8 @@ class Plan:
             kernel_of(path, tuple(arguments), floats, inside)
             for path, inside in zip(functions, compiled_in, strict=True)
         )
-        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), meet))
+        read = sum(argument.nbytes for argument in arguments.values() if isinstance(argument, Tensor))
+        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), meet, work or Work(Amount(read))))
 
     def matmul(self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
         """Record y = weight . x, or add_to += weight . x; weight is (n_out, n_in)."""
@@ -189,7 +196,9 @@ class Plan:
             "stop": self.stop,
         }
         constants: Constants = {"room": fmt.room} if fmt.takes_floats else {"room": fmt.room, "passes": self.passes}
-        self.op(weight.name, fmt.products, x.rows, arguments, constants=constants, meet=meet)
+        macs = weight.n_elements
+        work = Work(Amount(weight.nbytes), Amount(fmas=macs) if fmt.takes_floats else Amount(dots=macs))
+        self.op(weight.name, fmt.products, x.rows, arguments, constants=constants, meet=meet, work=work)
         return y
 
     # --- after recording ---
@@ -203,6 +212,11 @@ class Plan:
     def nbytes(self) -> int:
         """The memory of everything but the weights."""
         return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.threads
+
+    def amount(self, tokens: int, past: int, outputs: int) -> Amount:
+        """What there is to do for a batch of tokens behind `past` others, with logits after `outputs` of them."""
+        each = (op.work.amount(outputs if op.tokens is self.picked else tokens, past) for op in self.ops)
+        return sum(each, NOTHING_TO_DO)
 
     @property
     def scratches(self) -> list[int]:

@@ -16,6 +16,7 @@ from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
 from localinfer.ops.layout import BLOCK, EVERYTHING, attention_scratch_bytes, state_bytes
 from localinfer.plan import FEW, Argument, Buffer, Constants, Plan, Region
+from localinfer.work import Amount, Work
 from quant import FORMATS
 from quant.ggml import TYPES
 
@@ -123,7 +124,8 @@ class Recorder:
             "y": x,
             "factor": float(np.float32(factor)),
         }
-        self.plan.op(name, fmt.get_rows, x.rows, arguments, constants={"room": fmt.room})
+        work = Work(token=Amount(weight.nbytes // vocabulary))
+        self.plan.op(name, fmt.get_rows, x.rows, arguments, constants={"room": fmt.room}, work=work)
         return x
 
     def n_vocab(self, name: str) -> int:
@@ -236,7 +238,8 @@ class Recorder:
             "capacity": cache.ring.capacity,
         }
         constants: Constants = {"pairs": pairs, "norm": int(qk_norm)}
-        self.plan.op(f"{blk}append", f"{OPS}.rope:append", k.rows, arguments, constants=constants)
+        work = Work(token=Amount(cache.cell_bytes))
+        self.plan.op(f"{blk}append", f"{OPS}.rope:append", k.rows, arguments, constants=constants, work=work)
 
     def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
         c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
@@ -269,7 +272,9 @@ class Recorder:
         pair = (f"{OPS}.attention:token", f"{OPS}.attention:prompt")
         _, tiled = self.plan.layouts
         layouts = (shape, {**shape, **tiled})
-        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=layouts)
+        fmas = 2 * c.head_count * c.head_dim
+        work = Work(cell_bytes=cache.cell_bytes, cell_fmas=fmas, window=ring.window + ring.sinks)
+        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=layouts, work=work)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
         pair = (f"{OPS}.attention:combine", f"{OPS}.attention:nothing")
         self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=({**shape, "passes": self.plan.passes}, {}))

@@ -25,3 +25,19 @@ def attention_scratch_bytes(group: int, head_dim: int) -> int:
     """What a thread needs: a tile's queries, plain and for sinks, a block's weights, positions, two states."""
     rows = tile_rows(group, many=True)
     return rows * (8 * head_dim + 4 * BLOCK + 64) + 2 * state_bytes(rows, head_dim)
+
+
+# --- measuring: see `localinfer.ops.measure` ---
+
+LINE = 64  # bytes that are read at a time, of memory and of operands
+OPERAND_RING = 8  # places that operands are taken from in turn: few enough to stay in the nearest cache
+
+
+def product_tile() -> tuple[int, int]:
+    """A tile of products, each with a sum of sixteen lanes, that fills the registers and leaves room for operands."""
+    return (4, 6) if target().sums >= 24 else (2, 3)
+
+
+def operand_bytes() -> int:
+    """The memory of a thread that operands are read from."""
+    return OPERAND_RING * LINE * sum(product_tile())

@@ -1,0 +1,94 @@
+"""What this machine can do at best: read memory, and multiply-accumulate. The roof over every figure of speed.
+
+Measured when it is asked for, in about a second, with as many threads as what is compared with it, and remembered for
+the life of the process only: what a shared machine can do changes from hour to hour. The idea is Williams, Waterman
+and Patterson's, "Roofline" (2009). Knows no model.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from localinfer import machine, paths
+from localinfer.ops.layout import operand_bytes, product_tile
+from localinfer.team import RUN
+from localinfer.work import Amount
+from quant import jit
+from quant.record import HEADER_WORDS, RECORD_WORDS
+
+STREAMED_BYTES = 512 << 20  # more than caches hold
+SHARE_OF_MEMORY = 4  # never more than a fourth of what is left
+RUNS = 9  # the best one counts: the others were disturbed
+SHORTEST = 0.01  # seconds of a run; waking the threads takes a hundredth of it
+MACS_OF_A_SUM = {"dot": 64, "fma": 16}  # sixteen lanes; the integer dot product takes four pairs in each
+
+HERE = "localinfer.ops.measure"
+STREAM = jit.Kernel(HERE, "stream", ("memory", "nbytes", "result"))
+MULTIPLY = {
+    kind: jit.Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
+    for kind in MACS_OF_A_SUM
+}
+KERNELS = [STREAM, *MULTIPLY.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Bytes, and multiply-accumulates of small integers and of floats, a second."""
+
+    threads: int
+    bandwidth: float
+    dots: float
+    fmas: float
+
+    def reading(self, amount: Amount) -> float:
+        """The seconds that the bytes take at least."""
+        return amount.nbytes / self.bandwidth
+
+    def computing(self, amount: Amount) -> float:
+        """The seconds that the multiply-accumulates take at least."""
+        return amount.dots / self.dots + amount.fmas / self.fmas
+
+    def least(self, amount: Amount) -> float:
+        """The seconds that this amount of work takes at least."""
+        return max(self.reading(amount), self.computing(amount))
+
+
+@cache
+def measured(threads: int) -> Roofline:
+    """What so many threads reach. Raises what compiling and loading kernels raises, MemoryError where none is left."""
+    addresses, _ = jit.addresses(KERNELS, paths.jit_dir())
+    with ThreadPoolExecutor(threads) as pool:
+
+        def seconds(kernel: jit.Kernel, *arguments: int) -> float:
+            """Of one run of the kernel by all threads."""
+            record = np.zeros(RECORD_WORDS, np.int64)
+            record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
+            run, at = RUN(addresses[kernel]), record.ctypes.data
+            begin = time.perf_counter()
+            list(pool.map(lambda part: run(at, part, threads, 0), range(threads)))
+            return time.perf_counter() - begin
+
+        rates = {kind: products(kind, threads, seconds) for kind in MULTIPLY}
+        return Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"])
+
+
+def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
+    """Bytes a second, read from memory."""
+    size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
+    memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would all be one page
+    return size / min(seconds(STREAM, memory.ctypes.data, size, result.ctypes.data) for _ in range(RUNS))
+
+
+def products(kind: str, threads: int, seconds: Callable[..., float]) -> float:
+    """Multiply-accumulates a second, out of registers and the nearest cache."""
+    operands, result = np.zeros(operand_bytes() * threads, np.uint8), np.zeros(threads, np.int64)
+    rows, tokens = product_tile()
+    rounds = 1 << 10
+    while seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) < SHORTEST:
+        rounds *= 2
+    best = min(seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) for _ in range(RUNS))
+    return threads * rounds * rows * tokens * MACS_OF_A_SUM[kind] / best
