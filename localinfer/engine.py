@@ -204,6 +204,12 @@ def record(f: GGUF, options: Options, threads: int) -> Recorder:
     return recorder
 
 
+def kernels(f: GGUF, options: Options) -> list[jit.Kernel]:
+    """All that an engine for this file has to have compiled, each once."""
+    plan = record(f, options, options.threads or machine.default_threads()).plan
+    return list(dict.fromkeys([EXECUTE, *plan.kernels]))
+
+
 def kv_bytes(recorder: Recorder) -> int:
     """The memory of all keys and values."""
     return sum(layer.k.nbytes + layer.v.nbytes for layer in recorder.layers)

@@ -1,6 +1,7 @@
 """What this process may use of the machine: cores worth a thread, and memory."""
 
 import os
+import platform
 import re
 import sys
 from functools import cache
@@ -16,20 +17,51 @@ def default_threads() -> int:
 
     Two threads on one core, or one on an efficiency core that the others wait for, make inference slower.
     """
+    return max(1, min(narrowing().values()))
+
+
+def narrowing() -> dict[str, int]:
+    """What leads to the number of threads, by name: how many are left after each step."""
+    steps = {"in the machine": os.cpu_count() or 1}
     if sys.platform == "darwin":
-        return max(1, _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or os.cpu_count() or 1)
+        cores = _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu")
+        return steps | ({"performance cores": cores} if cores else {})
     if not hasattr(os, "sched_getaffinity"):
-        return max(1, (os.cpu_count() or 2) // 2)
-    cores = {_siblings(number) for number in _fast(os.sched_getaffinity(0))}
-    return max(1, min(len(cores), _quota(len(cores))))
+        return steps | {"physical cores, as a guess": (os.cpu_count() or 2) // 2}
+    allowed = os.sched_getaffinity(0)
+    fast = _fast(allowed)
+    cores = len({_siblings(number) for number in fast})
+    return steps | {
+        "for this process": len(allowed),
+        "fast ones": len(fast),
+        "physical cores": cores,
+        "within the control group's quota": _quota(cores),
+    }
+
+
+def cpu_name() -> str:
+    """What the CPU calls itself; "" if it does not say."""
+    if sys.platform == "darwin":
+        return _sysctl_text("machdep.cpu.brand_string")
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor()
 
 
 def _sysctl(name: str) -> int:
     """A number that macOS tells about itself, or 0."""
+    text = _sysctl_text(name)
+    return int(text) if text.isdigit() else 0
+
+
+def _sysctl_text(name: str) -> str:
+    """What macOS tells about itself, or ""."""
     import subprocess
 
     result = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False)
-    return int(result.stdout) if result.stdout.strip().isdigit() else 0
+    return result.stdout.strip()
 
 
 def _fast(numbers: set[int]) -> set[int]:

@@ -205,8 +205,8 @@ class Plan:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """Everything that has to be compiled."""
-        return [kernel for op in self.ops for kernel in (op.few, op.many)]
+        """Everything that has to be compiled: without the kernels for many tokens where there are never many."""
+        return [kernel for op in self.ops for kernel in ((op.few, op.many) if self.batch > FEW else (op.few,))]
 
     @property
     def nbytes(self) -> int:
@@ -230,7 +230,7 @@ class Plan:
             region.allocate()
         program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
         for record, op in zip(program, self.ops, strict=True):
-            record[:HEADER_WORDS] = addresses[op.few], addresses[op.many], op.tokens.address, op.meet
+            record[:HEADER_WORDS] = addresses[op.few], addresses.get(op.many, 0), op.tokens.address, op.meet
             words = [self._word(argument) for argument in op.arguments]
             record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
         return program

@@ -3,7 +3,7 @@
 A kernel is named, not imported: a program whose kernels are all in the cache never imports numba, which is most of
 what starting would otherwise cost. A cached kernel is an object file behind its SHA-256, so a damaged one is noticed
 and compiled again; the directory's name holds a hash of everything that machine code depends on (the kernel sources,
-the versions, the CPU), so an old one is never found.
+the versions, the CPU), so an old one is never found. What is no longer used is removed when a new one is made.
 """
 
 import base64
@@ -12,11 +12,14 @@ import hashlib
 import json
 import os
 import queue
+import re
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 DIGEST_BYTES = 32
+KEPT = 8  # directories of other versions and CPUs ...
+KEPT_SECONDS = 7 * 24 * 3600  # ... and all that were used so lately, by another checkout or another machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class Cache:
 
     def _private(self, directory: Path) -> Path | None:
         """Machine code is only taken from a directory that nobody else can write to."""
+        new = not directory.exists()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (directory, directory.parent):
@@ -106,6 +112,10 @@ class Cache:
         except OSError as error:
             self.warnings.append(f"{directory}: kernel cache not used: {error.strerror}")
             return None
+        with contextlib.suppress(OSError):
+            os.utime(directory)  # says when it was last used
+        if new:
+            remove_unused(directory.parent)
         return directory
 
     def read(self, kernel: Kernel) -> bytes | None:
@@ -134,6 +144,23 @@ class Cache:
             self.directory = None
             if temporary is not None:
                 Path(temporary).unlink(missing_ok=True)
+
+
+def generations(root: Path) -> list[Path]:
+    """The directories of all versions and CPUs, the one that was used last first."""
+    try:
+        folders = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{24}", path.name) and not path.is_symlink()]
+        return sorted(folders, key=lambda path: -path.stat().st_mtime)
+    except OSError:  # not there, not ours to read, or another process removes some
+        return []
+
+
+def remove_unused(root: Path) -> None:
+    """Remove what nobody has used lately. A process that still does would compile again."""
+    for folder in generations(root)[KEPT:]:
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime < time.time() - KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- compiling ---

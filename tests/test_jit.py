@@ -1,12 +1,19 @@
 """The kernel cache: what is damaged, foreign, unwritable or raced for only costs a compilation."""
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from tiny import tiny_llama
 
+from localinfer.engine import kernels
+from localinfer.gguf import open_gguf
+from localinfer.model import Model
+from localinfer.options import Options
 from quant import jit
 from quant.compiler import compile_kernel
 
@@ -27,11 +34,13 @@ print("compiled" if reports else "cached", "numba" in sys.modules, *warnings)
 """
 
 
-def load_elsewhere(root: Path, kernel: jit.Kernel = KERNEL, **environment: str) -> "subprocess.Popen[str]":
+def load_elsewhere(
+    root: Path, kernel: jit.Kernel = KERNEL, program: Path = HERE, **environment: str
+) -> "subprocess.Popen[str]":
     """Another process that wants the kernel."""
     command = [sys.executable, "-c", PROGRAM, str(root), kernel.to_json()]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=HERE, env=os.environ | environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=program, env=os.environ | environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def answer(process: "subprocess.Popen[str]") -> str:
@@ -95,6 +104,57 @@ def test_another_cpu_has_kernels_of_its_own(tmp_path: Path) -> None:
     if jit.cpu.X86:
         assert answer(load_elsewhere(tmp_path, **other)) == "compiled False"
         assert len(objects(tmp_path)) == 2
+
+
+def test_another_version_has_kernels_of_its_own(tmp_path: Path) -> None:
+    """One changed line in any file that kernels come from is another version."""
+    for package in ("quant", "localinfer"):
+        shutil.copytree(HERE / package, tmp_path / "upgraded" / package)
+    assert answer(load_elsewhere(tmp_path / "jit")) == "compiled False"
+    assert answer(load_elsewhere(tmp_path / "jit", program=tmp_path / "upgraded")) == "cached False"
+    with (tmp_path / "upgraded" / "quant" / "vectors.py").open("a") as file:
+        file.write("# changed")
+    assert answer(load_elsewhere(tmp_path / "jit", program=tmp_path / "upgraded")) == "compiled False"
+    assert len(objects(tmp_path / "jit")) == 2
+
+
+def test_what_was_not_used_lately_is_removed_when_a_new_version_comes(tmp_path: Path) -> None:
+    now = time.time()
+    ages = {f"{number:024x}": now - 24 * 3600 * number for number in range(jit.KEPT + 8)}
+    for name, used in ages.items():
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "kernel.o").touch()
+        os.utime(tmp_path / name, (used, used))
+    (tmp_path / "not-ours").mkdir()
+    jit.Cache(tmp_path)
+    kept = {path.name for path in tmp_path.iterdir()} - {"not-ours", jit.cache_key()}
+    assert kept == {name for number, name in enumerate(ages) if number < jit.KEPT - 1}
+    assert (tmp_path / "not-ours").is_dir()
+    assert jit.generations(tmp_path)[0].name == jit.cache_key()
+
+
+def test_what_was_used_this_week_is_kept_however_much_it_is(tmp_path: Path) -> None:
+    for number in range(3 * jit.KEPT):
+        (tmp_path / f"{number:024x}").mkdir(mode=0o700)
+    jit.Cache(tmp_path)
+    assert len(jit.generations(tmp_path)) == 3 * jit.KEPT + 1
+
+
+def test_a_use_is_remembered(tmp_path: Path) -> None:
+    directory = jit.Cache(tmp_path).directory
+    assert directory is not None
+    os.utime(directory, (0, 0))
+    jit.Cache(tmp_path)
+    assert time.time() - directory.stat().st_mtime < 60
+
+
+def test_few_tokens_need_no_kernels_for_many(tmp_path: Path) -> None:
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf"))
+    one, many = (set(kernels(f, Options(ctx_size=64, batch_size=size))) for size in (1, 64))
+    assert one < many
+    assert {kernel.function for kernel in many - one} >= {"matmul", "prompt"}
+    with Model(f, Options(ctx_size=64, batch_size=1)) as alone, Model(f, Options(ctx_size=64)) as together:
+        assert (alone.logits([5, 6, 7]) == together.logits([5, 6, 7])).all()
 
 
 def test_an_argument_that_a_kernel_does_not_take_is_noticed() -> None:

@@ -1,0 +1,131 @@
+"""`localinfer doctor` and `localinfer warmup`: what they find, what they do when things are broken."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+from cli import __main__, doctor
+from localinfer import machine, paths
+from localinfer.engine import kernels
+from localinfer.gguf import open_gguf
+from localinfer.options import Options
+from localinfer.version import VERSION
+from quant import jit
+from quant.cpu import target
+
+Run = Callable[..., tuple[int, str, str]]
+DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command line in this process: exit code, stdout, stderr."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = __main__.run([str(argument) for argument in arguments])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+class TestDoctor:
+    def test_finds_what_the_program_uses(self, run: Run) -> None:
+        code, out, _ = run("doctor", "--json")
+        found = json.loads(out)
+        assert (code, found["can_run"]) == (0, True)
+        assert found["program"]["version"] == VERSION
+        assert found["cpu"]["instruction_set"] == target().isa
+        assert found["threads"]["default"] == machine.default_threads()
+        assert found["kernel_cache"]["path"] == str(paths.jit_dir() / jit.cache_key())
+        assert found["kernel_cache"]["kernels"] >= 3
+        assert found["speed"]["bytes_per_second"] > 1e8
+        assert not [name for name, facts in found.items() if name != "can_run" and "trouble" in facts]
+
+    def test_a_line_for_each(self, run: Run) -> None:
+        code, out, _ = run("doctor")
+        *lines, empty, verdict = out.splitlines()
+        assert (code, empty, verdict) == (0, "", "models can run here")
+        assert [line[:13].strip() for line in lines] == list(doctor.CHECKS)
+        assert "cannot be found out" not in out
+
+    @pytest.mark.skipif(os.name != "posix", reason="mode bits")
+    def test_a_cache_that_others_can_write_to_is_told_and_is_no_obstacle(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path))
+        (tmp_path / "jit").mkdir()
+        (tmp_path / "jit").chmod(0o777)
+        code, out, _ = run("doctor")
+        assert code == 0
+        assert "kernel cache not used: others can write to it" in out
+
+    def test_a_setting_that_no_command_would_take(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOCALINFER_THREADS", "many")
+        code, out, _ = run("doctor")
+        assert code == 1
+        assert "LOCALINFER_THREADS: must be" in out
+        assert out.endswith("models cannot run here: settings\n")
+
+    @pytest.mark.parametrize("package", ["numpy", "llvmlite"])
+    def test_a_package_that_cannot_be_imported(self, environment: dict[str, str], tmp_path: Path, package: str) -> None:
+        """The other lines are there all the same."""
+        (tmp_path / f"{package}.py").write_text("raise ImportError('libgone.so: no such file')")
+        broken = environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
+        done = subprocess.run(DOCTOR, env=broken, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "cannot be found out: ImportError: libgone.so: no such file" in done.stdout
+        assert f"localinfer {VERSION}" in done.stdout
+        assert "models cannot run here: " in done.stdout.splitlines()[-1]
+
+
+class TestWarmup:
+    def test_compiles_once_what_a_model_needs(self, run: Run, tmp_path: Path) -> None:
+        model = tiny_llama(tmp_path / "m.gguf")
+        code, out, err = run("warmup", model, "-c", 64)
+        assert (code, out) == (0, "")
+        wanted = kernels(open_gguf(model), Options(ctx_size=64))
+        assert all(jit.Cache(paths.jit_dir()).read(kernel) for kernel in wanted)
+        code, out, err = run("warmup", model, "-c", 64)
+        assert (code, out, err) == (0, "", f"{model}: all kernels were ready\n")
+
+    def test_says_how_many_were_compiled(self, environment: dict[str, str], tmp_path: Path) -> None:
+        model = tiny_llama(tmp_path / "m.gguf")
+        wanted = kernels(open_gguf(model), Options())
+        [gone] = [kernel for kernel in wanted if kernel.function == "pick"]
+        (paths.jit_dir() / jit.cache_key() / f"{gone.symbol}.o").unlink(missing_ok=True)
+        jit.addresses([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
+        command = [sys.executable, "-m", "localinfer", "warmup", str(model)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0
+        assert f"{model}: 1 of {len(wanted)} kernels compiled in " in done.stderr
+
+    def test_nothing_is_kept_where_nothing_can_be(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cache").write_text("in the way")
+        monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
+        code, _, err = run("warmup", tiny_llama(tmp_path / "m.gguf"))
+        assert code == 1
+        assert err.splitlines()[-1].startswith("error: ")
+        assert "kernel cache not used" in err
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "problem"),
+        [
+            (["no-model.gguf"], 3, "No such file"),
+            (["smolm2"], 3, "did you mean smollm2"),
+            (["no-model.gguf", "-c", "-1"], 2, "--ctx-size: must be"),
+            (["no-model.gguf", "--temp", "1"], 2, "No such option"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:
+        found, out, err = run("warmup", *arguments)
+        assert (found, out, err.count("\n")) == (code, "", 1)
+        assert problem in err
