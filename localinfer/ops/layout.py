@@ -29,7 +29,7 @@ def attention_scratch_bytes(group: int, head_dim: int) -> int:
 
 # --- measuring: see `localinfer.ops.measure` ---
 
-LINE = 64  # bytes that are read at a time, of memory and of operands
+WIDE = 64  # bytes that are read at a time, of memory and of operands
 OPERAND_RING = 8  # places that operands are taken from in turn: few enough to stay in the nearest cache
 
 
@@ -40,4 +40,4 @@ def product_tile() -> tuple[int, int]:
 
 def operand_bytes() -> int:
     """The memory of a thread that operands are read from."""
-    return OPERAND_RING * LINE * sum(product_tile())
+    return OPERAND_RING * WIDE * sum(product_tile())

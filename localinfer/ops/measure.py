@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import int64, types
 
-from localinfer.ops.layout import LINE, OPERAND_RING, operand_bytes, product_tile
+from localinfer.ops.layout import WIDE, OPERAND_RING, operand_bytes, product_tile
 from quant.simd import I64, constant, emit_dot4, emit_fma
 from quant.vectors import Vector, emit_load, emit_sum, i32x16, intrinsic, load, splat, store, total, word
 
@@ -23,15 +23,15 @@ def stream() -> Body:
     """The kernel that reads memory once from one end to the other: result[part] = a sum of its share."""
 
     def body(memory, nbytes, result, part, parts, scratch):
-        lines = nbytes // (STREAMS * LINE)
+        lines = nbytes // (STREAMS * WIDE)
         first, end = lines * part // parts, lines * (part + 1) // parts
         zero = splat(i32x16, 0)
         a, b, c, d = zero, zero, zero, zero
-        for at in range(memory + STREAMS * LINE * first, memory + STREAMS * LINE * end, STREAMS * LINE):
+        for at in range(memory + STREAMS * WIDE * first, memory + STREAMS * WIDE * end, STREAMS * WIDE):
             a = a + load(i32x16, at)
-            b = b + load(i32x16, at + LINE)
-            c = c + load(i32x16, at + 2 * LINE)
-            d = d + load(i32x16, at + 3 * LINE)
+            b = b + load(i32x16, at + WIDE)
+            c = c + load(i32x16, at + 2 * WIDE)
+            d = d + load(i32x16, at + 3 * WIDE)
         store(result + 8 * part, int64(total(a + b + c + d)))
 
     return body
@@ -45,7 +45,7 @@ def products_word(kind: str) -> Any:
     rows, tokens = product_tile()
     element = types.int32 if kind == "dot" else types.float32
     sums = Vector(element, 16).llvm
-    operand = Vector(types.uint8, LINE).llvm if kind == "dot" else sums
+    operand = Vector(types.uint8, WIDE).llvm if kind == "dot" else sums
 
     def multiply(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         return emit_dot4(b, acc, x, y, NARROW) if kind == "dot" else emit_fma(b, x, y, acc)
@@ -54,8 +54,8 @@ def products_word(kind: str) -> Any:
         operands, rounds = args
 
         def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            place = b.add(operands, b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(LINE * (rows + tokens))))
-            loaded = [emit_load(b, operand, b.add(place, I64(LINE * n))) for n in range(rows + tokens)]
+            place = b.add(operands, b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(WIDE * (rows + tokens))))
+            loaded = [emit_load(b, operand, b.add(place, I64(WIDE * n))) for n in range(rows + tokens)]
             pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
             return [multiply(b, s, x, y) for s, (x, y) in zip(acc, pairs, strict=True)]
 
