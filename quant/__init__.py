@@ -28,8 +28,8 @@ class Format(NamedTuple):
 FLOATS = ("F32", "F16", "BF16")
 BLOCKS = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
-    *("Q4_K", "Q6_K"),
-    *("IQ4_NL", "MXFP4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4"),
     *("TQ1_0", "TQ2_0"),
 )
 

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numba import uint8, uint32, uint64
+from numba import uint32, uint64
 
-from quant.vectors import bitcast, convert, f32x8, half, inline, join, load, splat, u8x8, u8x32
+from quant.planes import planes
+from quant.vectors import bitcast, convert, f32x8, half, inline, load, splat, u8x8, u8x32
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
@@ -18,6 +19,7 @@ D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
 #   4-7   eeaaaaaa   a: min 0-3      e: the two high bits of min 4-7
 #   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
 SIX, FOUR, TWO = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303)
+nibbles = planes(4)
 
 
 @inline
@@ -30,8 +32,7 @@ def sixes(whole: int, low: int) -> Any:
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    pairs = load(u8x32, block + QS + 32 * j)
-    return join(pairs & splat(u8x32, uint8(15)), pairs >> splat(u8x32, uint8(4)))
+    return nibbles(load(u8x32, block + QS + 32 * j), 0)
 
 
 @inline

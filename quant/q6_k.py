@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numba import uint8
 
-from quant.vectors import convert, f32x16, half, i8x16, inline, join, load, splat, u8x32, u8x64
+from quant.planes import planes
+from quant.vectors import convert, f32x16, half, i8x16, inline, load, splat, u8x32, u8x64
 from quant.words import Words
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
@@ -15,17 +16,14 @@ QL, QH, SCALES, D, SIZE = 0, 128, 192, 208, 210
 # For each half h of the block, columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32:
 #   ql:  byte 64h + i holds the low bits of i and 64 + i in its nibbles, byte 64h + 32 + i those of 32 + i and 96 + i
 #   qh:  byte 32h + i holds the two high bits of all four, the first in the lowest
-FOUR, THREE = uint8(4), uint8(3)
+high_bits = planes(2, at=4)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
     pairs = load(u8x64, block + QL + 64 * (j // 2))
-    highs = load(u8x32, block + QH + 32 * (j // 2)) >> splat(u8x32, uint8(4 * (j % 2)))
     low = (pairs >> splat(u8x64, uint8(4 * (j % 2)))) & splat(u8x64, uint8(15))
-    two = splat(u8x32, THREE)
-    high = join(highs & two, (highs >> splat(u8x32, uint8(2))) & two)
-    return low | (high << splat(u8x64, FOUR))
+    return low | high_bits(load(u8x32, block + QH + 32 * (j // 2)), 4 * (j % 2))
 
 
 @inline

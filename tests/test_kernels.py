@@ -42,13 +42,14 @@ def test_weights_decode_to_the_last_bit(name: str, blocks: int) -> None:
 
 
 def any_bytes(name: str, n: int, rng: np.random.Generator) -> kernels.Bytes:
-    """64 rows of random bytes."""
+    """512 rows of random bytes."""
     kind = TYPES[NUMBERS[name]]
-    return rng.integers(0, 256, (64, n // kind.elements * kind.bytes), dtype=np.uint8)
+    return rng.integers(0, 256, (512, n // kind.elements * kind.bytes), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_bytes_decode_to_the_last_bit(name: str) -> None:
+    """In 4,096 superblocks every scale of six bits has had every value."""
     n = 256 * 8
     random = any_bytes(name, n, np.random.default_rng(1))
     rows = np.concatenate([random, np.zeros_like(random[:1]), np.full_like(random[:1], 255)])
@@ -75,13 +76,14 @@ def test_every_scale_of_mxfp4_decodes_to_the_last_bit() -> None:
         assert same_bits(kernels.get_rows("MXFP4", wide, n), kernels.decoded("MXFP4", wide))
 
 
-def test_every_six_bit_scale_and_min_of_q4_k_unpacks() -> None:
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K"])
+def test_every_pair_of_a_six_bit_scale_and_min_unpacks(name: str) -> None:
     for pair in range(4):
-        rows = kernels.random_rows("Q4_K", 1 << 12, 256)
+        rows = kernels.random_rows(name, 1 << 12, 256)
         value = np.arange(1 << 12)
         rows[:, 4 + pair] = value & 0xFF
         rows[:, 8 + pair] = value >> 4
-        assert same_bits(kernels.get_rows("Q4_K", rows, 256), kernels.decoded("Q4_K", rows))
+        assert same_bits(kernels.get_rows(name, rows, 256), kernels.decoded(name, rows))
 
 
 @pytest.mark.parametrize("function", PRODUCTS)

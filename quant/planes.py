@@ -1,0 +1,31 @@
+"""Bit planes: 32 bytes in which every byte holds bits of several columns that lie 32 apart, as k-quants store codes.
+
+With 4, 2 or 1 bits for a column, the lowest bits of byte i are those of column i, the next ones those of column 32 + i,
+and so on. Two neighbouring planes are the codes of 64 columns, or the low or the high bits of them.
+"""
+
+from typing import Any
+
+from numba import uint8, uint32
+
+from quant.vectors import bitcast, inline, join, numbers, splat, u8x64, u32x16
+
+
+def planes(bits: int, at: int = 0) -> Any:
+    """The word two_planes(v, first): u8x64 from a u8x32, the `bits` bits from bit `first` on, then those above them.
+
+    They become bits `at` and up of a code; `at` is a multiple of `bits`, so that both planes move the same way.
+    """
+    above = numbers(u32x16, [0] * 8 + [bits] * 8)
+    mask = uint8(((1 << bits) - 1) << at)
+
+    @inline
+    def two_planes(v: Any, first: int) -> Any:
+        twice = bitcast(u32x16, join(v, v))
+        if first < at:
+            moved = twice << (splat(u32x16, uint32(at - first)) - above())
+        else:
+            moved = twice >> (splat(u32x16, uint32(first - at)) + above())
+        return bitcast(u8x64, moved) & splat(u8x64, mask)
+
+    return two_planes

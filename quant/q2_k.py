@@ -1,0 +1,38 @@
+"""Q2_K: 256 weights in 84 bytes; a weight is d * scale * code - dmin * min, code of 2 bits, scale and min of 4."""
+
+from typing import Any
+
+import numpy as np
+from numba import uint8
+
+from quant.planes import planes
+from quant.vectors import convert, f32x16, half, inline, load, splat, u8x16, u8x32
+from quant.words import Words
+
+BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
+assert BLOCK.itemsize == 84
+SCALES, QS, D, DMIN, SIZE = 0, 16, 80, 82, 84
+
+# qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
+# scales:  byte k holds the scale of group k in its low nibble and the min in its high one
+twos = planes(2)
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    return twos(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
+
+
+@inline
+def scales(block: int) -> Any:
+    packed = load(u8x16, block + SCALES) & splat(u8x16, uint8(15))
+    return convert(f32x16, packed) * splat(f32x16, half(block + D))
+
+
+@inline
+def mins(block: int) -> Any:
+    packed = load(u8x16, block + SCALES) >> splat(u8x16, uint8(4))
+    return convert(f32x16, packed) * splat(f32x16, -half(block + DMIN))
+
+
+WORDS = Words(2, 16, SIZE, codes64, scales, mins)

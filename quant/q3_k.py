@@ -1,0 +1,53 @@
+"""Q3_K: 256 weights in 110 bytes; a weight is d * (scale - 32) * (code - 4), code of 3 bits, scale of 6."""
+
+from typing import Any
+
+import numpy as np
+from numba import uint8, uint32
+
+from quant.planes import planes
+from quant.vectors import (
+    bitcast,
+    convert,
+    f32x16,
+    half,
+    i32x16,
+    inline,
+    join,
+    load,
+    numbers,
+    splat,
+    u8x8,
+    u8x16,
+    u8x32,
+    u32x4,
+)
+from quant.words import Words
+
+BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
+assert BLOCK.itemsize == 110
+HMASK, QS, SCALES, D, SIZE = 0, 32, 96, 108, 110
+
+# qs:     byte 32h + i holds the two low bits of columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first lowest
+# hmask:  bit k of byte i is the third bit of column 32k + i
+# scales: the low nibbles of bytes 0-7 are the four low bits of scales 0-7, the high ones those of scales 8-15;
+#         byte 8 + i holds the two high bits of scales i, 4 + i, 8 + i, 12 + i, the first in the lowest
+low_bits, third_bit = planes(2), planes(1, at=2)
+steps = numbers(u32x4, [0, 2, 4, 6])
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    return low_bits(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2)) | third_bit(load(u8x32, block + HMASK), 2 * j)
+
+
+@inline
+def scales(block: int) -> Any:
+    pairs = load(u8x8, block + SCALES)
+    low = join(pairs & splat(u8x8, uint8(15)), pairs >> splat(u8x8, uint8(4)))
+    fours = bitcast(u8x16, splat(u32x4, load(uint32, block + SCALES + 8)) >> steps())
+    six = low | ((fours & splat(u8x16, uint8(3))) << splat(u8x16, uint8(4)))
+    return convert(f32x16, convert(i32x16, six) - splat(i32x16, 32)) * splat(f32x16, half(block + D))
+
+
+WORDS = Words(3, 16, SIZE, codes64, scales, zero=4)
