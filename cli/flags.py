@@ -46,11 +46,15 @@ def with_options(*sections: Section) -> Callable[[Command], Command]:
 def parameter(name: str, flag: Flag) -> inspect.Parameter:
     """How Typer is told of an option. Texts are taken as they are: `Flag.parse` reads and checks them."""
     kind: Any = bool if flag.kind is bool else list[str] if flag.kind is tuple else str
-    option = typer.Option(
-        *flag.names, help=described(flag), metavar="|".join(flag.choices) or METAVARS.get(flag.kind),
-        show_default=False, rich_help_panel=PANELS[flag.section])  # fmt: skip
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+    annotation = Annotated[kind | None, option(name, rich_help_panel=PANELS[flag.section])]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def option(name: str, **more: Any) -> Any:
+    """How Typer is told of one option of `Options`."""
+    flag = FLAGS[name]
+    metavar = "|".join(flag.choices) or METAVARS.get(flag.kind)
+    return typer.Option(*flag.names, help=described(flag), metavar=metavar, show_default=False, **more)
 
 
 def described(flag: Flag) -> str:

@@ -17,13 +17,12 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import typer
 
-from cli.flags import described, given
+from cli.flags import given, option
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor, Value, open_gguf
-from localinfer.options import FLAGS, from_environment, merge
+from localinfer.options import Options, from_environment, merge
 from localinfer.text import printable
 
-CTX_SIZE = FLAGS["ctx_size"]
 TEMPLATE = "tokenizer.chat_template"
 FIRST = 5  # values of an array that are shown
 WIDEST = 100  # characters of a value that are shown
@@ -33,26 +32,26 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 def inspect_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
-    ctx_size: Annotated[
-        str | None, typer.Option(*CTX_SIZE.names, metavar="N", help=described(CTX_SIZE), show_default=False)
-    ] = None,
+    ctx_size: Annotated[str | None, option("ctx_size")] = None,
+    cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
+    cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what is in a model file, and the memory that a context takes."""
     from localinfer.registry import find
 
-    options = merge(given({"ctx_size": ctx_size}), from_environment(os.environ))
-    inspect(find(model), options.ctx_size, as_json)
+    typed: dict[str, object] = {"ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
+    inspect(find(model), merge(given(typed), from_environment(os.environ)), as_json)
 
 
-def inspect(path: Path, ctx_size: int, as_json: bool) -> None:
+def inspect(path: Path, options: Options, as_json: bool) -> None:
     """Print the report of a file to stdout.
 
     Raises LocalInferError, before anything is printed, for a file that is broken; one that only is not
     supported is shown, without the memory that it would take.
     """
     f = open_gguf(path)
-    memory = memory_for(f, ctx_size)
+    memory = memory_for(f, options)
     if as_json:
         print(json.dumps(as_object(f, memory), indent=1))
     else:
@@ -72,13 +71,13 @@ class Memory:
         return sum(self.parts.values())
 
 
-def memory_for(f: GGUF, ctx_size: int) -> Memory:
+def memory_for(f: GGUF, options: Options) -> Memory:
     from localinfer.engine import memory_plan
 
     try:
-        return Memory(ctx_size, memory_plan(f, ctx_size))
+        return Memory(options.ctx_size, memory_plan(f, options))
     except Unsupported as error:
-        return Memory(ctx_size, {}, printable(str(error)))
+        return Memory(options.ctx_size, {}, printable(str(error)))
 
 
 @dataclass(frozen=True)

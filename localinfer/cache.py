@@ -5,12 +5,13 @@ that the tokens of a batch never overwrite what their first still looks at. With
 of their own in front of the ring (Xiao et al., 2023). Knows positions and cells, no keys and no values.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.ops.layout import BLOCK
+from localinfer.ops.layout import BLOCK, CELL_BYTES
 from localinfer.plan import Plan, Region
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
@@ -84,17 +85,19 @@ class Ring:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Where a layer's keys and values lie: see `localinfer.ops.rope.append` for the layout."""
+    """Where a layer's keys and values lie, and as which types: see `localinfer.ops.cells`."""
 
     ring: Ring
     k: Region
     v: Region
+    types: Mapping[str, str]  # as kernels want them: k_type and v_type
 
     @classmethod
-    def reserve(cls, plan: Plan, ring: Ring, kv_heads: int, head_dim: int) -> "LayerCache":
-        """Cells in half precision for a layer."""
-        nbytes = 2 * kv_heads * head_dim * ring.capacity
-        return cls(ring, plan.region(nbytes), plan.region(nbytes))
+    def reserve(cls, plan: Plan, ring: Ring, kv_heads: int, head_dim: int, k_type: str, v_type: str) -> "LayerCache":
+        """Cells for a layer; head_dim is a multiple of 32."""
+        groups = kv_heads * head_dim // 32 * ring.capacity
+        k, v = (plan.region(groups * CELL_BYTES[kind]) for kind in (k_type, v_type))
+        return cls(ring, k, v, {"k_type": k_type, "v_type": v_type})
 
     @property
     def cell_bytes(self) -> int:

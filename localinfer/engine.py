@@ -26,6 +26,7 @@ Logits = NDArray[np.float32]
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
 LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count with
+DEFAULTS = Options()
 PASSES = {"fast": 1, "high": 2}
 NO_ROWS = np.zeros(0, np.int32)
 EXECUTE = jit.Kernel(
@@ -198,7 +199,7 @@ def record(f: GGUF, options: Options, threads: int) -> Recorder:
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     plan = Plan(batch, max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))), threads, PASSES[options.precision])
-    recorder = Recorder(f, config, plan, Context(n_ctx, sinks, turning))
+    recorder = Recorder(f, config, plan, Context(n_ctx, sinks, turning, options.cache_type_k, options.cache_type_v))
     write_down(recorder)
     recorder.refuse_unused()
     return recorder
@@ -215,9 +216,9 @@ def kv_bytes(recorder: Recorder) -> int:
     return sum(layer.k.nbytes + layer.v.nbytes for layer in recorder.layers)
 
 
-def memory_plan(f: GGUF, ctx_size: int = 0) -> dict[str, int]:
-    """The bytes that running this file with that context takes: the mapped weights, the cache, the scratch."""
-    recorder = record(f, Options(ctx_size=ctx_size), machine.default_threads())
+def memory_plan(f: GGUF, options: Options = DEFAULTS) -> dict[str, int]:
+    """The bytes that running this file takes: the mapped weights, the cache, the scratch."""
+    recorder = record(f, options, options.threads or machine.default_threads())
     kv = kv_bytes(recorder)
     weights = sum(tensor.nbytes for tensor in f.tensors.values())
     return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}

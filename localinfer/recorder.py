@@ -14,8 +14,8 @@ from localinfer.cache import Angles, LayerCache, Ring
 from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
-from localinfer.ops.layout import BLOCK, EVERYTHING, attention_scratch_bytes, state_bytes
-from localinfer.plan import FEW, Argument, Buffer, Constants, Plan, Region
+from localinfer.ops.layout import BLOCK, EVERYTHING, PLENTY, attention_scratch_bytes, row_bytes, tile_rows
+from localinfer.plan import Argument, Buffer, Constants, Plan, Region
 from localinfer.work import Amount, Work
 from quant import FORMATS
 from quant.ggml import TYPES
@@ -52,6 +52,8 @@ class Context:
     n_ctx: int
     sinks: int = 0
     turning: bool = False  # overwrite the oldest instead of stopping
+    k_type: str = "f16"
+    v_type: str = "f16"
 
 
 class Recorder:
@@ -192,7 +194,8 @@ class Recorder:
         q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
         k = self.matmul(h, f"{blk}attn_k.weight", c.head_count_kv * c.head_dim, meet=False)
         v = self.matmul(h, f"{blk}attn_v.weight", c.head_count_kv * c.head_dim)
-        cache = LayerCache.reserve(self.plan, self.ring(window), c.head_count_kv, c.head_dim)
+        types = self.context.k_type, self.context.v_type
+        cache = LayerCache.reserve(self.plan, self.ring(window), c.head_count_kv, c.head_dim, *types)
         self.layers.append(cache)
         table = self.table(rope)
         q_sink = self.plan.buffer(q.n) if table.sinks and cache.ring.sinks else q
@@ -227,7 +230,6 @@ class Recorder:
             "k": k,
             "v": v,
             "heads": c.head_count_kv,
-            "head_dim": c.head_dim,
             "n_rot": table.rope.n_rot,
             "table": table.rows,
             "weight": self.vector(f"{blk}attn_k_norm.weight", c.head_dim) if qk_norm else 0,
@@ -237,16 +239,18 @@ class Recorder:
             "v_cache": cache.v,
             "capacity": cache.ring.capacity,
         }
-        constants: Constants = {"pairs": pairs, "norm": int(qk_norm)}
+        constants: Constants = {"pairs": pairs, "norm": int(qk_norm), "head_dim": c.head_dim, **cache.types}
         work = Work(token=Amount(cache.cell_bytes))
-        self.plan.op(f"{blk}append", f"{OPS}.rope:append", k.rows, arguments, constants=constants, work=work)
+        self.plan.op(f"{blk}append", f"{OPS}.append:append", k.rows, arguments, constants=constants, work=work)
 
     def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
         c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
         blocks = ring.capacity // BLOCK
         chunk = max(4, -(-blocks // CHUNKS))
-        state = state_bytes(c.group, c.head_dim)
-        self.partial.nbytes = max(self.partial.nbytes, FEW * c.head_count_kv * (-(-blocks // chunk)) * state)
+        few, many = (tile_rows(c.group, many) for many in (False, True))
+        tiles = min(PLENTY - 1, -(-self.plan.batch // (many // c.group)) * c.head_count_kv)
+        partial = tiles * -(-blocks // chunk) * many * row_bytes(c.head_dim)
+        self.partial.nbytes = max(self.partial.nbytes, partial)
         self.plan.need_scratch(attention_scratch_bytes(c.group, c.head_dim))
         arguments: dict[str, Argument] = {
             "tokens": q.rows,
@@ -268,16 +272,16 @@ class Recorder:
             "q_out": y.quantized,
             "stop": self.plan.stop,
         }
-        shape: Constants = {"group": c.group, "head_dim": c.head_dim}
-        pair = (f"{OPS}.attention:token", f"{OPS}.attention:prompt")
-        _, tiled = self.plan.layouts
-        layouts = (shape, {**shape, **tiled})
+        flat, tiled = self.plan.layouts
+        shape: Constants = {"group": c.group, "head_dim": c.head_dim, "v_type": cache.types["v_type"]}
+        few_rows: Constants = {**shape, **flat, "rows": few}
+        many_rows: Constants = {**shape, **tiled, "rows": many}
+        looks = {**few_rows, **cache.types}, {**many_rows, **cache.types}
         fmas = 2 * c.head_count * c.head_dim
         work = Work(cell_bytes=cache.cell_bytes, cell_fmas=fmas, window=ring.window + ring.sinks)
-        self.plan.op(f"{blk}attention", pair, q.rows, arguments, constants=layouts, work=work)
+        self.plan.op(f"{blk}attention", f"{OPS}.attention:attention", q.rows, arguments, constants=looks, work=work)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
-        pair = (f"{OPS}.attention:combine", f"{OPS}.attention:nothing")
-        self.plan.op(f"{blk}combine", pair, q.rows, joined, constants=({**shape, "passes": self.plan.passes}, {}))
+        self.plan.op(f"{blk}combine", f"{OPS}.attention:combine", q.rows, joined, constants=(few_rows, many_rows))
         return y
 
     def logits(self, x: Buffer, norm: str, output: str, n_vocab: int) -> None:

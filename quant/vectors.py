@@ -130,6 +130,15 @@ def emit_splat(builder: ir.IRBuilder, kind: ir.VectorType, value: ir.Value) -> i
     return builder.shuffle_vector(first, first, constant(ir.VectorType(I32, kind.count), 0))
 
 
+def emit_prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
+    """Have a cache line fetched that will be read soon; any address will do."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+    function = b.module.globals.get("llvm.prefetch.p0") or ir.Function(b.module, kind, "llvm.prefetch.p0")
+    read, keep, data = I32(0), I32(3), I32(1)
+    b.call(function, [b.inttoptr(address, pointer), read, keep, data])
+
+
 @intrinsic
 def load(typingctx: Any, kind: Any, address: Any) -> Any:
     """load(f32x16, address): a vector or a scalar from memory, of any alignment."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gguf
 import naive
 import numpy as np
 import pytest
@@ -49,6 +50,24 @@ class Rounded(naive.Model):
 
     def remember(self, kv: naive.Floats) -> naive.Floats:
         return kv.astype(np.float16).astype(kv.dtype)
+
+
+class Quantized(Rounded):
+    """Keys and values in cells of this type."""
+
+    kind = "f16"
+
+    def remember(self, kv: naive.Floats) -> naive.Floats:
+        blocks = gguf.quantize(turned(kv).astype(np.float32), gguf.GGMLQuantizationType[self.kind.upper()])
+        return turned(gguf.dequantize(blocks, gguf.GGMLQuantizationType[self.kind.upper()]).astype(kv.dtype))
+
+
+def turned(x: naive.Floats) -> naive.Floats:
+    """The Walsh-Hadamard transform of the last axis, which is its own inverse."""
+    n = x.shape[-1]
+    index = np.arange(n)
+    signs = 1.0 - 2.0 * (np.bitwise_count(index[:, None] & index) % 2)
+    return x @ signs.astype(x.dtype) / np.sqrt(n)
 
 
 def rounded(x: naive.Floats) -> naive.Floats:
@@ -254,6 +273,26 @@ def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_pat
             chunks = [e.logits(many[at : at + size]) for at in range(0, len(many), size)]
             np.testing.assert_array_equal(np.concatenate(chunks), whole)
             assert e.n_past == len(many)
+
+
+@pytest.mark.parametrize(
+    ("tiny", "kind", "noise"),
+    [(tiny_llama, "q8_0", 1e-5), (tiny_gemma3, "q4_0", 5e-4)],  # the noise of float32 may choose another code
+)
+def test_quantized_cells_in_the_ring(tiny: Write, kind: str, noise: float, tmp_path: Path) -> None:
+    path, many = tiny(tmp_path / "m.gguf"), tokens(300)
+    twin = Quantized(open_gguf(path))
+    twin.kind, twin.n_ctx, twin.sinks = kind, N, 4
+    types: Any = {"cache_type_k": kind, "cache_type_v": kind}
+    with engine(path, ctx_policy="ring", batch_size=64, **types) as e:
+        whole = e.logits(many)
+        assert divergence(naive.forward(twin, many), whole) <= noise
+        for size in (1, 7, 64):
+            assert e.rewind(0) == 0
+            chunks = [e.logits(many[at : at + size]) for at in range(0, len(many), size)]
+            np.testing.assert_array_equal(np.concatenate(chunks), whole)
+        assert e.rewind(250) == 250
+        np.testing.assert_array_equal(e.logits(many[250:]), whole[250:])
 
 
 def test_the_ring_turns_for_ever(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cli.inspect import inspect, inspect_command
 from localinfer.engine import memory_plan
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf import open_gguf
+from localinfer.options import Options
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 def report(path: Path, capsys: Capture, ctx_size: int = 0) -> str:
     """What is printed for people; never a control character, always nothing on stderr."""
-    inspect(path, ctx_size, as_json=False)
+    inspect(path, Options(ctx_size=ctx_size), as_json=False)
     out, err = capsys.readouterr()
     assert err == ""
     assert all(line.isprintable() for line in out.split("\n"))
@@ -32,7 +33,7 @@ def report(path: Path, capsys: Capture, ctx_size: int = 0) -> str:
 
 
 def json_report(path: Path, capsys: Capture, ctx_size: int = 0) -> Any:
-    inspect(path, ctx_size, as_json=True)
+    inspect(path, Options(ctx_size=ctx_size), as_json=True)
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
@@ -56,11 +57,19 @@ def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
 
 def test_shows_the_memory_that_a_context_takes(file: Path, capsys: Capture) -> None:
     out = report(tiny_llama(file), capsys, ctx_size=96)
-    plan = memory_plan(open_gguf(file), 96)
+    plan = memory_plan(open_gguf(file), Options(ctx_size=96))
     assert "memory for a context of 96 tokens\n" in out
     for name, n_bytes in plan.items():
         assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
     assert line_of(out, "together") == f"together {sum(plan.values()):,} bytes"
+
+
+def test_smaller_cells_take_less_of_it(file: Path, capsys: Capture) -> None:
+    inspect_command(str(tiny_llama(file)), ctx_size="128", cache_type_k="q8_0", cache_type_v="q4_0")
+    cells = 2 * 2 * 128  # layers, key heads, tokens
+    assert line_of(capsys.readouterr().out, "kv") == f"kv {cells * 64 // 32 * (34 + 18):,} bytes"
+    with pytest.raises(UsageError, match="--cache-type-v: must be f16 or q8_0 or q4_0, not q5"):
+        inspect_command(str(file), cache_type_v="q5")
 
 
 def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> None:
@@ -110,7 +119,7 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
     assert sum(share["bytes"] for share in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
-    plan = memory_plan(f, 128)
+    plan = memory_plan(f, Options(ctx_size=128))
     assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values())}
 
 
@@ -134,14 +143,14 @@ def test_what_is_not_supported_is_shown_nevertheless(file: Path, capsys: Capture
 def test_a_broken_file_prints_nothing(attack: attacks.Rejected, as_json: bool, file: Path, capsys: Capture) -> None:
     file.write_bytes(attack.content)
     with pytest.raises(LocalInferError):
-        inspect(file, 0, as_json)
+        inspect(file, Options(), as_json)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_model_without_sense_prints_nothing(file: Path, capsys: Capture) -> None:
     tiny_llama(file, **{"llama.attention.head_count": 0})
     with pytest.raises(LocalInferError, match=r"llama\.attention\.head_count"):
-        inspect(file, 0, as_json=False)
+        inspect(file, Options(), as_json=False)
     assert capsys.readouterr() == ("", "")
 
 

@@ -45,7 +45,7 @@ def refusal(path: Path, kind: type[LocalInferError] = LocalInferError) -> str:
     with pytest.raises(kind) as caught:
         Engine(f, OPTIONS)
     with pytest.raises(kind) as planned:
-        memory_plan(f, OPTIONS.ctx_size)
+        memory_plan(f, OPTIONS)
     line = str(caught.value)
     assert str(planned.value) == line
     assert line.isprintable()

@@ -4,9 +4,11 @@ Every key and value is loaded and widened once for all rows of a tile. Cells are
 which they lie, whatever their positions: a cell counts for a row if its position is not after the row's, and not more
 than the window before it. What rows share a tile changes no bit of any row.
 
-Layouts: keys [panel][head_dim][16] and values [cell][head_dim], halves; a packed tile of queries [head_dim][rows];
-a block's weights [rows][64]; a state: for each row, 64 bytes with its largest score and its denominator, then the
-sums [rows][head_dim].
+Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
+So what was summed before a larger score came is scaled by a power of two, which is exact.
+
+Layouts: keys and values as in `localinfer.ops.cells`; a tile of queries [rows][head_dim]; a block's weights
+[rows][64]; a state: for each row 64 bytes with its top, then denominator[16] and sums[head_dim].
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +17,19 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, int32, int64, types
 
-from localinfer.ops.layout import BLOCK
+from localinfer.ops.cells import F32, CellType
+from localinfer.ops.layout import BLOCK, EVERYTHING, PANEL, row_bytes
 from quant.cpu import target
 from quant.simd import I64, constant, emit_fma
 from quant.vectors import (
-    any_lane,
+    bitcast,
+    convert,
     emit_convert,
+    emit_fold,
     emit_load,
+    emit_prefetch,
     emit_splat,
     emit_sum,
-    exp,
-    extract,
     f16x16,
     f32x16,
     fma,
@@ -34,67 +38,83 @@ from quant.vectors import (
     intrinsic,
     largest,
     load,
-    maximum,
+    rint,
     select,
     splat,
     store,
-    total,
     word,
 )
 
 Body = Callable[..., None]
 
 MINUS_INFINITY = float32(float("-inf"))
-F32 = f32x16.llvm
+DENOMINATOR, SUMS = 64, 128  # where they begin in a row's state
+NOTHING, SOME, ALL = 0, 1, 2  # what rows see of a block
 
 
-def emit_halves(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Sixteen halves of the cache, widened."""
-    return emit_convert(b, emit_load(b, f16x16.llvm, address), types.float16, types.float32, F32)
+def emit_ahead(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) -> None:
+    """Ask for what the next loop will read, so many bytes in every step of this one."""
+    here = b.add(address, b.mul(step, I64(nbytes)))
+    for line in range(0, nbytes, 64):
+        emit_prefetch(b, b.add(here, I64(line)))
 
 
-def score_word(rows: int, panels: int) -> Any:
-    """The word score(q, k, head_dim, out): out[row][16 * panel + cell] = q . k for some neighbouring panels."""
+def score_word(kind: CellType, rows: int, panels: int, head_dim: int, ahead_bytes: int) -> Any:
+    """The word score(q, k, out, ahead): out[row][16 * panel + cell] = q . k for some neighbouring panels.
+
+    Of cells with scales it takes 32 dimensions, and adds to what is there.
+    """
+    dimensions, (step_apart, apart) = 32 if kind.scaled else head_dim, kind.dimensions
+    panel_bytes, scale_bytes = PANEL * kind.head_bytes(head_dim), 2 * PANEL * kind.scaled
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        q, k, head_dim, out = args
-        panel_bytes = b.mul(head_dim, I64(32))
-        places = [b.add(k, b.mul(panel_bytes, I64(panel))) for panel in range(panels)]
+        q, k, out, ahead = args
+        places = [b.add(k, I64(panel_bytes * panel)) for panel in range(panels)]
 
         def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            q_at, k_at = b.add(q, b.mul(i, I64(4 * rows))), b.mul(i, I64(32))
-            keys = [emit_halves(b, b.add(place, k_at)) for place in places]
-            for row in range(rows):
-                query = emit_splat(b, F32, emit_load(b, F32.element, b.add(q_at, I64(4 * row))))
-                for panel, key in enumerate(keys):
-                    at = row * panels + panel
-                    acc[at] = emit_fma(b, key, query, acc[at])
+            emit_ahead(b, ahead, i, ahead_bytes)
+            q_at, k_at = b.add(q, b.mul(i, I64(4 * step_apart))), b.mul(i, I64(PANEL * kind.code_bytes // 16))
+            for n in range(2):
+                keys = [kind.read(b, b.add(place, b.add(k_at, I64(scale_bytes))), n) for place in places]
+                for row in range(rows):
+                    query_at = b.add(q_at, I64(4 * (head_dim * row + apart * n)))
+                    query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
+                    for panel, key in enumerate(keys):
+                        at = row * panels + panel
+                        acc[at] = emit_fma(b, key, query, acc[at])
             return acc
 
-        sums = emit_sum(b, head_dim, [constant(F32, 0.0)] * (rows * panels), step)
+        sums = emit_sum(b, I64(dimensions // 2), [constant(F32, 0.0)] * (rows * panels), step)
+        if kind.scaled:
+            halves = [emit_load(b, f16x16.llvm, place) for place in places]
+            scales = [emit_convert(b, half, types.float16, types.float32, F32) for half in halves]
         for at, value in enumerate(sums):
-            offset = 4 * BLOCK * (at // panels) + 64 * (at % panels)
-            b.store(value, b.inttoptr(b.add(out, I64(offset)), F32.as_pointer()), align=4)
+            place = b.add(out, I64(4 * BLOCK * (at // panels) + 64 * (at % panels)))
+            if kind.scaled:
+                value = emit_fma(b, value, scales[at % panels], emit_load(b, F32, place))
+            b.store(value, b.inttoptr(place, F32.as_pointer()), align=4)
         return out
 
     @intrinsic
-    def score(typingctx: Any, q: Any, k: Any, head_dim: Any, out: Any) -> Any:
+    def score(typingctx: Any, q: Any, k: Any, out: Any, ahead: Any) -> Any:
         return word(types.void, [types.int64] * 4, emit)
 
     return score
 
 
-def weigh_word(rows: int, vectors: int, head_dim: int) -> Any:
-    """The word weigh(p, v, out): out[row][..] += sum over 64 cells of p[row][cell] * v[cell][..], some vectors wide."""
+def weigh_word(kind: CellType, rows: int, vectors: int, head_dim: int, ahead_bytes: int) -> Any:
+    """The word weigh(p, v, sums, ahead): sums[row][..] += p[row][cell] * v[cell][..] of a block, some vectors wide."""
+    value_bytes = head_dim // 32 * kind.code_bytes
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        p, v, out = args
-        offsets = [4 * head_dim * row + 64 * vector for row in range(rows) for vector in range(vectors)]
-        start = [emit_load(b, F32, b.add(out, I64(offset))) for offset in offsets]
+        p, v, sums, ahead = args
+        offsets = [row_bytes(head_dim) * row + 64 * vector for row in range(rows) for vector in range(vectors)]
+        start = [emit_load(b, F32, b.add(sums, I64(offset))) for offset in offsets]
 
         def step(cell: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            p_at, v_at = b.add(p, b.mul(cell, I64(4))), b.add(v, b.mul(cell, I64(2 * head_dim)))
-            values = [emit_halves(b, b.add(v_at, I64(32 * vector))) for vector in range(vectors)]
+            emit_ahead(b, ahead, cell, ahead_bytes)
+            p_at, v_at = b.add(p, b.mul(cell, I64(4))), b.add(v, b.mul(cell, I64(value_bytes)))
+            values = [kind.read(b, v_at, vector) for vector in range(vectors)]
             for row in range(rows):
                 weight = emit_splat(b, F32, emit_load(b, F32.element, b.add(p_at, I64(4 * BLOCK * row))))
                 for vector, value in enumerate(values):
@@ -103,12 +123,12 @@ def weigh_word(rows: int, vectors: int, head_dim: int) -> Any:
             return acc
 
         for offset, value in zip(offsets, emit_sum(b, I64(BLOCK), start, step), strict=True):
-            b.store(value, b.inttoptr(b.add(out, I64(offset)), F32.as_pointer()), align=4)
-        return out
+            b.store(value, b.inttoptr(b.add(sums, I64(offset)), F32.as_pointer()), align=4)
+        return sums
 
     @intrinsic
-    def weigh(typingctx: Any, p: Any, v: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
+    def weigh(typingctx: Any, p: Any, v: Any, sums: Any, ahead: Any) -> Any:
+        return word(types.void, [types.int64] * 4, emit)
 
     return weigh
 
@@ -118,6 +138,22 @@ def widest(rows: int, limit: int) -> int:
     return next((n for n in (4, 2) if n * rows <= target().sums and limit % n == 0), 1)
 
 
+def fold_word(sign: str) -> Any:
+    """The word for the lane of an integer vector that is < or > all others."""
+
+    @intrinsic
+    def apply(typingctx: Any, v: Any) -> Any:
+        def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+            return emit_fold(b, args[0], lambda x, y: b.select(b.icmp_signed(sign, x, y), x, y))
+
+        return word(v.element, [v], emit)
+
+    return apply
+
+
+least, greatest = fold_word("<"), fold_word(">")
+
+
 @inline
 def visible(cells: int, position: int, window: int) -> Any:
     """Which of sixteen cells a row at a position sees."""
@@ -125,113 +161,219 @@ def visible(cells: int, position: int, window: int) -> Any:
     return (cell <= splat(i32x16, int32(position))) & (cell > splat(i32x16, int32(position - window)))
 
 
-def nothing_visible_word(rows: int) -> Any:
-    """The word nothing_visible(cells, row_positions, window): whether no row of a tile sees any cell of a block."""
+def sight_word(rows: int) -> Any:
+    """The word sight(cells, row_positions, window): NOTHING if no row of a tile sees any cell of a block, ALL if every
+    row sees every cell."""
 
     @inline
-    def nothing_visible(cells: int, row_positions: int, window: int) -> Any:
+    def sight(cells: int, row_positions: int, window: int) -> int:
         low, high = load(int32, row_positions), load(int32, row_positions)
         for row in range(1, rows):
             position = load(int32, row_positions + 4 * row)
             low, high = min(low, position), max(high, position)
-        for cell in range(0, BLOCK, 16):
+        oldest, newest = load(i32x16, cells), load(i32x16, cells)
+        for cell in range(16, BLOCK, 16):
             at = load(i32x16, cells + 4 * cell)
-            if any_lane((at <= splat(i32x16, int32(high))) & (at > splat(i32x16, int32(low - window)))):
-                return False
-        return True
+            oldest, newest = select(at < oldest, at, oldest), select(at > newest, at, newest)
+        first, last = least(oldest), greatest(newest)
+        if int64(first) > int64(high) or int64(last) <= int64(low) - window:
+            return NOTHING
+        return ALL if int64(last) <= int64(low) and int64(first) > int64(high) - window else SOME
 
-    return nothing_visible
+    return sight
+
+
+@inline
+def exp2(v: Any) -> Any:
+    """2**v of an f32x16 up to 127, to about one unit in the last place; 0 below -126.5, NaN of NaN.
+
+    v = n + r with |r| <= 1/2 is exact; then the Taylor polynomial of degree 6, and 2**n through the exponent.
+    """
+    x = select(v < splat(f32x16, -127.0), splat(f32x16, -127.0), v)
+    n = rint(x)
+    r = x - n
+    p = splat(f32x16, 0.00015403530393381608)  # ln(2)^6 / 6!, and so on
+    p = fma(p, r, splat(f32x16, 0.0013333558146428443))
+    p = fma(p, r, splat(f32x16, 0.009618129107628477))
+    p = fma(p, r, splat(f32x16, 0.05550410866482158))
+    p = fma(p, r, splat(f32x16, 0.2402265069591007))
+    p = fma(p, r, splat(f32x16, 0.6931471805599453))
+    p = fma(p, r, splat(f32x16, 1.0))
+    return p * bitcast(f32x16, (convert(i32x16, n) + splat(i32x16, 127)) << splat(i32x16, 23))
+
+
+@inline
+def power_of_two(n: Any) -> Any:
+    """2**n of a whole number up to 0; 0 below -126."""
+    exponent = int32(n) if n > float32(-127.0) else int32(-127)
+    return bitcast(float32, int32((exponent + int32(127)) << int32(23)))
+
+
+def rescale_word(head_dim: int) -> Any:
+    """The word rescale(row, factor): the denominator and the sums of a row times a factor."""
+    end = row_bytes(head_dim)
+
+    @inline
+    def rescale(row: int, factor: float) -> None:
+        for at in range(row + DENOMINATOR, row + end, 64):
+            store(at, load(f32x16, at) * splat(f32x16, factor))
+
+    return rescale
 
 
 def soften_word(head_dim: int) -> Any:
-    """The word soften(p, cells, position, window, state, sums): scores of a row become weights, relative to the
-    largest score so far; where that grows, what was summed before shrinks."""
+    """The word soften(p, cells, position, window, seen, row): scores of a row become weights relative to its top;
+    where that grows, what was summed before shrinks."""
+    rescale = rescale_word(head_dim)
 
     @inline
-    def soften(p: int, cells: int, position: int, window: int, state: int, sums: int) -> None:
-        top = splat(f32x16, MINUS_INFINITY)
-        for cell in range(0, BLOCK, 16):
-            seen = visible(cells + 4 * cell, position, window)
-            scores = select(seen, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY))
-            store(p + 4 * cell, scores)
-            top = maximum(top, scores)
-        old = load(float32, state)
-        new = max(old, largest(top))
+    def soften(p: int, cells: int, position: int, window: int, seen: int, row: int) -> None:
+        if seen == SOME:
+            for cell in range(0, BLOCK, 16):
+                here = visible(cells + 4 * cell, position, window)
+                store(p + 4 * cell, select(here, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY)))
+        best = load(f32x16, p)
+        for cell in range(16, BLOCK, 16):
+            scores = load(f32x16, p + 4 * cell)
+            best = select(scores > best, scores, best)
+        old = load(float32, row)
+        new = max(old, rint(largest(best)))
         base = new if new > MINUS_INFINITY else float32(0.0)
-        denominator = splat(f32x16, float32(0.0))
+        if new != old:
+            store(row, new)
+            rescale(row, power_of_two(old - base))
+        denominator = load(f32x16, row + DENOMINATOR)
         for cell in range(0, BLOCK, 16):
-            weight = exp(load(f32x16, p + 4 * cell) - splat(f32x16, base))
+            weight = exp2(load(f32x16, p + 4 * cell) - splat(f32x16, base))
             store(p + 4 * cell, weight)
             denominator = denominator + weight
-        shrink = extract(exp(splat(f32x16, old - base)), 0)
-        store(state, new)
-        store(state + 4, load(float32, state + 4) * shrink + total(denominator))
-        if shrink != float32(1.0):
-            for i in range(0, head_dim, 16):
-                store(sums + 4 * i, load(f32x16, sums + 4 * i) * splat(f32x16, shrink))
+        store(row + DENOMINATOR, denominator)
 
     return soften
 
 
-def attend_word(rows: int, head_dim: int) -> Any:
-    """The word attend(q, k, v, cells, row_positions, window, first, end, p, state) over blocks first .. end.
+def score_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int) -> Any:
+    """The word score_block(q, k, p, ahead): the scores of a block; `other_bytes` of values are asked for meanwhile."""
+    panels = widest(rows, 4)
+    steps = 4 // panels * head_dim // 2
+    score, share = score_word(kind, rows, panels, head_dim, other_bytes // steps), other_bytes // 4
+    panel_bytes, group_bytes = PANEL * kind.head_bytes(head_dim), PANEL * kind.group_bytes
+    scaled, groups = kind.scaled, head_dim // 32
 
-    state[row] = (largest score, denominator), then sums[row][head_dim]; it goes on from what it holds.
+    @inline
+    def score_block(q: int, k: int, p: int, ahead: int) -> None:
+        if scaled:
+            for at in range(p, p + 4 * BLOCK * rows, 64):
+                store(at, splat(f32x16, float32(0.0)))
+            for panel in range(0, 4, panels):
+                for group in range(groups):
+                    there = ahead + share * panel + share * panels // groups * group
+                    score(q + 128 * group, k + panel_bytes * panel + group_bytes * group, p + 64 * panel, there)
+        else:
+            for panel in range(0, 4, panels):
+                score(q, k + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+
+    return score_block
+
+
+def weigh_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int) -> Any:
+    """The word weigh_block(p, v, sums, scaled_p, ahead): the weighted values of a block; likewise, of keys."""
+    scaled, groups, code_bytes = kind.scaled, head_dim // 32, kind.code_bytes
+    vectors = 2 if scaled else widest(rows, head_dim // 16)
+    passes = head_dim // 16 // vectors
+    share = other_bytes // passes
+    weigh = weigh_word(kind, rows, vectors, head_dim, share // BLOCK)
+    scale_bytes = kind.scale_bytes(head_dim)
+
+    @inline
+    def scale_weights(p: int, scales: int, scaled_p: int) -> None:
+        for cell in range(0, BLOCK, 16):
+            scale = convert(f32x16, load(f16x16, scales + 2 * cell))
+            for at in range(4 * cell, 4 * cell + 4 * BLOCK * rows, 4 * BLOCK):
+                store(scaled_p + at, load(f32x16, p + at) * scale)
+
+    @inline
+    def weigh_block(p: int, v: int, sums: int, scaled_p: int, ahead: int) -> None:
+        if scaled:
+            for group in range(groups):
+                scale_weights(p, v + 2 * BLOCK * group, scaled_p)
+                weigh(scaled_p, v + scale_bytes + code_bytes * group, sums + 128 * group, ahead + share * group)
+        else:
+            for n in range(passes):
+                weigh(p, v + 32 * vectors * n, sums + 64 * vectors * n, ahead + share * n)
+
+    return weigh_block
+
+
+def attend_word(rows: int, head_dim: int, k_type: CellType, v_type: CellType) -> Any:
+    """The word attend(q, q_sink, k, v, cells, row_positions, window, first, end, sinks, p, state): blocks first .. end.
+
+    `p` is room for the weights of a block, twice; the state goes on from what it holds.
     """
-    panels, vectors = widest(rows, 4), widest(rows, head_dim // 16)
-    score, weigh = score_word(rows, panels), weigh_word(rows, vectors, head_dim)
-    nothing_visible, soften = nothing_visible_word(rows), soften_word(head_dim)
+    k_block, v_block = BLOCK * k_type.head_bytes(head_dim), BLOCK * v_type.head_bytes(head_dim)
+    score_block = score_block_word(k_type, rows, head_dim, v_block)
+    weigh_block = weigh_block_word(v_type, rows, head_dim, k_block)
+    sight, soften, stride = sight_word(rows), soften_word(head_dim), row_bytes(head_dim)
 
     @inline
     def attend(
-        q: int, k: int, v: int, cells: int, row_positions: int, window: int, first: int, end: int, p: int, state: int
+        q: int,
+        q_sink: int,
+        k: int,
+        v: int,
+        cells: int,
+        row_positions: int,
+        window: int,
+        first: int,
+        end: int,
+        sinks: int,
+        p: int,
+        state: int,
     ) -> None:
-        sums = state + 64 * rows
         for block in range(first, end):
-            here = cells + 4 * BLOCK * block
-            if nothing_visible(here, row_positions, window):
+            here, values = cells + 4 * BLOCK * block, v + v_block * block
+            queries, span = (q_sink, EVERYTHING) if block < sinks else (q, window)
+            seen = sight(here, row_positions, span)
+            if seen == NOTHING:
                 continue
-            for panel in range(0, 4, panels):
-                score(q, k + 32 * head_dim * (4 * block + panel), head_dim, p + 64 * panel)
+            score_block(queries, k + k_block * block, p, values)
             for row in range(rows):
                 position = int64(load(int32, row_positions + 4 * row))
-                soften(p + 4 * BLOCK * row, here, position, window, state + 64 * row, sums + 4 * head_dim * row)
-            for vector in range(0, head_dim // 16, vectors):
-                weigh(p, v + 2 * head_dim * BLOCK * block + 32 * vector, sums + 64 * vector)
+                soften(p + 4 * BLOCK * row, here, position, span, seen, state + stride * row)
+            weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * (block + 1))
 
     return attend
 
 
 def merge_word(head_dim: int) -> Any:
-    """The word merge(whole, whole_sums, part, part_sums): a row's state joined with that of later cells.
+    """The word merge(whole, part): a row's state joined with that of later cells.
 
     Cells are joined chunk by chunk in their order, so that it makes no difference which threads computed them.
     """
+    end = row_bytes(head_dim)
 
     @inline
-    def merge(whole: int, whole_sums: int, part: int, part_sums: int) -> None:
+    def merge(whole: int, part: int) -> None:
         old, new = load(float32, whole), load(float32, part)
         top = max(old, new)
         base = top if top > MINUS_INFINITY else float32(0.0)
-        keep, add = extract(exp(splat(f32x16, old - base)), 0), extract(exp(splat(f32x16, new - base)), 0)
+        keep, add = splat(f32x16, power_of_two(old - base)), splat(f32x16, power_of_two(new - base))
         store(whole, top)
-        store(whole + 4, load(float32, whole + 4) * keep + load(float32, part + 4) * add)
-        for i in range(0, head_dim, 16):
-            kept = load(f32x16, whole_sums + 4 * i) * splat(f32x16, keep)
-            store(whole_sums + 4 * i, fma(load(f32x16, part_sums + 4 * i), splat(f32x16, add), kept))
+        for at in range(DENOMINATOR, end, 64):
+            store(whole + at, fma(load(f32x16, part + at), add, load(f32x16, whole + at) * keep))
 
     return merge
 
 
 def prepare_word(rows: int, head_dim: int) -> Any:
     """The word prepare(state): a tile that has seen nothing."""
+    stride = row_bytes(head_dim)
 
     @inline
     def prepare(state: int) -> None:
-        for row in range(rows):
-            store(state + 64 * row, MINUS_INFINITY)
-            store(state + 64 * row + 4, float32(0.0))
-        for i in range(0, rows * head_dim, 16):
-            store(state + 64 * rows + 4 * i, splat(f32x16, float32(0.0)))
+        for at in range(state, state + rows * stride, 64):
+            store(at, splat(f32x16, float32(0.0)))
+        for row in range(state, state + rows * stride, stride):
+            store(row, MINUS_INFINITY)
 
     return prepare

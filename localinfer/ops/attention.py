@@ -1,11 +1,11 @@
-"""Attention over the ring of cells: two kernels, for many tokens and for a few, that agree to the last bit.
+"""Attention over the ring of cells: a kernel for any number of tokens, and one that joins what threads shared.
 
 The query heads that share a key head, and in a prompt several tokens, form the rows of a tile: see
-`localinfer.ops.attend`. Cells are divided into chunks; each gives a partial result of its own, and these are joined
-in the order of the cells: by the thread that computed them all in a prompt, by `combine` where the threads share the
-chunks of a single token.
+`localinfer.ops.attend`. Cells are divided into chunks; each gives a partial state of its own, and these are joined in
+the order of the cells: so it makes no difference who computed them. Of many tiles, a thread takes whole ones. Of few,
+as when a single token looks back, it takes chunks and leaves their states for `combine`.
 
-k_cache[head][panel][head_dim][16], v_cache[head][cell][head_dim], halves. y[token][head][head_dim] and, unless q_out is
+The caches are those of `localinfer.ops.cells`, a head after the other. y[token][head][head_dim] and, unless q_out is
 0, the same quantized. Blocks before `sink_blocks` are seen by every row, with the queries at `q_sink`.
 """
 
@@ -14,30 +14,41 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.ops.attend import attend_word, merge_word, prepare_word
-from localinfer.ops.layout import BLOCK, EVERYTHING, state_bytes, tile_rows
+from localinfer.ops.attend import DENOMINATOR, SUMS, attend_word, merge_word, prepare_word
+from localinfer.ops.cells import CELL_TYPES
+from localinfer.ops.hadamard import nothing_word, turn_word
+from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
 from quant.activations import group_word
-from quant.vectors import f32x16, inline, load, splat, store
+from quant.vectors import f32x16, inline, load, splat, store, total
 
 Body = Callable[..., None]
 
-
-@inline
-def pack_row(q: int, head_dim: int, scale: float, packed: int, rows: int, row: int) -> None:
-    """Scale a query and write it into its column of a packed tile."""
-    for i in range(head_dim):
-        store(packed + 4 * (rows * i + row), load(float32, q + 4 * i) * float32(scale))
+LOG2_E = 1.4426950408889634
 
 
-def tile_words(group: int, head_dim: int, rows: int) -> Any:
+def turning(kind: str, head_dim: int) -> Any:
+    """The word that turns a head whose partner in the cache is quantized: see `localinfer.ops.hadamard`."""
+    return turn_word(head_dim) if CELL_TYPES[kind].scaled else nothing_word()
+
+
+def tile_words(group: int, head_dim: int, rows: int, k_type: str, v_type: str) -> Any:
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
     take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)   its queries, from token `first` on
     look(scratch, k, v, cells, window, first, end, sinks, state)                   at blocks first .. end
     """
-    attend, prepare = attend_word(rows, head_dim), prepare_word(rows, head_dim)
+    attend = attend_word(rows, head_dim, CELL_TYPES[k_type], CELL_TYPES[v_type])
+    prepare, turn = prepare_word(rows, head_dim), turning(k_type, head_dim)
     queries = 4 * rows * head_dim
-    weights_at, positions_at, taken = 2 * queries, 2 * queries + 4 * rows * BLOCK, 2 * queries + (4 * BLOCK + 64) * rows
+    weights_at = 2 * queries
+    positions_at = weights_at + 8 * rows * BLOCK
+    taken = positions_at + 64 * rows
+
+    @inline
+    def take_row(q: int, scale: float, place: int) -> None:
+        for i in range(0, 4 * head_dim, 64):
+            store(place + i, load(f32x16, q + i) * splat(f32x16, float32(scale * LOG2_E)))
+        turn(place)
 
     @inline
     def take(
@@ -54,35 +65,33 @@ def tile_words(group: int, head_dim: int, rows: int) -> Any:
     ) -> None:
         for row in range(rows):
             token = min(first + row // group, count - 1)
-            place = 4 * head_dim * (heads * token + head * group + row % group)
+            source, place = 4 * head_dim * (heads * token + head * group + row % group), scratch + 4 * head_dim * row
             store(scratch + positions_at + 4 * row, load(int32, positions + 4 * token))
-            pack_row(q + place, head_dim, scale, scratch, rows, row)
+            take_row(q + source, scale, place)
             if sinks:
-                pack_row(q_sink + place, head_dim, scale, scratch + queries, rows, row)
+                take_row(q_sink + source, scale, place + queries)
 
     @inline
     def look(
         scratch: int, k: int, v: int, cells: int, window: int, first: int, end: int, sinks: int, state: int
     ) -> None:
-        weights, rows_at = scratch + weights_at, scratch + positions_at
         prepare(state)
-        if first < sinks:
-            last = min(sinks, end)
-            attend(scratch + queries, k, v, cells, rows_at, EVERYTHING, first, last, weights, state)
-        attend(scratch, k, v, cells, rows_at, window, max(first, sinks), end, weights, state)
+        weights, rows_at = scratch + weights_at, scratch + positions_at
+        attend(scratch, scratch + queries, k, v, cells, rows_at, window, first, end, sinks, weights, state)
 
     return take, look, taken
 
 
-def deliver_word(head_dim: int, tile: int, passes: int) -> Any:
-    """The word deliver(state, sums, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
-    quantize_group = group_word(tile, passes)
+def deliver_word(head_dim: int, tile: int, passes: int, v_type: str) -> Any:
+    """The word deliver(row, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
+    turn, quantize_group = turning(v_type, head_dim), group_word(tile, passes)
 
     @inline
-    def deliver(state: int, sums: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
-        factor = splat(f32x16, float32(1.0) / load(float32, state + 4))
+    def deliver(row: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
+        turn(row + SUMS)
+        factor = splat(f32x16, float32(1.0) / total(load(f32x16, row + DENOMINATOR)))
         for i in range(head_dim * head, head_dim * (head + 1), 32):
-            at = sums + 4 * (i - head_dim * head)
+            at = row + SUMS + 4 * (i - head_dim * head)
             v0, v1 = load(f32x16, at) * factor, load(f32x16, at + 64) * factor
             store(y + 4 * (n * token + i), v0)
             store(y + 4 * (n * token + i) + 64, v1)
@@ -92,86 +101,72 @@ def deliver_word(head_dim: int, tile: int, passes: int) -> Any:
     return deliver
 
 
-def prompt(group: int, head_dim: int, tile: int, passes: int) -> Body:
-    """The kernel for many tokens: a thread takes whole tiles of a key head's query rows."""
-    rows = tile_rows(group, many=True)
-    take, look, taken = tile_words(group, head_dim, rows)
-    prepare, merge, deliver = prepare_word(rows, head_dim), merge_word(head_dim), deliver_word(head_dim, tile, passes)
-    size, per_tile = state_bytes(rows, head_dim), rows // group
+def attention(group: int, head_dim: int, tile: int, passes: int, rows: int, k_type: str, v_type: str) -> Body:
+    """The kernel for tiles of so many rows."""
+    take, look, taken = tile_words(group, head_dim, rows, k_type, v_type)
+    deliver = deliver_word(head_dim, tile, passes, v_type)
+    prepare, merge = prepare_word(rows, head_dim), merge_word(head_dim)
+    stride, per_tile = row_bytes(head_dim), rows // group
+    k_bytes, v_bytes = (CELL_TYPES[kind].head_bytes(head_dim) for kind in (k_type, v_type))
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
         window, kv_heads, scale, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         count, heads = load(int64, tokens), kv_heads * group
-        tiles = (count + per_tile - 1) // per_tile
-        state, piece = scratch + taken, scratch + taken + size
+        tiles = (count + per_tile - 1) // per_tile * kv_heads
         end, sinks = load(int64, blocks), load(int64, sink_blocks)
-        for item in range(part, tiles * kv_heads, parts):
+        chunks = (end + chunk - 1) // chunk
+        shared = tiles < PLENTY
+        pieces = chunks if shared else 1
+        taken_tile = -1
+        for item in range(tiles * pieces * part // parts, tiles * pieces * (part + 1) // parts):
             if load(int64, stop):
                 return
-            first, head = item // kv_heads * per_tile, item % kv_heads
-            take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)
-            k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
-            prepare(state)
-            for start in range(0, end, chunk):
-                look(scratch, k, v, cell_positions, window, start, min(start + chunk, end), sinks, piece)
-                for row in range(rows):
-                    sums = 64 * rows + 4 * head_dim * row
-                    merge(state + 64 * row, state + sums, piece + 64 * row, piece + sums)
-            for row in range(min(rows, (count - first) * group)):
-                sums, which = state + 64 * rows + 4 * head_dim * row, head * group + row % group
-                deliver(state + 64 * row, sums, y, q_out, heads * head_dim, first + row // group, which)
+            pair = item // pieces
+            first, head = pair // kv_heads * per_tile, pair % kv_heads
+            k, v = k_cache + k_bytes * capacity * head, v_cache + v_bytes * capacity * head
+            if pair != taken_tile:
+                take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)
+                taken_tile = pair
+            state, piece = scratch + taken, scratch + taken + rows * stride
+            begin, last = 0, end
+            if shared:
+                begin = item % pieces * chunk
+                last, piece = min(begin + chunk, end), partial + rows * stride * item
+            else:
+                prepare(state)
+            for start in range(begin, last, chunk):
+                look(scratch, k, v, cell_positions, window, start, min(start + chunk, last), sinks, piece)
+                if not shared:
+                    for row in range(0, rows * stride, stride):
+                        merge(state + row, piece + row)
+            if not shared:
+                for row in range(min(rows, (count - first) * group)):
+                    token, which = first + row // group, head * group + row % group
+                    deliver(state + stride * row, y, q_out, heads * head_dim, token, which)
 
     return body
 
 
-def token(group: int, head_dim: int) -> Body:
-    """The kernel for a few tokens: threads share chunks of cells, and leave a partial state of each for `combine`."""
-    take, look, _ = tile_words(group, head_dim, group)
-    size = state_bytes(group, head_dim)
-
-    def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
-        window, kv_heads, scale, chunk, partial, y, q_out, stop, part, parts, scratch
-    ):  # fmt: skip
-        count, end, sinks = load(int64, tokens), load(int64, blocks), load(int64, sink_blocks)
-        chunks = (end + chunk - 1) // chunk
-        items = count * kv_heads * chunks
-        for item in range(items * part // parts, items * (part + 1) // parts):
-            pair, first = item // chunks, item % chunks * chunk
-            one, head = pair // kv_heads, pair % kv_heads
-            take(scratch, q, q_sink, positions, one, count, head, kv_heads * group, scale, sinks)
-            k, v = k_cache + 2 * head_dim * capacity * head, v_cache + 2 * head_dim * capacity * head
-            look(scratch, k, v, cell_positions, window, first, min(first + chunk, end), sinks, partial + size * item)
-
-    return body
-
-
-def combine(group: int, head_dim: int, passes: int) -> Body:
-    """The kernel that joins the partial states of a few tokens; the first one is where the whole is gathered."""
-    size, merge, deliver = state_bytes(group, head_dim), merge_word(head_dim), deliver_word(head_dim, 0, passes)
+def combine(group: int, head_dim: int, tile: int, passes: int, rows: int, v_type: str) -> Body:
+    """The kernel that joins the states of chunks that threads shared; the first is where the whole is gathered."""
+    merge, deliver = merge_word(head_dim), deliver_word(head_dim, tile, passes, v_type)
+    stride, per_tile = row_bytes(head_dim), rows // group
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
+        count, heads = load(int64, tokens), kv_heads * group
         chunks = (load(int64, blocks) + chunk - 1) // chunk
-        heads = kv_heads * group
-        items = load(int64, tokens) * heads
+        if (count + per_tile - 1) // per_tile * kv_heads >= PLENTY:
+            return
+        items = count * heads
         for item in range(items * part // parts, items * (part + 1) // parts):
-            one, which = item // heads, item % heads
-            head, row = which // group, which % group
-            first = partial + size * (one * kv_heads + head) * chunks
-            whole, sums = first + 64 * row, first + 64 * group + 4 * head_dim * row
-            for part in range(size, size * chunks, size):
-                merge(whole, sums, whole + part, sums + part)
-            deliver(whole, sums, y, q_out, heads * head_dim, one, which)
-
-    return body
-
-
-def nothing() -> Body:
-    """The kernel that does nothing: the other half of an op that only few tokens need."""
-
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
-        pass
+            token, which = item // heads, item % heads
+            row = token % per_tile * group + which % group
+            pair = token // per_tile * kv_heads + which // group
+            whole = partial + rows * stride * pair * chunks + stride * row
+            for piece in range(1, chunks):
+                merge(whole, whole + rows * stride * piece)
+            deliver(whole, y, q_out, heads * head_dim, token, which)
 
     return body

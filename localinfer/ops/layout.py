@@ -7,7 +7,10 @@ ARRIVED, ROUND, STOP, HALTED = 0, 64, 128, 192
 SYNC_BYTES = 256
 
 BLOCK = 64  # cells that attention takes at a time
+PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
+CELL_BYTES = {"f16": 64, "q8_0": 34, "q4_0": 18}  # bytes of 32 values in the cache: see `localinfer.ops.cells`
+PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
 
 
 def tile_rows(group: int, many: bool) -> int:
@@ -16,15 +19,15 @@ def tile_rows(group: int, many: bool) -> int:
     return max(group, target().sums // 2) // group * group if many else group
 
 
-def state_bytes(rows: int, head_dim: int) -> int:
-    """The bytes of a tile's state: 64 for each row's largest score and denominator, then its sums."""
-    return rows * (64 + 4 * head_dim)
+def row_bytes(head_dim: int) -> int:
+    """The bytes of a row's state: its largest score in 64, sixteen parts of its denominator, its sums."""
+    return 128 + 4 * head_dim
 
 
 def attention_scratch_bytes(group: int, head_dim: int) -> int:
-    """What a thread needs: a tile's queries, plain and for sinks, a block's weights, positions, two states."""
+    """What a thread needs: a tile's queries, plain and for sinks, a block's weights twice, positions, two states."""
     rows = tile_rows(group, many=True)
-    return rows * (8 * head_dim + 4 * BLOCK + 64) + 2 * state_bytes(rows, head_dim)
+    return rows * (8 * head_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(head_dim)
 
 
 # --- measuring: see `localinfer.ops.measure` ---

@@ -1,20 +1,16 @@
-"""Rotary position embedding (Su et al., 2021), per-head normalisation before it, and the way into the KV cache.
+"""Rotary position embedding (Su et al., 2021), and per-head normalisation before it.
 
 A table row of a token holds cos[n_rot/2], then sin[n_rot/2].
 """
 
 from collections.abc import Callable
 
-from numba import float32, int32, int64
+from numba import float32, int64
 
 from localinfer.ops.norm import normalize
-from quant.vectors import convert, f16x16, f32x16, inline, load, store, store_half
+from quant.vectors import f32x16, inline, load, store
 
 Body = Callable[..., None]
-
-# Cells of the key cache stand in panels of sixteen, so that one load brings the same dimension of sixteen keys.
-PANEL = 16
-
 
 @inline
 def rotate_neighbours(x: int, n_rot: int, table: int) -> None:
@@ -54,49 +50,5 @@ def rope(pairs: str, norm: int) -> Body:
                 for i in range(0, head_dim, 16):
                     store(place + 4 * i, load(f32x16, source + 4 * i))
             rotate(place, n_rot, table + 4 * n_rot * (item // heads))
-
-    return body
-
-
-def append(pairs: str, norm: int) -> Body:
-    """The kernel that normalises and rotates keys, and writes keys and values into their cells, as halves.
-
-    k_cache[head][panel][head_dim][16], v_cache[head][cell][head_dim]; `cells` is the cell of each token, int32.
-    """
-    rotate = ROTATE[pairs]
-
-    def body(
-        tokens,
-        k,
-        v,
-        heads,
-        head_dim,
-        n_rot,
-        table,
-        weight,
-        eps,
-        cells,
-        k_cache,
-        v_cache,
-        capacity,
-        part,
-        parts,
-        scratch,
-    ):
-        items = load(int64, tokens) * heads
-        for item in range(items * part // parts, items * (part + 1) // parts):
-            token, head = item // heads, item % heads
-            cell = int64(load(int32, cells + 4 * token))
-            key, value = k + 4 * head_dim * item, v + 4 * head_dim * item
-            if norm:
-                normalize(key, weight, head_dim, eps, key)
-            rotate(key, n_rot, table + 4 * n_rot * token)
-            first = 2 * head_dim * capacity * head
-            k_place = k_cache + first + 2 * PANEL * head_dim * (cell // PANEL) + 2 * (cell % PANEL)
-            v_place = v_cache + first + 2 * head_dim * cell
-            for i in range(0, head_dim, 16):
-                store(v_place + 2 * i, convert(f16x16, load(f32x16, value + 4 * i)))
-            for i in range(head_dim):
-                store_half(k_place + 2 * PANEL * i, load(float32, key + 4 * i))
 
     return body

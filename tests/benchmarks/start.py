@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT)]
 
 from localinfer.engine import memory_plan  # noqa: E402
 from localinfer.gguf import open_gguf  # noqa: E402
+from localinfer.options import Options  # noqa: E402
 from localinfer.registry import find  # noqa: E402
 
 MIB = 1 << 20
@@ -98,7 +99,7 @@ def report(path: Path, threads: int, repetitions: int) -> None:
         lambda: run([sys.executable, "-c", BINDINGS, model, t]),
         repetitions,
     )
-    file, kv = path.stat().st_size, memory_plan(open_gguf(path), CTX_SIZE)["kv"]
+    file, kv = path.stat().st_size, memory_plan(open_gguf(path), Options(ctx_size=CTX_SIZE))["kv"]
     peak = localinfer(*generate, *LONG).peak
     print(f"| {path.name} | `generate -p Hello -n 1`, whole process | {ours} | {theirs} |")
     print(f"| {path.name} | the same, first run ever (empty JIT cache) | {cold.seconds:.1f} s | |")

@@ -1,0 +1,237 @@
+"""Attention and the KV cache, kernel by kernel, against plain float64: every type, odd shapes, any division of work."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gguf
+import kernels
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localinfer.ops.layout import (
+    BLOCK,
+    CELL_BYTES,
+    PANEL,
+    PLENTY,
+    attention_scratch_bytes,
+    row_bytes,
+    tile_rows,
+)
+from quant.cpu import target
+
+Floats = NDArray[np.float32]
+KINDS = list(CELL_BYTES)
+NEVER = np.iinfo(np.int32).max
+EVERYTHING = 1 << 30
+CHUNK = 2  # blocks
+
+
+def turned(x: Floats) -> Floats:
+    """The Walsh-Hadamard transform of the last axis, in float32 and in the kernel's order."""
+    n = x.shape[-1] & -x.shape[-1]
+    y, distance = x.astype(np.float32).reshape(-1, n), 1
+    while distance < n:
+        pairs = y.reshape(-1, 2, distance)
+        y = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1, n)
+        if distance == 8:
+            y = y * np.float32(n**-0.5)
+        distance *= 2
+    return y.reshape(x.shape)
+
+
+def encoded(x: Floats, kind: str) -> NDArray[np.uint8]:
+    """Rows as ggml's blocks of 32: (..., n / 32, bytes)."""
+    blocks = gguf.quantize(np.ascontiguousarray(x), gguf.GGMLQuantizationType[kind.upper()])
+    return np.ascontiguousarray(blocks).view(np.uint8).reshape(*x.shape[:-1], -1, CELL_BYTES[kind])
+
+
+def remembered(x: Floats, kind: str) -> NDArray[np.float64]:
+    """What a cell gives back, turned where it was."""
+    if kind == "f16":
+        return x.astype(np.float16).astype(np.float64)
+    blocks = encoded(turned(x), kind).reshape(*x.shape[:-1], -1)
+    return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64)
+
+
+@dataclass
+class Layer:
+    """A layer's cache, and its kernels as the plan calls them."""
+
+    group: int
+    head_dim: int
+    k_type: str
+    v_type: str
+    kv_heads: int = 2
+    capacity: int = 512
+    k: NDArray[np.uint8] = field(init=False)
+    v: NDArray[np.uint8] = field(init=False)
+    positions: NDArray[np.int32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = self.kv_heads * self.capacity * self.head_dim // 32
+        self.k, self.v = (np.zeros(groups * CELL_BYTES[kind], np.uint8) for kind in (self.k_type, self.v_type))
+        self.positions = np.full(self.capacity, NEVER, np.int32)
+
+    def append(self, k: Floats, v: Floats, cells: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
+        """Keys and values (tokens, kv_heads, head_dim) into their cells; nothing is rotated."""
+        count, unturned = len(k), np.tile(np.array([1, 0], np.float32), (len(k), 1))
+        arguments: dict[str, Any] = {
+            "tokens": np.array([count]), "k": k.copy(), "v": v.copy(), "heads": self.kv_heads, "n_rot": 2,
+            "table": unturned, "weight": 0, "eps": 1e-5, "cells": cells, "k_cache": self.k, "v_cache": self.v,
+            "capacity": self.capacity,
+        }  # fmt: skip
+        constants = {"head_dim": self.head_dim, "k_type": self.k_type, "v_type": self.v_type}
+        kernels.run("localinfer.ops.append:append", arguments, pairs="halves", norm=0, **constants)
+        self.positions[cells] = positions
+
+    def attend(
+        self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, parts: int = 1,
+        many: bool = True, q_sink: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """y (tokens, heads, head_dim) for q of the same shape, by the kernels for many tokens or for few."""
+        count, rows = len(q), tile_rows(self.group, many)
+        used = int(np.max(np.flatnonzero(self.positions != NEVER))) // BLOCK + 1
+        chunks = -(-used // CHUNK)
+        y, tile = np.full_like(q, np.nan), target().tokens if many else 0
+        arguments: dict[str, Any] = {
+            "tokens": np.array([count]), "q": q, "q_sink": q if q_sink is None else q_sink, "k_cache": self.k,
+            "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions, "positions": positions,
+            "blocks": np.array([used]), "sink_blocks": np.array([sinks]), "window": window,
+            "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "chunk": CHUNK,
+            "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.head_dim), np.uint8), "y": y, "q_out": 0,
+            "stop": np.zeros(1, np.int64),
+        }  # fmt: skip
+        shape = {"group": self.group, "head_dim": self.head_dim, "tile": tile, "passes": 1, "v_type": self.v_type}
+        scratch = attention_scratch_bytes(self.group, self.head_dim)
+        assert scratch <= kernels.SCRATCH_BYTES
+        kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, rows=rows, k_type=self.k_type)
+        joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
+        kernels.run("localinfer.ops.attention:combine", joined, parts, **shape, rows=rows)
+        return y
+
+    def twin(
+        self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
+        window: int = EVERYTHING,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """The same in float64, of the keys and values at these positions."""
+        query = q.astype(np.float64) if self.k_type == "f16" else turned(q).astype(np.float64)
+        keys, values = (
+            np.repeat(remembered(x, kind), self.group, axis=1) for x, kind in ((k, self.k_type), (v, self.v_type))
+        )
+        scores = np.einsum("thd,chd->htc", query, keys) * self.head_dim**-0.5
+        back = positions[:, None] - at[None, :]
+        scores[:, (back < 0) | (back >= window)] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        y = np.einsum("htc,chd->thd", weights / weights.sum(axis=-1, keepdims=True), values)
+        return y if self.v_type == "f16" else turned(y.astype(np.float32)).astype(np.float64)
+
+
+def normal(*shape: int, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def filled(layer: Layer, count: int) -> tuple[Floats, Floats, NDArray[np.int32]]:
+    """Keys and values of the positions 0 .. count - 1, in cells that start in the middle of the ring."""
+    k, v = (normal(count, layer.kv_heads, layer.head_dim, seed=seed) for seed in (1, 2))
+    at = np.arange(count, dtype=np.int32)
+    layer.append(k, v, (at + 300) % layer.capacity, at)
+    return k, v, at
+
+
+SHAPES = [
+    (1, 32, "f16", "f16"),
+    (3, 64, "q8_0", "q4_0"),
+    (8, 96, "q4_0", "q8_0"),
+    (4, 256, "f16", "q8_0"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_hold_what_ggml_makes_of_them(kind: str) -> None:
+    layer = Layer(1, 64, kind, kind)
+    k, v, _ = filled(layer, 200)
+    k[7], v[7], k[8, :, 1:], v[9, :, ::2] = 0, 0, 0, -v[9, :, 1::2]
+    cells = np.random.default_rng(3).permutation(layer.capacity)[:200].astype(np.int32)
+    layer.append(k, v, cells, np.arange(200, dtype=np.int32))
+    turn = (lambda x: x) if kind == "f16" else turned
+    size, scale = CELL_BYTES[kind], 0 if kind == "f16" else 2
+    element, groups = (2 if kind == "f16" else 1), layer.head_dim // 32
+
+    panels = layer.k.reshape(layer.kv_heads, -1, groups, size * PANEL)
+    scales, lines = panels[..., : scale * PANEL], panels[..., scale * PANEL :]
+    codes = lines.reshape(*lines.shape[:-1], -1, PANEL, element).swapaxes(-3, -2)
+    k_blocks = np.concatenate([scales.reshape(*scales.shape[:-1], PANEL, -1), codes.reshape(*codes.shape[:-2], -1)], -1)
+    found = k_blocks.swapaxes(2, 3).reshape(layer.kv_heads, layer.capacity, groups, size)[:, cells]
+    np.testing.assert_array_equal(found.swapaxes(0, 1), encoded(turn(k), kind))
+
+    blocks = layer.v.reshape(layer.kv_heads, -1, BLOCK * size * groups)
+    scales, rows = blocks[..., : scale * BLOCK * groups], blocks[..., scale * BLOCK * groups :]
+    of_groups = scales.reshape(*blocks.shape[:2], groups, BLOCK, -1).swapaxes(2, 3)
+    v_blocks = np.concatenate([of_groups, rows.reshape(*blocks.shape[:2], BLOCK, groups, -1)], -1)
+    found = v_blocks.reshape(layer.kv_heads, layer.capacity, groups, size)[:, cells]
+    np.testing.assert_array_equal(found.swapaxes(0, 1), encoded(turn(v), kind))
+
+
+@pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES)
+@pytest.mark.parametrize("window", [EVERYTHING, 100])
+def test_attention_agrees_with_the_twin(group: int, head_dim: int, k_type: str, v_type: str, window: int) -> None:
+    layer = Layer(group, head_dim, k_type, v_type)
+    k, v, at = filled(layer, 400)
+    positions = np.arange(370, 400, dtype=np.int32)
+    q = 2 * normal(30, 2 * group, head_dim)
+    y = layer.attend(q, positions, window=window)
+    np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at, window), atol=1e-5)
+
+
+@pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES)
+def test_any_division_of_the_work_gives_the_same_bits(group: int, head_dim: int, k_type: str, v_type: str) -> None:
+    layer = Layer(group, head_dim, k_type, v_type)
+    filled(layer, 400)
+    q, positions = normal(90, 2 * group, head_dim), np.arange(310, 400, dtype=np.int32)
+    whole = layer.attend(q, positions)  # more than PLENTY tiles of some shapes
+    for count, parts, many in [(90, 7, True), (2, 1, True), (2, 50, True), (4, 1, False), (1, 3, False)]:
+        y = layer.attend(q[-count:], positions[-count:], parts=parts, many=many)
+        np.testing.assert_array_equal(y, whole[-count:])
+
+
+def test_sinks_are_looked_at_with_queries_of_their_own() -> None:
+    layer = Layer(3, 64, "q8_0", "q4_0")
+    k, v = (normal(200, 2, 64, seed=seed) for seed in (1, 2))
+    at = np.arange(200, dtype=np.int32)
+    layer.append(k, v, np.where(at < 4, at, at - 4 + BLOCK).astype(np.int32), at)
+    q, q_sink, last = normal(1, 6, 64), normal(1, 6, 64, seed=5), np.array([199], np.int32)
+    y = layer.attend(q, last, window=50, sinks=1, q_sink=q_sink)
+    keys, values = np.repeat(remembered(k, "q8_0"), 3, axis=1), np.repeat(remembered(v, "q4_0"), 3, axis=1)
+    near, sunk = (np.einsum("hd,chd->hc", turned(each[0]).astype(float), keys) / 8 for each in (q, q_sink))
+    scores = np.where(at < 4, sunk, np.where(at > 149, near, -np.inf))
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    mixed = np.einsum("hc,chd->hd", weights / weights.sum(axis=1, keepdims=True), values)
+    np.testing.assert_allclose(y[0], turned(mixed.astype(np.float32)), atol=1e-5)
+
+
+def test_scores_of_any_size_are_weighed() -> None:
+    layer = Layer(1, 32, "f16", "f16")
+    k, v, at = filled(layer, 300)
+    positions = np.array([299], np.int32)
+    for size in (0.0, 1e-30, 300.0, 3e4):
+        q = np.float32(size) * normal(1, 2, 32)
+        expected = layer.twin(q, positions, k, v, at)
+        np.testing.assert_allclose(layer.attend(q, positions), expected, atol=1e-5 + 1e-7 * size)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    for kind in KINDS:
+        layer = Layer(1, 32, kind, kind)
+        k, v, _ = filled(layer, 5)
+        v[2, 0, 3] = np.inf
+        layer.append(k, v, np.arange(5, dtype=np.int32), np.arange(5, dtype=np.int32))
+        y = layer.attend(normal(1, 2, 32), np.array([4], np.int32))
+        assert not np.isfinite(y[0, 0]).all()
+        assert np.isfinite(y[0, 1]).all()
+
+
+def test_turning_is_a_rotation_and_its_own_inverse() -> None:
+    x, y = normal(50, 96), normal(50, 96, seed=1)
+    np.testing.assert_allclose(turned(turned(x)), x, atol=2e-6)
+    np.testing.assert_allclose((turned(x) * turned(y)).sum(axis=1), (x * y).sum(axis=1), atol=2e-5)
