@@ -9,6 +9,7 @@ simple kernels reach here (`localinfer.roofline`).
 """
 
 import dataclasses
+import os
 import random
 import re
 import time
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
+from cli.flags import given, option
 from cli.loading import fetched
 from cli.plot import plot, promised_plot
 from cli.results import WRITERS, Result, Subject, Test, machine_line
 from localinfer.errors import UsageError
-from localinfer.options import FLAGS
+from localinfer.options import FLAGS, Options, from_environment, merge
 from localinfer.work import NOTHING_TO_DO, Amount
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ def bench_command(
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", help="Tokens that are computed at once.")
     ] = 512,
+    precision: Annotated[str | None, option("precision")] = None,
+    cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
+    cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs of a test.")] = 5,
     output: Annotated[str, typer.Option("-o", "--output", metavar="md|json", help="Table or JSON.")] = "md",
     plot_file: Annotated[
@@ -79,7 +84,9 @@ def bench_command(
     if not tests:
         raise UsageError("--n-prompt, --n-gen: nothing to measure")
     picture = promised_plot(plot_file) if plot_file is not None else None
-    subject, results = measure(model, tests, batch_size, repetitions)
+    typed: dict[str, object] = {"precision": precision, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
+    layers = given(typed | {"batch_size": batch_size}), from_environment(os.environ)
+    subject, results = measure(model, tests, merge(*layers), repetitions)
     screen.write(WRITERS[output](subject, results))
     for roofline in dict.fromkeys(result.roofline for result in results):
         screen.aside(machine_line(roofline))
@@ -95,21 +102,20 @@ def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
     return values
 
 
-def measure(model: str, tests: Sequence[Test], batch_size: int, repetitions: int) -> tuple[Subject, list[Result]]:
+def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int) -> tuple[Subject, list[Result]]:
     """Run the tests, with one engine for all that have the same number of threads."""
     status = screen.Status()
     path = fetched(model, status)
     with status.busy(f"loading {screen.one_line(model)}"):
         from localinfer.engine import Engine
         from localinfer.gguf import open_gguf
-        from localinfer.options import Options
         from localinfer.roofline import measured
 
     f = open_gguf(path)
     n_ctx = max(test.depth + test.tokens for test in tests)
     results: list[Result] = []
     for count in dict.fromkeys(test.threads for test in tests):
-        options = Options(ctx_size=n_ctx, threads=count, batch_size=batch_size).validated()
+        options = dataclasses.replace(given, ctx_size=n_ctx, threads=count)
         with status.busy(f"loading {screen.one_line(model)}"):
             engine = Engine(f, options, status)
         try:
@@ -121,7 +127,7 @@ def measure(model: str, tests: Sequence[Test], batch_size: int, repetitions: int
                 results.append(Result(known, seconds, amount(engine, known), roofline))
         finally:
             engine.close()
-    return subject_of(f), results
+    return subject_of(f, given), results
 
 
 def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -> list[float]:
@@ -162,7 +168,7 @@ def random_tokens(engine: "Engine", count: int) -> list[int]:
     return [random.randrange(engine.n_vocab) for _ in range(count)]
 
 
-def subject_of(f: "GGUF") -> Subject:
+def subject_of(f: "GGUF", options: Options) -> Subject:
     from quant.cpu import target
 
     kinds: dict[str, int] = {}
@@ -174,4 +180,5 @@ def subject_of(f: "GGUF") -> Subject:
         size=sum(kinds.values()),
         params=sum(tensor.n_elements for tensor in f.tensors.values()),
         backend=f"CPU {target().isa}",
+        options=options,
     )

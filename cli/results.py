@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli import screen
+from localinfer.options import Options
 from localinfer.work import Amount
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Subject:
     size: int  # bytes of all tensors
     params: int
     backend: str
+    options: Options
 
 
 def as_markdown(subject: Subject, results: Sequence[Result]) -> str:
@@ -116,7 +118,9 @@ def as_json(subject: Subject, results: Sequence[Result]) -> str:
     objects = [
         {
             "model_type": subject.model, "model_size": subject.size, "model_n_params": subject.params,
-            "backend": subject.backend, "n_threads": result.test.threads, "test": result.test.name,
+            "backend": subject.backend, "n_batch": subject.options.batch_size,
+            "type_k": subject.options.cache_type_k, "type_v": subject.options.cache_type_v,
+            "precision": subject.options.precision, "n_threads": result.test.threads, "test": result.test.name,
             "n_prompt": result.test.tokens if result.test.kind == "pp" else 0,
             "n_gen": result.test.tokens if result.test.kind == "tg" else 0,
             "n_depth": result.test.depth, "avg_ts": result.mean, "stddev_ts": result.deviation,

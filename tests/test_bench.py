@@ -21,7 +21,7 @@ from localinfer.work import Amount
 
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9)
-SUBJECT = Subject("tiny", 1 << 20, 1000, "CPU")
+SUBJECT = Subject("tiny", 1 << 20, 1000, "CPU", Options())
 
 
 @pytest.fixture
@@ -62,6 +62,21 @@ def test_a_prompt_is_held_against_arithmetic_of_both_kinds() -> None:
     prompt = Result(results.Test("pp", 512, 0, 2), [4.0], amount, ROOF)
     assert prompt.peak_share == pytest.approx((1.5 + 0.5) / 4)
     assert cells(results.as_markdown(SUBJECT, [prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
+
+
+def test_what_an_engine_can_be_told(run: Run, model: Path) -> None:
+    """Keys and values of a byte are half as many bytes."""
+    found = []
+    for kind in ("f16", "q8_0"):
+        chosen = "--precision", "high", "-ctk", kind, "-ctv", kind
+        code, out, _ = run("bench", model, "-p", 0, "-n", 1, "-d", 300, "-r", 1, "-t", 1, "-o", "json", *chosen)
+        assert code == 0
+        found += json.loads(out)
+    assert [(each["precision"], each["type_k"], each["type_v"]) for each in found] == [
+        ("high", "f16", "f16"), ("high", "q8_0", "q8_0")
+    ]  # fmt: skip
+    cells = 2 * 2 * 128 * (300 + 2)  # two layers, keys and values of 2 x 64; 34 bytes hold 32 of them, not 64
+    assert found[0]["bytes"] - found[1]["bytes"] == cells * 2 - cells * 34 // 32
 
 
 def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
@@ -126,7 +141,10 @@ def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert err == "error: --plot: needs matplotlib: pip install 'localinfer[plot]'\n"
 
 
-@pytest.mark.parametrize("arguments", [["-o", "csv"], ["-r", "0"], ["-p", "0", "-n", "0"], ["-d", "-1"], ["-t", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["-o", "csv"], ["-r", "0"], ["-p", "0", "-n", "0"], ["-d", "-1"], ["-t", "x"], ["-b", "0"], ["-ctk", "q9"]],
+)
 def test_usage(run: Run, arguments: list[str]) -> None:
     code, out, err = run("bench", "no-model.gguf", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)

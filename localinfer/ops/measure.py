@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import int64, types
 
-from localinfer.ops.layout import WIDE, OPERAND_RING, operand_bytes, product_tile
+from localinfer.ops.layout import OPERAND_RING, WIDE, operand_bytes, product_tile
 from quant.simd import I64, constant, emit_dot4, emit_fma
 from quant.vectors import Vector, emit_load, emit_sum, i32x16, intrinsic, load, splat, store, total, word
 
