@@ -20,7 +20,7 @@ from localinfer.work import NOTHING_TO_DO, Amount, Work
 from quant import FORMATS
 from quant.cpu import target
 from quant.jit import Kernel
-from quant.layout import matmul_scratch_bytes, token_bytes
+from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 ALIGNMENT = 64
@@ -126,8 +126,10 @@ class Plan:
 
     def _new_buffer(self, n: int, counted: Region) -> Buffer:
         capacity = self.outputs if counted is self.picked else self.batch
+        few = min(capacity, FEW)
         padded = -(-capacity // target().tokens) * target().tokens
-        return Buffer(self.region(4 * n * capacity), n, Quantized(padded * token_bytes(n, self.passes)), counted)
+        quantized = max(padded * tiled_bytes(n, self.passes), few * flat_bytes(n, self.passes))
+        return Buffer(self.region(4 * n * capacity), n, Quantized(quantized), counted)
 
     @property
     def layouts(self) -> tuple[Constants, Constants]:

@@ -4,7 +4,19 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.layout import LARGEST, MAGIC, SCALE, SHIFT, SUMS16, SUMS32, TOTALS16, TOTALS32, record_bytes
+from quant.layout import (
+    LARGEST,
+    MAGIC,
+    ORDERS,
+    SCALE,
+    SHIFT,
+    SUMS16,
+    SUMS32,
+    TOTALS16,
+    TOTALS32,
+    flat_bytes,
+    record_bytes,
+)
 from quant.vectors import (
     absolute,
     bitcast,
@@ -28,12 +40,6 @@ WIDEST = float32(2.0**127)  # 1 / x of a smaller x than its own inverse would be
 
 
 @inline
-def bytes_of(q0: Any, q1: Any) -> Any:
-    """32 numbers as signed bytes."""
-    return join(convert(i8x16, q0), convert(i8x16, q1))
-
-
-@inline
 def high_part(q: Any) -> Any:
     """The multiple of 128 nearest to q, over 128."""
     return (q + splat(i32x16, int32(64))) >> splat(i32x16, int32(7))
@@ -46,48 +52,65 @@ def low_part(q: Any) -> Any:
 
 
 @inline
-def put(numbers: Any, place: int, step: int) -> None:
-    """Store 32 bytes as neighbours (step 0), or four by four, `step` bytes apart."""
-    if step == 0:
-        store(place, numbers)
-    else:
-        fours = bitcast(i32x8, numbers)
-        for four in range(8):
-            store(place + four * step, extract(fours, int64(four)))
-
-
-@inline
 def coarse(scale: float) -> Any:
     """A scale whose last two bits are 0, so that MAGIC, which is 3 * 2^22, times it is exact."""
     return bitcast(float32, int32(bitcast(int32, scale) & int32(-4)))
 
 
-def put_word(passes: int) -> Any:
-    """The word put_all(q0, q1, place, step, next_pass): the bytes of 32 numbers, those of each pass in their place."""
+def fours_word(tile: int, passes: int) -> Any:
+    """The word put_fours(q0, q1, place): the bytes of a group of a tiled token, four by four."""
 
     @inline
-    def one(q0: Any, q1: Any, place: int, step: int, next_pass: int) -> None:
-        put(bytes_of(q0, q1), place, step)
+    def put_pass(q0: Any, q1: Any, place: int) -> None:
+        fours = bitcast(i32x8, join(convert(i8x16, q0), convert(i8x16, q1)))
+        for four in range(8):
+            store(place + 4 * tile * four, extract(fours, int64(four)))
 
     @inline
-    def two(q0: Any, q1: Any, place: int, step: int, next_pass: int) -> None:
-        put(bytes_of(high_part(q0), high_part(q1)), place, step)
-        put(bytes_of(low_part(q0), low_part(q1)), place + next_pass, step)
+    def two(q0: Any, q1: Any, place: int) -> None:
+        put_pass(high_part(q0), high_part(q1), place)
+        put_pass(low_part(q0), low_part(q1), place + 32 * tile)
+
+    return {1: put_pass, 2: two}[passes]
+
+
+def orders_word(passes: int) -> Any:
+    """The word put_orders(q0, q1, place, group, n): the bytes of a group of a flat token, in all orders."""
+    columns, pairs, halves = (passes * ORDERS.index(name) for name in ("columns", "pairs", "halves"))
+
+    @inline
+    def put_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
+        store(place + columns * n + 32 * group, join(first, second))
+        if group < n // 256 * 8:
+            four = 128 * (group // 4)
+            slot = (group & 1) * 2 + (group >> 1 & 1)
+            store(place + pairs * n + four + 32 * slot, join(first, second))
+            half = place + halves * n + four + 16 * (group & 3)
+            store(half, first)
+            store(half + 64, second)
+
+    @inline
+    def one(q0: Any, q1: Any, place: int, group: int, n: int) -> None:
+        put_pass(convert(i8x16, q0), convert(i8x16, q1), place, group, n)
+
+    @inline
+    def two(q0: Any, q1: Any, place: int, group: int, n: int) -> None:
+        put_pass(convert(i8x16, high_part(q0)), convert(i8x16, high_part(q1)), place, group, n)
+        put_pass(convert(i8x16, low_part(q0)), convert(i8x16, low_part(q1)), place + n, group, n)
 
     return {1: one, 2: two}[passes]
 
 
 def flat_word(passes: int) -> Any:
     """The word that writes a group of a flat token: see `group_word`."""
-    put_all = put_word(passes)
+    put_orders, size, bytes_ = orders_word(passes), flat_bytes(1, passes), len(ORDERS) * passes
 
     @inline
     def flat(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
         total0, total1 = total(q0), total(q1)
         sum0, sum1 = scale * float32(total0), scale * float32(total1)
-        place = out + token * (passes + 1) * n
-        put_all(q0, q1, place + 32 * group, 0, n)
-        numbers = place + passes * n
+        put_orders(q0, q1, out + token * size * n, group, n)
+        numbers = out + token * size * n + bytes_ * n
         store(numbers + 4 * group, scale)
         store(numbers + n // 8 + 4 * group, sum0 + sum1)
         store(numbers + n // 4 + 8 * group, sum0)
@@ -101,14 +124,14 @@ def flat_word(passes: int) -> Any:
 
 def tiled_word(tile: int, passes: int) -> Any:
     """The word that writes a group of a token in its tile: see `group_word`."""
-    put_all, size, row = put_word(passes), record_bytes(tile, passes), 4 * tile
+    put_fours, size, row = fours_word(tile, passes), record_bytes(tile, passes), 4 * tile
 
     @inline
     def tiled(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
         total0, total1 = total(q0), total(q1)
         sum0, sum1 = scale * float32(total0), scale * float32(total1)
         record = out + (token // tile * (n // 32) + group) * size + 4 * (token % tile)
-        put_all(q0, q1, record, row, 8 * row)
+        put_fours(q0, q1, record)
         numbers = record + passes * 8 * row
         store(numbers + row * SCALE, scale)
         store(numbers + row * SHIFT, scale * float32(-MAGIC))

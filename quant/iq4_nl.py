@@ -13,6 +13,7 @@ KVALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 ZERO = 128
 CODES = [value + ZERO for value in KVALUES]
 
-codes64, codes32 = from_table(BLOCK, CODES)
+codes64, codes32, ordered = from_table(BLOCK, CODES)
 scales, scale = halves(BLOCK)
-WORDS = Words(8, 32, 8 * BLOCK.itemsize, codes64, scales, codes32=codes32, scale=scale, zero=ZERO)
+SIZE = 8 * BLOCK.itemsize
+WORDS = Words(8, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered)

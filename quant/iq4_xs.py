@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numba import uint16, uint32
+from numba import uint8, uint16, uint32
 
 from quant.iq4_nl import CODES, ZERO
 from quant.nibbles import nibbles64
-from quant.vectors import convert, f32x8, half, i32x8, inline, load, lookup16, numbers, splat, u32x8
+from quant.vectors import convert, f32x8, half, i32x8, inline, load, lookup16, numbers, splat, u8x64, u32x8
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
@@ -28,6 +28,12 @@ def codes64(block: int, j: int) -> Any:
 
 
 @inline
+def ordered(block: int, j: int) -> Any:
+    pairs = load(u8x64, block + QS + 64 * (j // 2))
+    return code_of(pairs & splat(u8x64, uint8(15)) if j % 2 == 0 else pairs >> splat(u8x64, uint8(4)))
+
+
+@inline
 def scales(block: int) -> Any:
     low = splat(u32x8, load(uint32, block + SCALES_L)) >> fours()
     high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> twos()
@@ -35,4 +41,4 @@ def scales(block: int) -> Any:
     return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, half(block + D))
 
 
-WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO)
+WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO, order="halves", ordered=ordered)

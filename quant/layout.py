@@ -6,9 +6,10 @@ Every 32 values of a token (a group) become whole numbers with one scale. They a
 1 rounds to 8 bits; 2 are a number of 15 bits, q = 128 * high + low, and a pass of an 8-bit dot product over each
 gives the exact product with the weights' codes.
 
-Two layouts of the n values of a token, each (passes + 1) * n bytes. `flat`, for a few tokens:
+Two layouts of the n values of a token. `flat`, for a few tokens, has the bytes in several orders, so that a format
+finds them in the order in which its own bytes hold the columns:
 
-    bytes[passes][n]  scale[n/32]  sums32[n/32]  sums16[n/16]  totals32[n/32]  totals16[n/16]
+    bytes[orders][passes][n]  scale[n/32]  sums32[n/32]  sums16[n/16]  totals32[n/32]  totals16[n/16]  (unused)[n/8]
 
 `tiled`, for many: tiles of T tokens, a record for every group, so that the matrix kernel reads one stream:
 
@@ -31,14 +32,26 @@ MAGIC = 12_582_912
 MAGIC_BITS = 0x4B400000
 
 
-def token_bytes(n: int, passes: int) -> int:
-    """What n activations of a token take, flat or as their part of a tile."""
+# The orders of a superblock of 256 columns, that is, eight groups of 32. Blocks behind the last superblock have none.
+#   columns   as they are
+#   pairs     groups 0 2, 1 3, 4 6, 5 7
+#   halves    the first 16 of groups 0 1 2 3, their second 16; then the same of 4 5 6 7
+ORDERS = ("columns", "pairs", "halves")
+
+
+def flat_bytes(n: int, passes: int) -> int:
+    """What a flat token of n values takes."""
+    return (len(ORDERS) * passes + 1) * n
+
+
+def tiled_bytes(n: int, passes: int) -> int:
+    """What the n values of a token take in a tile."""
     return (passes + 1) * n
 
 
 def record_bytes(tile: int, passes: int) -> int:
     """What a group of a tile takes."""
-    return token_bytes(32, passes) * tile
+    return tiled_bytes(32, passes) * tile
 
 
 # --- panels of unpacked weights: see `quant.panels` ---

@@ -41,5 +41,7 @@ def scale(block: int) -> Any:
     return extract(powers(splat(u8x8, load(uint8, block))), 0)
 
 
-codes64, codes32 = from_table(BLOCK, [value + ZERO for value in KVALUES])
-WORDS = Words(5, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO)
+codes64, codes32, ordered = from_table(BLOCK, [value + ZERO for value in KVALUES])
+WORDS = Words(
+    5, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered
+)

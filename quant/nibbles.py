@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import uint8, uint32, uint64
+from numba import uint8, uint16, uint32, uint64
 
 from quant.vectors import (
     bitcast,
@@ -67,8 +67,8 @@ def nibbles32(address: int) -> Any:
     return join(pairs & splat(u8x16, uint8(15)), pairs >> splat(u8x16, uint8(4)))
 
 
-def four_bits(block: Block) -> tuple[Word, Word]:
-    """The words codes64 and codes32 of a format whose codes are its nibbles."""
+def four_bits(block: Block) -> tuple[Word, Word, Word]:
+    """The words codes64, codes32 and ordered (in halves) where codes are nibbles."""
     size, qs = block.itemsize, offset(block, "qs")
 
     @inline
@@ -80,13 +80,20 @@ def four_bits(block: Block) -> tuple[Word, Word]:
     def codes32(block: int) -> Any:
         return nibbles32(block + qs)
 
-    return codes64, codes32
+    @inline
+    def ordered(superblock: int, j: int) -> Any:
+        at = superblock + (j // 2 * 4) * size + qs
+        first, second = join(load(u8x16, at), load(u8x16, at + size)), at + 2 * size
+        both = join(first, join(load(u8x16, second), load(u8x16, second + size)))
+        return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
+
+    return codes64, codes32, ordered
 
 
-def five_bits(block: Block) -> tuple[Word, Word]:
-    """The words codes64 and codes32 of a format whose codes are its nibbles and their fifth bits."""
+def five_bits(block: Block) -> tuple[Word, Word, Word]:
+    """The words codes64, codes32 and ordered (in halves) where codes are nibbles and their fifth bits."""
     size, qh = block.itemsize, offset(block, "qh")
-    low64, low32 = four_bits(block)
+    low64, low32, low_ordered = four_bits(block)
 
     @inline
     def codes64(superblock: int, j: int) -> Any:
@@ -99,12 +106,20 @@ def five_bits(block: Block) -> tuple[Word, Word]:
         fifths = lanes_of_bits(load(uint32, block + qh))
         return low32(block) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
 
-    return codes64, codes32
+    @inline
+    def ordered(superblock: int, j: int) -> Any:
+        at, bits = superblock + (j // 2 * 4) * size + qh + 2 * (j % 2), uint64(0)
+        for block in range(4):
+            bits |= uint64(load(uint16, at + block * size)) << uint64(16 * block)
+        fifths = select(lanes_of_bits(bits), splat(u8x64, uint8(16)), splat(u8x64, uint8(0)))
+        return low_ordered(superblock, j) | fifths
+
+    return codes64, codes32, ordered
 
 
-def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word]:
-    """The words codes64 and codes32 of a format whose nibbles are numbers of places in a table of 16 codes."""
-    low64, low32 = four_bits(block)
+def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
+    """The words codes64, codes32 and ordered (in halves) where nibbles are places in a table of 16 codes."""
+    low64, low32, low_ordered = four_bits(block)
     look_up = lookup16(table)
 
     @inline
@@ -115,7 +130,11 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word]:
     def codes32(block: int) -> Any:
         return look_up(low32(block))
 
-    return codes64, codes32
+    @inline
+    def ordered(superblock: int, j: int) -> Any:
+        return look_up(low_ordered(superblock, j))
+
+    return codes64, codes32, ordered
 
 
 def halves(block: Block) -> tuple[Word, Word]:

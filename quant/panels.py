@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import float32, int64, types
 
 from quant.cpu import target
-from quant.layout import CACHE_BYTES, CODES_STEP, SCALES_STEP, STRETCH, token_bytes
+from quant.layout import CACHE_BYTES, CODES_STEP, SCALES_STEP, STRETCH, tiled_bytes
 from quant.simd import I32, I64, glue
 from quant.threads import share
 from quant.tile import Tile, tile_word, total_of_places
@@ -212,7 +212,7 @@ def matmul(room: str, passes: int) -> Body:
     unpack, sums, deliver = unpack_word(words, shape), sums_word(shape), deliver_word(shape)
     out_bytes = 4 * rows * tokens_at_once * 8 * shape.parts
     notes_bytes = rows * (CODES_STEP + 2 * SCALES_STEP)
-    token_size = token_bytes(32, passes)
+    token_size = tiled_bytes(32, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, rows, part, parts)

@@ -8,15 +8,16 @@ from typing import Any
 
 from numba import uint8, uint32
 
-from quant.vectors import bitcast, inline, join, numbers, splat, u8x64, u32x16
+from quant.vectors import bitcast, inline, join, load, numbers, splat, u8x64, u32x16
 
 
-def planes(bits: int, at: int = 0) -> Any:
-    """The word two_planes(v, first): u8x64 from a u8x32, the `bits` bits from bit `first` on, then those above them.
+def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
+    """The word two_planes(v, first): u8x64 from a u8x32, the `bits` bits from bit `first` on, then those
+    `apart` planes above them.
 
     They become bits `at` and up of a code; `at` is a multiple of `bits`, so that both planes move the same way.
     """
-    above = numbers(u32x16, [0] * 8 + [bits] * 8)
+    above = numbers(u32x16, [0] * 8 + [apart * bits] * 8)
     mask = uint8(((1 << bits) - 1) << at)
 
     @inline
@@ -29,3 +30,14 @@ def planes(bits: int, at: int = 0) -> Any:
         return bitcast(u8x64, moved) & splat(u8x64, mask)
 
     return two_planes
+
+
+def nibble_pairs(qs: int) -> Any:
+    """The word ordered (in pairs) of a k-quant whose nibbles lie `qs` bytes behind the start of a block."""
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        both = load(u8x64, block + qs + 64 * (j // 2))
+        return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
+
+    return ordered

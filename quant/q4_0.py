@@ -8,6 +8,7 @@ from quant.words import Words
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 
-codes64, codes32 = four_bits(BLOCK)
+codes64, codes32, ordered = four_bits(BLOCK)
 scales, scale = halves(BLOCK)
-WORDS = Words(4, 32, 8 * BLOCK.itemsize, codes64, scales, codes32=codes32, scale=scale, zero=8)
+SIZE = 8 * BLOCK.itemsize
+WORDS = Words(4, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=8, order="halves", ordered=ordered)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import uint32, uint64
 
-from quant.planes import planes
+from quant.planes import nibble_pairs, planes
 from quant.vectors import bitcast, convert, f32x8, half, inline, load, splat, u8x8, u8x32
 from quant.words import Words
 
@@ -47,4 +47,4 @@ def mins(block: int) -> Any:
     return convert(f32x8, packed) * splat(f32x8, -half(block + DMIN))
 
 
-WORDS = Words(4, 32, SIZE, codes64, scales, mins)
+WORDS = Words(4, 32, SIZE, codes64, scales, mins, order="pairs", ordered=nibble_pairs(QS))

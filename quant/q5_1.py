@@ -8,6 +8,7 @@ from quant.words import Words
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 24
 
-codes64, codes32 = five_bits(BLOCK)
+codes64, codes32, ordered = five_bits(BLOCK)
 scales, mins, scale, least = pairs_of_halves(BLOCK)
-WORDS = Words(5, 32, 8 * BLOCK.itemsize, codes64, scales, mins, codes32, scale, least)
+SIZE = 8 * BLOCK.itemsize
+WORDS = Words(5, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered)

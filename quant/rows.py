@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.layout import token_bytes
+from quant.layout import ORDERS, flat_bytes
 from quant.threads import share
 from quant.vectors import (
     convert,
@@ -30,6 +30,9 @@ from quant.vectors import (
     neighbour_sums,
     splat,
     store,
+    sums_of_eights,
+    sums_of_fours,
+    sums_of_two,
     total,
 )
 from quant.words import Body, Words, words_of
@@ -129,21 +132,37 @@ def dot_word(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
 
 def group_sums(words: Words, passes: int) -> Any:
     """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
-    dot, codes64, group = dot_word(i32x16, i8x64, words.bits, passes), words.codes64, words.group
-    lower = lanes(range(8))
+    dot, ordered = dot_word(i32x16, i8x64, words.bits, passes), words.ordered or words.codes64
+    from_columns, from_pairs = lanes([0, 4, 1, 5, 2, 6, 3, 7]), lanes([0, 1, 4, 5, 2, 3, 6, 7])
+
+    @inline
+    def quarter(block: int, j: int, x: int, n: int) -> Any:
+        return dot(ordered(block, j), x + 64 * j, n)
 
     @inline
     def sixteens(block: int, x: int, n: int) -> Any:
-        quarter0, quarter1 = dot(codes64(block, 0), x, n), dot(codes64(block, 1), x + 64, n)
-        quarter2, quarter3 = dot(codes64(block, 2), x + 128, n), dot(codes64(block, 3), x + 192, n)
-        return neighbour_sums(neighbour_sums(quarter0, quarter1), neighbour_sums(quarter2, quarter3))
+        a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
+        return sums_of_fours(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
 
     @inline
-    def thirty_twos(block: int, x: int, n: int) -> Any:
-        sums = sixteens(block, x, n)
-        return lower(neighbour_sums(sums, sums))
+    def eights(block: int, x: int, n: int) -> Any:
+        a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
+        return sums_of_eights(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
 
-    return sixteens if group == 16 else thirty_twos
+    @inline
+    def columns(block: int, x: int, n: int) -> Any:
+        return from_columns(eights(block, x, n))
+
+    @inline
+    def pairs(block: int, x: int, n: int) -> Any:
+        return from_pairs(eights(block, x, n))
+
+    @inline
+    def halves(block: int, x: int, n: int) -> Any:
+        first = quarter(block, 0, x, n) + quarter(block, 1, x, n)
+        return sums_of_two(first, quarter(block, 2, x, n) + quarter(block, 3, x, n))
+
+    return sixteens if words.group == 16 else {"columns": columns, "pairs": pairs, "halves": halves}[words.order]
 
 
 def rest_of_row(words: Words, passes: int) -> Any:
@@ -197,7 +216,7 @@ def dot_row(words: Words, passes: int) -> Any:
     """
     sums, rest, scales, mins = group_sums(words, passes), rest_of_row(words, passes), words.scales, words.mins
     superblock_bytes, groups, kind, zero = words.superblock_bytes, words.groups, words.kind, words.zero
-    int_kind = kind.of(int32)
+    int_kind, bytes_, order_at = kind.of(int32), len(ORDERS) * passes, passes * ORDERS.index(words.order)
     for_group = lanes([lane * 8 // groups for lane in range(groups)])
 
     @inline
@@ -214,14 +233,14 @@ def dot_row(words: Words, passes: int) -> Any:
 
     @inline
     def dot(row: int, x: int, n: int) -> Any:
-        numbers = x + passes * n
+        numbers = x + bytes_ * n
         x_sums = numbers + (n // 8 if groups == 8 else n // 4)
         x_totals = numbers + (n // 2 if groups == 8 else 5 * (n // 8))
         acc = splat(kind, float32(0.0))
         for block in range(n // 256):
             at, ahead = row + block * superblock_bytes, 4 * groups * block
-            x_scale = for_group(load(f32x8, numbers + 32 * block))
-            acc = superblock(at, sums(at, x + 256 * block, n), x_scale, x_sums + ahead, x_totals + ahead, acc)
+            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * n + 256 * block
+            acc = superblock(at, sums(at, x_at, n), x_scale, x_sums + ahead, x_totals + ahead, acc)
         return total(rest(row, x, n, numbers, acc))
 
     return dot
@@ -229,7 +248,7 @@ def dot_row(words: Words, passes: int) -> Any:
 
 def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
-    dot, factor = dot_row(words_of(room), passes), token_bytes(1, passes)
+    dot, factor = dot_row(words_of(room), passes), flat_bytes(1, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)

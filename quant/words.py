@@ -20,6 +20,7 @@ class Words:
 
     codes64(superblock, j)                      u8x64: the codes of columns 64j .. 64j+63
     scales(superblock), mins(superblock)        f32x8 (group 32) or f32x16 (group 16)
+    ordered(superblock, j)                      u8x64: part j of the codes in the format's `order` (quant.layout.ORDERS)
     codes32(block), scale(block), least(block)  u8x32, float32, float32 of one block of 32; absent in k-quants
     """
 
@@ -33,6 +34,8 @@ class Words:
     scale: Any = None
     least: Any = None
     zero: int = 0
+    order: str = "columns"
+    ordered: Any = None
 
     @property
     def block_bytes(self) -> int:

@@ -16,7 +16,7 @@ from localinfer.plan import kernel_of
 from quant import FORMATS, jit
 from quant.cpu import target
 from quant.ggml import TYPES
-from quant.layout import matmul_scratch_bytes, token_bytes
+from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -85,7 +85,7 @@ def get_rows(name: str, rows: Bytes, n: int) -> Floats:
 def quantized(x: Floats, tile: int, passes: int) -> Bytes:
     """Activations as the kernels want them, flat (0) or tiled."""
     count, n = x.shape
-    out = np.zeros(token_bytes(n, passes) * (count + tile), np.uint8)
+    out = np.zeros((tiled_bytes if tile else flat_bytes)(n, passes) * (count + tile), np.uint8)
     arguments = {"tokens": np.array([count]), "x": x, "n": n, "out": out}
     run("quant.activations:quantize", arguments, tile=tile, passes=passes)
     return out

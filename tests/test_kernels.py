@@ -9,7 +9,7 @@ from kernels import NUMBERS
 from random_blocks import HALVES
 
 from quant.ggml import TYPES
-from quant.layout import LARGEST, MAGIC, ROWS, record_bytes
+from quant.layout import LARGEST, MAGIC, ROWS, flat_bytes, record_bytes
 
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}
@@ -202,9 +202,9 @@ def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
         scale, shift, sums32, sums16 = rows[0], rows[1], rows[2], rows[3:5]
         totals32, totals16 = rows[5:6].view(np.int32)[0], rows[5:8].copy().view(np.int32)[1:]
     else:
-        place = packed[token * n * size // 32 :]
+        place = packed[token * flat_bytes(n, passes) :][: flat_bytes(n, passes)]
         bytes_ = place[: passes * n].view(np.int8).reshape(passes, n)[:, 32 * group :][:, :32]
-        floats = place[passes * n : (passes + 1) * n].view(np.float32)
+        floats = place[-n:].view(np.float32)
         groups = n // 32
         scale, sums32 = floats[group], floats[groups + group]
         shift = np.float64(-MAGIC) * scale
