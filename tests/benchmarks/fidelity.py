@@ -7,7 +7,7 @@ Exact arithmetic is tests/naive.py: the same file's weights dequantized, float32
 changes nothing but the time). All see the same tokens (teacher-forced), and every position counts. KL(P || Q)
 is summed over the whole vocabulary in float64. Logits lie in files, one a source, of 4 bytes x positions x
 vocabulary; --keep DIR leaves them there for the next run. Needs the dependency groups `test` and `bench`.
-Prints a Markdown table.
+Prints a Markdown table. For all formats and both precisions: see formats.py.
 """
 
 import argparse
@@ -35,6 +35,7 @@ Logits = NDArray[np.float32]  # (n_tokens, n_vocab)
 
 PAIRS = (
     ("exact", "localinfer"),
+    ("exact", "localinfer, high precision"),
     ("exact", "localinfer, one by one"),
     ("exact", "llama.cpp, batch 512"),
     ("exact", "llama.cpp, batch 1"),
@@ -77,12 +78,16 @@ def llama_cpp(batch: int) -> Callable[[Job, Logits], None]:
     return run
 
 
-def localinfer_prefill(job: Job, out: Logits) -> None:
+def localinfer_prefill(**options: str) -> Callable[[Job, Logits], None]:
     """The way of a prompt: many tokens at once."""
-    import localinfer
 
-    with localinfer.load(job.path, threads=job.threads, ctx_size=len(job.tokens)) as model:
-        out[:] = model.logits(job.tokens)
+    def run(job: Job, out: Logits) -> None:
+        import localinfer
+
+        with localinfer.load(job.path, threads=job.threads, ctx_size=len(job.tokens), **options) as model:
+            out[:] = model.logits(job.tokens)
+
+    return run
 
 
 def localinfer_decode(job: Job, out: Logits) -> None:
@@ -101,7 +106,8 @@ SOURCES: dict[str, Callable[[Job, Logits], None]] = {
     "exact": exact,
     "llama.cpp, batch 512": llama_cpp(512),
     "llama.cpp, batch 1": llama_cpp(1),
-    "localinfer": localinfer_prefill,
+    "localinfer": localinfer_prefill(),
+    "localinfer, high precision": localinfer_prefill(precision="high"),
     "localinfer, one by one": localinfer_decode,
 }
 
