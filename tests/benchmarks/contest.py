@@ -23,13 +23,11 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
 BATCH = 512
 PAUSE = 0.1  # seconds in which threads of the run before stop spinning
 PATIENCE = 600.0  # seconds that a contestant may take to load, or for a run
-READ_BYTES = 1 << 30  # what "memory" goes through, far more than any cache holds
 
 
 @dataclass(frozen=True)
@@ -204,42 +202,22 @@ def run(engine: Evaluator, test: Test) -> float:
     return len(timed) / (time.perf_counter() - start)
 
 
-def reader(threads: int) -> Callable[[Test], float]:
-    """Gigabytes a second that so many threads read, each its part of an array, and nothing else."""
-    from concurrent.futures import ThreadPoolExecutor
+def read_bandwidth(threads: int) -> float:
+    """Gigabytes a second that so many threads read from memory which do nothing else."""
+    sys.path[:0] = [str(ROOT)]
+    from localinfer import roofline
 
-    from numba import njit
-
-    @njit(nogil=True)
-    def total(words: NDArray[np.int64]) -> int:
-        result = 0
-        for word in words:
-            result += word
-        return result
-
-    parts = np.array_split(np.ones(READ_BYTES // 8, np.int64), threads)
-    pool = ThreadPoolExecutor(threads)
-
-    def measure(test: Test) -> float:
-        time.sleep(PAUSE)
-        start = time.perf_counter()
-        rounds = 4
-        for _ in range(rounds):
-            assert sum(pool.map(total, parts)) == READ_BYTES // 8
-        return rounds * READ_BYTES / (time.perf_counter() - start) / 1e9
-
-    measure(Test(0, at_once=True))
-    return measure
+    roofline.measured.cache_clear()
+    return roofline.measured(threads).bandwidth / 1e9
 
 
 def opened(setup: dict[str, Any]) -> Callable[[Test], float]:
     """What a setup asks for, ready to run."""
     if setup["engine"] == "memory":
-        return reader(setup["threads"])
+        return lambda test: read_bandwidth(setup["threads"])
     options = dict(setup["options"])
-    engine = ENGINES[setup["engine"]](
-        Path(setup["path"]), threads=setup["threads"], n_ctx=setup["n_ctx"], **options
-    )
+    load = ENGINES[setup["engine"]]
+    engine = load(Path(setup["path"]), threads=setup["threads"], n_ctx=setup["n_ctx"], **options)
     return lambda test: run(engine, test)
 
 

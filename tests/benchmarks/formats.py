@@ -17,7 +17,6 @@ import collections
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +25,13 @@ from requantize import MIXES, NEED_IMPORTANCE, TYPES, importance_of, requantize,
 
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, open_gguf
-from localinfer.options import Options
 from localinfer.registry import find
 
 AS_IT_IS = "as it is"
 HIGH_AT_MOST = 1e-5
-HAS_PRECISION = "precision" in {field.name for field in fields(Options)}
 SOURCES = {
     "fast": localinfer_prefill(precision="fast"),
-    "high": localinfer_prefill(precision="high") if HAS_PRECISION else localinfer_prefill(),
+    "high": localinfer_prefill(precision="high"),
     "llama.cpp": llama_cpp(512),
 }
 
@@ -59,9 +56,6 @@ def divergences(job: Job, n_vocab: int) -> dict[str, float | str]:
     exact(job, truth)
     result: dict[str, float | str] = {}
     for name, source in SOURCES.items():
-        if name == "fast" and not HAS_PRECISION:
-            result[name] = "no --precision yet"
-            continue
         logits: Logits = np.empty(shape, np.float32)
         try:
             source(job, logits)
