@@ -30,7 +30,7 @@ DEFAULTS = Options()
 PASSES = {"fast": 1, "high": 2}
 NO_ROWS = np.zeros(0, np.int32)
 EXECUTE = jit.Kernel(
-    "localinfer.ops.execute", "execute", ("program", "first", "end", "sync"), constants=(("few", FEW),)
+    "localinfer.ops.execute", "execute", ("first", "end", "program", "sync", "stop"), constants=(("few", FEW),)
 )
 
 

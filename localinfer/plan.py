@@ -21,9 +21,12 @@ from quant import FORMATS
 from quant.cpu import target
 from quant.jit import Kernel
 from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant.record import HEADER_WORDS, NEXT, RECORD_WORDS
 
 ALIGNMENT = 64
+MOST_ROUNDS = 8
+PART_BYTES = 1 << 16  # of weights that a few tokens meet in a part, and
+PART_PANELS = 2  # panels of rows that many tokens meet: some 10 us
 FEW = 2  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
 
@@ -76,6 +79,7 @@ class Buffer:
 Constants = Mapping[str, int | str]
 NOTHING: Constants = {}
 Argument = int | float | Region | Quantized | Buffer | Tensor
+Rounds = tuple[int, int]  # the parts of an op for each thread, for few tokens and for many; 0: too small to share
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class Op:
     many: Kernel
     tokens: Region
     arguments: tuple[Argument, ...]
-    meet: bool  # whether what follows needs all threads to be done with this
+    rounds: Rounds
+    meet: bool  # whether what follows needs this to be finished
     work: Work
 
 
@@ -157,12 +162,14 @@ class Plan:
         arguments: Mapping[str, Argument],
         *,
         constants: Constants | tuple[Constants, Constants] = NOTHING,
+        rounds: Rounds = (0, 1),
         meet: bool = True,
         work: Work | None = None,
     ) -> None:
         """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise.
 
-        Its work is to read the tensors among its arguments, unless `work` says otherwise.
+        `rounds` says how finely it is shared; ops that do not `meet` must be shared alike, or not at all. Its work is
+        to read the tensors among its arguments, unless `work` says otherwise.
         """
         functions = (function, function) if isinstance(function, str) else function
         compiled_in = (constants, constants) if isinstance(constants, Mapping) else constants
@@ -172,7 +179,13 @@ class Plan:
             for path, inside in zip(functions, compiled_in, strict=True)
         )
         read = sum(argument.nbytes for argument in arguments.values() if isinstance(argument, Tensor))
-        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), meet, work or Work(Amount(read))))
+        done = work or Work(Amount(read))
+        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), rounds, meet, done))
+
+    def rounds(self, size: int, least: int) -> int:
+        """Into how many parts a thread's share of something is cut, each of at least `least`: several, so that others
+        can take some from a thread that is slow."""
+        return max(1, min(MOST_ROUNDS, size // (self.threads * least))) if self.threads > 1 else 1
 
     def matmul(self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
         """Record y = weight . x, or add_to += weight . x; weight is (n_out, n_in)."""
@@ -200,7 +213,17 @@ class Plan:
         constants: Constants = {"room": fmt.room} if fmt.takes_floats else {"room": fmt.room, "passes": self.passes}
         macs = weight.n_elements
         work = Work(Amount(weight.nbytes), Amount(fmas=macs) if fmt.takes_floats else Amount(dots=macs))
-        self.op(weight.name, fmt.products, x.rows, arguments, constants=constants, meet=meet, work=work)
+        rounds = self.rounds(weight.nbytes, PART_BYTES), self.rounds(n_out, PART_PANELS * target().rows)
+        self.op(
+            weight.name,
+            fmt.products,
+            x.rows,
+            arguments,
+            constants=constants,
+            rounds=rounds,
+            meet=meet,
+            work=work,
+        )
         return y
 
     # --- after recording ---
@@ -232,10 +255,16 @@ class Plan:
             region.allocate()
         program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
         for record, op in zip(program, self.ops, strict=True):
-            record[:HEADER_WORDS] = addresses[op.few], addresses.get(op.many, 0), op.tokens.address, op.meet
+            record[: NEXT // 8] = addresses[op.few], addresses.get(op.many, 0), *op.rounds, op.tokens.address
             words = [self._word(argument) for argument in op.arguments]
             record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
+        program[:, NEXT // 8] = self._next_stages()
         return program
+
+    def _next_stages(self) -> NDArray[np.int64]:
+        """For each op, the number of the one that begins the next stage: the one after the next that meets."""
+        ends = [number + 1 for number, op in enumerate(self.ops) if op.meet]
+        return np.array(ends)[np.searchsorted(ends, np.arange(len(self.ops)), "right")]
 
     def _word(self, argument: Argument) -> int:
         """An argument as it stands in an op record."""

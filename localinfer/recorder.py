@@ -183,6 +183,7 @@ class Recorder:
             gate.rows,
             arguments,
             constants=({**few, **named}, {**many, **named}),
+            rounds=(1, 1),
         )
         return gate
 
@@ -279,9 +280,11 @@ class Recorder:
         looks = {**few_rows, **cache.types}, {**many_rows, **cache.types}
         fmas = 2 * c.head_count * c.head_dim
         work = Work(cell_bytes=cache.cell_bytes, cell_fmas=fmas, window=ring.window + ring.sinks)
-        self.plan.op(f"{blk}attention", f"{OPS}.attention:attention", q.rows, arguments, constants=looks, work=work)
+        attention = f"{OPS}.attention:attention"
+        self.plan.op(f"{blk}attention", attention, q.rows, arguments, constants=looks, rounds=(4, 4), work=work)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
-        self.plan.op(f"{blk}combine", f"{OPS}.attention:combine", q.rows, joined, constants=(few_rows, many_rows))
+        combine = f"{OPS}.attention:combine"
+        self.plan.op(f"{blk}combine", combine, q.rows, joined, constants=(few_rows, many_rows), rounds=(1, 1))
         return y
 
     def logits(self, x: Buffer, norm: str, output: str, n_vocab: int) -> None:

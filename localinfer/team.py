@@ -13,7 +13,7 @@ from operator import call
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.ops.layout import STOP
+from localinfer.ops.layout import LINE, STAGE, sync_bytes
 from quant.record import HEADER_WORDS
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -31,10 +31,10 @@ class Team:
         self.threads = threads = len(scratches)
         self._scratches = scratches
         self._program, self._stop = program, stop
-        self._sync = np.zeros(64, np.int64)
-        self._sync = self._sync[-self._sync.ctypes.data % 64 // 8 :]
-        self._call = np.zeros(HEADER_WORDS + 4, np.int64)
-        self._execute: Callable[[int, int, int, int], None] = RUN(execute)
+        words = np.zeros((sync_bytes(threads) + LINE) // 8, np.int64)
+        self._sync = words[-words.ctypes.data % LINE // 8 :]
+        self._call = np.zeros(HEADER_WORDS + 5, np.int64)
+        self.execute: Callable[[int, int, int, int], None] = RUN(execute)
         self._go, done = ([taken_lock() for _ in range(threads)] for _ in range(2))
         self._tell_done = [lock.release for lock in done]
         self._begin, self._wait = [lock.release for lock in self._go], [lock.acquire for lock in done]
@@ -55,9 +55,7 @@ class Team:
         """
         self._settle()
         self._begun, self._ended = [], []
-        self._sync[:] = 0
-        self._stop[0] = 0
-        self._call[HEADER_WORDS:] = self._program.ctypes.data, first, end, self._sync.ctypes.data
+        self.prepare(first, end)
         # Python handles signals between its own byte codes, not within `extend`: all threads begin or none does, and
         # a lock that was acquired has been counted.
         try:
@@ -66,6 +64,15 @@ class Team:
         except BaseException:
             self._settle()
             raise
+
+    def prepare(self, first: int, end: int) -> int:
+        """Put everything where it is before a run of these ops; the op record that `execute` takes."""
+        self._stop[0] = 0
+        self._sync[:] = 0
+        self._sync[STAGE // 8] = first - 1
+        addresses = (each.ctypes.data for each in (self._program, self._sync, self._stop))
+        self._call[HEADER_WORDS:] = first, end, *addresses
+        return self._call.ctypes.data
 
     def close(self) -> None:
         """End the threads."""
@@ -82,7 +89,6 @@ class Team:
         while len(self._ended) < len(self._begun):
             with contextlib.suppress(KeyboardInterrupt):
                 self._stop[0] = 1
-                self._sync[STOP // 8] = 1
                 self._ended.extend(map(call, self._wait[len(self._ended) :]))
 
     def _member(self, number: int) -> None:
@@ -91,7 +97,7 @@ class Team:
             self._go[number].acquire()
             if self._closed:
                 return
-            self._execute(record, number, self.threads, self._scratches[number])
+            self.execute(record, number, self.threads, self._scratches[number])
             self._tell_done[number]()
 
 

@@ -41,6 +41,17 @@ def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def atomic_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Write an int64 if memory holds the expected one; returns what was there. Acquires and releases."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        place = b.inttoptr(args[0], I64.as_pointer())
+        return b.extract_value(b.cmpxchg(place, args[1], args[2], "acq_rel", "acquire"), 0)
+
+    return word(types.int64, [types.int64, types.int64, types.int64], emit)
+
+
+@intrinsic
 def atomic_load(typingctx: Any, address: Any) -> Any:
     """An int64 that another thread may write; acquires."""
 

@@ -1,6 +1,12 @@
-"""The executor: every thread of the team runs through the same list of ops, and they meet at barriers.
+"""The executor: the threads of a team run through one program of op records (`quant.record`) together.
 
-The op record is described in `quant.record`.
+Ops that may run side by side, such as the products of q, k and v, are a stage. The work of a stage lies in lanes, one
+for each thread, and a lane is cut into parts, neighbours in memory. A thread takes the parts of its own lane, then what
+other lanes still have, and counts what it has finished. Whoever counts the last part leads on: it runs the ops that are
+too small to share by itself, up to the next stage that has parts for everybody, and tells the others.
+
+So nobody ever waits for a thread, only for parts that a thread has begun. One that is slow leaves parts to others; one
+that comes late finds them taken, and joins in wherever the team is by then.
 """
 
 from collections.abc import Callable
@@ -8,43 +14,146 @@ from typing import Any
 
 from numba import int64
 
-from localinfer.ops.layout import ARRIVED, HALTED, ROUND, STOP
-from quant.record import RECORD_WORDS
-from quant.threads import atomic_add, atomic_load, atomic_store, call, give_way, pause
+from localinfer.ops.layout import ENTERED, FINISHED, LANES, LINE, STAGE
+from quant.record import KERNELS, NEXT, RECORD_WORDS, ROUNDS, TOKENS
+from quant.threads import atomic_add, atomic_load, atomic_store, atomic_swap, call, give_way, pause
 from quant.vectors import inline, load
 
 Body = Callable[..., None]
 
 RECORD_BYTES = 8 * RECORD_WORDS
+TAKEN_BITS = 20  # the low bits of a lane's word count its parts that are taken; above them stands the stage
 PATIENCE = 2000  # turns in a spin loop before the core is offered to others
 
 
 @inline
-def meet(sync: int, threads: int) -> Any:
-    """Wait for all threads; whether to go on. The last to arrive reads the stop flag for all."""
-    current = atomic_load(sync + ROUND)
-    if atomic_add(sync + ARRIVED, 1) == threads - 1:
-        atomic_store(sync + ARRIVED, 0)
-        atomic_store(sync + HALTED, load(int64, sync + STOP))
-        atomic_store(sync + ROUND, current + 1)
-    else:
-        turns = 0
-        while atomic_load(sync + ROUND) == current:
-            pause()
-            turns += 1
-            if turns > PATIENCE:
-                give_way()
-    return atomic_load(sync + HALTED) == 0
+def claim(lane: int, stage: int, parts: int) -> Any:
+    """The number of a part of that lane that nobody else has or gets, or `parts` when there is none.
+
+    A lane's word only grows, so one that a later stage has moved on has no part for a thread that is behind.
+    """
+    none_taken = stage << TAKEN_BITS
+    seen = atomic_load(lane)
+    while True:
+        free = max(seen, none_taken)
+        if free - none_taken >= parts:
+            return parts
+        before = atomic_swap(lane, seen, free + 1)
+        if before == seen:
+            return free - none_taken
+        seen = before
+
+
+@inline
+def wait(sync: int, stage: int, stop: int) -> Any:
+    """The stage that the team is at, as soon as it is that one or a later one, or all are told to stop."""
+    turns = 0
+    while atomic_load(sync + STAGE) < stage and not atomic_load(stop):
+        pause()
+        turns += 1
+        if turns > PATIENCE:
+            give_way()
+    return atomic_load(sync + STAGE)
+
+
+def op_words(few: int) -> Any:
+    """Words for an op record, which has a kernel and a number of rounds for up to `few` tokens, and for more:
+
+    rounds(op)                         the parts that it has in each lane, 0 if it is too small to share
+    run(op, part, parts, scratch)      run a part of it
+    """
+
+    @inline
+    def column(op: int) -> Any:
+        return op if load(int64, load(int64, op + TOKENS)) <= few else op + 8
+
+    @inline
+    def rounds(op: int) -> Any:
+        return load(int64, column(op) + ROUNDS)
+
+    @inline
+    def run(op: int, part: int, parts: int, scratch: int) -> None:
+        call(load(int64, column(op) + KERNELS), op, part, parts, scratch)
+
+    return rounds, run
+
+
+def stage_words(few: int) -> Any:
+    """Words for a stage, the op records from `first` up to `end`:
+
+    lane_parts(first, end)                               its parts in each lane
+    run_part(first, end, lane, number, lanes, scratch)   run one of them
+    """
+    rounds, run = op_words(few)
+
+    @inline
+    def lane_parts(first: int, end: int) -> Any:
+        parts = 0
+        for op in range(first, end, RECORD_BYTES):
+            parts += rounds(op)
+        return parts
+
+    @inline
+    def run_part(first: int, end: int, lane: int, number: int, lanes: int, scratch: int) -> None:
+        for op in range(first, end, RECORD_BYTES):
+            parts = rounds(op)
+            if 0 <= number < parts:
+                run(op, parts * lane + number, parts * lanes, scratch)
+            number -= parts
+
+    return lane_parts, run_part
 
 
 def execute(few: int) -> Body:
-    """The kernel that runs ops first .. end of a program; `few` is the most tokens that the first kernels take."""
+    """The kernel that runs ops first .. end - 1 of a program; `part` of `parts` is a thread's number in the team.
 
-    def body(program, first, end, sync, part, parts, scratch):
-        for op in range(program + RECORD_BYTES * first, program + RECORD_BYTES * end, RECORD_BYTES):
-            tokens = load(int64, load(int64, op + 16))
-            call(load(int64, op if tokens <= few else op + 8), op, part, parts, scratch)
-            if load(int64, op + 24) and not meet(sync, parts):
+    Every thread returns when all is done or, as soon as it is between two parts, when the flag at `stop` is set.
+    """
+    _, run = op_words(few)
+    lane_parts, run_part = stage_words(few)
+
+    @inline
+    def lead(program: int, op: int, end: int, stop: int, scratch: int) -> Any:
+        """Run what is too small to share, from one op on; the stage that comes then."""
+        while op < end and not atomic_load(stop):
+            record = program + RECORD_BYTES * op
+            after = load(int64, record + NEXT)
+            if lane_parts(record, program + RECORD_BYTES * after):
+                break
+            for each in range(record, program + RECORD_BYTES * after, RECORD_BYTES):
+                run(each, 0, 1, scratch)
+            op = after
+        return op
+
+    @inline
+    def share(first: int, last: int, stage: int, sync: int, stop: int, part: int, parts: int, scratch: int) -> Any:
+        """Run parts of a stage as long as there are any; how many."""
+        finished, each = 0, lane_parts(first, last)
+        for turn in range(parts):
+            lane = (part + turn) % parts
+            number = claim(sync + LANES + LINE * lane, stage, each)
+            while number < each and not atomic_load(stop):
+                run_part(first, last, lane, number, parts, scratch)
+                finished += 1
+                number = claim(sync + LANES + LINE * lane, stage, each)
+        return finished
+
+    def body(first, end, program, sync, stop, part, parts, scratch):
+        after, leads = first, atomic_add(sync + ENTERED, 1) == 0
+        while True:
+            if leads:
+                stage = lead(program, after, end, stop, scratch)
+                atomic_store(sync + FINISHED, 0)
+                atomic_store(sync + STAGE, stage)
+            else:
+                stage = wait(sync, after, stop)
+            if stage >= end or atomic_load(stop):
                 return
+            record = program + RECORD_BYTES * stage
+            after = load(int64, record + NEXT)
+            last = program + RECORD_BYTES * after
+            finished = share(record, last, stage, sync, stop, part, parts, scratch)
+            whole = lane_parts(record, last) * parts
+            leads = finished > 0 and atomic_add(sync + FINISHED, finished) + finished == whole
 
     return body

@@ -2,15 +2,20 @@
 
 from quant.cpu import target
 
-# The words that threads meet at, each in a cache line of its own: see `localinfer.ops.execute`.
-ARRIVED, ROUND, STOP, HALTED = 0, 64, 128, 192
-SYNC_BYTES = 256
+# The words that threads share, each in cache lines of its own: see `localinfer.ops.execute`.
+LINE = 128  # bytes: two lines of x86, which are fetched together, or one of Apple's
+STAGE, FINISHED, ENTERED, LANES = 0, LINE, 2 * LINE, 3 * LINE
 
 BLOCK = 64  # cells that attention takes at a time
 PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
 CELL_BYTES = {"f16": 64, "q8_0": 34, "q4_0": 18}  # bytes of 32 values in the cache: see `localinfer.ops.cells`
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
+
+
+def sync_bytes(threads: int) -> int:
+    """The bytes of the words that so many threads share."""
+    return LANES + LINE * threads
 
 
 def tile_rows(group: int, many: bool) -> int:
