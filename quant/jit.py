@@ -78,7 +78,7 @@ def sources_digest() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for folder in (root, root.parent / "localinfer" / "ops"):
-        for path in sorted(folder.glob("*.py")):
+        for path in sorted([*folder.glob("*.py"), *folder.glob("*.npz")]):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -83,10 +83,11 @@ class VectorModel(models.PrimitiveModel):
 f32x8, f32x16 = Vector(types.float32, 8), Vector(types.float32, 16)
 i32x8, i32x16 = Vector(types.int32, 8), Vector(types.int32, 16)
 f16x8, f16x16 = Vector(types.float16, 8), Vector(types.float16, 16)
-u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (8, 16, 32, 64))
+u8x4, u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (4, 8, 16, 32, 64))
 i8x16, i8x32, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 32, 64))
-u16x8, u16x16 = Vector(types.uint16, 8), Vector(types.uint16, 16)
+u16x4, u16x8, u16x16, u16x32 = (Vector(types.uint16, lanes) for lanes in (4, 8, 16, 32))
 u32x4, u32x8, u32x16 = (Vector(types.uint32, lanes) for lanes in (4, 8, 16))
+u64x4, u64x8 = Vector(types.uint64, 4), Vector(types.uint64, 8)
 
 Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 
@@ -318,6 +319,7 @@ def binary(name: str) -> Any:
 
 
 absolute, sqrt, rint = unary("fabs"), unary("sqrt"), unary("rint")
+count_bits = unary("ctpop")
 maximum, minimum = binary("maxnum"), binary("minnum")
 
 
@@ -504,6 +506,13 @@ def lanes_of_bits(typingctx: Any, bits: Any) -> Any:
     count = LLVM[bits].width
     mask = Vector(types.boolean, count)
     return word(mask, [bits], lambda b, args: b.bitcast(args[0], mask.llvm))
+
+
+@intrinsic
+def bits_of_lanes(typingctx: Any, mask: Any) -> Any:
+    """An integer with a bit for every lane of a mask, the first in the lowest."""
+    bits: Any = {8: types.uint8, 16: types.uint16, 32: types.uint32, 64: types.uint64}[mask.lanes]
+    return word(bits, [mask], lambda b, args: b.bitcast(args[0], LLVM[bits]))
 
 
 @intrinsic

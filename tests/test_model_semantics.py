@@ -318,13 +318,13 @@ def test_norms_are_float32(architecture: str, type_name: str, file: Path) -> Non
 
 
 def bytes_of(type_name: str, n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.zeros({"F16": 2 * n, "Q8_0": n // 32 * 34, "IQ1_S": n // 256 * 50}[type_name], np.uint8)
+    return np.zeros({"F16": 2 * n, "Q8_0": n // 32 * 34, "NVFP4": n // 64 * 36}[type_name], np.uint8)
 
 
 def test_type_without_kernels_names_the_tensor(file: Path) -> None:
-    raw = Stored("IQ1_S", np.zeros((256, 50), np.uint8))
+    raw = Stored("NVFP4", np.zeros((256, 144), np.uint8))
     line = refusal(tiny(file, **{"blk.0.attn_q.weight": raw}), Unsupported)
-    assert line.startswith("tensor blk.0.attn_q.weight: type IQ1_S is not supported")
+    assert line.startswith("tensor blk.0.attn_q.weight: type NVFP4 is not supported")
     assert "inspect" in line
 
 

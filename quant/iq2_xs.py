@@ -1,0 +1,38 @@
+"""IQ2_XS: 256 weights in 74 bytes; a weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
+
+The scale has 4 bits, a number is 8, 25 or 43, with a sign.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import float32, int64, uint16, uint64
+
+from quant.codebooks import codebook, even_signs, look_up, nibbles, with_signs
+from quant.vectors import bitcast, convert, extract, f32x16, half, inline, join, load, splat, u8x8, u8x32, u16x32, u64x4
+from quant.words import Words
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
+assert BLOCK.itemsize == 74
+D, QS, SCALES, SIZE = 0, 2, 66, 74
+
+# qs:  nine bits say which row of the codebook, seven the signs of its columns, the first in the lowest
+ZERO = 64
+entries = look_up(ZERO + codebook("iq2_xs"), bits=16)
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    at = block + QS + 16 * j
+    codes = join(entries(load(uint64, at)), entries(load(uint64, at + 8)))
+    sevens = convert(u8x32, load(u16x32, block + QS) >> splat(u16x32, uint16(9)))
+    return with_signs(codes, ZERO, extract(bitcast(u64x4, even_signs(sevens)), int64(j)))
+
+
+@inline
+def scales(block: int) -> Any:
+    scale = convert(f32x16, nibbles(load(u8x8, block + SCALES)))
+    return (scale + splat(f32x16, float32(0.5))) * splat(f32x16, half(block + D) * float32(0.25))
+
+
+WORDS = Words(7, 16, SIZE, codes64, scales, zero=ZERO)

@@ -1,0 +1,57 @@
+"""IQ2_XXS: 256 weights in 66 bytes; a weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
+
+The scale has 4 bits, a number is 8, 25 or 43, with a sign.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import float32, int64, uint32
+
+from quant.codebooks import codebook, four_signs, look_up, with_signs
+from quant.vectors import (
+    bitcast,
+    convert,
+    extract,
+    f32x8,
+    half,
+    inline,
+    join,
+    lanes,
+    load,
+    splat,
+    u32x8,
+    u32x16,
+    u64x4,
+)
+from quant.words import Words
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", [("entries", "u1", 4), ("signs", "<u4")], 8)])
+assert BLOCK.itemsize == 66
+D, QS, SIZE = 0, 2, 66
+
+# signs: of the eight columns of each entry seven bits, the first in the lowest; on top of them the scale
+ZERO = 64
+entries = look_up(ZERO + codebook("iq2_xxs"), bits=8)
+odds = lanes(range(1, 16, 2))
+
+
+@inline
+def signs(block: int) -> Any:
+    return odds(load(u32x16, block + QS))
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    at = block + QS + 16 * j
+    codes = join(entries(load(uint32, at)), entries(load(uint32, at + 8)))
+    return with_signs(codes, ZERO, extract(bitcast(u64x4, four_signs(signs(block))), int64(j)))
+
+
+@inline
+def scales(block: int) -> Any:
+    scale = convert(f32x8, signs(block) >> splat(u32x8, uint32(28)))
+    return (scale + splat(f32x8, float32(0.5))) * splat(f32x8, half(block + D) * float32(0.25))
+
+
+WORDS = Words(7, 32, SIZE, codes64, scales, zero=ZERO)

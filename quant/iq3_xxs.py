@@ -1,0 +1,37 @@
+"""IQ3_XXS: 256 weights in 98 bytes; a weight is d / 2 * (0.5 + scale) * number, four numbers from a codebook.
+
+The scale has 4 bits, a number is one of 4, 12, 20, 28, 36, 44, 52 and 62, with a sign.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import float32, int64, uint32, uint64
+
+from quant.codebooks import codebook, four_signs, look_up, with_signs
+from quant.vectors import bitcast, convert, extract, f32x8, half, inline, join, load, splat, u32x8, u64x4
+from quant.words import Words
+
+BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
+assert BLOCK.itemsize == 98
+D, QS, SIGNS, SIZE = 0, 2, 66, 98
+
+# signs: of every eight columns seven bits, the first in the lowest; on top of them the scale
+ZERO = 64
+entries = look_up(ZERO + codebook("iq3_xxs"), bits=8)
+
+
+@inline
+def codes64(block: int, j: int) -> Any:
+    at = block + QS + 16 * j
+    codes = join(entries(load(uint64, at)), entries(load(uint64, at + 8)))
+    return with_signs(codes, ZERO, extract(bitcast(u64x4, four_signs(load(u32x8, block + SIGNS))), int64(j)))
+
+
+@inline
+def scales(block: int) -> Any:
+    scale = convert(f32x8, load(u32x8, block + SIGNS) >> splat(u32x8, uint32(28)))
+    return (scale + splat(f32x8, float32(0.5))) * splat(f32x8, half(block + D) * float32(0.5))
+
+
+WORDS = Words(7, 32, SIZE, codes64, scales, zero=ZERO)
