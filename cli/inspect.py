@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from cli.flags import given, option
+from cli.tables import table
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor, Value, open_gguf
 from localinfer.options import Options, from_environment, merge
@@ -122,17 +123,6 @@ def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
     yield from table("types", "<>>>", map(share_row, shares(f)))
     yield from table(memory_title(memory), "<>", memory_rows(memory))
     yield from template_lines(f)
-
-
-def table(title: str, alignments: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A title and rows of cells, each column as wide as its widest cell; nothing if there are no rows."""
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if cells:
-        yield from ("", title)
-    for row in cells:
-        columns = zip(row, alignments, widths, strict=True)
-        yield ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in columns)).rstrip()
 
 
 def shown(value: Value) -> str:

@@ -16,6 +16,7 @@ from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
 from localinfer.plan import FEW, Plan
 from localinfer.recorder import Context, Recorder
+from localinfer.stamps import StampedMemory, Stamps
 from localinfer.team import Team
 from localinfer.work import NOTHING_TO_DO, Amount
 from quant import jit
@@ -29,8 +30,14 @@ LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count w
 DEFAULTS = Options()
 PASSES = {"fast": 1, "high": 2}
 NO_ROWS = np.zeros(0, np.int32)
-EXECUTE = jit.Kernel(
-    "localinfer.ops.execute", "execute", ("first", "end", "program", "sync", "stop"), constants=(("few", FEW),)
+EXECUTE, EXECUTE_STAMPED = (
+    jit.Kernel(
+        "localinfer.ops.execute",
+        "execute",
+        ("first", "end", "program", "sync", "stop"),
+        constants=(("few", FEW), ("stamps", stamps)),
+    )
+    for stamps in (0, 1)
 )
 
 
@@ -153,6 +160,22 @@ class Engine:
         batches = [(first, min(batch, tokens - first)) for first in range(0, tokens, batch)]
         each = (self._plan.amount(count, past + first, first + count == tokens) for first, count in batches)
         return sum(each, NOTHING_TO_DO)
+
+    def keep_stamps(self) -> None:
+        """From now on, have every part of an op leave a time stamp, for `stamps` to take."""
+        addresses, _ = jit.addresses([EXECUTE_STAMPED], paths.jit_dir())
+        self._stamped = StampedMemory(self.threads, self._plan.scratch_bytes)
+        self._team.close()
+        self._team = Team(addresses[EXECUTE_STAMPED], self._program, self._stop, self._stamped.scratches)
+
+    def stamps(self) -> Stamps:
+        """The stamps of what was run since they were last taken."""
+        return self._stamped.taken(self._program)
+
+    @property
+    def plan(self) -> Plan:
+        """The recorded forward pass, to look at."""
+        return self._plan
 
     # --- the cache ---
 

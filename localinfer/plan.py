@@ -238,10 +238,13 @@ class Plan:
         """The memory of everything but the weights."""
         return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.threads
 
+    def amounts(self, tokens: int, past: int, outputs: int) -> list[Amount]:
+        """What each op does for a batch of tokens behind `past` others, with logits after `outputs` of them."""
+        return [op.work.amount(outputs if op.tokens is self.picked else tokens, past) for op in self.ops]
+
     def amount(self, tokens: int, past: int, outputs: int) -> Amount:
-        """What there is to do for a batch of tokens behind `past` others, with logits after `outputs` of them."""
-        each = (op.work.amount(outputs if op.tokens is self.picked else tokens, past) for op in self.ops)
-        return sum(each, NOTHING_TO_DO)
+        """What all ops do together."""
+        return sum(self.amounts(tokens, past, outputs), NOTHING_TO_DO)
 
     @property
     def scratches(self) -> list[int]:

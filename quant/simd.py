@@ -199,3 +199,11 @@ def emit_pause(b: ir.IRBuilder) -> ir.Value:
     if on_arm(b):
         return call_llvm(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
     return ir.Constant(I32, 0)
+
+
+def emit_ticks(b: ir.IRBuilder) -> ir.Value:
+    """A clock that a program may read, and that ticks alike on all cores: rdtsc, or aarch64's virtual count."""
+    triple = str(b.module.triple)
+    if any(name in triple for name in ("x86", "aarch64", "arm64")):
+        return call_llvm(b, "llvm.readcyclecounter", I64, [])
+    return I64(0)

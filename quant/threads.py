@@ -1,4 +1,4 @@
-"""Words for threads that meet in compiled code: atomic numbers, waiting, and calls through addresses."""
+"""Words for threads that meet in compiled code: atomic numbers, waiting, the clock, and calls through addresses."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.simd import I32, I64, call_llvm, emit_pause
+from quant.simd import I32, I64, call_llvm, emit_pause, emit_ticks
 from quant.vectors import inline, intrinsic, word
 
 
@@ -69,6 +69,12 @@ def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
         return b.store_atomic(args[1], b.inttoptr(args[0], I64.as_pointer()), "release", 8)
 
     return word(types.void, [types.int64, types.int64], emit)
+
+
+@intrinsic
+def ticks(typingctx: Any) -> Any:
+    """The clock that all cores share, in ticks of a constant length; 0 where there is none."""
+    return word(types.int64, [], lambda b, _: emit_ticks(b))
 
 
 @intrinsic

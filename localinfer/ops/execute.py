@@ -14,10 +14,19 @@ from typing import Any
 
 from numba import int64
 
-from localinfer.ops.layout import ENTERED, FINISHED, LANES, LINE, STAGE
+from localinfer.ops.layout import (
+    ENTERED,
+    FINISHED,
+    LANES,
+    LINE,
+    STAGE,
+    STAMP_WORDS,
+    STAMPS_BYTES,
+    STAMPS_FIRST,
+)
 from quant.record import KERNELS, NEXT, RECORD_WORDS, ROUNDS, TOKENS
-from quant.threads import atomic_add, atomic_load, atomic_store, atomic_swap, call, give_way, pause
-from quant.vectors import inline, load
+from quant.threads import atomic_add, atomic_load, atomic_store, atomic_swap, call, give_way, pause, ticks
+from quant.vectors import inline, load, store
 
 Body = Callable[..., None]
 
@@ -56,12 +65,39 @@ def wait(sync: int, stage: int, stop: int) -> Any:
     return atomic_load(sync + STAGE)
 
 
-def op_words(few: int) -> Any:
+@inline
+def stamp(op: int, begin: int, end: int, scratch: int) -> None:
+    """Note when a part of an op ran, in front of the thread's scratch memory, as long as there is room."""
+    stamps = scratch - STAMPS_BYTES
+    count = load(int64, stamps)
+    at = stamps + STAMPS_FIRST + 8 * STAMP_WORDS * count
+    if at + 8 * STAMP_WORDS <= scratch:
+        store(at, op)
+        store(at + 8, begin)
+        store(at + 16, end)
+        store(stamps, count + 1)
+
+
+def call_word(stamps: int) -> Any:
+    """The word for calling a kernel: as it is or, with stamps, with a look at the clock before and after."""
+
+    @inline
+    def call_and_stamp(function: int, op: int, part: int, parts: int, scratch: int) -> None:
+        begin = ticks()
+        call(function, op, part, parts, scratch)
+        stamp(op, begin, ticks(), scratch)
+
+    return call_and_stamp if stamps else call
+
+
+def op_words(few: int, stamps: int) -> Any:
     """Words for an op record, which has a kernel and a number of rounds for up to `few` tokens, and for more:
 
     rounds(op)                         the parts that it has in each lane, 0 if it is too small to share
     run(op, part, parts, scratch)      run a part of it
     """
+
+    call_kernel = call_word(stamps)
 
     @inline
     def column(op: int) -> Any:
@@ -73,18 +109,18 @@ def op_words(few: int) -> Any:
 
     @inline
     def run(op: int, part: int, parts: int, scratch: int) -> None:
-        call(load(int64, column(op) + KERNELS), op, part, parts, scratch)
+        call_kernel(load(int64, column(op) + KERNELS), op, part, parts, scratch)
 
     return rounds, run
 
 
-def stage_words(few: int) -> Any:
+def stage_words(few: int, stamps: int) -> Any:
     """Words for a stage, the op records from `first` up to `end`:
 
     lane_parts(first, end)                               its parts in each lane
     run_part(first, end, lane, number, lanes, scratch)   run one of them
     """
-    rounds, run = op_words(few)
+    rounds, run = op_words(few, stamps)
 
     @inline
     def lane_parts(first: int, end: int) -> Any:
@@ -104,13 +140,14 @@ def stage_words(few: int) -> Any:
     return lane_parts, run_part
 
 
-def execute(few: int) -> Body:
+def execute(few: int, stamps: int) -> Body:
     """The kernel that runs ops first .. end - 1 of a program; `part` of `parts` is a thread's number in the team.
 
     Every thread returns when all is done or, as soon as it is between two parts, when the flag at `stop` is set.
+    With `stamps` it leaves time stamps of all that it runs: see `localinfer.stamps`.
     """
-    _, run = op_words(few)
-    lane_parts, run_part = stage_words(few)
+    _, run = op_words(few, stamps)
+    lane_parts, run_part = stage_words(few, stamps)
 
     @inline
     def lead(program: int, op: int, end: int, stop: int, scratch: int) -> Any:

@@ -13,6 +13,11 @@ CELL_BYTES = {"f16": 64, "q8_0": 34, "q4_0": 18}  # bytes of 32 values in the ca
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
 
 
+# Time stamps, in front of a thread's scratch memory: how many there are, then words for each.
+STAMPS_BYTES = 1 << 20
+STAMPS_FIRST, STAMP_WORDS = 64, 3
+
+
 def sync_bytes(threads: int) -> int:
     """The bytes of the words that so many threads share."""
     return LANES + LINE * threads

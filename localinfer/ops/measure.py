@@ -11,6 +11,7 @@ from numba import int64, types
 
 from localinfer.ops.layout import OPERAND_RING, WIDE, operand_bytes, product_tile
 from quant.simd import I64, constant, emit_dot4, emit_fma
+from quant.threads import ticks
 from quant.vectors import Vector, emit_load, emit_sum, i32x16, intrinsic, load, splat, store, total, word
 
 Body = Callable[..., None]
@@ -79,5 +80,14 @@ def multiply(kind: str) -> Body:
 
     def body(operands, rounds, result, part, parts, scratch):
         store(result + 8 * part, products(operands + size * part, rounds))
+
+    return body
+
+
+def clock() -> Body:
+    """The kernel that looks at the clock."""
+
+    def body(result, part, parts, scratch):
+        store(result, ticks())
 
     return body
