@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numba import uint8
 
-from quant.vectors import f32x8, half, inline, join, load, splat, u8x32, u8x64
+from quant.planes import planes
+from quant.vectors import f32x8, half, inline, load, splat, u8x32
 from quant.words import Words
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
@@ -13,12 +13,12 @@ assert BLOCK.itemsize == 66
 QS, D, SIZE = 0, 64, 66
 
 # qs:  byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
+twos = planes(2)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    fours = load(u8x32, block + QS + 32 * (j // 2)) >> splat(u8x32, uint8(4 * (j % 2)))
-    return join(fours, fours >> splat(u8x32, uint8(2))) & splat(u8x64, uint8(3))
+    return twos(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
 
 
 @inline
