@@ -4,6 +4,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
+from quant.cpu import target
 from quant.layout import (
     LARGEST,
     MAGIC,
@@ -18,6 +19,7 @@ from quant.layout import (
     record_bytes,
 )
 from quant.vectors import (
+    Vector,
     absolute,
     bitcast,
     convert,
@@ -36,6 +38,8 @@ from quant.vectors import (
     total,
 )
 
+DEPTH = target().depth
+TOGETHER = {4: i32x8, 8: Vector(int64, 4)}[DEPTH]  # 32 bytes
 WIDEST = float32(2.0**127)  # 1 / x of a smaller x than its own inverse would be infinite
 
 
@@ -57,14 +61,14 @@ def coarse(scale: float) -> Any:
     return bitcast(float32, int32(bitcast(int32, scale) & int32(-4)))
 
 
-def fours_word(tile: int, passes: int) -> Any:
-    """The word put_fours(q0, q1, place): the bytes of a group of a tiled token, four by four."""
+def bytes_word(tile: int, passes: int) -> Any:
+    """The word put_bytes(q0, q1, place): the bytes of a group of a tiled token, as many at a time as the depth."""
 
     @inline
     def put_pass(q0: Any, q1: Any, place: int) -> None:
-        fours = bitcast(i32x8, join(convert(i8x16, q0), convert(i8x16, q1)))
-        for four in range(8):
-            store(place + 4 * tile * four, extract(fours, int64(four)))
+        neighbours = bitcast(TOGETHER, join(convert(i8x16, q0), convert(i8x16, q1)))
+        for step in range(32 // DEPTH):
+            store(place + DEPTH * tile * step, extract(neighbours, int64(step)))
 
     @inline
     def two(q0: Any, q1: Any, place: int) -> None:
@@ -124,15 +128,15 @@ def flat_word(passes: int) -> Any:
 
 def tiled_word(tile: int, passes: int) -> Any:
     """The word that writes a group of a token in its tile: see `group_word`."""
-    put_fours, size, row = fours_word(tile, passes), record_bytes(tile, passes), 4 * tile
+    put_bytes, size, row = bytes_word(tile, passes), record_bytes(tile, passes), 4 * tile
 
     @inline
     def tiled(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
         total0, total1 = total(q0), total(q1)
         sum0, sum1 = scale * float32(total0), scale * float32(total1)
-        record = out + (token // tile * (n // 32) + group) * size + 4 * (token % tile)
-        put_fours(q0, q1, record)
-        numbers = record + passes * 8 * row
+        record, within = out + (token // tile * (n // 32) + group) * size, token % tile
+        put_bytes(q0, q1, record + DEPTH * within)
+        numbers = record + passes * 32 * tile + 4 * within
         store(numbers + row * SCALE, scale)
         store(numbers + row * SHIFT, scale * float32(-MAGIC))
         store(numbers + row * SUMS32, sum0 + sum1)

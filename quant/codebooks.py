@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types, uint8, uint32
 from numpy.typing import NDArray
 
-from quant.simd import I32, I64, constant
+from quant.emit import I32, I64, constant
 from quant.vectors import (
     Vector,
     bitcast,

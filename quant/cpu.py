@@ -1,82 +1,126 @@
-"""Which CPU the machine code is for, and the tile shape that suits it.
+"""Which CPU the machine code is for, and the tile shapes that suit it.
 
+LLVM itself is asked: it compiles a few lines for that CPU, and the instructions that it picks tell the instruction set.
+So nothing is emitted later that it cannot encode, which would end the process, and no list of CPU names ages.
 Facts only, from llvmlite alone: starting a program with a full kernel cache must not wait for numba.
 How each instruction set is spoken is `quant.simd`.
 """
 
 import os
-import platform
+import re
 from dataclasses import dataclass
 from functools import cache
 
-X86 = platform.machine().lower() in ("x86_64", "amd64")
-
-# Names that NUMBA_CPU_NAME may give with NUMBA_CPU_FEATURES="": the instruction set that LLVM then has.
-NAMED = {
-    "haswell": "avx2",
-    "x86-64-v3": "avx2",
-    "icelake-client": "avx512vnni",
-    "x86-64-v4": "avx512",
-    "x86-64-v2": "generic",
-    "generic": "generic",
+# One function for each thing that instruction sets differ in: registers, the integer dot product, half precision, fma.
+PROBE = """
+define <64 x i8> @registers(<64 x i8> %a, <64 x i8> %b) {
+  %c = add <64 x i8> %a, %b
+  ret <64 x i8> %c
 }
+define i32 @unsigned_by_signed(<16 x i8> %a, <16 x i8> %b) {
+  %c = zext <16 x i8> %a to <16 x i32>
+  %d = sext <16 x i8> %b to <16 x i32>
+  %e = mul <16 x i32> %c, %d
+  %f = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %e)
+  ret i32 %f
+}
+define i32 @signed_by_signed(<16 x i8> %a, <16 x i8> %b) {
+  %c = sext <16 x i8> %a to <16 x i32>
+  %d = sext <16 x i8> %b to <16 x i32>
+  %e = mul <16 x i32> %c, %d
+  %f = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %e)
+  ret i32 %f
+}
+define <8 x float> @floats(<8 x half> %a, <8 x float> %b) {
+  %c = fpext <8 x half> %a to <8 x float>
+  %d = call <8 x float> @llvm.fma.v8f32(<8 x float> %c, <8 x float> %b, <8 x float> %b)
+  ret <8 x float> %d
+}
+"""
+
+# Client chips with a single 512-bit port: two products of 256 bits a cycle do as much, without slowing the clock.
+ONE_WIDE_PORT = {"icelake-client", "tigerlake", "rocketlake"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """An instruction set, and what its registers hold: the tile of the matrix kernels, `rows` of weights by `tokens`,
-    and how many sums of sixteen floats attention keeps at a time."""
+    and how many sums of sixteen floats attention keeps at a time. Neighbours in a tile are the `depth` columns of a row
+    or a token that one instruction adds up."""
 
     isa: str
     rows: int
     tokens: int
     sums: int
+    depth: int = 4
 
     @property
     def fused(self) -> bool:
         """Whether a multiplication and an addition are one instruction; else LLVM would call a slow function."""
-        return self.isa != "generic" or not X86
+        return self.isa != "generic"
 
 
-TARGETS = {
-    "avx512vnni": Target("avx512vnni", rows=16, tokens=12, sums=24),
-    "avx512": Target("avx512", rows=16, tokens=6, sums=24),
-    "avx2": Target("avx2", rows=8, tokens=4, sums=6),
-    "generic": Target("generic", rows=8, tokens=4, sums=6),
-}
+# Each with the instructions that it is known by; the first that has them all is taken.
+KNOWN_BY = [
+    (Target("avx512vnni", rows=16, tokens=12, sums=24), [r"vpaddb.*%zmm", "vpdpbusd"]),
+    (Target("vnni256", rows=16, tokens=6, sums=6), ["vpdpbusd"]),
+    (Target("avx512", rows=16, tokens=6, sums=24), [r"vpaddb.*%zmm"]),
+    (Target("avx2", rows=8, tokens=4, sums=6), [r"vpaddb.*%ymm", "vcvtph2ps", "vfmadd"]),
+    (Target("neon-i8mm", rows=8, tokens=12, sums=6, depth=8), ["usdot"]),
+    (Target("neon-dotprod", rows=8, tokens=12, sums=6), ["sdot"]),
+    (Target("neon", rows=8, tokens=4, sums=6), ["fcvtl", "fmla"]),
+    (Target("generic", rows=8, tokens=4, sums=6), []),
+]
 
 
-@cache
-def host_features() -> dict[str, bool]:
-    """LLVM's names of the host's features, e.g. {"avx2": True}; empty where LLVM cannot tell."""
+def selected() -> tuple[str, str]:
+    """The CPU and its features as LLVM writes them, "znver4" and "+avx2,...": the host's, or what the environment
+    variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. `quant.vectors` has numba compile for just that."""
+    import llvmlite.binding as llvm
+
+    name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:
+        features = "" if name == "generic" else host_features()
+    return name or llvm.get_host_cpu_name(), features
+
+
+def host_features() -> str:
+    """What the host has and lacks: "+avx2,-avx512f"; nothing where LLVM cannot tell, as on macOS."""
     import llvmlite.binding as llvm
 
     try:
-        return dict(llvm.get_host_cpu_features())
+        return str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:
-        return {}
+        return ""
+
+
+def assembly(name: str, features: str) -> str:
+    """What LLVM makes of the probe for a CPU."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    if triple.startswith("x86_64"):
+        features = f"{features},+64bit".lstrip(",")  # a name that LLVM does not know would else end the process
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{PROBE}')
+    machine = llvm.Target.from_triple(triple).create_target_machine(name, features, opt=1)
+    return str(machine.emit_assembly(module))
 
 
 @cache
 def target() -> Target:
-    """The target that numba compiles for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES select."""
-    name = os.environ.get("NUMBA_CPU_NAME")
-    if name and name != "host":
-        return TARGETS[NAMED.get(name, "generic")]
-    features = host_features()
-    if not X86:
-        return TARGETS["generic"]
-    if all(features.get(need) for need in ("avx512f", "avx512bw", "avx512vl")):
-        return TARGETS["avx512vnni" if features.get("avx512vnni") else "avx512"]
-    if all(features.get(need) for need in ("avx2", "fma", "f16c")):
-        return TARGETS["avx2"]
-    return TARGETS["generic"]
+    """The target that numba compiles for."""
+    name, features = selected()
+    code = assembly(name, features)
+    found = next(row for row, signs in KNOWN_BY if all(re.search(sign, code) for sign in signs))
+    if found.isa == "avx512vnni" and name in ONE_WIDE_PORT:
+        return Target("vnni256", rows=16, tokens=12, sums=24)
+    return found
 
 
 def identity() -> str:
     """Everything about the CPU that machine code depends on, as one string."""
     import llvmlite.binding as llvm
 
-    features = ",".join(sorted(name for name, has in host_features().items() if has))
-    chosen = [os.environ.get(variable, "") for variable in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
-    return "|".join([platform.machine(), llvm.get_host_cpu_name(), features, *chosen])
+    return "|".join([llvm.get_process_triple(), *selected()])

@@ -11,11 +11,11 @@ from llvmlite import ir
 from numba import float32, int32, int64, types, uint16
 
 from quant.cpu import target
-from quant.simd import I64, constant, emit_fma, emit_widen_half
+from quant.emit import I64, constant, emit_load
+from quant.simd import emit_fma, emit_widen_half
 from quant.threads import share
 from quant.vectors import (
     bitcast,
-    emit_load,
     emit_sum,
     f16x16,
     f32x16,

@@ -13,10 +13,11 @@ finds them in the order in which its own bytes hold the columns:
 
 `tiled`, for many: tiles of T tokens, a record for every group, so that the matrix kernel reads one stream:
 
-    bytes[passes][8][T][4]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  totals32[T]  totals16[2][T]
+    bytes[passes][32/D][T][D]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  totals32[T]  totals16[2][T]
 
-A total is the sum of the whole numbers, int32; a sum is the total times the scale, float32. A format multiplies the
-one with its codes' zero, the other with what it adds to its scaled codes. The shift is `-MAGIC * scale`.
+D is the target's depth, the columns that one instruction adds up. A total is the sum of the whole numbers, int32; a sum
+is the total times the scale, float32. A format multiplies the one with its codes' zero, the other with what it adds to
+its scaled codes. The shift is `-MAGIC * scale`.
 """
 
 from quant.cpu import target

@@ -13,11 +13,11 @@ from llvmlite import ir
 from numba import float32, int64, types
 
 from quant.cpu import target
+from quant.emit import I32, I64, emit_load, joined
 from quant.layout import CACHE_BYTES, CODES_STEP, SCALES_STEP, STRETCH, tiled_bytes
-from quant.simd import I32, I64, glue
 from quant.threads import share
 from quant.tile import Tile, tile_word, total_of_places
-from quant.vectors import Vector, emit_load, extract, inline, intrinsic, load, prefetch, splat, store, word
+from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, word
 from quant.words import Body, Words, words_of
 
 
@@ -81,9 +81,7 @@ def transpose_word(rows: int, pair_step: int, single_step: int) -> Any:
         pieces = [
             emit_load(b, ir.VectorType(I32, 4), b.add(source, b.mul(step, I64(row)))) for row in range(first, rows, 4)
         ]
-        while len(pieces) > 1:
-            pieces = [glue(b, low, high) for low, high in zip(pieces[::2], pieces[1::2], strict=True)]
-        return pieces[0]
+        return joined(b, pieces)
 
     def four_vectors(b: ir.IRBuilder, source: ir.Value, step: ir.Value) -> list[ir.Value]:
         v0, v1, v2, v3 = (strided(b, source, step, first) for first in range(4))
@@ -103,6 +101,18 @@ def transpose_word(rows: int, pair_step: int, single_step: int) -> Any:
         return word(types.void, [types.int64] * 3, emit)
 
     return transpose
+
+
+def eights_word(rows: int) -> Any:
+    """The word put_eights(source, step, place): 32 bytes of each of R rows, `step` bytes apart, eight by eight."""
+
+    @inline
+    def put_eights(source: int, step: int, place: int) -> None:
+        for i in range(rows):
+            for k in range(4):
+                store(place + 8 * (rows * k + i), load(int64, source + i * step + 8 * k))
+
+    return put_eights
 
 
 def scales_word(shape: Tile) -> Any:
@@ -133,7 +143,7 @@ def unpack_word(words: Words, shape: Tile) -> Any:
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
     write_down, put_scales = write_down_word(words), scales_word(shape)
-    transpose = transpose_word(rows, 8 * rows, 4 * rows)
+    put_codes = eights_word(rows) if target().depth == 8 else transpose_word(rows, 8 * rows, 4 * rows)
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
     mins_at = scales_at + rows * SCALES_STEP
 
@@ -148,7 +158,7 @@ def unpack_word(words: Words, shape: Tile) -> Any:
                 for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch(line)
             for number in range((end - first) // 32):
-                transpose(notes + 32 * number, CODES_STEP, place + record * number)
+                put_codes(notes + 32 * number, CODES_STEP, place + record * number)
             groups = (end - first) // group
             put_scales(notes + scales_at, groups, place + 32 * rows)
             if not zero:

@@ -1,38 +1,37 @@
 """How each instruction set does what LLVM has no general word for: the one file that knows instruction sets.
 
-These are the fused multiplication and addition, half precision, the integer dot product, the lookup of bytes in a small
-table, and the pause of a spin loop.
+These are the fused multiplication and addition, half precision, the lookup of bytes in a small table, the pause of a
+spin loop, and products of bytes: the dot product of four (`emit_dot4`) and the block in a register tile (`emit_block`).
 An intrinsic that the CPU lacks would make LLVM abort the process, so the choice is made here, by `quant.cpu.target()`,
 before any code is emitted. Everything else is written in vectors of a fixed length (`quant.vectors`), which LLVM cuts
-to the registers that the CPU has. A new instruction set is a row in `quant.cpu.TARGETS` and its dot product here.
+to the registers that the CPU has. A new instruction set is a row in `quant.cpu.KNOWN_BY` and its products here.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from quant.cpu import target
+from quant.emit import (
+    I16,
+    I32,
+    I64,
+    bytes_of,
+    call_llvm,
+    constant,
+    cut,
+    emit_load,
+    emit_splat,
+    every_second,
+    glue,
+    halves,
+    joined,
+    lane_everywhere,
+    suffix,
+)
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
-
-
-def call_llvm(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
-    """Call the LLVM intrinsic of that full name."""
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-    return builder.call(function, args)
-
-
-def suffix(kind: ir.Type) -> str:
-    """How LLVM's overloaded intrinsics spell a type: v16f32."""
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{suffix(kind.element)}"
-    return {"half": "f16", "float": "f32", "double": "f64"}.get(str(kind), str(kind))
-
-
-def constant(kind: ir.VectorType, value: float) -> ir.Constant:
-    """The same number in every lane."""
-    return ir.Constant(kind, [value] * kind.count)
+# --- floats -------------------------------------------------------------------------------------------------------
 
 
 def emit_fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
@@ -51,7 +50,7 @@ def emit_narrow_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Valu
         return b.fptrunc(value, kind)
     vector = isinstance(kind, ir.VectorType)
     ints = ir.VectorType(I32, kind.count) if vector else I32
-    shorts = ir.VectorType(ir.IntType(16), kind.count) if vector else ir.IntType(16)
+    shorts = ir.VectorType(I16, kind.count) if vector else I16
 
     def number(n: float, of: ir.Type = ints) -> ir.Constant:
         return constant(of, n) if vector else ir.Constant(of, n)
@@ -80,7 +79,7 @@ def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value
         return b.fpext(value, kind)
     vector = isinstance(kind, ir.VectorType)
     ints = ir.VectorType(I32, kind.count) if vector else I32
-    shorts = ir.VectorType(ir.IntType(16), kind.count) if vector else ir.IntType(16)
+    shorts = ir.VectorType(I16, kind.count) if vector else I16
 
     def number(n: float, of: ir.Type = ints) -> ir.Constant:
         return constant(of, n) if vector else ir.Constant(of, n)
@@ -94,53 +93,53 @@ def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value
     return b.bitcast(b.or_(full, sign), kind)
 
 
+# --- the dot product of four --------------------------------------------------------------------------------------
+
+# How many sums of 32 bits an instruction makes.
+NATIVE = {"avx512vnni": 16, "avx512": 16, "vnni256": 8, "avx2": 8, "neon-i8mm": 4, "neon-dotprod": 4, "neon": 4}
+
+
 def emit_dot4(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
     """acc[i] += sum of codes[4i+j] * x[4i+j] for j in 0..3: i32xN, u8x4N below 2**bits, i8x4N; exact on every CPU."""
-    native = {"avx512vnni": 16, "avx2": 8}.get(target().isa)
-    if native is None:
-        return dot4_generic(b, acc, codes, x)
-    lanes_ = acc.type.count
-    if lanes_ > native:
-        half = lanes_ // 2
-        parts = [
-            emit_dot4(
-                b,
-                cut(b, acc, k * half, half),
-                cut(b, codes, k * half * 4, half * 4),
-                cut(b, x, k * half * 4, half * 4),
-                bits,
-            )
-            for k in range(2)
-        ]
-        return glue(b, *parts)
-    return {"avx512vnni": dot4_vnni, "avx2": dot4_avx2}[target().isa](b, acc, codes, x, bits)
+    if acc.type.count > NATIVE.get(target().isa, 16):
+        sides = zip(halves(b, acc), halves(b, codes), halves(b, x), strict=True)
+        return glue(b, *(emit_dot4(b, *side, bits) for side in sides))
+    return DOT4.get(target().isa, dot4_generic)(b, acc, codes, x, bits)
 
 
 def dot4_vnni(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
-    """vpdpbusd: the whole of it in one instruction."""
-    name = f"llvm.x86.avx512.vpdpbusd.{acc.type.count * 32}"
-    return call_llvm(b, name, acc.type, [acc, codes, x])
+    """vpdpbusd: the whole of it in one instruction; in the VEX or the EVEX encoding, as the CPU has it."""
+    return call_llvm(b, f"llvm.x86.avx512.vpdpbusd.{acc.type.count * 32}", acc.type, [acc, codes, x])
 
 
-def dot4_avx2(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
-    """vpmaddubsw sums pairs into 16 bits and saturates: codes of 8 bits go in as two halves of 7 and 1 bits."""
-    if acc.type.count != 8:
-        return dot4_generic(b, acc, codes, x)
-    i16x16 = ir.VectorType(ir.IntType(16), 16)
-    ones = constant(i16x16, 1)
+def dot4_usdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
+    """usdot: just as well, on NEON with i8mm."""
+    return call_llvm(b, "llvm.aarch64.neon.usdot.v4i32.v16i8", acc.type, [acc, codes, x])
 
-    def pairs(c: ir.Value) -> ir.Value:
-        sums = call_llvm(b, "llvm.x86.avx2.pmadd.ub.sw", i16x16, [c, x])
-        return call_llvm(b, "llvm.x86.avx2.pmadd.wd", acc.type, [sums, ones])
 
+def dot4_sdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
+    """sdot takes signed bytes only: from codes of 8 bits 128 is taken by flipping the top bit, and added as 2 * 64."""
     if bits < 8:
-        return b.add(acc, pairs(codes))
-    low = b.and_(codes, constant(codes.type, 0x7F))
-    high = b.and_(codes, constant(codes.type, 0x80))
-    return b.add(acc, b.add(pairs(low), pairs(high)))
+        return sdot(b, acc, codes, x)
+    acc = sdot(b, acc, b.xor(codes, constant(codes.type, 0x80)), x)
+    for _ in range(2):
+        acc = sdot(b, acc, constant(codes.type, 64), x)
+    return acc
 
 
-def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+def sdot(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """The instruction."""
+    return call_llvm(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", acc.type, [acc, codes, x])
+
+
+def dot4_pairs(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
+    """By sums of pairs in 16 bits."""
+    for digit, weight in digits(b, codes, bits):
+        acc = b.add(acc, sum_of_pairs(b, products_of_pairs(b, digit, x), weight))
+    return acc
+
+
+def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
     """Four strided products, in plain vector operations."""
     for j in range(4):
         every = ir.Constant(ir.VectorType(I32, acc.type.count), list(range(j, codes.type.count, 4)))
@@ -149,18 +148,181 @@ def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -
     return acc
 
 
+DOT4 = {
+    "avx512vnni": dot4_vnni,
+    "vnni256": dot4_vnni,
+    "avx512": dot4_pairs,
+    "avx2": dot4_pairs,
+    "neon-i8mm": dot4_usdot,
+    "neon-dotprod": dot4_sdot,
+}
+
+
+# --- sums of pairs: x86 without VNNI ------------------------------------------------------------------------------
+
+
+def digits(b: ir.IRBuilder, codes: ir.Value, bits: int) -> list[tuple[ir.Value, int]]:
+    """Codes as numbers whose products in pairs fit into 16 bits, each with its weight: codes of 8 bits are two."""
+    if bits < 8:
+        return [(codes, 1)]
+    four, low = constant(codes.type, 4), constant(codes.type, 15)
+    return [(b.and_(codes, low), 1), (b.lshr(codes, four), 16)]
+
+
+def sixteens(codes: ir.Value) -> ir.VectorType:
+    """A sum of 16 bits for two bytes."""
+    return ir.VectorType(I16, codes.type.count // 2)
+
+
+def products_of_pairs(b: ir.IRBuilder, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """vpmaddubsw: codes[2i] * x[2i] + codes[2i+1] * x[2i+1], which must fit into 16 bits."""
+    name = {32: "llvm.x86.avx2.pmadd.ub.sw", 64: "llvm.x86.avx512.pmaddubs.w.512"}[codes.type.count]
+    return call_llvm(b, name, sixteens(codes), [codes, x])
+
+
+def sum_of_pairs(b: ir.IRBuilder, sums: ir.Value, weight: int) -> ir.Value:
+    """vpmaddwd: neighbours added into 32 bits, times a small weight."""
+    name = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}[sums.type.count]
+    return call_llvm(b, name, ir.VectorType(I32, sums.type.count // 2), [sums, constant(sums.type, weight)])
+
+
+def pieces(b: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
+    """Sums, cut to what an instruction makes."""
+    lanes = min(sums.type.count, NATIVE.get(target().isa, 16))
+    return [cut(b, sums, start, lanes) for start in range(0, sums.type.count, lanes)]
+
+
+# --- the block of products in a register tile ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """codes[steps][rows][depth] below 2**bits, by the first `tokens` of x[steps][width][depth], from -peak to peak."""
+
+    rows: int
+    tokens: int
+    width: int
+    steps: int
+    bits: int
+    peak: int
+
+
+def emit_block(b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: Block) -> list[ir.Value]:
+    """sums[token][row] plus the products over all steps and their columns; exact on every CPU.
+
+    `codes` and `x` are addresses. A step is `target().depth` columns: what one instruction adds up.
+    """
+    return BLOCKS.get(target().isa, block_of_fours)(b, sums, codes, x, block)
+
+
+def block_takes_away(bits: int) -> int:
+    """What a block takes from each code: 128 where products are of signed bytes only, and codes have 8 bits."""
+    return 128 if bits == 8 and target().isa == "neon-dotprod" else 0
+
+
+def block_of_fours(
+    b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: Block
+) -> list[ir.Value]:
+    """By dot products of four, with four activations of a token in front of every row."""
+    acc = [pieces(b, s) for s in sums]
+    kind = acc[0][0].type
+    for k in range(block.steps):
+        rows = [emit_load(b, bytes_of(kind), b.add(codes, I64(at))) for at in places(block, k, kind.count)]
+        for t in range(block.tokens):
+            four = emit_load(b, I32, b.add(x, I64(4 * (block.width * k + t))))
+            everywhere = b.bitcast(emit_splat(b, kind, four), bytes_of(kind))
+            acc[t] = [emit_dot4(b, s, row, everywhere, block.bits) for s, row in zip(acc[t], rows, strict=True)]
+    return [joined(b, parts) for parts in acc]
+
+
+def places(block: Block, k: int, lanes: int) -> range:
+    """Where the codes of step k lie, `lanes` rows after the other."""
+    return range(4 * block.rows * k, 4 * block.rows * (k + 1), 4 * lanes)
+
+
+def block_of_pairs(
+    b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: Block
+) -> list[ir.Value]:
+    """By sums of pairs, which are added up in 16 bits for as many steps as they are sure to fit there."""
+    acc = [pieces(b, s) for s in sums]
+    kind = acc[0][0].type
+    largest = 15 if block.bits == 8 else 2**block.bits - 1
+    run = min(block.steps, 32767 // (2 * largest * block.peak))
+    for first in range(0, block.steps, run):
+        pairs: dict[tuple[int, int, int], ir.Value] = {}
+        for k in range(first, min(first + run, block.steps)):
+            rows = [
+                digits(b, emit_load(b, bytes_of(kind), b.add(codes, I64(at))), block.bits)
+                for at in places(block, k, kind.count)
+            ]
+            for t in range(block.tokens):
+                four = emit_load(b, I32, b.add(x, I64(4 * (block.width * k + t))))
+                everywhere = b.bitcast(emit_splat(b, kind, four), bytes_of(kind))
+                for part, row in enumerate(rows):
+                    for digit, weight in row:
+                        products = products_of_pairs(b, digit, everywhere)
+                        there = pairs.get((t, part, weight))
+                        pairs[t, part, weight] = b.add(there, products) if there else products
+        for (t, part, weight), total in pairs.items():
+            acc[t][part] = b.add(acc[t][part], sum_of_pairs(b, total, weight))
+    return [joined(b, parts) for parts in acc]
+
+
+def block_sdot(b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: Block) -> list[ir.Value]:
+    """By sdot, which takes its four activations from any lane of a register: a register has those of four tokens."""
+    acc = [pieces(b, s) for s in sums]
+    kind = acc[0][0].type
+    flip = constant(bytes_of(kind), 0x80 if block_takes_away(block.bits) else 0)
+    for k in range(block.steps):
+        rows = [b.xor(emit_load(b, flip.type, b.add(codes, I64(at))), flip) for at in places(block, k, kind.count)]
+        for t in range(block.tokens):
+            if t % 4 == 0:
+                four_tokens = emit_load(b, kind, b.add(x, I64(4 * (block.width * k + t))))
+            everywhere = b.bitcast(lane_everywhere(b, four_tokens, t % 4), flip.type)
+            acc[t] = [sdot(b, s, row, everywhere) for s, row in zip(acc[t], rows, strict=True)]
+    return [joined(b, parts) for parts in acc]
+
+
+def block_usmmla(
+    b: ir.IRBuilder, sums: Sequence[ir.Value], codes: ir.Value, x: ir.Value, block: Block
+) -> list[ir.Value]:
+    """By usmmla: eight columns of two rows by eight columns of two tokens; it adds up r0 t0, r0 t1, r1 t0, r1 t1."""
+    kind, row_pairs = ir.VectorType(I32, 4), range(block.rows // 2)
+    acc = [[constant(kind, 0)] * len(row_pairs) for _ in range(block.tokens // 2)]
+    for k in range(block.steps):
+        codes_at, x_at = b.add(codes, I64(8 * block.rows * k)), b.add(x, I64(8 * block.width * k))
+        rows = [emit_load(b, bytes_of(kind), b.add(codes_at, I64(16 * pair))) for pair in row_pairs]
+        for pair, there in enumerate(acc):
+            tokens = emit_load(b, bytes_of(kind), b.add(x_at, I64(16 * pair)))
+            acc[pair] = [usmmla(b, s, row, tokens) for s, row in zip(there, rows, strict=True)]
+    return [b.add(s, every_second(b, joined(b, acc[t // 2]), t % 2)) for t, s in enumerate(sums)]
+
+
+def usmmla(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """The instruction."""
+    return call_llvm(b, "llvm.aarch64.neon.usmmla.v4i32.v16i8", acc.type, [acc, codes, x])
+
+
+BLOCKS = {
+    "avx512": block_of_pairs,
+    "avx2": block_of_pairs,
+    "neon-dotprod": block_sdot,
+    "neon-i8mm": block_usmmla,
+}
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
 BYTE_SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
 
 
 def emit_lookup16(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:
     """table[i] for each byte i of a vector, all below 16; the table has 16 bytes, the vector 16, 32 or 64."""
     count, arm = index.type.count, on_arm(b)
-    native = 16 if arm else {"avx512vnni": 64, "avx512": 64, "avx2": 32}.get(target().isa)
-    if native is None:
+    if not arm and target().isa not in NATIVE:
         return lookup16_generic(b, table, index)
-    if count > native:
-        half = count // 2
-        return glue(b, *(emit_lookup16(b, table, cut(b, index, k * half, half)) for k in range(2)))
+    if count > (16 if arm else 4 * NATIVE[target().isa]):
+        return glue(b, *(emit_lookup16(b, table, side) for side in halves(b, index)))
     lookup = "llvm.aarch64.neon.tbl1.v16i8" if arm else BYTE_SHUFFLES[count]
     return call_llvm(b, lookup, index.type, [ir.Constant(index.type, [*table] * (count // 16)), index])
 
@@ -172,18 +334,6 @@ def lookup16_generic(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> 
         is_set = b.icmp_unsigned("!=", b.and_(index, constant(index.type, bit)), constant(index.type, 0))
         values = [b.select(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
     return values[0]
-
-
-def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
-    """Some neighbouring lanes."""
-    return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
-
-
-def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    """Two vectors as one."""
-    return b.shuffle_vector(
-        low, high, ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count)))
-    )
 
 
 def on_arm(b: ir.IRBuilder) -> bool:

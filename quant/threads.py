@@ -7,7 +7,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.simd import I32, I64, call_llvm, emit_pause, emit_ticks
+from quant.emit import I32, I64, call_llvm
+from quant.simd import emit_pause, emit_ticks
 from quant.vectors import inline, intrinsic, word
 
 

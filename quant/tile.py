@@ -3,7 +3,9 @@
 Both operands come as streams of records, one for every 32 columns, already in the order in which the dot product
 instruction eats them: the weights' is written by `quant.panels`, the activations' is that of `quant.layout`.
 
-    panel record:   codes[8][R][4]  scale[32/group][R]  min[32/group][R]      no mins in a format with a zero
+    panel record:   codes[32/D][R][D]  scale[32/group][R]  min[32/group][R]      no mins in a format with a zero
+
+D is the target's depth, the columns that one instruction adds up.
 
 A row has a sum for each place of a group in a superblock of 256 columns, so the tile keeps as many tiles of sums in
 memory. `quant.rows` does the same for single tokens, with a lane for each place; and the sums of all places are added
@@ -20,9 +22,10 @@ from llvmlite import ir
 from numba import types
 
 from quant.cpu import target
+from quant.emit import I64, constant, emit_load, emit_splat
 from quant.layout import MAGIC_BITS, SCALE, SHIFT, SUMS16, SUMS32, TOTALS16, TOTALS32, record_bytes
-from quant.simd import I32, I64, constant, emit_dot4, emit_fma
-from quant.vectors import Vector, emit_load, emit_splat, emit_sum, intrinsic, word
+from quant.simd import Block, block_takes_away, emit_block, emit_fma
+from quant.vectors import Vector, emit_sum, intrinsic, word
 
 
 @dataclass(frozen=True)
@@ -61,19 +64,9 @@ class Tile:
         return Vector(types.int32, self.rows).llvm
 
     @property
-    def codes(self) -> ir.VectorType:
-        """Four codes for every row."""
-        return Vector(types.uint8, 4 * self.rows).llvm
-
-    @property
     def starts_with_magic(self) -> bool:
         """Whether sums are small enough to start from MAGIC, which makes them floats without a conversion."""
         return self.passes == 1 and target().fused
-
-    def four(self, b: ir.IRBuilder, x: ir.Value, one_pass: int, k: int, token: int) -> ir.Value:
-        """Four activations of a token, in front of every row."""
-        number = emit_load(b, I32, b.add(x, I64(4 * ((one_pass * 8 + k) * self.width + token))))
-        return b.bitcast(emit_splat(b, self.ints, number), self.codes)
 
     def everywhere(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
         """A token's number in a row of the record, in front of every row of weights."""
@@ -83,9 +76,10 @@ class Tile:
     def starts(self, b: ir.IRBuilder, x: ir.Value, part: int) -> list[ir.Value]:
         """What the last pass of each token starts from: what the codes' zero takes away, and MAGIC."""
         bias = constant(self.ints, MAGIC_BITS if self.starts_with_magic else 0)
-        if not self.zero:
+        left = self.zero - block_takes_away(self.bits)
+        if not left:
             return [bias] * self.tokens
-        row, zero = TOTALS32 if self.parts == 1 else TOTALS16 + part, constant(self.ints, self.zero)
+        row, zero = TOTALS32 if self.parts == 1 else TOTALS16 + part, constant(self.ints, left)
         totals = (self.everywhere(b, self.ints, x, row, token) for token in range(self.tokens))
         return [b.sub(bias, b.mul(each, zero)) for each in totals]
 
@@ -93,11 +87,11 @@ class Tile:
         self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, part: int
     ) -> list[ir.Value]:
         """One pass of dot products over a group, added to the sums."""
-        for k in range(part * self.group // 4, (part + 1) * self.group // 4):
-            codes = emit_load(b, self.codes, b.add(panel, I64(k * self.rows * 4)))
-            fours = (self.four(b, x, one_pass, k, token) for token in range(self.tokens))
-            sums = [emit_dot4(b, s, codes, four, self.bits) for s, four in zip(sums, fours, strict=True)]
-        return sums
+        columns, first = self.group, self.group * part
+        peak = 64 if one_pass else 127
+        block = Block(self.rows, self.tokens, self.width, columns // target().depth, self.bits, peak)
+        codes, bytes_at = b.add(panel, I64(first * self.rows)), b.add(x, I64((32 * one_pass + first) * self.width))
+        return emit_block(b, sums, codes, bytes_at, block)
 
     def group_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
         """The exact dot products over a group of the record, as floats, times the activations' scales."""

@@ -12,22 +12,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import extending
+from numba.core import config, extending
 from numba.core.datamodel import models
 from numba.core.typing import templates
 
-from quant.simd import (
-    I32,
-    I64,
-    call_llvm,
-    constant,
-    emit_dot4,
-    emit_fma,
-    emit_lookup16,
-    emit_narrow_half,
-    emit_widen_half,
-    suffix,
-)
+from quant import cpu
+from quant.emit import I32, I64, call_llvm, emit_load, emit_splat, suffix
+from quant.simd import emit_dot4, emit_fma, emit_lookup16, emit_narrow_half, emit_widen_half
+
+# Said before numba makes its compiler, so that it compiles for the CPU that `quant.simd` chooses words for.
+vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected(), strict=True))
 
 # What these make is called inside kernels only, where numba gives it its types.
 intrinsic: Any = extending.intrinsic
@@ -118,17 +112,6 @@ def element_of(kind: types.Type) -> types.Type:
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
-
-
-def emit_load(builder: ir.IRBuilder, kind: ir.Type, address: ir.Value) -> ir.Value:
-    """Load from an address of any alignment."""
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
-
-
-def emit_splat(builder: ir.IRBuilder, kind: ir.VectorType, value: ir.Value) -> ir.Value:
-    """A scalar in every lane."""
-    first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
-    return builder.shuffle_vector(first, first, constant(ir.VectorType(I32, kind.count), 0))
 
 
 def emit_prefetch(b: ir.IRBuilder, address: ir.Value) -> None:

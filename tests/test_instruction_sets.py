@@ -1,6 +1,7 @@
 """The kernel tests once more for every other instruction set that this CPU can run, in a process of its own each."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -16,23 +17,48 @@ NEEDS = {
     "x86-64-v2": ("sse4.2",),
 }
 
+# What formats need of an instruction set, once: a half, codes of 4, 6 and 8 bits, groups of 16, blocks of 32, a lookup.
+FORMATS = "F16 or Q4_K or Q6_K or Q8_0 or IQ4_NL"
+TESTS = "any_bytes or integers or alone"
+CHECKOUT = Path(__file__).parents[1]
+
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_kernels_on(name: str) -> None:
-    missing = [feature for feature in NEEDS[name] if not cpu.host_features().get(feature)]
+    missing = [feature for feature in NEEDS[name] if f"+{feature}" not in cpu.host_features().split(",")]
     if missing:
         pytest.skip(f"this CPU has no {', '.join(missing)}")
     environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
-    here = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-q", "-x", str(here / "test_kernels.py")]
-    result = subprocess.run(command, env=environment, cwd=here.parent, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
-    assert "passed" in result.stdout
+    for tests in (["tests/test_simd.py"], ["tests/test_kernels.py", "-k", f"({FORMATS}) and ({TESTS})"]):
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
+        result = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+        assert "passed" in result.stdout
 
 
-def test_a_named_cpu_gets_its_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, isa in {"haswell": "avx2", "x86-64-v2": "generic", "no-such-cpu": "generic"}.items():
-        cpu.target.cache_clear()
-        monkeypatch.setenv("NUMBA_CPU_NAME", name)
-        assert cpu.target().isa == isa
-    cpu.target.cache_clear()
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
+@pytest.mark.parametrize(
+    ("name", "isa"),
+    [
+        ("znver4", "avx512vnni"),
+        ("icelake-client", "vnni256"),
+        ("alderlake", "vnni256"),
+        ("skylake-avx512", "avx512"),
+        ("haswell", "avx2"),
+        ("ivybridge", "generic"),
+        ("no-such-cpu", "generic"),
+    ],
+)
+def test_a_named_cpu_gets_its_instruction_set(monkeypatch: pytest.MonkeyPatch, name: str, isa: str) -> None:
+    monkeypatch.setenv("NUMBA_CPU_NAME", name)
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
+    assert cpu.target.__wrapped__().isa == isa
+
+
+def test_a_name_alone_keeps_the_features_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As numba has it: both variables are needed to leave the host's instruction set."""
+    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
+    host = cpu.selected()
+    monkeypatch.setenv("NUMBA_CPU_NAME", "haswell")
+    assert cpu.selected() == ("haswell", host[1])

@@ -1,6 +1,7 @@
 """The kernel cache: what is damaged, foreign, unwritable or raced for only costs a compilation."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_a_cache_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None
 def test_another_cpu_has_kernels_of_its_own(tmp_path: Path) -> None:
     assert answer(load_elsewhere(tmp_path)) == "compiled False"
     other = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
-    if jit.cpu.X86:
+    if platform.machine() == "x86_64":
         assert answer(load_elsewhere(tmp_path, **other)) == "compiled False"
         assert len(objects(tmp_path)) == 2
 

@@ -8,6 +8,7 @@ import pytest
 from kernels import NUMBERS
 from random_blocks import HALVES
 
+from quant.cpu import target
 from quant.ggml import TYPES
 from quant.layout import LARGEST, MAGIC, ROWS, flat_bytes, record_bytes
 
@@ -197,7 +198,8 @@ def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
     size = record_bytes(1, passes)
     if tile:
         record = packed[(token // tile * tile * n // 32 + group * tile) * size :][: tile * size]
-        bytes_ = record[: 32 * passes * tile].view(np.int8).reshape(passes, 8, tile, 4)[:, :, token % tile]
+        by_depth = record[: 32 * passes * tile].view(np.int8).reshape(passes, -1, tile, target().depth)
+        bytes_ = by_depth[:, :, token % tile]
         rows = record[32 * passes * tile :].view(np.float32).reshape(ROWS, tile)[:, token % tile]
         scale, shift, sums32, sums16 = rows[0], rows[1], rows[2], rows[3:5]
         totals32, totals16 = rows[5:6].view(np.int32)[0], rows[5:8].copy().view(np.int32)[1:]

@@ -20,15 +20,14 @@ from numba import float32, int32, int64, types
 from localinfer.ops.cells import F32, CellType
 from localinfer.ops.layout import BLOCK, EVERYTHING, PANEL, row_bytes
 from quant.cpu import target
-from quant.simd import I64, constant, emit_fma
+from quant.emit import I64, constant, emit_load, emit_splat
+from quant.simd import emit_fma
 from quant.vectors import (
     bitcast,
     convert,
     emit_convert,
     emit_fold,
-    emit_load,
     emit_prefetch,
-    emit_splat,
     emit_sum,
     f16x16,
     f32x16,

@@ -22,13 +22,12 @@ from llvmlite import ir
 from numba import float32, float64, types, uint8
 
 from localinfer.ops.layout import BLOCK, CELL_BYTES, PANEL
-from quant.simd import constant
+from quant.emit import constant, emit_load
 from quant.vectors import (
     Vector,
     absolute,
     convert,
     emit_convert,
-    emit_load,
     extract,
     f16x16,
     f32x16,

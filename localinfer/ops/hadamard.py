@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba import float32
 
-from quant.simd import I32
+from quant.emit import I32
 from quant.vectors import Vector, f32x16, inline, intrinsic, load, splat, store, word
 
 

@@ -10,9 +10,10 @@ from llvmlite import ir
 from numba import int64, types
 
 from localinfer.ops.layout import OPERAND_RING, WIDE, operand_bytes, product_tile
-from quant.simd import I64, constant, emit_dot4, emit_fma
+from quant.emit import I64, constant, emit_load
+from quant.simd import emit_dot4, emit_fma
 from quant.threads import ticks
-from quant.vectors import Vector, emit_load, emit_sum, i32x16, intrinsic, load, splat, store, total, word
+from quant.vectors import Vector, emit_sum, i32x16, intrinsic, load, splat, store, total, word
 
 Body = Callable[..., None]
 
