@@ -20,10 +20,10 @@ from localinfer.work import Amount
 from quant import jit
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
-STREAMED_BYTES = 512 << 20  # more than caches hold
+STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than caches hold; what is read of it at a time
 SHARE_OF_MEMORY = 4  # never more than a fourth of what is left
-RUNS = 9  # the best one counts: the others were disturbed
-SHORTEST = 0.01  # seconds of a run; waking the threads takes a hundredth of it
+RUNS = 24  # the best one counts: many short ones, for some to be undisturbed ...
+SHORTEST = 0.004  # ... but of seconds enough that waking the threads, 50 us, does not count
 MACS_OF_A_SUM = {"dot": 64, "fma": 16}  # sixteen lanes; the integer dot product takes four pairs in each
 
 HERE = "localinfer.ops.measure"
@@ -80,7 +80,9 @@ def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
     """Bytes a second, read from memory."""
     size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would all be one page
-    return size / min(seconds(STREAM, memory.ctypes.data, size, result.ctypes.data) for _ in range(RUNS))
+    piece = min(size, PIECE_BYTES)
+    starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]
+    return piece / min(seconds(STREAM, start, piece, result.ctypes.data) for start in starts)
 
 
 def products(kind: str, threads: int, seconds: Callable[..., float]) -> float:
