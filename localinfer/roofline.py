@@ -5,6 +5,7 @@ the life of the process only: what a shared machine can do changes from hour to 
 and Patterson's, "Roofline" (2009). Knows no model.
 """
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from localinfer import machine, paths
-from localinfer.ops.layout import operand_bytes, product_tile
+from localinfer.ops.layout import OPERAND_RING, products_shape, round_bytes
 from localinfer.team import RUN
 from localinfer.work import Amount
 from quant import jit
@@ -24,13 +25,12 @@ STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than caches hold; wha
 SHARE_OF_MEMORY = 4  # never more than a fourth of what is left
 RUNS = 24  # the best one counts: many short ones, for some to be undisturbed ...
 SHORTEST = 0.004  # ... but of seconds enough that waking the threads, 50 us, does not count
-MACS_OF_A_SUM = {"dot": 64, "fma": 16}  # sixteen lanes; the integer dot product takes four pairs in each
 
 HERE = "localinfer.ops.measure"
 STREAM = jit.Kernel(HERE, "stream", ("memory", "nbytes", "result"))
 MULTIPLY = {
     kind: jit.Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
-    for kind in MACS_OF_A_SUM
+    for kind in ("dot", "fma")
 }
 KERNELS = [STREAM, *MULTIPLY.values()]
 
@@ -87,10 +87,9 @@ def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
 
 def products(kind: str, threads: int, seconds: Callable[..., float]) -> float:
     """Multiply-accumulates a second, out of registers and the nearest cache."""
-    operands, result = np.zeros(operand_bytes() * threads, np.uint8), np.zeros(threads, np.int64)
-    rows, tokens = product_tile()
-    rounds = 1 << 10
+    operands = np.zeros(OPERAND_RING * round_bytes(kind) * threads, np.uint8)
+    result, rounds = np.zeros(threads, np.int64), 1 << 10
     while seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) < SHORTEST:
         rounds *= 2
     best = min(seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) for _ in range(RUNS))
-    return threads * rounds * rows * tokens * MACS_OF_A_SUM[kind] / best
+    return threads * rounds * math.prod(products_shape(kind)) / best

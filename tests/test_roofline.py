@@ -11,12 +11,13 @@ from tiny import tiny_gemma3, tiny_llama
 from localinfer import paths, roofline
 from localinfer.engine import Engine, record
 from localinfer.gguf import open_gguf
-from localinfer.ops.layout import OPERAND_RING, operand_bytes, product_tile
+from localinfer.ops.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
-from localinfer.roofline import MACS_OF_A_SUM, MULTIPLY, STREAM, Roofline
+from localinfer.roofline import MULTIPLY, STREAM, Roofline
 from localinfer.team import RUN
 from localinfer.work import NOTHING_TO_DO, Amount, Work
 from quant import jit
+from quant.cpu import target
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 
@@ -104,22 +105,19 @@ def test_stream_reads_every_byte(parts: int) -> None:
 @pytest.mark.parametrize("kind", MULTIPLY)
 def test_multiply_does_every_product(kind: str) -> None:
     rounds, parts = 19, 2
-    rng = np.random.default_rng(1)
-    raw = rng.integers(0, 5, (parts, operand_bytes()), np.int8)
-    operands = raw if kind == "dot" else raw.reshape(parts, -1)[:, ::4].astype(np.float32)
+    shape = parts, OPERAND_RING, round_bytes(kind) // OPERAND_BYTES[kind]
+    operands = np.random.default_rng(1).integers(0, 5, shape).astype(np.int8 if kind == "dot" else np.float32)
     result = np.zeros(parts, np.int64)
     run(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data, parts=parts)
-    assert result.tolist() == [products(kind, each, rounds) for each in operands]
+    assert result.tolist() == [sum(products(kind, each[i % OPERAND_RING]) for i in range(rounds)) for each in operands]
 
 
-def products(kind: str, operands: NDArray[np.generic], rounds: int) -> int:
-    """The first lane of all sums, as whole numbers: four pairs of bytes, or one of floats, in each round."""
-    rows, tokens = product_tile()
-    places = operands.reshape(OPERAND_RING, rows + tokens, -1)[:, :, : MACS_OF_A_SUM[kind] // 16].astype(np.int64)
-    return sum(
-        int((places[i % OPERAND_RING, :rows, None] * places[i % OPERAND_RING, None, rows:]).sum())
-        for i in range(rounds)
-    )
+def products(kind: str, operands: NDArray[np.generic]) -> int:
+    """The total of a round: bytes lie as in a tile, [step][row][depth], then tokens likewise; floats row by row."""
+    rows, tokens, columns = products_shape(kind)
+    lanes = target().depth if kind == "dot" else columns
+    x, y = np.split(operands.astype(np.int64), [rows * columns])
+    return int(np.einsum("srd,std->", x.reshape(-1, rows, lanes), y.reshape(-1, tokens, lanes)))
 
 
 def test_measured_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

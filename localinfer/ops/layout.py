@@ -42,15 +42,20 @@ def attention_scratch_bytes(group: int, head_dim: int) -> int:
 
 # --- measuring: see `localinfer.ops.measure` ---
 
-WIDE = 64  # bytes that are read at a time, of memory and of operands
+WIDE = 64  # bytes of memory that are read at a time
 OPERAND_RING = 8  # places that operands are taken from in turn: few enough to stay in the nearest cache
+OPERAND_BYTES = {"dot": 1, "fma": 4}
 
 
-def product_tile() -> tuple[int, int]:
-    """A tile of products, each with a sum of sixteen lanes, that fills the registers and leaves room for operands."""
-    return (4, 6) if target().sums >= 24 else (2, 3)
+def products_shape(kind: str) -> tuple[int, int, int]:
+    """Rows, tokens and columns of a round of products: the matrix kernels' tile, or sums of sixteen that fill the
+    registers."""
+    if kind == "dot":
+        return target().rows, target().tokens, 32
+    return (4, 6, 16) if target().sums >= 24 else (2, 3, 16)
 
 
-def operand_bytes() -> int:
-    """The memory of a thread that operands are read from."""
-    return OPERAND_RING * WIDE * sum(product_tile())
+def round_bytes(kind: str) -> int:
+    """The operands of a round."""
+    rows, tokens, columns = products_shape(kind)
+    return OPERAND_BYTES[kind] * columns * (rows + tokens)

@@ -3,22 +3,24 @@
 Each leaves a result that depends on all it did, so that no compiler can leave anything out.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import int64, types
 
-from localinfer.ops.layout import OPERAND_RING, WIDE, operand_bytes, product_tile
+from localinfer.ops.layout import OPERAND_RING, WIDE, products_shape, round_bytes
+from quant.cpu import target
 from quant.emit import I64, constant, emit_load
-from quant.simd import emit_dot4, emit_fma
+from quant.simd import Block, emit_block, emit_fma
 from quant.threads import ticks
-from quant.vectors import Vector, emit_sum, i32x16, intrinsic, load, splat, store, total, word
+from quant.vectors import Vector, emit_fold, emit_sum, f32x16, i32x16, intrinsic, load, splat, store, total, word
 
 Body = Callable[..., None]
 
 STREAMS = 4  # sums side by side, so that no addition waits for the one before
-NARROW = 7  # bits of codes that every CPU multiplies in one go
+NARROW = 4  # bits of codes: the fewest that formats have, and no CPU multiplies others faster
 
 
 def stream() -> Body:
@@ -39,34 +41,41 @@ def stream() -> Body:
     return body
 
 
+Round = Callable[[ir.IRBuilder, list[ir.Value], ir.Value], list[ir.Value]]
+
+
+def round_of_dots(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+    """The products of bytes in a tile of the matrix kernels: a sum of its rows for each token."""
+    rows, tokens, columns = products_shape("dot")
+    block = Block(rows, tokens, tokens, columns // target().depth, NARROW, peak=127)
+    return emit_block(b, sums, place, b.add(place, I64(columns * rows)), block)
+
+
+def round_of_fmas(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+    """Products of floats: a sum for each row and token."""
+    rows, tokens, _ = products_shape("fma")
+    loaded = [emit_load(b, f32x16.llvm, b.add(place, I64(WIDE * n))) for n in range(rows + tokens)]
+    pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
+    return [emit_fma(b, x, y, s) for s, (x, y) in zip(sums, pairs, strict=True)]
+
+
 def products_word(kind: str) -> Any:
-    """The word products(operands, rounds): rounds of a register tile of products; the sum of some of its sums.
-
-    `kind` is "dot", four products of bytes for each sum, or "fma", one of floats.
-    """
-    rows, tokens = product_tile()
-    element = types.int32 if kind == "dot" else types.float32
-    sums = Vector(element, 16).llvm
-    operand = Vector(types.uint8, WIDE).llvm if kind == "dot" else sums
-
-    def multiply(b: ir.IRBuilder, acc: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-        return emit_dot4(b, acc, x, y, NARROW) if kind == "dot" else emit_fma(b, x, y, acc)
+    """The word products(operands, rounds): the total of rounds of products of bytes ("dot") or floats ("fma")."""
+    rows, tokens, _ = products_shape(kind)
+    one_round: Round = round_of_dots if kind == "dot" else round_of_fmas
+    zeros = [constant(Vector(types.int32, rows).llvm, 0)] * tokens if kind == "dot" else []
+    zeros = zeros or [constant(f32x16.llvm, 0)] * (rows * tokens)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         operands, rounds = args
+        add = b.add if kind == "dot" else b.fadd
 
-        def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-            place = b.add(operands, b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(WIDE * (rows + tokens))))
-            loaded = [emit_load(b, operand, b.add(place, I64(WIDE * n))) for n in range(rows + tokens)]
-            pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
-            return [multiply(b, s, x, y) for s, (x, y) in zip(acc, pairs, strict=True)]
+        def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            turn = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
+            return one_round(b, sums, b.add(operands, turn))
 
-        results = emit_sum(b, rounds, [constant(sums, 0)] * (rows * tokens), step)
-        whole = results[0]
-        for each in results[1:]:
-            whole = b.add(whole, each) if kind == "dot" else b.fadd(whole, each)
-        first = b.extract_element(whole, I64(0))
-        return b.sext(first, I64) if kind == "dot" else b.fptosi(first, I64)
+        whole = emit_fold(b, functools.reduce(add, emit_sum(b, rounds, zeros, step)), add)
+        return b.sext(whole, I64) if kind == "dot" else b.fptosi(whole, I64)
 
     @intrinsic
     def products(typingctx: Any, operands: Any, rounds: Any) -> Any:
@@ -76,8 +85,8 @@ def products_word(kind: str) -> Any:
 
 
 def multiply(kind: str) -> Body:
-    """The kernel that multiplies out of the nearest cache: result[part] = what depends on all of its products."""
-    products, size = products_word(kind), operand_bytes()
+    """The kernel that multiplies out of the nearest cache: result[part] = the total of its products."""
+    products, size = products_word(kind), OPERAND_RING * round_bytes(kind)
 
     def body(operands, rounds, result, part, parts, scratch):
         store(result + 8 * part, products(operands + size * part, rounds))
