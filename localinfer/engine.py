@@ -53,9 +53,9 @@ class Engine:
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
-        self.threads = options.threads or machine.default_threads()
-        self._recorder = record(f, options, self.threads)
+        self._recorder = record(f, options)
         self.config, self._plan = self._recorder.config, self._recorder.plan
+        self.threads, self.threads_batch = self._plan.threads, self._plan.threads_batch
         self.context_length = self.config.context_length
         self.n_ctx = self._recorder.context.n_ctx
         self.policy = options.ctx_policy
@@ -106,7 +106,7 @@ class Engine:
             for start in range(0, len(batch), self._plan.outputs):
                 rows = np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32)
                 logits = self._pick(rows)
-                self._team.run(self._recorder.head_start, len(self._plan.ops))
+                self._run(self._recorder.head_start, len(self._plan.ops), len(rows))
                 yield logits
 
     def _checked(self, tokens: Sequence[int]) -> NDArray[np.int32]:
@@ -141,9 +141,13 @@ class Engine:
         for table in r.tables.values():
             table.fill(first, count, self.n_ctx)
         self._furthest = max(self._furthest, first + count)
-        self._team.run(0, r.head_start if rows is None else len(self._plan.ops))
+        self._run(0, r.head_start if rows is None else len(self._plan.ops), count)
         self.n_past += count
         return logits
+
+    def _run(self, first: int, end: int, tokens: int) -> None:
+        """Run some of the ops with as many threads as are meant for so many tokens."""
+        self._team.run(first, end, self.threads if tokens <= FEW else self.threads_batch)
 
     def _pick(self, rows: NDArray[np.int32]) -> Logits:
         """Have the output layer compute these tokens of the batch; where their logits will be."""
@@ -164,7 +168,7 @@ class Engine:
     def keep_stamps(self) -> None:
         """From now on, have every part of an op leave a time stamp, for `stamps` to take."""
         addresses, _ = jit.addresses([EXECUTE_STAMPED], paths.jit_dir())
-        self._stamped = StampedMemory(self.threads, self._plan.scratch_bytes)
+        self._stamped = StampedMemory(self._plan.members, self._plan.scratch_bytes)
         self._team.close()
         self._team = Team(addresses[EXECUTE_STAMPED], self._program, self._stop, self._stamped.scratches)
 
@@ -211,7 +215,7 @@ class Engine:
         self._team.close()
 
 
-def record(f: GGUF, options: Options, threads: int) -> Recorder:
+def record(f: GGUF, options: Options) -> Recorder:
     """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
     write_down = architectures.find(f)
     config = read_config(f)
@@ -221,7 +225,9 @@ def record(f: GGUF, options: Options, threads: int) -> Recorder:
     batch = max(1, min(options.batch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
-    plan = Plan(batch, max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))), threads, PASSES[options.precision])
+    outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
+    threads = options.threads or machine.default_threads()
+    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision])
     recorder = Recorder(f, config, plan, Context(n_ctx, sinks, turning, options.cache_type_k, options.cache_type_v))
     write_down(recorder)
     recorder.refuse_unused()
@@ -230,7 +236,7 @@ def record(f: GGUF, options: Options, threads: int) -> Recorder:
 
 def kernels(f: GGUF, options: Options) -> list[jit.Kernel]:
     """All that an engine for this file has to have compiled, each once."""
-    plan = record(f, options, options.threads or machine.default_threads()).plan
+    plan = record(f, options).plan
     return list(dict.fromkeys([EXECUTE, *plan.kernels]))
 
 
@@ -241,7 +247,7 @@ def kv_bytes(recorder: Recorder) -> int:
 
 def memory_plan(f: GGUF, options: Options = DEFAULTS) -> dict[str, int]:
     """The bytes that running this file takes: the mapped weights, the cache, the scratch."""
-    recorder = record(f, options, options.threads or machine.default_threads())
+    recorder = record(f, options)
     kv = kv_bytes(recorder)
     weights = sum(tensor.nbytes for tensor in f.tensors.values())
     return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}

@@ -130,6 +130,9 @@ class Options:
     threads: int = option(
         0, "-t", "--threads", section="model", low=0, high=512,
         about="Threads that compute (0: the physical performance cores that this process may use).")
+    threads_batch: int = option(
+        0, "-tb", "--threads-batch", section="model", low=0, high=512,
+        about="Threads that compute while a prompt is read (0: as many as --threads).")
     batch_size: int = option(
         512, "-b", "--batch-size", section="model", low=1, high=16384,
         about="Tokens of a prompt that are computed at once.")

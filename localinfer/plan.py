@@ -98,7 +98,8 @@ class Op:
 
 @dataclass(eq=False)
 class Plan:
-    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out.
+    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out; `threads` share the
+    work on a few tokens, `threads_batch` that on many.
 
     Activations are rounded to 8 bits and multiplied in one pass, or to 15 and multiplied in two.
     """
@@ -106,6 +107,7 @@ class Plan:
     batch: int
     outputs: int
     threads: int
+    threads_batch: int
     passes: int
     ops: list[Op] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
@@ -182,11 +184,6 @@ class Plan:
         done = work or Work(Amount(read))
         self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), rounds, meet, done))
 
-    def rounds(self, size: int, least: int) -> int:
-        """Into how many parts a thread's share of something is cut, each of at least `least`: several, so that others
-        can take some from a thread that is slow."""
-        return max(1, min(MOST_ROUNDS, size // (self.threads * least))) if self.threads > 1 else 1
-
     def matmul(self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
         """Record y = weight . x, or add_to += weight . x; weight is (n_out, n_in)."""
         n_out, n_in = weight.shape
@@ -213,7 +210,8 @@ class Plan:
         constants: Constants = {"room": fmt.room} if fmt.takes_floats else {"room": fmt.room, "passes": self.passes}
         macs = weight.n_elements
         work = Work(Amount(weight.nbytes), Amount(fmas=macs) if fmt.takes_floats else Amount(dots=macs))
-        rounds = self.rounds(weight.nbytes, PART_BYTES), self.rounds(n_out, PART_PANELS * target().rows)
+        few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
+        rounds = rounds_of(weight.nbytes // few, self.threads), rounds_of(n_out // many, self.threads_batch)
         self.op(
             weight.name,
             fmt.products,
@@ -236,7 +234,7 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """The memory of everything but the weights."""
-        return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.threads
+        return sum(region.nbytes for region in self.regions) + self.scratch_bytes * self.members
 
     def amounts(self, tokens: int, past: int, outputs: int) -> list[Amount]:
         """What each op does for a batch of tokens behind `past` others, with logits after `outputs` of them."""
@@ -247,13 +245,18 @@ class Plan:
         return sum(self.amounts(tokens, past, outputs), NOTHING_TO_DO)
 
     @property
+    def members(self) -> int:
+        """The threads that there must be."""
+        return max(self.threads, self.threads_batch)
+
+    @property
     def scratches(self) -> list[int]:
         """Where the memory lies that each thread has to itself."""
-        return [self.scratch.address + self.scratch_bytes * thread for thread in range(self.threads)]
+        return [self.scratch.address + self.scratch_bytes * member for member in range(self.members)]
 
     def ready(self, addresses: Mapping[Kernel, int]) -> NDArray[np.int64]:
         """Take the memory; the op records, one row each."""
-        self.scratch.nbytes = self.scratch_bytes * self.threads
+        self.scratch.nbytes = self.scratch_bytes * self.members
         for region in [*self.regions, self.scratch]:
             region.allocate()
         program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
@@ -282,6 +285,12 @@ class Plan:
         if isinstance(argument, Tensor):
             return argument.data.ctypes.data
         return argument
+
+
+def rounds_of(parts: int, threads: int) -> int:
+    """Into how many parts a thread's share is cut, if so many are large enough: several, so that others can take some
+    from a thread that is slow."""
+    return max(1, min(parts, MOST_ROUNDS)) if threads > 1 else 1
 
 
 def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], inside: Constants) -> Kernel:

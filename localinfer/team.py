@@ -28,7 +28,7 @@ class Team:
     def __init__(
         self, execute: int, program: NDArray[np.int64], stop: NDArray[np.int64], scratches: Sequence[int]
     ) -> None:
-        self.threads = threads = len(scratches)
+        threads = len(scratches)
         self._scratches = scratches
         self._program, self._stop = program, stop
         words = np.zeros((sync_bytes(threads) + LINE) // 8, np.int64)
@@ -40,6 +40,7 @@ class Team:
         self._begin, self._wait = [lock.release for lock in self._go], [lock.acquire for lock in done]
         self._begun: list[None] = []  # an entry for every thread that was sent off, and that was waited for
         self._ended: list[bool] = []
+        self._awake = 0  # threads that take part in a run
         self._closed = False
         self._members = [
             threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
@@ -48,19 +49,20 @@ class Team:
         for member in self._members:
             member.start()
 
-    def run(self, first: int, end: int) -> None:
-        """Run the ops first .. end - 1.
+    def run(self, first: int, end: int, members: int) -> None:
+        """Run the ops first .. end - 1 with so many threads; the others sleep on.
 
         A KeyboardInterrupt (or any exception of a signal handler) passes through when all threads have stopped.
         """
         self._settle()
         self._begun, self._ended = [], []
         self.prepare(first, end)
+        self._awake = members
         # Python handles signals between its own byte codes, not within `extend`: all threads begin or none does, and
         # a lock that was acquired has been counted.
         try:
-            self._begun.extend(map(call, self._begin))
-            self._ended.extend(map(call, self._wait))
+            self._begun.extend(map(call, self._begin[:members]))
+            self._ended.extend(map(call, self._wait[:members]))
         except BaseException:
             self._settle()
             raise
@@ -89,7 +91,7 @@ class Team:
         while len(self._ended) < len(self._begun):
             with contextlib.suppress(KeyboardInterrupt):
                 self._stop[0] = 1
-                self._ended.extend(map(call, self._wait[len(self._ended) :]))
+                self._ended.extend(map(call, self._wait[len(self._ended) : len(self._begun)]))
 
     def _member(self, number: int) -> None:
         record = self._call.ctypes.data
@@ -97,7 +99,7 @@ class Team:
             self._go[number].acquire()
             if self._closed:
                 return
-            self.execute(record, number, self.threads, self._scratches[number])
+            self.execute(record, number, self._awake, self._scratches[number])
             self._tell_done[number]()
 
 

@@ -203,6 +203,17 @@ def test_threads_change_no_bit(kind: str, tiny: Write, tmp_path: Path) -> None:
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.parametrize(("threads", "threads_batch", "many"), [(1, 3, 3), (3, 1, 1), (2, 0, 2)])
+def test_prompts_have_threads_of_their_own(threads: int, threads_batch: int, many: int, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    with engine(path, threads=1) as e:
+        expected = [e.logits(tokens()[:100]), e.logits(tokens()[100:101])]
+    with engine(path, threads=threads, threads_batch=threads_batch) as e:
+        assert (e.threads, e.threads_batch) == (threads, many)
+        np.testing.assert_array_equal(e.logits(tokens()[:100]), expected[0])
+        np.testing.assert_array_equal(e.logits(tokens()[100:101]), expected[1])
+
+
 @pytest.mark.parametrize("tiny", TINY)
 def test_evaluate_is_the_last_row_of_logits(tiny: Write, tmp_path: Path) -> None:
     with engine(tiny(tmp_path / "m.gguf")) as e:

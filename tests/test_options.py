@@ -12,7 +12,7 @@ from localinfer.options import FLAGS, Options
 
 BAD = [
     ("ctx_size", -1), ("ctx_size", 2**31), ("ctx_size", 10**12), ("ctx_size", "abc"), ("ctx_size", 2048.0),
-    ("ctx_size", True), ("threads", -1), ("threads", 10**6), ("batch_size", 0), ("keep", -1),
+    ("ctx_size", True), ("threads", -1), ("threads", 10**6), ("threads_batch", -1), ("batch_size", 0), ("keep", -1),
     ("temp", float("nan")), ("temp", float("inf")), ("temp", -1), ("temp", 10**400), ("temp", "hot"),
     ("top_p", -1), ("top_p", 2), ("top_p", float("nan")), ("top_k", -5), ("min_p", 1.05), ("min_p", -0.1),
     ("repeat_penalty", 0), ("repeat_penalty", float("nan")), ("repeat_last_n", -2), ("seed", -2),

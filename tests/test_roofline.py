@@ -36,7 +36,7 @@ def test_no_tokens_are_no_work() -> None:
 def test_a_token_reads_all_weights_once_but_a_row_of_the_embedding(tmp_path: Path) -> None:
     """In F32 a weight is four bytes: what is read and what is multiplied can be told from each other's numbers."""
     f = open_gguf(tiny_llama(tmp_path / "m.gguf", type="F32", tied=False))
-    plan = record(f, Options(ctx_size=128), threads=1).plan
+    plan = record(f, Options(ctx_size=128, threads=1)).plan
     n_vocab, n = f.tensors["token_embd.weight"].shape
     elements = {name: tensor.n_elements for name, tensor in f.tensors.items()}
     cells = 2 * 2 * 128 * 2  # two layers, keys and values of 2 x 64, in halves
@@ -51,7 +51,7 @@ def test_a_token_reads_all_weights_once_but_a_row_of_the_embedding(tmp_path: Pat
 
 def test_small_integers_and_the_output_layer_are_counted_apart(tmp_path: Path) -> None:
     f = open_gguf(tiny_llama(tmp_path / "m.gguf"))
-    plan = record(f, Options(ctx_size=128), threads=1).plan
+    plan = record(f, Options(ctx_size=128, threads=1)).plan
     with_logits, without = (plan.amount(tokens=8, past=0, outputs=outputs) for outputs in (1, 0))
     output = f.tensors["token_embd.weight"]
     assert with_logits.dots - without.dots == output.n_elements
@@ -61,7 +61,7 @@ def test_small_integers_and_the_output_layer_are_counted_apart(tmp_path: Path) -
 
 def test_a_sliding_window_bounds_what_is_read(tmp_path: Path) -> None:
     f = open_gguf(tiny_gemma3(tmp_path / "m.gguf"))
-    plan = record(f, Options(ctx_size=512), threads=1).plan
+    plan = record(f, Options(ctx_size=512, threads=1)).plan
     near, far = (plan.amount(tokens=1, past=past, outputs=1) for past in (100, 200))
     cell = 2 * 256 * 2
     assert far.nbytes - near.nbytes == 100 * cell  # of the one layer in seven that sees everything

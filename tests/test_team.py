@@ -35,7 +35,7 @@ class Counting:
 @contextmanager
 def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
     """Stages of one op or of several, which are cut into any number of parts; some are too small to share."""
-    random, plan = np.random.default_rng(0), Plan(1, 1, threads, passes=1)
+    random, plan = np.random.default_rng(0), Plan(1, 1, threads, threads, passes=1)
     errors, cells = plan.region(8), [plan.region(8 * N) for _ in range(ops)]
     before: Region | int = 0
     for number, region in enumerate(cells):
@@ -65,16 +65,16 @@ def test_every_part_runs_once_and_when_its_turn_has_come(threads: int, tokens: i
     with counting(threads) as c:
         c.plan.tokens.view(np.int64)[0] = tokens
         for _ in range(100):
-            c.team.run(0, len(c.plan.ops))
+            c.team.run(0, len(c.plan.ops), c.plan.members)
         c.assert_counted(100)
 
 
 def test_a_run_may_be_some_of_the_ops() -> None:
     with counting(threads=3) as c:
         half = next(number for number, op in enumerate(c.plan.ops, 1) if number > 100 and op.meet)
-        c.team.run(0, half)
+        c.team.run(0, half, 3)
         assert [int(region.view(np.int64).sum()) for region in c.cells] == [N] * half + [0] * (200 - half)
-        c.team.run(half, 200)
+        c.team.run(half, 200, 2)
         c.assert_counted(1)
 
 
@@ -92,7 +92,7 @@ def test_nobody_waits_for_a_thread(comes: int) -> None:
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
 @pytest.mark.parametrize("rounds", [0, 1, 8])
 def test_all_threads_leave_when_they_are_told_to(rounds: int) -> None:
-    plan = Plan(1, 1, threads=16, passes=1)
+    plan = Plan(1, 1, 16, 16, passes=1)
     for _ in range(3):
         arguments = {"tokens": plan.tokens, "stop": plan.stop}
         plan.op("hold", "team_kernels:hold", plan.tokens, arguments, rounds=(rounds, rounds))
@@ -103,7 +103,7 @@ def test_all_threads_leave_when_they_are_told_to(rounds: int) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0.02)
                 start = time.perf_counter()
                 with pytest.raises(KeyboardInterrupt):
-                    team.run(0, 3)
+                    team.run(0, 3, 16)
                 assert time.perf_counter() - start <= 0.02 + 0.25
         finally:
             signal.signal(signal.SIGALRM, before)
@@ -111,7 +111,7 @@ def test_all_threads_leave_when_they_are_told_to(rounds: int) -> None:
 
 def test_an_idle_team_takes_no_time() -> None:
     with counting(threads=16) as c:
-        c.team.run(0, len(c.plan.ops))
+        c.team.run(0, len(c.plan.ops), c.plan.members)
         before = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - before <= 0.02
