@@ -50,12 +50,12 @@ def test_bars_are_selected_by_words() -> None:
 
 
 def test_contestants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
-    path = synthetic.write(tmp_path / "model.gguf", "Q8_0", n_layer=1, n_vocab=512)
+    path = synthetic.write(tmp_path / "model.gguf", "Q4_K_M", n_layer=1, n_vocab=512)
     code = """
 import sys
 from pathlib import Path
 from contest import Contestant, Setup, Test, take_turns
-setup = Setup("localinfer", Path(sys.argv[1]), threads=1, n_ctx=16, options=(("precision", "high"),))
+setup = Setup("localinfer", Path(sys.argv[1]), threads=1, n_ctx=16, options=(("precision", "fast"),))
 with Contestant(setup) as ours, Contestant(setup) as theirs:
     result = take_turns(ours, theirs, Test(2, at_once=False, depth=3), 2)
 assert len(result.ratios) == 2 and min(result.ours + result.theirs) > 0
