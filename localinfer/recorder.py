@@ -149,7 +149,7 @@ class Recorder:
             "y": y,
             "q": y.quantized,
         }
-        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=self.plan.layouts)
+        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=self.plan.layouts, rounds=(0, 4))
         return y
 
     def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
@@ -163,7 +163,7 @@ class Recorder:
             "n": x.n,
             "eps": self.config.eps,
         }
-        self.plan.op(name, f"{OPS}.norm:add_norm", x.rows, arguments)
+        self.plan.op(name, f"{OPS}.norm:add_norm", x.rows, arguments, rounds=(0, 4))
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
         """weight . x, or add_to += weight . x."""
@@ -183,7 +183,7 @@ class Recorder:
             gate.rows,
             arguments,
             constants=({**few, **named}, {**many, **named}),
-            rounds=(1, 1),
+            rounds=(1, 4),
         )
         return gate
 

@@ -36,20 +36,24 @@ ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh}
 
 
 def gated(activation: str, tile: int, passes: int) -> Body:
-    """The kernel gate = act(gate) * up, and q = that quantized unless q is 0; threads share groups of 32 columns."""
-    act, quantize_group = ACTIVATIONS[activation], group_word(tile, passes)
+    """The kernel gate = act(gate) * up, and q = that quantized unless q is 0.
+
+    Threads share groups of 32 columns of the tokens of a tile, which lie in the same cache lines.
+    """
+    act, quantize_group, together = ACTIVATIONS[activation], group_word(tile, passes), max(tile, 1)
 
     def body(tokens, gate, up, n, q, part, parts, scratch):
-        groups = n // 32
-        items = load(int64, tokens) * groups
+        count, groups = load(int64, tokens), n // 32
+        items = (count + together - 1) // together * groups
         for item in range(items * part // parts, items * (part + 1) // parts):
-            token, group = item // groups, item % groups
-            a, b = gate + 128 * item, up + 128 * item
-            v0 = act(load(f32x16, a)) * load(f32x16, b)
-            v1 = act(load(f32x16, a + 64)) * load(f32x16, b + 64)
-            store(a, v0)
-            store(a + 64, v1)
-            if q:
-                quantize_group(v0, v1, q, token, group, n)
+            first, group = item // groups * together, item % groups
+            for token in range(first, min(first + together, count)):
+                a, b = gate + 4 * n * token + 128 * group, up + 4 * n * token + 128 * group
+                v0 = act(load(f32x16, a)) * load(f32x16, b)
+                v1 = act(load(f32x16, a + 64)) * load(f32x16, b + 64)
+                store(a, v0)
+                store(a + 64, v1)
+                if q:
+                    quantize_group(v0, v1, q, token, group, n)
 
     return body
