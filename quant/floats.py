@@ -12,6 +12,7 @@ from numba import float32, int32, int64, types, uint16
 
 from quant.cpu import target
 from quant.emit import I64, constant, emit_load
+from quant.layout import CACHE_BYTES
 from quant.simd import emit_fma, emit_widen_half
 from quant.threads import share
 from quant.vectors import (
@@ -138,45 +139,91 @@ def finish_word(room: str) -> Any:
     return finish
 
 
-def products(room: str, tile_rows: int, tile_tokens: int) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token], a tile of rows and tokens at a time, the rest one by one."""
-    tile, single, finish = dot_tile(room, tile_rows, tile_tokens), dot_tile(room, 1, 1), finish_word(room)
+def sixteen_word(room: str) -> Any:
+    """The word sixteen(address): sixteen weights as float32."""
+
+    @intrinsic
+    def sixteen(typingctx: Any, address: Any) -> Any:
+        return word(f32x16, [types.int64], lambda b, args: SIXTEEN[room](b, args[0]))
+
+    return sixteen
+
+
+def widen_word(room: str) -> Any:
+    """The word widen(row, n, place): a row as float32."""
+    sixteen, one, size = sixteen_word(room), ONE[room], BYTES[room]
 
     @inline
-    def deliver(place: int, value: float, add: int) -> None:
-        store(place, value + load(float32, place) if add else value)
+    def widen(row: int, n: int, place: int) -> None:
+        for i in range(0, n // 16 * 16, 16):
+            store(place + 4 * i, sixteen(row + size * i))
+        for i in range(n // 16 * 16, n):
+            store(place + 4 * i, one(row + size * i))
+
+    return widen
+
+
+def multiply_word(room: str, rows: int, tokens: int) -> Any:
+    """The word multiply(valid, row, row_bytes, x, n, y, y_stride, add, sums): the results of a tile's first rows."""
+    dots, finish = dot_tile(room, rows, tokens), finish_word(room)
+
+    @inline
+    def multiply(
+        valid: int, row: int, row_bytes: int, x: int, n: int, y: int, y_stride: int, add: int, sums: int
+    ) -> None:
+        dots(row, row_bytes, x, 4 * n, n, sums)
+        for i in range(valid):
+            for j in range(tokens):
+                place = y + j * y_stride + 4 * i
+                value = finish(sums + 64 * (tokens * i + j), row + i * row_bytes, x + 4 * n * j, n)
+                store(place, value + load(float32, place) if add else value)
+
+    return multiply
+
+
+def matvec(room: str) -> Body:
+    """The kernel y[token][row] (+)= w[row] . x[token] for a few tokens: a row after the other, as memory likes it."""
+    multiply = multiply_word(room, 1, 1)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
-        count, x_stride, out = load(int64, tokens), 4 * n_in, scratch
-        whole_tokens = count // tile_tokens * tile_tokens
-        for row in range(first, end, tile_rows):
-            if load(int64, stop):
-                return
-            at = w + row * row_bytes
-            whole = whole_tokens if row + tile_rows <= end else 0
-            for token in range(0, whole, tile_tokens):
-                tile(at, row_bytes, x + token * x_stride, x_stride, n_in, out)
-                for i in range(tile_rows):
-                    for j in range(tile_tokens):
-                        sums, here = out + 64 * (tile_tokens * i + j), x + (token + j) * x_stride
-                        value = finish(sums, at + i * row_bytes, here, n_in)
-                        deliver(y + (token + j) * y_stride + 4 * (row + i), value, add)
-            for i in range(min(tile_rows, end - row)):
-                for token in range(whole, count):
-                    here = x + token * x_stride
-                    single(at + i * row_bytes, row_bytes, here, x_stride, n_in, out)
-                    value = finish(out, at + i * row_bytes, here, n_in)
-                    deliver(y + token * y_stride + 4 * (row + i), value, add)
+        count = load(int64, tokens)
+        for row in range(first, end):
+            for token in range(count):
+                place = y + token * y_stride + 4 * row
+                multiply(1, w + row * row_bytes, row_bytes, x + 4 * n_in * token, n_in, place, y_stride, add, scratch)
 
     return body
 
 
-def matvec(room: str) -> Body:
-    """The kernel for a few tokens: rows one after the other, as memory likes it."""
-    return products(room, 1, 1)
-
-
 def matmul(room: str) -> Body:
-    """The kernel for many tokens: as large a tile as the registers hold."""
-    return products(room, *((4, 6) if target().sums >= 24 else (2, 3)))
+    """The kernel y[token][row] (+)= w[row] . x[token] for many tokens.
+
+    Rows are widened once, as many as a core's cache holds, and meet all tokens, a tile at a time.
+    """
+    rows, width = (4, 5) if target().sums >= 24 else (2, 3)
+    widen, whole, narrow = widen_word(room), multiply_word("f32", rows, width), multiply_word("f32", rows, 1)
+
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, rows, part, parts)
+        count, step = load(int64, tokens), 4 * n_in + 64
+        panel = scratch + 64 * rows * width
+        block = max(1, CACHE_BYTES // (step * rows)) * rows
+        for start in range(first, end, block):
+            if load(int64, stop):
+                return
+            until = min(start + block, end)
+            for row in range(start, until + (start - until) % rows):
+                widen(w + min(row, until - 1) * row_bytes, n_in, panel + (row - start) * step)
+            for token in range(0, count, width):
+                for row in range(start, until, rows):
+                    at, place = panel + (row - start) * step, y + token * y_stride + 4 * row
+                    valid, x_at = min(rows, until - row), x + 4 * n_in * token
+                    if token + width <= count:
+                        whole(valid, at, step, x_at, n_in, place, y_stride, add, scratch)
+                    else:
+                        for j in range(count - token):
+                            here = place + j * y_stride
+                            narrow(valid, at, step, x_at + 4 * n_in * j, n_in, here, y_stride, add, scratch)
+
+    return body
