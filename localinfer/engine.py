@@ -145,9 +145,13 @@ class Engine:
         self.n_past += count
         return logits
 
+    def threads_for(self, tokens: int) -> int:
+        """How many threads compute a batch of so many tokens."""
+        return self.threads if tokens <= FEW else self.threads_batch
+
     def _run(self, first: int, end: int, tokens: int) -> None:
-        """Run some of the ops with as many threads as are meant for so many tokens."""
-        self._team.run(first, end, self.threads if tokens <= FEW else self.threads_batch)
+        """Run some of the ops, for so many tokens."""
+        self._team.run(first, end, self.threads_for(tokens))
 
     def _pick(self, rows: NDArray[np.int32]) -> Logits:
         """Have the output layer compute these tokens of the batch; where their logits will be."""

@@ -24,9 +24,9 @@ from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 from quant.record import HEADER_WORDS, NEXT, RECORD_WORDS
 
 ALIGNMENT = 64
-MOST_ROUNDS = 8
-PART_BYTES = 1 << 16  # of weights that a few tokens meet in a part, and
-PART_PANELS = 2  # panels of rows that many tokens meet: some 10 us
+MOST_ROUNDS = 8  # parts of a thread's share: the others wait for no more than the last one of a slow thread
+PART_BYTES = 1 << 16  # a part of a matrix for few tokens has at least so many bytes: some 3 us
+PART_PANELS = 2  # and for many tokens, panels of rows: some 10 us
 FEW = 2  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
 

@@ -114,7 +114,7 @@ def phase(engine: Engine, name: str, batches: Sequence[Batch], tick: float) -> P
     ops = [Spent()] * len(engine.plan.ops)
     between = spans = 0.0
     for batch in batches:
-        taken, idle = divided(batch.stamps, engine.threads)
+        taken, idle = divided(batch.stamps, engine.threads_for(batch.tokens))
         amounts = engine.plan.amounts(batch.tokens, batch.past, 1)
         for op, (running, waiting) in taken.items():
             ops[op] += Spent(running * tick, waiting * tick, 1, amounts[op])
