@@ -1,4 +1,7 @@
-"""The kernel tests once more for every other instruction set that this CPU can run, in a process of its own each."""
+"""The kernel tests once more for every other instruction set that this CPU can run, in a process of its own each.
+
+64-bit ARM runs under emulation in `test_arm64`.
+"""
 
 import os
 import platform
@@ -34,6 +37,27 @@ def test_kernels_on(name: str) -> None:
         result = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
         assert "passed" in result.stdout
+
+
+DARWIN = "arm64-apple-macosx-elf"  # the plain triple's names of symbols are not those that numba looks for
+LINUX = "x86_64-unknown-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("triple", "name", "function", "instruction"),
+    [
+        (DARWIN, "apple-m1", "matmul", "sdot"),
+        (DARWIN, "apple-m2", "matvec", "usdot"),
+        (DARWIN, "apple-m2", "matmul", "usmmla"),
+        (LINUX, "alderlake", "matmul", "{vex}\tvpdpbusd"),
+    ],
+)
+def test_what_cannot_run_here_is_compiled_to(triple: str, name: str, function: str, instruction: str) -> None:
+    environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, str(CHECKOUT / "tests" / "assembly.py"), triple, "Q4_K", function]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-1000:]
+    assert result.stdout.count(f"\t{instruction}\t") >= 8
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")

@@ -1,0 +1,32 @@
+"""The assembly of a format's product, for a CPU that need not be this one: assembly.py TRIPLE FORMAT matvec|matmul
+
+NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say which CPU. Compiled, never run; a kernel that would call a function that it
+may not call is an error, as ever.
+"""
+
+import sys
+
+import llvmlite.binding as llvm
+
+triple, name, function = sys.argv[1:]
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+llvm.get_process_triple = llvm.get_default_triple = lambda: triple
+llvm.Target.from_default_triple = lambda: llvm.Target.from_triple(triple)
+
+from kernels import NUMBERS, PRODUCT  # noqa: E402  (numba must find that triple)
+
+from quant import FORMATS, compiler, jit  # noqa: E402
+
+emit_object = compiler.emit_object
+
+
+def show(result, symbol):
+    print(result.library.get_asm_str())
+    return emit_object(result, symbol)
+
+
+compiler.emit_object = show
+fmt = FORMATS[NUMBERS[name]]
+path = fmt.products[function == "matmul"]
+compiler.compile_kernel(jit.Kernel(*path.split(":"), PRODUCT, constants=(("passes", 1), ("room", fmt.room))))
