@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
-from numba import uint8, uint16, uint32
+from numba import uint16, uint32
 
 from quant.iq4_nl import CODES, ZERO
 from quant.nibbles import nibbles64
-from quant.vectors import convert, f32x8, half, i32x8, inline, load, lookup16, numbers, splat, u8x64, u32x8
+from quant.planes import nibble_pairs
+from quant.vectors import convert, f32x8, half, i32x8, inline, load, lookup16, numbers, splat, u32x8
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
@@ -17,7 +18,7 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
-code_of = lookup16(CODES)
+code_of, halves = lookup16(CODES), nibble_pairs(QS)
 fours, twos = numbers(u32x8, range(0, 32, 4)), numbers(u32x8, range(0, 16, 2))
 
 
@@ -29,8 +30,7 @@ def codes64(block: int, j: int) -> Any:
 
 @inline
 def ordered(block: int, j: int) -> Any:
-    pairs = load(u8x64, block + QS + 64 * (j // 2))
-    return code_of(pairs & splat(u8x64, uint8(15)) if j % 2 == 0 else pairs >> splat(u8x64, uint8(4)))
+    return code_of(halves(block, j))
 
 
 @inline

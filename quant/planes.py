@@ -33,7 +33,7 @@ def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
 
 
 def nibble_pairs(qs: int) -> Any:
-    """The word ordered (in pairs) of a k-quant whose nibbles lie `qs` bytes behind the start of a block."""
+    """The word of a block whose nibbles lie `qs` bytes behind its start: the low ones of 64 bytes, then the high ones."""
 
     @inline
     def ordered(block: int, j: int) -> Any:
