@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A Python for 64-bit ARM that this x86-64 machine runs under qemu, with what the kernel tests import.
+#
+#   tests/arm64/setup.sh FOLDER       needs root, apt and pip; changes nothing outside of FOLDER
+#   FOLDER/python -m pytest ...       NUMBA_CPU_NAME says what to compile for, QEMU_CPU what to emulate
+set -euo pipefail
+
+folder=$(realpath -m "$1")
+final=$folder
+folder=$final.making
+rm -rf "$folder"
+mkdir -p "$folder"/{system,packages,apt/lists/partial,apt/archives/partial}
+cd "$folder"
+
+# Debian's own packages of the other architecture, unpacked but not installed: a package database of its own keeps
+# them out of this system's.
+touch apt/status
+cat > apt/config <<CONFIG
+APT { Architecture "arm64"; Architectures { "arm64"; }; Install-Recommends "false"; Sandbox::User "root"; }
+Dir::State::lists "$folder/apt/lists";
+Dir::State::status "$folder/apt/status";
+Dir::Cache::archives "$folder/apt/archives";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+CONFIG
+apt_arm64() { APT_CONFIG=$folder/apt/config apt-get -qq "$@"; }
+apt_arm64 update
+apt_arm64 install --yes --download-only python3-minimal libpython3-stdlib libstdc++6 zlib1g
+for package in apt/archives/*.deb; do dpkg-deb --extract "$package" system; done
+version=$(ls system/usr/bin | grep --max-count=1 --extended-regexp '^python3\.[0-9]+$')
+
+(cd apt && apt-get -qq -o APT::Sandbox::User=root download qemu-user-static)
+dpkg-deb --fsys-tarfile apt/qemu-user-static_*.deb | tar --extract ./usr/bin/qemu-aarch64-static
+mv usr/bin/qemu-aarch64-static qemu
+rm -r usr apt
+
+platforms=()
+for glibc in 2_28 2_27 2_17; do platforms+=(--platform "manylinux_${glibc}_aarch64"); done
+python3 -m pip install -q --no-deps --target packages --only-binary=:all: --root-user-action=ignore \
+  --python-version "${version#python}" "${platforms[@]}" --platform manylinux2014_aarch64 --platform any \
+  numba llvmlite numpy gguf pyyaml tqdm requests filelock platformdirs psutil typing_extensions \
+  pytest iniconfig packaging pluggy pygments
+
+# Programs that start `sys.executable` must come back here, so that is what it is set to.
+cat > python <<PYTHON
+#!/usr/bin/env bash
+export PYTHONHOME=$final/system/usr PYTHONPATH=\${PYTHONPATH:+\$PYTHONPATH:}$final/packages PYTHONNOUSERSITE=1
+exec $final/qemu -0 "\$0" -L $final/system $final/system/usr/bin/$version "\$@"
+PYTHON
+chmod +x python
+rm -rf "$final"
+mv "$folder" "$final"

@@ -1,0 +1,48 @@
+"""64-bit ARM under emulation: each set of NEON's products of bytes.
+
+The emulated CPU has no more than the one that is compiled for, so an instruction too many ends the process.
+"""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from localinfer import paths
+
+CHECKOUT = Path(__file__).parents[1]
+SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"
+EMULATED = {"apple-m1": "neoverse-n1", "apple-m2": "max,sve=off,sme=off"}
+
+
+@pytest.fixture(scope="module")
+def arm64() -> Path:
+    """An emulated Python; made once, as it takes a while."""
+    if platform.machine() != "x86_64" or not hasattr(os, "getuid") or os.getuid() != 0:
+        pytest.skip("emulating arm64 needs root on an x86-64 machine")
+    folder = paths.cache_root() / "test-arm64"
+    if not (folder / "python").exists():
+        try:
+            made = subprocess.run([SETUP, folder], capture_output=True, text=True, timeout=600)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            pytest.skip(f"no emulated arm64 Python: {error}")
+        if made.returncode:
+            pytest.skip(f"no emulated arm64 Python: {made.stderr.strip().splitlines()[-1:]}")
+    return folder / "python"
+
+
+def emulate(python: Path, name: str, *arguments: str) -> str:
+    """Run it for a CPU; what it prints."""
+    chosen = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "QEMU_CPU": EMULATED[name]}
+    environment = os.environ | chosen | {"PYTHONPATH": str(CHECKOUT)}
+    command = [python, *arguments]
+    result = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=1200)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_products_of_bytes(arm64: Path, name: str) -> None:
+    assert "passed" in emulate(arm64, name, "-m", "pytest", "-q", "-x", "tests/test_simd.py")
