@@ -46,6 +46,7 @@ def bench_command(
     threads: Annotated[
         str, typer.Option("-t", "--threads", metavar="N,...", help="Threads (0: the physical cores).")
     ] = "0",
+    threads_batch: Annotated[str | None, option("threads_batch")] = None,
     batch_size: Annotated[
         int, typer.Option("-b", "--batch-size", metavar="N", help="Tokens that are computed at once.")
     ] = 512,
@@ -84,8 +85,14 @@ def bench_command(
     if not tests:
         raise UsageError("--n-prompt, --n-gen: nothing to measure")
     picture = promised_plot(plot_file) if plot_file is not None else None
-    typed: dict[str, object] = {"precision": precision, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
-    layers = given(typed | {"batch_size": batch_size}), from_environment(os.environ)
+    typed: dict[str, object] = {
+        "threads_batch": threads_batch,
+        "batch_size": batch_size,
+        "precision": precision,
+        "cache_type_k": cache_type_k,
+        "cache_type_v": cache_type_v,
+    }
+    layers = given(typed), from_environment(os.environ)
     subject, results = measure(model, tests, merge(*layers), repetitions)
     screen.write(WRITERS[output](subject, results))
     for roofline in dict.fromkeys(result.roofline for result in results):
@@ -119,10 +126,11 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
         with status.busy(f"loading {screen.one_line(model)}"):
             engine = Engine(f, options, status)
         try:
-            with status.busy("measuring what this machine can do"):
-                roofline = measured(engine.threads)
             for test in (each for each in tests if each.threads == count):
-                known = dataclasses.replace(test, threads=engine.threads)
+                at_once = test.tokens if test.kind == "pp" else 1
+                known = dataclasses.replace(test, threads=engine.threads_for(at_once))
+                with status.busy("measuring what this machine can do"):
+                    roofline = measured(known.threads)
                 seconds = run(engine, known, repetitions, status)
                 results.append(Result(known, seconds, amount(engine, known), roofline))
         finally:

@@ -57,18 +57,19 @@ def profile_command(
     if n_prompt + n_gen == 0:
         raise UsageError("--n-prompt, --n-gen: nothing to run")
     file = promised("--trace", trace) if trace is not None else None
-    found, roofline = measured(model, given, n_prompt, n_gen)
+    found, rooflines = measured(model, given, n_prompt, n_gen)
     if as_json:
-        screen.write(json.dumps(as_object(found, roofline), indent=1) + "\n")
+        screen.write(json.dumps(as_object(found, rooflines), indent=1) + "\n")
     else:
-        screen.write("\n".join(as_text(found, roofline)).lstrip("\n") + "\n")
-        screen.aside(machine_line(roofline))
+        screen.write("\n".join(as_text(found, rooflines)).lstrip("\n") + "\n")
+        for roofline in dict.fromkeys(rooflines):
+            screen.aside(machine_line(roofline))
     if file:
         write_trace(file, found)
 
 
-def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Profile, Roofline]":
-    """Load the model, and run it."""
+def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Profile, list[Roofline]]":
+    """Load the model, and run it; what the threads of each phase can do at best."""
     status = screen.Status()
     path = fetched(model, status)
     with status.busy(f"loading {screen.one_line(model)}"):
@@ -86,7 +87,7 @@ def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Prof
         found = profile(engine, tokens[:n_prompt], tokens[n_prompt:], status.show)
         status.erase()
         with status.busy("measuring what this machine can do"):
-            return found, roofline.measured(engine.threads)
+            return found, [roofline.measured(phase.threads) for phase in found.phases]
     finally:
         engine.close()
 
@@ -101,10 +102,10 @@ def write_trace(file: Path, found: "Profile") -> None:
 # ---- for readers -------------------------------------------------------------------------------------------
 
 
-def as_text(found: "Profile", roofline: "Roofline") -> Iterator[str]:
+def as_text(found: "Profile", rooflines: "Sequence[Roofline]") -> Iterator[str]:
     from localinfer.profile import grouped, kind, layer
 
-    for phase in found.phases:
+    for phase, roofline in zip(found.phases, rooflines, strict=True):
         rate = phase.tokens / phase.seconds
         yield from ("", f"{phase.name} of {phase.tokens} tokens: {1e3 * phase.seconds:.1f} ms, {rate:.1f} t/s")
         by_kind = sorted(grouped(found, phase, kind).items(), key=lambda item: -item[1].seconds)
@@ -139,31 +140,27 @@ def time_cells(phase: "Phase", seconds: float) -> tuple[str, str]:
 # ---- for machines ------------------------------------------------------------------------------------------
 
 
-def as_object(found: "Profile", roofline: "Roofline") -> Mapping[str, Any]:
+def as_object(found: "Profile", rooflines: "Sequence[Roofline]") -> Mapping[str, Any]:
     """Times are in seconds, amounts in bytes and multiply-accumulates."""
-    from localinfer.profile import kind, layer
+    from localinfer.profile import grouped, kind, layer
 
-    def spent_by(phase: "Phase", name_of: "Callable[[Op], str]") -> Mapping[str, Any]:
-        from localinfer.profile import grouped
-
+    def spent_by(phase: "Phase", roofline: "Roofline", name_of: "Callable[[Op], str]") -> Mapping[str, Any]:
         return {name: spent_object(spent, roofline) for name, spent in grouped(found, phase, name_of).items()}
 
-    return {
-        "threads": found.threads,
-        "machine": {
-            "bytes_per_second": roofline.bandwidth, "int_macs_per_second": roofline.dots,
-            "float_macs_per_second": roofline.fmas,
-        },
-        "phases": [
-            {
-                "name": phase.name, "tokens": phase.tokens, "seconds": phase.seconds,
-                "between_seconds": phase.between, "outside_seconds": phase.outside,
-                "kinds": spent_by(phase, kind), "layers": spent_by(phase, layer),
-                "ops": spent_by(phase, lambda op: op.name),
-            }
-            for phase in found.phases
-        ],
-    }  # fmt: skip
+    phases = [
+        {
+            "name": phase.name, "tokens": phase.tokens, "threads": phase.threads, "seconds": phase.seconds,
+            "between_seconds": phase.between, "outside_seconds": phase.outside,
+            "machine": {
+                "bytes_per_second": roofline.bandwidth, "int_macs_per_second": roofline.dots,
+                "float_macs_per_second": roofline.fmas,
+            },
+            "kinds": spent_by(phase, roofline, kind), "layers": spent_by(phase, roofline, layer),
+            "ops": spent_by(phase, roofline, lambda op: op.name),
+        }
+        for phase, roofline in zip(found.phases, rooflines, strict=True)
+    ]  # fmt: skip
+    return {"phases": phases}
 
 
 def spent_object(spent: "Spent", roofline: "Roofline") -> Mapping[str, Any]:

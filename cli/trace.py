@@ -16,7 +16,7 @@ PROCESS = 1
 def chrome_trace(profile: Profile) -> bytes:
     """The JSON text."""
     start = min(int(batch.stamps.begin.min()) for phase in profile.phases for batch in phase.batches)
-    events = list(rows(profile.threads))
+    events = list(rows(max(phase.threads for phase in profile.phases)))
     for phase in profile.phases:
         for batch in phase.batches:
             events.append(batch_event(profile, phase.name, batch, start))

@@ -55,6 +55,7 @@ class Phase:
 
     name: str
     tokens: int
+    threads: int
     seconds: float
     ops: Sequence[Spent]
     between: float  # from the first op to the last: handing over
@@ -67,7 +68,6 @@ class Profile:
     """The phases of a run, the plan's ops, and the length of a tick of the clock."""
 
     ops: Sequence[Op]
-    threads: int
     phases: Sequence[Phase]
     seconds_per_tick: float
 
@@ -89,7 +89,7 @@ def profile(engine: Engine, prompt: Sequence[int], answer: Sequence[int], progre
     tick = clock.seconds_per_tick()
     quickest = {name: min(found[1:], key=seconds) for name, found in runs.items()}
     phases = [phase(engine, name, batches, tick) for name, batches in quickest.items() if batches]
-    return Profile(engine.plan.ops, engine.threads, phases, tick)
+    return Profile(engine.plan.ops, phases, tick)
 
 
 def seconds(batches: Sequence[Batch]) -> float:
@@ -121,7 +121,8 @@ def phase(engine: Engine, name: str, batches: Sequence[Batch], tick: float) -> P
         between += idle * tick
         spans += int(batch.stamps.end.max() - batch.stamps.begin.min()) * tick
     tokens, whole = sum(batch.tokens for batch in batches), seconds(batches)
-    return Phase(name, tokens, whole, ops, between, max(0.0, whole - spans), batches)
+    threads = engine.threads_for(batches[0].tokens)
+    return Phase(name, tokens, threads, whole, ops, between, max(0.0, whole - spans), batches)
 
 
 def divided(stamps: Stamps, threads: int) -> tuple[dict[int, tuple[float, float]], float]:

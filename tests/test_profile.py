@@ -36,8 +36,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def found(tmp_path: Path) -> Profile:
-    """A profile of a tiny model, on two threads, in batches of 8."""
-    options = Options(ctx_size=64, batch_size=8, threads=2)
+    """A profile of a tiny model, in batches of 8 on two threads, and then on one."""
+    options = Options(ctx_size=64, batch_size=8, threads=1, threads_batch=2)
     engine = Engine(open_gguf(tiny_llama(tmp_path / "tiny.gguf")), options)
     result = profile(engine, PROMPT, ANSWER, lambda _: None)
     engine.close()
@@ -72,7 +72,8 @@ def test_a_part_that_ends_as_the_next_begins_leaves_no_gap() -> None:
 
 
 def test_times_add_up_to_the_whole(found: Profile) -> None:
-    assert [(phase.name, phase.tokens) for phase in found.phases] == [("prompt", 12), ("answer", 3)]
+    phases = [(phase.name, phase.tokens, phase.threads) for phase in found.phases]
+    assert phases == [("prompt", 12, 2), ("answer", 3, 1)]
     for phase in found.phases:
         inside = sum(spent.seconds for spent in phase.ops)
         assert inside + phase.between + phase.outside == pytest.approx(phase.seconds, rel=1e-2)
