@@ -33,7 +33,7 @@ def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
 
 
 def nibble_pairs(qs: int) -> Any:
-    """The word of a block whose nibbles lie `qs` bytes behind its start: the low ones of 64 bytes, then the high ones."""
+    """The word of a block whose nibbles lie `qs` bytes behind its start: the low ones of 64 bytes, then the high."""
 
     @inline
     def ordered(block: int, j: int) -> Any:
