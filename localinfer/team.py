@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
 from operator import call
 
 import numpy as np
@@ -15,6 +17,8 @@ from numpy.typing import NDArray
 
 from localinfer.ops.layout import LINE, STAGE, sync_bytes
 from quant.record import HEADER_WORDS
+
+DEAF_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
@@ -37,7 +41,8 @@ class Team:
         self.execute: Callable[[int, int, int, int], None] = RUN(execute)
         self._go, done = ([taken_lock() for _ in range(threads)] for _ in range(2))
         self._tell_done = [lock.release for lock in done]
-        self._begin, self._wait = [lock.release for lock in self._go], [lock.acquire for lock in done]
+        self._begin = [lock.release for lock in self._go]
+        self._wait = [partial(lock.acquire, True, DEAF_SECONDS) for lock in done]
         self._begun: list[None] = []  # an entry for every thread that was sent off, and that was waited for
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
@@ -62,7 +67,7 @@ class Team:
         # a lock that was acquired has been counted.
         try:
             self._begun.extend(map(call, self._begin[:members]))
-            self._ended.extend(map(call, self._wait[:members]))
+            self._await()
         except BaseException:
             self._settle()
             raise
@@ -91,7 +96,13 @@ class Team:
         while len(self._ended) < len(self._begun):
             with contextlib.suppress(KeyboardInterrupt):
                 self._stop[0] = 1
-                self._ended.extend(map(call, self._wait[len(self._ended) : len(self._begun)]))
+                self._await()
+
+    def _await(self) -> None:
+        """Wait until none of the threads runs that were sent off."""
+        while len(self._ended) < len(self._begun):
+            running = self._wait[len(self._ended) : len(self._begun)]
+            self._ended.extend(takewhile(bool, map(call, running)))
 
     def _member(self, number: int) -> None:
         record = self._call.ctypes.data
