@@ -12,6 +12,8 @@ import pytest
 
 from localinfer import paths
 
+pytestmark = pytest.mark.xdist_group("arm64")  # one process makes the emulated Python
+
 CHECKOUT = Path(__file__).parents[1]
 SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"
 EMULATED = {"apple-m1": "neoverse-n1", "apple-m2": "max,sve=off,sme=off"}

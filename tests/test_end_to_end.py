@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,23 +95,22 @@ class TestGenerate:
 
 class TestChat:
     def test_conversation(self, environment: dict[str, str], smollm2: Path) -> None:
-        t = Terminal([*LOCALINFER, "chat", "--temp", "0"], environment)
-        t.expect("smollm2: context 8,192 tokens", seconds=120)
-        t.expect("> ")
-        t.type(QUESTION + "\n")
-        t.expect("Paris")
-        t.expect("| stop, seed")
-        t.expect("> ")
-        t.type("Write a very long story about the sea.\n")
-        t.expect("sea", seconds=60)
-        t.press("C")
-        t.expect("interrupted", seconds=5)
-        t.expect("> ")
-        t.type("Stop.\n")
-        t.expect("reused)")
-        t.press("D")
-        assert t.code() == 0
-        t.close()
+        with closing(Terminal([*LOCALINFER, "chat", "--temp", "0"], environment)) as t:
+            t.expect("smollm2: context 8,192 tokens", seconds=120)
+            t.expect("> ")
+            t.type(QUESTION + "\n")
+            t.expect("Paris")
+            t.expect("| stop, seed")
+            t.expect("> ")
+            t.type("Write a very long story about the sea.\n")
+            t.expect("sea", seconds=60)
+            t.press("C")
+            t.expect("interrupted", seconds=5)
+            t.expect("> ")
+            t.type("Stop.\n")
+            t.expect("reused)", seconds=60)
+            t.press("D")
+            assert t.code() == 0
 
     def test_piped(self, localinfer: Run, smollm2: Path) -> None:
         done = localinfer("chat", "--temp", "0", stdin=QUESTION)
