@@ -130,9 +130,30 @@ def dot_word(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
     return {1: once, 2: twice}[passes]
 
 
+def two_dots_word(bits: int, passes: int) -> Any:
+    """The word two_dots(a, b, x, n): the products of 128 codes with as many activations, eight columns a lane."""
+    dot4_ = dot4(bits)
+
+    @inline
+    def add(start: Any, a: Any, b: Any, x: int) -> Any:
+        return dot4_(dot4_(start, a, load(i8x64, x)), b, load(i8x64, x + 64))
+
+    @inline
+    def once(a: Any, b: Any, x: int, n: int) -> Any:
+        return add(splat(i32x16, int32(0)), a, b, x)
+
+    @inline
+    def twice(a: Any, b: Any, x: int, n: int) -> Any:
+        high = add(splat(i32x16, int32(0)), a, b, x)
+        return add(high << splat(i32x16, int32(7)), a, b, x + n)
+
+    return {1: once, 2: twice}[passes]
+
+
 def group_sums(words: Words, passes: int) -> Any:
     """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
     dot, ordered = dot_word(i32x16, i8x64, words.bits, passes), words.ordered or words.codes64
+    two_dots = two_dots_word(words.bits, passes)
     from_columns, from_pairs = lanes([0, 4, 1, 5, 2, 6, 3, 7]), lanes([0, 1, 4, 5, 2, 3, 6, 7])
 
     @inline
@@ -159,8 +180,8 @@ def group_sums(words: Words, passes: int) -> Any:
 
     @inline
     def halves(block: int, x: int, n: int) -> Any:
-        first = quarter(block, 0, x, n) + quarter(block, 1, x, n)
-        return sums_of_two(first, quarter(block, 2, x, n) + quarter(block, 3, x, n))
+        first = two_dots(ordered(block, 0), ordered(block, 1), x, n)
+        return sums_of_two(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
 
     return sixteens if words.group == 16 else {"columns": columns, "pairs": pairs, "halves": halves}[words.order]
 
