@@ -114,13 +114,11 @@ def element_of(kind: types.Type) -> types.Type:
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-def emit_prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
-    """Have a cache line fetched that will be read soon; any address will do."""
-    pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-    function = b.module.globals.get("llvm.prefetch.p0") or ir.Function(b.module, kind, "llvm.prefetch.p0")
-    read, keep, data = I32(0), I32(3), I32(1)
-    b.call(function, [b.inttoptr(address, pointer), read, keep, data])
+def emit_prefetch(b: ir.IRBuilder, address: ir.Value, level: int) -> ir.Value:
+    """Have a cache line fetched that will be read soon, into the cache of that level; any address will do."""
+    read, keep, data = I32(0), I32(4 - level), I32(1)
+    place = b.inttoptr(address, ir.IntType(8).as_pointer())
+    return call_llvm(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, keep, data])
 
 
 @intrinsic
@@ -142,14 +140,8 @@ def store(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for a cache line that will be read soon; an address of nothing is no error."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        place = b.inttoptr(args[0], ir.IntType(8).as_pointer())
-        read, near, data = I32(0), I32(2), I32(1)
-        return call_llvm(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, near, data])
-
-    return word(types.void, [types.int64], emit)
+    """Have a cache line fetched into the second cache; any address will do."""
+    return word(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=2))
 
 
 @intrinsic

@@ -55,7 +55,7 @@ def emit_ahead(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) 
     """Ask for what the next loop will read, so many bytes in every step of this one."""
     here = b.add(address, b.mul(step, I64(nbytes)))
     for line in range(0, nbytes, 64):
-        emit_prefetch(b, b.add(here, I64(line)))
+        emit_prefetch(b, b.add(here, I64(line)), level=1)
 
 
 def score_word(kind: CellType, rows: int, panels: int, head_dim: int, ahead_bytes: int) -> Any:
