@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import gguf
+import numba  # noqa: F401  (kernels are compiled in this process then: starting one for each takes longer)
 import numpy as np
 from numpy.typing import NDArray
 from random_blocks import random_blocks

@@ -1,6 +1,6 @@
-"""64-bit ARM under emulation: each set of NEON's products of bytes.
+"""64-bit ARM under emulation: each set of NEON's products of bytes, and a tiny model from end to end.
 
-The emulated CPU has no more than the one that is compiled for, so an instruction too many ends the process.
+A CPU with dotprod but without i8mm is emulated as it is, so that an instruction too many ends the process.
 """
 
 import os
@@ -8,15 +8,19 @@ import platform
 import subprocess
 from pathlib import Path
 
+import naive
+import numpy as np
 import pytest
+from tiny import tiny_llama
 
 from localinfer import paths
+from localinfer.gguf import open_gguf
 
 pytestmark = pytest.mark.xdist_group("arm64")  # one process makes the emulated Python
 
 CHECKOUT = Path(__file__).parents[1]
 SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"
-EMULATED = {"apple-m1": "neoverse-n1", "apple-m2": "max,sve=off,sme=off"}
+EMULATED = {"neoverse-n1": "neoverse-n1", "apple-m2": "max,sve=off,sme=off"}
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +52,9 @@ def emulate(python: Path, name: str, *arguments: str) -> str:
 @pytest.mark.parametrize("name", EMULATED)
 def test_products_of_bytes(arm64: Path, name: str) -> None:
     assert "passed" in emulate(arm64, name, "-m", "pytest", "-q", "-x", "tests/test_simd.py")
+
+
+def test_a_tiny_model_from_end_to_end(arm64: Path, tmp_path: Path) -> None:
+    path, out, tokens = tiny_llama(tmp_path / "tiny.gguf", n_layer=1), tmp_path / "logits.npy", [1, 5, 9, 200, 33, 7, 2]
+    emulate(arm64, "neoverse-n1", "tests/arm64/logits.py", str(path), str(out), *map(str, tokens))
+    np.testing.assert_allclose(np.load(out), naive.forward(naive.Model(open_gguf(path)), tokens), atol=0.02)

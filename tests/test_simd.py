@@ -45,42 +45,52 @@ def side_by_side(numbers: Numbers, depth: int, kind: type) -> Numbers:
     return np.ascontiguousarray(numbers.reshape(rows, columns // depth, depth).swapaxes(0, 1).astype(kind))
 
 
-@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("lanes", [8, 16])
-def test_the_dot_product_of_four(bits: int, lanes: int) -> None:
-    sums, codes, x = (
-        Vector(kind, n).llvm for kind, n in ((types.int32, lanes), (types.uint8, 4 * lanes), (types.int8, 4 * lanes))
-    )
+def test_the_dot_product_of_four(lanes: int) -> None:
+    """For every number of bits in one function, because compiling is what takes long."""
+    kinds = (types.int32, lanes), (types.uint8, 4 * lanes), (types.int8, 4 * lanes)
+    sums, codes, x = (Vector(element, count).llvm for element, count in kinds)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        there = emit_load(b, sums, args[0])
-        total = emit_dot4(b, there, emit_load(b, codes, args[1]), emit_load(b, x, args[2]), bits)
-        return b.store(total, b.inttoptr(args[0], sums.as_pointer()), align=1)
+        out, codes_at, x_at = args
+        for i, bits in enumerate(BITS):
+            place, operand = b.add(out, I64(4 * lanes * i)), I64(4 * lanes * i)
+            operands = emit_load(b, codes, b.add(codes_at, operand)), emit_load(b, x, b.add(x_at, operand))
+            total = emit_dot4(b, emit_load(b, sums, place), *operands, bits)
+            b.store(total, b.inttoptr(place, sums.as_pointer()), align=1)
+        return out
 
     run = compiled(emit)
-    for c, a in codes_and_bytes(bits, 127, 1, 1, 4 * lanes):
-        out = np.arange(lanes, dtype=np.int32)
+    for cases in zip(*(codes_and_bytes(bits, 127, 1, 1, 4 * lanes) for bits in BITS), strict=True):
+        c, a = (np.concatenate(each) for each in zip(*cases, strict=True))
+        out = np.tile(np.arange(lanes, dtype=np.int32), (len(BITS), 1))
         run(out, c.astype(np.uint8), a.astype(np.int8))
-        assert (out == np.arange(lanes) + (c * a).reshape(lanes, 4).sum(axis=1)).all()
+        assert (out == np.arange(lanes) + (c * a).reshape(len(BITS), lanes, 4).sum(axis=2)).all()
 
 
-@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize(("peak", "columns"), [(127, 32), (64, 32), (127, 16)])
-def test_a_block_of_products(bits: int, peak: int, columns: int) -> None:
+def test_a_block_of_products(peak: int, columns: int) -> None:
     here = target()
-    tokens, width, depth = here.tokens // 3 if here.tokens % 3 == 0 else here.tokens, here.tokens, here.depth
-    block = Block(here.rows, tokens, width, columns // depth, bits, peak)
-    kind = Vector(types.int32, here.rows).llvm
+    rows, width, depth = here.rows, here.tokens, here.depth
+    tokens = width // 3 if width % 3 == 0 else width
+    kind = Vector(types.int32, rows).llvm
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        sums = emit_block(b, [constant(kind, 7 * token) for token in range(tokens)], args[1], args[2], block)
-        for token, total in enumerate(sums):
-            b.store(total, b.inttoptr(b.add(args[0], I64(4 * here.rows * token)), kind.as_pointer()), align=1)
-        return args[0]
+        out, codes_at, x_at = args
+        for i, bits in enumerate(BITS):
+            block = Block(rows, tokens, width, columns // depth, bits, peak)
+            operands = b.add(codes_at, I64(rows * columns * i)), b.add(x_at, I64(width * columns * i))
+            sums = emit_block(b, [constant(kind, 7 * token) for token in range(tokens)], *operands, block)
+            for token, total in enumerate(sums):
+                place = b.add(out, I64(4 * rows * (tokens * i + token)))
+                b.store(total, b.inttoptr(place, kind.as_pointer()), align=1)
+        return out
 
     run = compiled(emit)
-    for codes, x in codes_and_bytes(bits, peak, here.rows, width, columns):
-        out = np.zeros((tokens, here.rows), np.int32)
-        run(out, side_by_side(codes, depth, np.uint8), side_by_side(x, depth, np.int8))
-        products = x[:tokens] @ (codes - block_takes_away(bits)).T
-        assert (out == products + 7 * np.arange(tokens)[:, None]).all()
+    for cases in zip(*(codes_and_bytes(bits, peak, rows, width, columns) for bits in BITS), strict=True):
+        out = np.zeros((len(BITS), tokens, rows), np.int32)
+        codes = np.stack([side_by_side(c, depth, np.uint8) for c, _ in cases])
+        run(out, codes, np.stack([side_by_side(a, depth, np.int8) for _, a in cases]))
+        for found, bits, (c, a) in zip(out, BITS, cases, strict=True):
+            products = a[:tokens] @ (c - block_takes_away(bits)).T
+            assert (found == products + 7 * np.arange(tokens)[:, None]).all(), bits

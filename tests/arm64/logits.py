@@ -1,0 +1,24 @@
+"""The engine's logits of some tokens as an .npy file, from a process of its own: logits.py MODEL OUT ID...
+
+All at once, as a prompt, and then one by one; the two must be the same to the last bit.
+"""
+
+import sys
+from pathlib import Path
+
+import numba  # noqa: F401  (compiles in this process: starting compilers takes long under emulation)
+import numpy as np
+
+from localinfer.engine import Engine
+from localinfer.gguf import open_gguf
+from localinfer.options import Options
+
+path, out, *ids = sys.argv[1:]
+tokens = [int(each) for each in ids]
+engine = Engine(open_gguf(Path(path)), Options(threads=2, ctx_size=32, precision="high"))
+prompt = engine.logits(tokens)
+engine.rewind(0)
+alone = np.concatenate([engine.logits([token]) for token in tokens])
+engine.close()
+np.testing.assert_array_equal(alone, prompt)
+np.save(out, prompt)
