@@ -11,12 +11,11 @@ from pathlib import Path
 import naive
 import numpy as np
 import pytest
+from filelock import FileLock
 from tiny import tiny_llama
 
 from localinfer import paths
 from localinfer.gguf import open_gguf
-
-pytestmark = pytest.mark.xdist_group("arm64")  # one process makes the emulated Python
 
 CHECKOUT = Path(__file__).parents[1]
 SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"
@@ -29,14 +28,20 @@ def arm64() -> Path:
     if platform.machine() != "x86_64" or not hasattr(os, "getuid") or os.getuid() != 0:
         pytest.skip("emulating arm64 needs root on an x86-64 machine")
     folder = paths.cache_root() / "test-arm64"
-    if not (folder / "python").exists():
-        try:
-            made = subprocess.run([SETUP, folder], capture_output=True, text=True, timeout=600)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"no emulated arm64 Python: {error}")
-        if made.returncode:
-            pytest.skip(f"no emulated arm64 Python: {made.stderr.strip().splitlines()[-1:]}")
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "python").exists():
+            set_up(folder)
     return folder / "python"
+
+
+def set_up(folder: Path) -> None:
+    """Make it there; without it the test is skipped."""
+    try:
+        made = subprocess.run([SETUP, folder], capture_output=True, text=True, timeout=600)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        pytest.skip(f"no emulated arm64 Python: {error}")
+    if made.returncode:
+        pytest.skip(f"no emulated arm64 Python: {made.stderr.strip().splitlines()[-1:]}")
 
 
 def emulate(python: Path, name: str, *arguments: str) -> str:
