@@ -12,6 +12,7 @@ from typing import Any
 from numba import float32, int32, int64
 
 from quant.layout import ORDERS, flat_bytes
+from quant.sums import neighbour_sums, sums_of_eights, sums_of_fours, sums_of_two
 from quant.threads import share
 from quant.vectors import (
     convert,
@@ -27,12 +28,8 @@ from quant.vectors import (
     insert,
     lanes,
     load,
-    neighbour_sums,
     splat,
     store,
-    sums_of_eights,
-    sums_of_fours,
-    sums_of_two,
     total,
 )
 from quant.words import Body, Words, words_of
