@@ -275,8 +275,7 @@ class _Info:
 
     @property
     def nbytes(self) -> int:
-        block = ggml.TYPES[self.type]
-        return math.prod(self.shape) // block.elements * block.bytes
+        return ggml.nbytes(self.type, math.prod(self.shape))
 
 
 def _read_table(header: Cursor, n_tensors: int) -> dict[str, _Info]:

@@ -62,3 +62,9 @@ NOT_STORAGE = {
     37: "IQ4_NL_4_8 was removed from the format",
     38: "IQ4_NL_8_8 was removed from the format",
 }
+
+
+def nbytes(type_number: int, n_elements: int) -> int:
+    """What whole blocks of a type take."""
+    block = TYPES[type_number]
+    return n_elements // block.elements * block.bytes
