@@ -18,6 +18,11 @@ class Format(NamedTuple):
         return "quant.floats:get_rows" if self.takes_floats else "quant.rows:get_rows"
 
     @property
+    def encode(self) -> str:
+        """The kernel that makes rows from floats."""
+        return "quant.floats:encode" if self.takes_floats else "quant.encode_rows:encode"
+
+    @property
     def products(self) -> tuple[str, str]:
         """The kernels that multiply, for few and for many tokens."""
         if self.takes_floats:

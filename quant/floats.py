@@ -26,6 +26,7 @@ from quant.vectors import (
     intrinsic,
     load,
     store,
+    store_half,
     total,
     u16x16,
     u32x16,
@@ -86,6 +87,41 @@ def get_rows(room: str) -> Body:
             row = w + int64(load(int32, ids + 4 * token)) * row_bytes
             for i in range(n):
                 store(y + 4 * (n * token + i), one(row + size * i) * float32(factor))
+
+    return body
+
+
+@inline
+def put_f32(address: int, x: float) -> None:
+    store(address, x)
+
+
+@inline
+def put_f16(address: int, x: float) -> None:
+    store_half(address, x)
+
+
+@inline
+def put_bf16(address: int, x: float) -> None:
+    """Round to the nearest even; a NaN stays one, its fraction cut."""
+    bits = bitcast(int32, x)
+    rounded = bits + int32(0x7FFF) + ((bits >> int32(16)) & int32(1))
+    quiet = bits | int32(0x0040_0000)
+    store(address, uint16((rounded if x == x else quiet) >> int32(16)))
+
+
+PUT = {"f32": put_f32, "f16": put_f16, "bf16": put_bf16}
+
+
+def encode(room: str, effort: str) -> Body:
+    """The kernel y[row] = x[row], every number rounded to the nearest; no effort could do better."""
+    put, size = PUT[room], BYTES[room]
+
+    def body(x, importance, n, y, row_bytes, rows, part, parts, scratch):
+        first, end = share(rows, 1, part, parts)
+        for row in range(first, end):
+            for i in range(n):
+                put(y + row_bytes * row + size * i, load(float32, x + 4 * (n * row + i)))
 
     return body
 

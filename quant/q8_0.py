@@ -3,9 +3,32 @@
 from typing import Any
 
 import numpy as np
-from numba import uint8
+from numba import float32, uint8
 
-from quant.vectors import bitcast, convert, f16x8, f32x8, gather, half, inline, join, load, splat, u8x32, u8x64, u16x8
+from quant.encoding import inverse_of, put_scale, rounded
+from quant.vectors import (
+    absolute,
+    bitcast,
+    convert,
+    f16x8,
+    f32x8,
+    f32x16,
+    gather,
+    half,
+    i8x16,
+    i32x16,
+    inline,
+    join,
+    largest,
+    load,
+    maximum,
+    minimum,
+    splat,
+    store,
+    u8x32,
+    u8x64,
+    u16x8,
+)
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
@@ -35,6 +58,35 @@ def codes32(block: int) -> Any:
 @inline
 def scale(block: int) -> Any:
     return half(block + D)
+
+
+@inline
+def put_codes(superblock: int, codes: int) -> None:
+    """Write 256 codes, a byte each, under the scales that are there."""
+    for block in range(8):
+        store(superblock + SIZE * block + QS, load(u8x32, codes + 32 * block) ^ splat(u8x32, FLIP))
+
+
+@inline
+def to_bytes(v: Any) -> Any:
+    """The nearest signed bytes of an f32x16, which is within -127 .. 127 but for a last bit."""
+    limit = splat(f32x16, float32(127.0))
+    return convert(i8x16, convert(i32x16, minimum(maximum(rounded(v), splat(f32x16, float32(-127.0))), limit)))
+
+
+def encoder(effort: str) -> Any:
+    """The word encode: see `quant.encode`. The largest number of a block has code 127, whatever the importance."""
+
+    @inline
+    def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+        for block in range(n // 32):
+            first, second = load(f32x16, x + 128 * block), load(f32x16, x + 128 * block + 64)
+            d = largest(maximum(absolute(first), absolute(second))) / float32(127.0)
+            inverse = splat(f32x16, inverse_of(d))
+            put_scale(y + SIZE * block + D, d)
+            store(y + SIZE * block + QS, join(to_bytes(first * inverse), to_bytes(second * inverse)))
+
+    return encode
 
 
 WORDS = Words(8, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=128)

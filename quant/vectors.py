@@ -293,7 +293,7 @@ def binary(name: str) -> Any:
     return apply
 
 
-absolute, sqrt, rint = unary("fabs"), unary("sqrt"), unary("rint")
+absolute, sqrt, rint, floor = unary("fabs"), unary("sqrt"), unary("rint"), unary("floor")
 count_bits = unary("ctpop")
 maximum, minimum = binary("maxnum"), binary("minnum")
 
