@@ -188,13 +188,25 @@ class Recorder:
         return gate
 
     def attention(
-        self, h: Buffer, blk: str, *, pairs: str, rope: Rope, window: int = 0, qk_norm: bool = False
+        self,
+        h: Buffer,
+        blk: str,
+        *,
+        pairs: str,
+        rope: Rope,
+        window: int = 0,
+        qkv_bias: bool = False,
+        qk_norm: bool = False,
     ) -> Buffer:
         """Every token looks back over the ring; the input of attn_output."""
         c = self.config
         q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
         k = self.matmul(h, f"{blk}attn_k.weight", c.head_count_kv * c.head_dim, meet=False)
         v = self.matmul(h, f"{blk}attn_v.weight", c.head_count_kv * c.head_dim)
+        if qkv_bias:
+            self._add_bias(q, f"{blk}attn_q.bias", meet=False)
+            self._add_bias(k, f"{blk}attn_k.bias", meet=False)
+            self._add_bias(v, f"{blk}attn_v.bias")
         types = self.context.k_type, self.context.v_type
         cache = LayerCache.reserve(self.plan, self.ring(window), c.head_count_kv, c.head_dim, *types)
         self.layers.append(cache)
@@ -205,6 +217,11 @@ class Recorder:
         self._rope(blk, q, q, table.rows, rope.n_rot, pairs, qk_norm)
         self._append(blk, k, v, table, cache, pairs, qk_norm)
         return self._attend(blk, q, q_sink, cache)
+
+    def _add_bias(self, x: Buffer, name: str, *, meet: bool = True) -> None:
+        """x += bias."""
+        arguments: dict[str, Argument] = {"tokens": x.rows, "x": x, "bias": self.vector(name, x.n), "n": x.n}
+        self.plan.op(name, f"{OPS}.bias:add_bias", x.rows, arguments, meet=meet)
 
     def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, n_rot: int, pairs: str, qk_norm: bool) -> None:
         c = self.config
@@ -287,8 +304,10 @@ class Recorder:
         self.plan.op(f"{blk}combine", combine, q.rows, joined, constants=(few_rows, many_rows), rounds=(1, 1))
         return y
 
-    def logits(self, x: Buffer, norm: str, output: str, n_vocab: int) -> None:
-        """The output layer, for the picked tokens only."""
+    def logits(self, x: Buffer) -> None:
+        """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own."""
+        embedding = "token_embd.weight"
+        output = "output.weight" if "output.weight" in self.f.tensors else embedding
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
         arguments: dict[str, Argument] = {
@@ -299,7 +318,7 @@ class Recorder:
             "y": picked,
         }
         self.plan.op("pick", f"{OPS}.norm:pick", picked.rows, arguments)
-        self.logits_buffer = self.matmul(self.norm(picked, norm), output, n_vocab)
+        self.logits_buffer = self.matmul(self.norm(picked, "output_norm.weight"), output, self.n_vocab(embedding))
 
     # --- what layers share ---
 

@@ -1,4 +1,4 @@
-"""The oracle: the forward passes of `llama` and `gemma3` in plain numpy, written to be read.
+"""The oracle: the forward passes of `llama`, `gemma3`, `qwen2` and `qwen3` in plain numpy, written to be read.
 
 Every weight is dequantized to `dtype` (float64 by default) and every operation is computed in it; nothing is
 rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by
@@ -53,6 +53,10 @@ class Model:
             self.weights[name] = self.rows(name).astype(self.dtype)
         return self.weights[name]
 
+    def bias(self, name: str) -> Floats:
+        """The tensor `<name>.bias`: (n_out,)"""
+        return self.file.tensors[f"{name}.bias"].data.view(np.float32).astype(self.dtype)
+
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor, decoded and not kept."""
         tensor = self.file.tensors[f"{name}.weight"]
@@ -77,7 +81,7 @@ def forward(model: Model, tokens: Sequence[int]) -> Floats:
 
 def hidden(model: Model, tokens: Sequence[int]) -> Floats:
     """What the last layer hands to the output layer: (n_tokens, n_embd)."""
-    block = {"llama": llama_block, "gemma3": gemma3_block}[model.architecture]
+    block = gemma3_block if model.architecture == "gemma3" else llama_block
     x = model.rows("token_embd", np.asarray(tokens)).astype(model.dtype)
     if model.architecture == "gemma3":
         x = x * np.float32(math.sqrt(model.n_embd))
@@ -96,7 +100,7 @@ def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
 
 
 def llama_block(model: Model, i: int, x: Floats) -> Floats:
-    """One layer: (n_tokens, n_embd) -> the same."""
+    """One layer, of qwen2 and qwen3 too: (n_tokens, n_embd) -> the same."""
     blk = f"blk.{i}."
     x = x + attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), model.freq_base)
     h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
@@ -124,13 +128,15 @@ def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int =
     With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
     positions as well, as if from the end of the context.
     """
-    q = heads(model.matmul(blk + "attn_q", x), model.n_head)  # (n_head, n_tokens, head_size)
-    k = heads(model.matmul(blk + "attn_k", x), model.n_head_kv)
-    v = heads(model.matmul(blk + "attn_v", x), model.n_head_kv)
-    if model.architecture == "gemma3":
+    q, k, v = (model.matmul(blk + name, x) for name in ("attn_q", "attn_k", "attn_v"))
+    if model.architecture == "qwen2":
+        q, k, v = q + model.bias(blk + "attn_q"), k + model.bias(blk + "attn_k"), v + model.bias(blk + "attn_v")
+    q = heads(q, model.n_head)  # (n_head, n_tokens, head_size)
+    k, v = heads(k, model.n_head_kv), heads(v, model.n_head_kv)
+    if model.architecture in ("gemma3", "qwen3"):
         q = rms_norm(q, model[blk + "attn_q_norm"], model.eps)
         k = rms_norm(k, model[blk + "attn_k_norm"], model.eps)
-    rope = rope_halves if model.architecture == "gemma3" else rope_pairs
+    rope = rope_pairs if model.architecture == "llama" else rope_halves
     position = np.arange(x.shape[0])
 
     k, v = model.remember(rope(k, position, freq_base)), model.remember(v)

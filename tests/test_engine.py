@@ -1,4 +1,4 @@
-"""The engine against the oracle: every format, both architectures, and every way to feed it the same tokens.
+"""The engine against the oracle: every format, every architecture, and every way to feed it the same tokens.
 
 The engine rounds in two places by design: activations that meet quantized weights, to 15 bits with a scale
 for 32 values, and keys and values, to half precision. `Rounded` is an oracle that does the same; what is
@@ -20,7 +20,7 @@ import naive
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny import tiny_gemma3, tiny_llama
+from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
 from localinfer.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
@@ -120,6 +120,18 @@ def test_every_format_agrees_with_the_oracle(kind: str, tiny: Write, tmp_path: P
     twin = naive.forward(Rounded(open_gguf(path)), tokens())
     assert_close(logits, twin)
     assert divergence(exact, logits) <= 1e-6
+
+
+@pytest.mark.parametrize("tiny", [tiny_qwen2, tiny_qwen3])
+def test_other_architectures_agree_with_the_oracle(tiny: Write, tmp_path: Path) -> None:
+    """In one batch, and token by token."""
+    path = tiny(tmp_path / "m.gguf")
+    with engine(path) as e:
+        logits = e.logits(tokens())
+        e.reset()
+        one_by_one = np.array([e.evaluate([token]).copy() for token in tokens(20)])
+    assert_close(logits, naive.forward(Rounded(open_gguf(path)), tokens()))
+    np.testing.assert_array_equal(one_by_one, logits[:20])
 
 
 @pytest.mark.parametrize("tiny", TINY)

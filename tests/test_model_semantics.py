@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama
+from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
 from localinfer.engine import Engine, memory_plan
 from localinfer.errors import LocalInferError, Unsupported
@@ -22,11 +22,11 @@ from localinfer.sampling import Sampler
 from localinfer.text import printable
 
 Write: TypeAlias = Callable[..., Path]
-WRITERS = {"llama": tiny_llama, "gemma3": tiny_gemma3}
+WRITERS = {"llama": tiny_llama, "gemma3": tiny_gemma3, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}
 OPTIONS = Options(ctx_size=64, threads=1, temp=0)
 PROMPT = (5, 6, 7, 8, 9, 10, 11, 12)
 
-both = pytest.mark.parametrize("architecture", WRITERS)
+each = pytest.mark.parametrize("architecture", WRITERS)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_no_architecture(file: Path) -> None:
 def test_unknown_architecture(name: str, file: Path) -> None:
     line = refusal(tiny(file, **{"general.architecture": name}), Unsupported)
     assert line.startswith("general.architecture: ")
-    assert "llama, gemma3" in line
+    assert "llama, gemma3, qwen2, qwen3" in line
 
 
 REQUIRED = (
@@ -100,7 +100,7 @@ REQUIRED = (
     "attention.layer_norm_rms_epsilon",
 )
 INTEGERS = {
-    "llama": (*REQUIRED[:5], "attention.head_count_kv", "rope.dimension_count"),
+    **dict.fromkeys(WRITERS, (*REQUIRED[:5], "attention.head_count_kv", "rope.dimension_count")),
     "gemma3": (
         *REQUIRED[:5],
         "attention.head_count_kv",
@@ -112,7 +112,7 @@ INTEGERS = {
 FLOATS = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
 
 
-@both
+@each
 @pytest.mark.parametrize("key", REQUIRED)
 def test_missing_key(architecture: str, key: str, file: Path) -> None:
     name = f"{architecture}.{key}"
@@ -129,7 +129,7 @@ WRONG_INTEGERS = WRONG_FOR_BOTH | {"a float": Field("FLOAT32", 1.0), "negative":
 WRONG_FLOATS = WRONG_FOR_BOTH | {"an integer": Field("UINT32", 1), "negative": Field("FLOAT32", -1.0)}
 
 
-@both
+@each
 def test_keys_of_a_wrong_type(architecture: str, file: Path) -> None:
     """Every key that is read, with every type that it must not have."""
     tables = [(INTEGERS[architecture], WRONG_INTEGERS), (FLOATS, WRONG_FLOATS)]
@@ -208,7 +208,7 @@ SCALING = {
 }
 
 
-@both
+@each
 @pytest.mark.parametrize("case", SCALING)
 def test_rope_scaling_without_sense(architecture: str, case: str, file: Path) -> None:
     key, changes = SCALING[case]
@@ -221,7 +221,7 @@ def test_rope_factors_without_sense(factors: np.ndarray[Any, Any], file: Path) -
     assert refusal(tiny(file, **{"rope_freqs.weight": factors})).startswith("tensor rope_freqs.weight: ")
 
 
-@both
+@each
 @pytest.mark.parametrize("n", [1, 2, 5, 7])
 def test_heads_by_layer_are_refused(architecture: str, n: int, file: Path) -> None:
     """A number for each layer, whether there are too few, too many or just enough."""
@@ -255,13 +255,13 @@ def test_no_experts_are_no_experts(file: Path) -> None:
 # ------------------------------------------------------------------------------------------- tensors
 
 
-@both
+@each
 def test_missing_tensor(architecture: str, file: Path) -> None:
     for name in open_gguf(tiny(file, architecture)).tensors:
         assert refusal(tiny(file, architecture, **{name: None})).startswith(f"tensor {name}: is missing")
 
 
-@both
+@each
 def test_tensor_of_a_wrong_shape(architecture: str, file: Path) -> None:
     """Transposed, a row less, a row more, flat, with a dimension more: the line tells what was found."""
     for name, tensor in open_gguf(tiny(file, architecture)).tensors.items():
@@ -284,7 +284,7 @@ def test_unknown_tensor_is_refused(file: Path) -> None:
     assert line.startswith("tensor blk.0.attn_q.bias: ")
 
 
-@both
+@each
 def test_embedding_of_another_vocabulary(architecture: str, file: Path) -> None:
     """A token's id must never lead past the table, nor be one that the tokenizer cannot say."""
     rows, columns = open_gguf(tiny(file, architecture)).tensors["token_embd.weight"].shape
@@ -308,7 +308,7 @@ def test_output_is_the_embedding_or_a_tensor_of_its_own(file: Path) -> None:
     assert not np.allclose(tied, other)
 
 
-@both
+@each
 @pytest.mark.parametrize("type_name", ["F16", "Q8_0"])
 def test_norms_are_float32(architecture: str, type_name: str, file: Path) -> None:
     for name, tensor in open_gguf(tiny(file, architecture)).tensors.items():
@@ -389,7 +389,7 @@ def test_subnormal_scales_are_scales(type_name: str, file: Path) -> None:
     assert scores.any()
 
 
-@both
+@each
 def test_weights_that_are_all_zero_run(architecture: str, file: Path) -> None:
     """Every token is as probable as every other one; the first is chosen."""
     tensors = open_gguf(tiny(file, architecture)).tensors
@@ -414,7 +414,7 @@ def test_weights_beyond_all_bounds_end_in_an_error(file: Path) -> None:
 # --------------------------------------------------------------------------------------- damaged files
 
 
-@both
+@each
 def test_damaged_headers_are_refused_or_run(architecture: str, file: Path) -> None:
     """Bits flipped at random in the header of a model: an error in one line, or tokens; never a signal."""
     content = tiny(file, architecture).read_bytes()

@@ -80,6 +80,48 @@ def tiny_llama(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: An
     return _write(path, metadata | vocabulary, shapes, type, seed, changes)
 
 
+def tiny_qwen2(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
+    """Write a `qwen2` model with byte-level BPE and biases of queries, keys and values."""
+    dimensions, changes = _split(LLAMA, overrides)
+    heads = {"q": dimensions.n_head, "k": dimensions.n_head_kv, "v": dimensions.n_head_kv}
+    biases: dict[str, tuple[int, ...]] = {
+        f"blk.{layer}.attn_{name}.bias": (n * dimensions.head_dim,)
+        for layer in range(dimensions.n_layer)
+        for name, n in heads.items()
+    }
+    return _write_qwen(path, "qwen2", dimensions, biases, type, seed, changes)
+
+
+def tiny_qwen3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
+    """Write a `qwen3` model with byte-level BPE and norms of the heads of queries and keys."""
+    dimensions, changes = _split(LLAMA, overrides)
+    norms: dict[str, tuple[int, ...]] = {
+        f"blk.{layer}.attn_{name}_norm.weight": (dimensions.head_dim,)
+        for layer in range(dimensions.n_layer)
+        for name in "qk"
+    }
+    return _write_qwen(path, "qwen3", dimensions, norms, type, seed, changes)
+
+
+def _write_qwen(
+    path: Path,
+    architecture: str,
+    d: Dimensions,
+    own_shapes: Mapping[str, tuple[int, ...]],
+    format_name: str,
+    seed: int,
+    changes: "Changes",
+) -> Path:
+    vocabulary = bpe_vocabulary() | {"tokenizer.ggml.pre": Field("STRING", "qwen2")}
+    metadata = common_metadata(architecture, d) | {
+        f"{architecture}.attention.key_length": d.head_dim,
+        f"{architecture}.attention.value_length": d.head_dim,
+        f"{architecture}.rope.freq_base": 1000000.0,
+    }
+    shapes = common_shapes(d, n_tokens(vocabulary)) | own_shapes
+    return _write(path, metadata | vocabulary, shapes, format_name, seed, changes)
+
+
 def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
     """Write a `gemma3` model with SentencePiece tokens: layer 5 is global, the others have the window."""
     dimensions, changes = _split(GEMMA3, overrides)
@@ -210,7 +252,7 @@ def _split(dimensions: Dimensions, overrides: dict[str, Any]) -> tuple[Dimension
 
 
 def common_metadata(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
-    """The keys that both architectures have."""
+    """The keys that all architectures have."""
     return {
         "general.architecture": architecture,
         "general.name": f"tiny {architecture}",
@@ -225,7 +267,7 @@ def common_metadata(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
 
 
 def common_shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the tensors that both architectures have."""
+    """Name -> shape of the tensors that all architectures have."""
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (n_vocab, d.n_embd),
         "output_norm.weight": (d.n_embd,),
@@ -251,7 +293,9 @@ def common_shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
 
 
 def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], format_name: str) -> Stored:
-    """Values with which activations keep their size from layer to layer; norms are close to one, in F32."""
+    """Values with which activations keep their size from layer to layer; norms are close to one, biases matter."""
+    if name.endswith(".bias"):
+        return stored(0.5 * rng.standard_normal(shape, np.float32), "F32")
     if len(shape) == 1:
         return stored(1 + 0.1 * rng.standard_normal(shape, np.float32), "F32")
     scale = 0.1 if name == "token_embd.weight" else shape[1] ** -0.5

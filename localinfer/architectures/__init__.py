@@ -8,7 +8,7 @@ from localinfer.gguf import GGUF
 from localinfer.recorder import Recorder
 from localinfer.text import printable
 
-KNOWN = ("llama", "gemma3")
+KNOWN = ("llama", "gemma3", "qwen2", "qwen3")
 
 
 class Record(Protocol):

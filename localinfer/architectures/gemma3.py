@@ -21,5 +21,4 @@ def record(r: Recorder) -> None:
         r.add_norm(x, r.matmul(a, f"{blk}attn_output.weight", n), f"{blk}post_attention_norm.weight")
         f = r.feed_forward(r.norm(x, f"{blk}ffn_norm.weight"), blk, "gelu")
         r.add_norm(x, r.matmul(f, f"{blk}ffn_down.weight", n), f"{blk}post_ffw_norm.weight")
-    output = "output.weight" if "output.weight" in r.f.tensors else "token_embd.weight"
-    r.logits(x, "output_norm.weight", output, r.n_vocab("token_embd.weight"))
+    r.logits(x)

@@ -13,5 +13,4 @@ def record(r: Recorder) -> None:
         r.matmul(a, f"{blk}attn_output.weight", n, add_to=x)
         f = r.feed_forward(r.norm(x, f"{blk}ffn_norm.weight"), blk, "silu")
         r.matmul(f, f"{blk}ffn_down.weight", n, add_to=x)
-    output = "output.weight" if "output.weight" in r.f.tensors else "token_embd.weight"
-    r.logits(x, "output_norm.weight", output, r.n_vocab("token_embd.weight"))
+    r.logits(x)
