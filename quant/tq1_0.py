@@ -3,18 +3,25 @@
 from typing import Any
 
 import numpy as np
-from numba import uint8, uint32
+from numba import int32, uint8, uint32
 
+from quant.encoding import inverse_of, put_scale
+from quant.ternary import largest_magnitude, trits
 from quant.vectors import (
     bitcast,
+    convert,
+    extract,
     f32x8,
     half,
+    i32x16,
     inline,
     join,
+    lanes,
     load,
     numbers,
     select,
     splat,
+    store,
     u8x16,
     u8x32,
     u8x64,
@@ -66,3 +73,52 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(2, 32, SIZE, codes64, scales, zero=1)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+places_of_four = numbers(i32x16, [81] * 4 + [27] * 4 + [9] * 4 + [3] * 4)
+second_half, second_quarter = lanes([*range(8, 16)] * 2), lanes([*range(4, 8)] * 4)
+
+
+@inline
+def five_digits(x: int, apart: int, inverse: float) -> Any:
+    """i32x16: the codes of five columns that lie `apart` bytes from each other, as a number in base 3."""
+    number = trits(x, inverse)
+    for digit in range(1, 5):
+        number = number * splat(i32x16, int32(3)) + trits(x + apart * digit, inverse)
+    return number
+
+
+@inline
+def four_digits(x: int, inverse: float) -> Any:
+    """The same of the last sixteen columns, four in each of the first four lanes; the fifth digit is 0."""
+    placed = trits(x, inverse) * places_of_four()
+    halves = placed + second_half(placed)
+    return halves + second_quarter(halves)
+
+
+@inline
+def fractions(number: Any) -> Any:
+    """Of 3**5, over 256, rounded up so that taking digits away gives them back."""
+    above = number * splat(i32x16, int32(256)) + splat(i32x16, int32(242))
+    return convert(u8x16, above / splat(i32x16, int32(243)))
+
+
+@inline
+def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+    """The codes nearest to a row's weights, as `quant.encode` asks for them."""
+    for block in range(n // 256):
+        weights, place = x + 1024 * block, y + SIZE * block
+        d = largest_magnitude(weights)
+        store(place + QS, fractions(five_digits(weights, 128, inverse_of(d))))
+        store(place + QS + 16, fractions(five_digits(weights + 64, 128, inverse_of(d))))
+        store(place + QS + 32, fractions(five_digits(weights + 640, 64, inverse_of(d))))
+        last = fractions(four_digits(weights + 960, inverse_of(d)))
+        store(place + QH, extract(bitcast(u32x4, last), 0))
+        put_scale(place + D, d)
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode`: d says all, so no effort finds more."""
+    return encode
