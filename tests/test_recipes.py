@@ -1,0 +1,151 @@
+"""Recipes choose the types that llama.cpp chooses; names, numbers and wishes mean what they mean there."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_models import SHAPES, Shape
+
+from quant.recipes import (
+    COPY,
+    RECIPES,
+    Choice,
+    Traits,
+    Wishes,
+    choose,
+    may_change,
+    recipe_named,
+    requires_imatrix,
+)
+
+FOUND: Mapping[str, Any] = json.loads((Path(__file__).parent / "data" / "recipes.json").read_text())
+F32, F16 = 0, 1
+
+
+@dataclass(frozen=True)
+class Named:
+    """All that a recipe sees of a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+
+
+def tensors(shape: Shape) -> list[Named]:
+    return [Named(name, dims, F16 if len(dims) > 1 else F32) for name, dims in shape.tensors.items()]
+
+
+def traits(shape: Shape, weighted: bool = False) -> Traits:
+    return Traits(shape.architecture, shape.n_layer, shape.n_head, shape.n_head_kv, shape.n_expert, weighted)
+
+
+def expected(label: str, recipe: str) -> dict[str, str]:
+    """Name -> type, from the fixture."""
+    types = {}
+    for kinds, names in FOUND[label][recipe].items():
+        each_layer = [kind for run in kinds.split() for kind in [run.split("*")[0]] * int(run.split("*")[1])]
+        for name in names.split():
+            in_layers = name.startswith(("attn", "ffn"))
+            for layer, kind in enumerate(each_layer):
+                types[f"blk.{layer}.{name}.weight" if in_layers else f"{name}.weight"] = kind
+    return types
+
+
+def chosen(shape: Shape, recipe: str, **wishes: Any) -> dict[str, str]:
+    choices = choose(recipe, traits(shape), tensors(shape), Wishes(**wishes))
+    return {name: choice.type for name, choice in choices.items()}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_types_are_llama_cpps(weighted: bool, recipe: str) -> None:
+    for name, shape in SHAPES.items():
+        choices = choose(recipe, traits(shape, weighted), tensors(shape))
+        label = f"{name}; weighted" if weighted else name
+        assert {tensor: choice.type for tensor, choice in choices.items()} == expected(label, recipe), label
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe"),
+    [("q4_k_m", "Q4_K_M"), ("Q4_K", "Q4_K_M"), ("q3_k", "Q3_K_M"), ("5", None), ("15", "Q4_K_M"), ("0", "F32"),
+     ("copy", COPY), ("mxfp4_moe", "MXFP4_MOE"), ("Q4", None), ("", None), ("30", "IQ4_XS")],
+)  # fmt: skip
+def test_names(text: str, recipe: str | None) -> None:
+    assert recipe_named(text) == recipe
+
+
+def test_copy_changes_nothing() -> None:
+    assert set(chosen(SHAPES["llama"], COPY).values()) == {"F16", "F32"}
+
+
+class TestWishes:
+    def test_pure(self) -> None:
+        types = chosen(SHAPES["llama, grouped"], "Q4_K_M", pure=True)
+        assert {kind for name, kind in types.items() if "norm" not in name} == {"Q4_K"}
+
+    def test_output_is_left(self) -> None:
+        types = chosen(SHAPES["qwen2"], "Q4_K_M", leave_output=True)
+        assert types["output.weight"] == "F16"
+        assert types["token_embd.weight"] == "Q4_K"
+
+    def test_output(self) -> None:
+        assert chosen(SHAPES["qwen2"], "Q4_K_M", output="F16")["output.weight"] == "F16"
+
+    def test_output_that_is_the_embedding(self) -> None:
+        assert chosen(SHAPES["gemma3"], "Q4_K_M", output="Q8_0")["token_embd.weight"] == "Q8_0"
+
+    def test_embedding(self) -> None:
+        types = chosen(SHAPES["qwen2"], "Q4_K_M", token_embedding="Q2_K")
+        assert (types["token_embd.weight"], types["output.weight"]) == ("Q2_K", "Q6_K")
+
+    def test_embedding_is_stronger_than_output(self) -> None:
+        types = chosen(SHAPES["gemma3"], "Q4_K_M", token_embedding="Q5_K", output="Q8_0")
+        assert types["token_embd.weight"] == "Q5_K"
+
+    def test_first_pattern_that_is_found(self) -> None:
+        patterns = ((re.compile("attn_[qk]"), "Q8_0"), (re.compile("attn_"), "Q5_0"))
+        types = chosen(SHAPES["qwen2"], "Q4_K_M", patterns=patterns)
+        assert [types[f"blk.3.attn_{x}.weight"] for x in ("q", "k", "output", "norm")] == [
+            "Q8_0", "Q8_0", "Q5_0", "F32"]  # fmt: skip
+
+    def test_pattern_for_a_shape_that_it_does_not_fit(self) -> None:
+        choices = choose("Q8_0", traits(SHAPES["llama, odd"]), tensors(SHAPES["llama, odd"]),
+                         Wishes(patterns=((re.compile("ffn_up"), "Q6_K"),)))  # fmt: skip
+        assert choices["blk.0.ffn_up.weight"] == Choice("Q8_0", "Q6_K")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "may"),
+    [
+        ("blk.0.attn_q.weight", (64, 64), True),
+        ("blk.0.attn_q.weight", (1, 64), False),
+        ("blk.0.attn_q.weight", (64,), False),
+        ("blk.0.attn_q.bias", (64, 64), False),
+        ("blk.0.ffn_gate_inp.weight", (8, 64), False),
+        ("blk.0.ffn_up_exps.weight", (8, 64, 64), True),
+        ("blk.0.time_mix_w1.weight", (64, 64), False),
+        ("position_embd.weight", (64, 64), False),
+        ("rope_freqs.weight", (64,), False),
+    ],
+)
+def test_what_may_change(name: str, shape: tuple[int, ...], may: bool) -> None:
+    assert may_change(Named(name, shape, F16)) is may
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "kind", "needed"),
+    [
+        ("IQ2_XS", "blk.0.attn_q.weight", "IQ2_XS", True),
+        ("IQ2_XS", "token_embd.weight", "IQ2_XS", False),
+        ("IQ2_XS", "output.weight", "IQ2_XS", False),
+        ("Q2_K", "blk.0.attn_q.weight", "Q2_K", False),
+        ("Q2_K_S", "blk.0.attn_q.weight", "Q2_K", True),
+        ("IQ3_S", "blk.0.attn_q.weight", "IQ3_S", False),
+    ],
+)
+def test_what_needs_an_importance_matrix(recipe: str, name: str, kind: str, needed: bool) -> None:
+    assert requires_imatrix(recipe, name, kind) is needed
