@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import uint8, uint32
 
-from quant.vectors import bitcast, inline, join, load, numbers, splat, u8x64, u32x16
+from quant.vectors import bitcast, inline, join, load, numbers, splat, store, u8x32, u8x64, u32x16
 
 
 def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
@@ -41,3 +41,19 @@ def nibble_pairs(qs: int) -> Any:
         return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
 
     return ordered
+
+
+def put_nibble_pairs(qs: int) -> Any:
+    """The word put(block, codes): the low nibbles of 256 codes, a byte each, into 128 bytes `qs` behind its start.
+
+    Every 32 bytes hold 64 columns, the first 32 of them in their low nibbles.
+    """
+
+    @inline
+    def put(block: int, codes: int) -> None:
+        for j in range(4):
+            low, high = load(u8x32, codes + 64 * j), load(u8x32, codes + 64 * j + 32)
+            nibble = splat(u8x32, uint8(15))
+            store(block + qs + 32 * j, (low & nibble) | ((high & nibble) << splat(u8x32, uint8(4))))
+
+    return put

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 from numba import uint32, uint64
 
-from quant.planes import nibble_pairs, planes
-from quant.vectors import bitcast, convert, f32x8, half, inline, load, splat, u8x8, u8x32
+from quant.affine_superblocks import encoder_of
+from quant.encoding import put_scale
+from quant.planes import nibble_pairs, planes, put_nibble_pairs
+from quant.vectors import bitcast, convert, f32x8, half, inline, load, splat, store, u8x8, u8x32
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
@@ -18,8 +20,8 @@ D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
 #   0-3   EEAAAAAA   A: scale 0-3    E: the two high bits of scale 4-7
 #   4-7   eeaaaaaa   a: min 0-3      e: the two high bits of min 4-7
 #   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
-SIX, FOUR, TWO = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303)
-nibbles = planes(4)
+SIX, FOUR, TWO, TOP = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303), uint32(0x30303030)
+nibbles, put_codes = planes(4), put_nibble_pairs(QS)
 
 
 @inline
@@ -45,6 +47,23 @@ def scales(block: int) -> Any:
 def mins(block: int) -> Any:
     packed = sixes(load(uint32, block + SCALES + 4), load(uint32, block + SCALES + 8) >> uint32(4))
     return convert(f32x8, packed) * splat(f32x8, -half(block + DMIN))
+
+
+@inline
+def put_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
+    """Write d and dmin, and eight scales and mins, a byte each below 64, as the picture above has them."""
+    put_scale(block + D, d)
+    put_scale(block + DMIN, dmin)
+    a, e = load(uint32, scales), load(uint32, scales + 4)
+    b, f = load(uint32, mins), load(uint32, mins + 4)
+    store(block + SCALES, uint32(a | ((e & TOP) << uint32(2))))
+    store(block + SCALES + 4, uint32(b | ((f & TOP) << uint32(2))))
+    store(block + SCALES + 8, uint32((e & FOUR) | ((f & FOUR) << uint32(4))))
+
+
+def encoder(effort: str) -> Any:
+    """The word encode: see `quant.encode`."""
+    return encoder_of(WORDS, 63, put_scales, put_codes, effort)
 
 
 WORDS = Words(4, 32, SIZE, codes64, scales, mins, order="pairs", ordered=nibble_pairs(QS))

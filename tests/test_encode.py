@@ -3,14 +3,22 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import gguf
+import naive_encode
 import numpy as np
 import pytest
 from encoding import GAUSSIAN, cruel_rows, decoded, encode, encoder
 from kernels import NUMBERS
 
+from quant.encode import EFFORTS
+
 # Formats whose blocks are to be the gguf package's, byte for byte.
 AS_GGUF = ["F32", "F16", "BF16", "Q8_0"]
-ALL = AS_GGUF
+AFFINE = ["Q4_K"]
+ALL = AS_GGUF + AFFINE
+
+LEVELS = {"Q4_K": (32, 16)}  # columns of a group, codes
+TOP = {"Q4_K": 63}  # the largest whole scale and min
+IMPORTANCE = np.random.default_rng(1).chisquare(1, 2048).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", AS_GGUF)
@@ -51,3 +59,38 @@ def test_what_is_not_a_matrix_of_blocks_is_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=r"x|out|importance|blocks"):
             q8.rows(bad_x, importance, bad_out)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", AFFINE)
+def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: bool) -> None:
+    """The error is hardly larger than with a scale and a min of any precision for every group."""
+    length, levels = LEVELS[name]
+    x, w = GAUSSIAN[:2, :768].astype(np.float64), IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
+    free = 0.0
+    for group, weights in zip(x.reshape(-1, length), np.tile(w, 2).reshape(-1, length).astype(np.float64), strict=True):
+        scale, least = naive_encode.affine(group, weights, levels, ends=5, apart=0.5, below_zero=True)
+        codes = naive_encode.nearest(group, scale, least, levels)
+        free += naive_encode.error(group, weights, codes, scale, least)
+    found = decoded(name, encode(name, GAUSSIAN[:2, :768], w if weighted else None))
+    assert 0.9 * free < (w * (x - found) ** 2).sum() < 1.05 * free
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_more_effort_is_less_error(name: str) -> None:
+    x = GAUSSIAN[:8]
+    fast, normal, best = (np.square(x - decoded(name, encode(name, x, None, effort))).sum() for effort in EFFORTS)
+    assert best < 0.997 * normal < 0.99 * fast
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_what_fits_a_block_is_found_again(name: str) -> None:
+    """Whole codes, scales and mins that reach as far as they can: nothing is lost."""
+    length, levels = LEVELS[name]
+    rng, top = np.random.default_rng(2), TOP[name]
+    scales, mins = rng.integers(top // 2, top + 1, (2, 24, 256 // length, 1))
+    scales[:, 0], mins[:, 1] = top, top
+    codes = rng.integers(0, levels, (24, 256 // length, length))
+    codes[..., 3], codes[..., 7] = 0, levels - 1
+    x = (2.0**-8 * scales * codes - 2.0**-6 * mins).reshape(3, -1).astype(np.float32)
+    np.testing.assert_array_equal(decoded(name, encode(name, x)), x)

@@ -1,0 +1,50 @@
+"""The oracle of the searches for scales: what they look for, in plain numpy and float64, one group after the other.
+
+Nothing is stored: scales and mins are numbers of any precision, so what is left is the error of codes alone.
+"""
+
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def nearest(x: Floats, scale: float, least: float, levels: int) -> Floats:
+    """The codes of a group."""
+    steps = (x - least) / scale if scale else np.zeros_like(x)
+    return np.clip(np.rint(steps), 0, levels - 1)
+
+
+def error(x: Floats, w: Floats, codes: Floats, scale: float, least: float) -> float:
+    """The weighted squared error of a group."""
+    return float((w * (x - scale * codes - least) ** 2).sum())
+
+
+def fit(x: Floats, w: Floats, codes: Floats, below_zero: bool) -> tuple[float, float]:
+    """The scale and min that suit codes best."""
+    free = np.stack([codes, np.ones_like(codes)], axis=1) * np.sqrt(w)[:, None]
+    scale, least = np.linalg.lstsq(free, x * np.sqrt(w), rcond=None)[0]
+    if below_zero and (least > 0 or np.ptp(codes) == 0):
+        scale, least = (w * codes * x).sum() / max((w * codes**2).sum(), 1e-300), 0.0
+    return scale, least
+
+
+def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zero: bool) -> tuple[float, float]:
+    """The best scale and min of a group: spans moved at both ends by `ends` numbers of steps, `apart` from each other,
+    then codes rounded once more."""
+    low, high = x.min(), x.max()
+    if below_zero:
+        low = min(low, 0.0)
+        high = max(high, low)
+    moves = apart * (np.arange(ends) - ends // 2) * (high - low) / (levels - 1)
+    starts = [(low + i, (high - j - low - i) / (levels - 1)) for i, j in product(moves, moves)]
+    flat = min(np.average(x, weights=w), 0.0) if below_zero else np.average(x, weights=w)
+    least_error, scale, least = error(x, w, np.zeros_like(x), 0.0, flat), 0.0, flat
+    for start, step in [*starts, (None, None)]:
+        codes = nearest(x, step if step is not None else scale, start if start is not None else least, levels)
+        fitted = fit(x, w, codes, below_zero)
+        if (found := error(x, w, codes, *fitted)) < least_error:
+            least_error, (scale, least) = found, fitted
+    return scale, least
