@@ -1,8 +1,14 @@
 """IQ4_NL: 32 weights in 18 bytes; a weight is d * KVALUES[q], q of 4 bits."""
 
+from typing import Any
+
 import numpy as np
 
 from quant.nibbles import from_table, halves
+from quant.search_scales import as_half, ideal_scales
+from quant.search_table import coding, fitting, nibbles_of, trying
+from quant.search_tiles import TRIALS, by_tiles, transpose
+from quant.vectors import extract, inline, store, store_half
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -17,3 +23,21 @@ codes64, codes32, ordered = from_table(BLOCK, CODES)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(8, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered)
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`: the best of some scales for every block by itself."""
+    fit, encode_groups, size = fitting(KVALUES), coding(KVALUES), BLOCK.itemsize
+    try_scales = trying(fit, effort)
+
+    @inline
+    def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
+        transpose(x, importance, unit, 32, scratch)
+        count = try_scales(scratch, scratch + TRIALS)
+        d = as_half(ideal_scales(scratch + TRIALS, count))
+        encode_groups(scratch, d)
+        for block in range(16):
+            store_half(y + size * block, extract(d, block))
+            store(y + size * block + 2, nibbles_of(scratch, block))
+
+    return by_tiles(32, 16 * size, encode_tile)

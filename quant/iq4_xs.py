@@ -3,12 +3,29 @@
 from typing import Any
 
 import numpy as np
-from numba import uint16, uint32
+from numba import int32, uint16, uint32
 
-from quant.iq4_nl import CODES, ZERO
+from quant.iq4_nl import CODES, KVALUES, ZERO
 from quant.nibbles import nibbles64
 from quant.planes import nibble_pairs
-from quant.vectors import convert, f32x8, half, i32x8, inline, load, lookup16, numbers, splat, u32x8
+from quant.search_scales import searching, whole
+from quant.search_table import coding, fitting, nibbles_of, trying
+from quant.search_tiles import by_tiles, transpose
+from quant.vectors import (
+    convert,
+    extract,
+    f32x8,
+    half,
+    i32x8,
+    inline,
+    load,
+    lookup16,
+    numbers,
+    splat,
+    store,
+    store_half,
+    u32x8,
+)
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
@@ -42,3 +59,40 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO, order="halves", ordered=ordered)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+# The farthest scale of a block is -32 times d, or not quite.
+DIVISORS = (-33, -32.5, -32, -31.5, -31, -30.5, -30, -29.5, 32, 31.5, 31, 30.5, 30, 29.5, 29, 28.5)
+
+
+@inline
+def put_scales(d: Any, k: Any, first: int, block: int) -> None:
+    """d and the scales of eight groups, from their lanes."""
+    store_half(block + D, extract(d, first))
+    low, high = uint32(0), uint32(0)
+    for group in range(8):
+        six = uint32(int32(extract(k, first + group)) + 32)
+        low |= (six & uint32(15)) << uint32(4 * group)
+        high |= (six >> uint32(4)) << uint32(2 * group)
+    store(block + SCALES_L, uint32(low))
+    store(block + SCALES_H, uint16(high))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`: the best of some scales for every group and, of a block, for all of them."""
+    fit, encode_groups = fitting(KVALUES), coding(KVALUES)
+    search = searching(fit, trying(fit, effort), whole(-32, 31), 1, DIVISORS, 8, effort)
+
+    @inline
+    def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
+        transpose(x, importance, unit, 32, scratch)
+        d, k = search(scratch)
+        encode_groups(scratch, d * k)
+        for block in range(2):
+            put_scales(d, k, 8 * block, y + SIZE * block)
+            for group in range(8):
+                store(y + SIZE * block + QS + 16 * group, nibbles_of(scratch, 8 * block + group))
+
+    return by_tiles(32, 2 * SIZE, encode_tile)

@@ -173,7 +173,7 @@ def splat(typingctx: Any, kind: Any, value: Any) -> Any:
     return sig, codegen
 
 
-def numbers(kind: Vector, values: Sequence[int]) -> Any:
+def numbers(kind: Vector, values: Sequence[float]) -> Any:
     """A word for a vector of fixed numbers: `ramp = numbers(u8x8, range(8))`, `ramp()`."""
     fixed = ir.Constant(kind.llvm, list(values))
 

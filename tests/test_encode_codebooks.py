@@ -1,13 +1,19 @@
-"""Encoders of the formats that have a table of values: against the gguf package, and against plain searches."""
+"""Encoders of the formats that have a table of values: against the gguf package, ggml's errors, and all other codes."""
 
+from importlib import import_module
+
+import encoding_errors as errors
 import gguf
 import numpy as np
 import pytest
 from encoding import GAUSSIAN, cruel_rows, decoded, encode
-from kernels import NUMBERS
+from kernels import NUMBERS, Floats
 
 # Formats whose scale is given by the largest magnitude: their blocks are to be the gguf package's, byte for byte.
 GIVEN = ["MXFP4", "TQ1_0", "TQ2_0"]
+
+# Formats whose scales are looked for, and the fields of a block that have codes only.
+CODES = {"IQ4_NL": ["qs"], "IQ4_XS": ["qs"]}
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -22,7 +28,60 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     np.testing.assert_array_equal(encode(name, x), expected)
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", [*GIVEN, *CODES])
 def test_cruel_rows_become_finite_blocks(name: str) -> None:
     for x in cruel_rows():
-        assert np.isfinite(decoded(name, encode(name, x))).all()
+        for importance in (None, np.zeros_like(x[0]), np.full_like(x[0], 1e38), np.full_like(x[0], 1e-42)):
+            assert np.isfinite(decoded(name, encode(name, x, importance))).all()
+
+
+@pytest.fixture(params=["gaussian", "heavy_tailed", "smollm2", "gemma3"])
+def sample(request: pytest.FixtureRequest) -> tuple[str, Floats]:
+    """Its name, and weights."""
+    if request.param in ("smollm2", "gemma3"):
+        return request.param, errors.trained(request.getfixturevalue(request.param))
+    return request.param, getattr(errors, request.param)()
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_the_error_is_no_larger_than_ggmls(name: str, sample: tuple[str, Floats]) -> None:
+    which, x = sample
+    plain, weighted = errors.of_ggml()[which][name]
+    weight = errors.importance(x.shape[1])
+    assert errors.relative_error(x, decoded(name, encode(name, x))) <= plain
+    assert errors.relative_error(x, decoded(name, encode(name, x, weight)), weight) <= weighted
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_no_other_codes_are_nearer(name: str) -> None:
+    """All values of some bytes that hold codes, under the scales that are there."""
+    rng = np.random.default_rng(5)
+    block = import_module(f"quant.{name.lower()}").BLOCK
+    n, places = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0], code_bytes(block, CODES[name])
+    x, weight = GAUSSIAN[:3, :n], errors.importance(n)
+    for row, chosen in zip(x, encode(name, x, weight), strict=True):
+        least = errors.relative_error(row, decoded(name, chosen[None])[0], weight)
+        for place in rng.choice(places, 10):
+            others = np.tile(chosen, (256, 1))
+            others[:, place] = np.arange(256)
+            found = [errors.relative_error(row, y, weight) for y in decoded(name, others)]
+            assert min(found) >= least * (1 - 1e-4)
+
+
+def code_bytes(block: np.dtype[np.void], fields: list[str]) -> list[int]:
+    """Where in a block the bytes of some fields lie."""
+    assert block.fields is not None
+    ends = [(block.fields[field][1], block.fields[field][0].itemsize) for field in fields]
+    return [start + i for start, size in ends for i in range(size)]
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_the_end_of_a_row_is_a_block_like_others(name: str) -> None:
+    """Groups are encoded side by side; what stands beside one, or does not, changes nothing."""
+    block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0]
+    x, weight = GAUSSIAN[:1, : 7 * block], errors.importance(7 * block)
+    weight[0] = weight.max() + 1  # importance counts by its share of the largest one
+    whole = encode(name, x, weight)
+    for count in (1, 4, 6):
+        part = encode(name, x[:, : count * block], weight[: count * block])
+        np.testing.assert_array_equal(part[0], whole[0, : part.shape[1]])
