@@ -115,6 +115,7 @@ class GGUF:
 
     version: int
     metadata: dict[str, Value]
+    spans: dict[str, tuple[int, int]]  # where in the file each value begins, at its type, and ends
     tensors: dict[str, Tensor]
     alignment: int
     data_offset: int
@@ -161,21 +162,21 @@ class GGUF:
         return value
 
 
-def open_gguf(path: str | Path) -> GGUF:
-    """Map the file and check all of its metadata and its tensor table.
+def open_gguf(path: str | Path, *, part: bool = False) -> GGUF:
+    """Map the file and check all of its metadata and its tensor table. It may be a `part` of a model only if asked for.
 
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
     file = MappedFile(Path(path))
     header = Cursor(file, HEADER_LIMIT)
     version, n_tensors, n_kv = _read_sizes(header)
-    metadata = _read_metadata(header, n_kv)
-    _refuse_parts(header, metadata)
+    metadata, spans = _read_metadata(header, n_kv)
+    _check_part(header, metadata, part)
     alignment = _checked_alignment(header, metadata)
     infos = _read_table(header, n_tensors)
     data_offset = _padded(header.position, alignment)
     tensors = _place(header, infos, alignment, data_offset)
-    return GGUF(version, metadata, tensors, alignment, data_offset, file)
+    return GGUF(version, metadata, spans, tensors, alignment, data_offset, file)
 
 
 def _read_sizes(header: Cursor) -> tuple[int, int, int]:
@@ -196,14 +197,18 @@ def _read_sizes(header: Cursor) -> tuple[int, int, int]:
     return version, n_tensors, header.count("n_kv", SMALLEST_KEY_VALUE, MAX_ENTRIES)
 
 
-def _read_metadata(header: Cursor, n_kv: int) -> dict[str, Value]:
+def _read_metadata(header: Cursor, n_kv: int) -> tuple[dict[str, Value], dict[str, tuple[int, int]]]:
+    """The values, and where in the file each begins and ends."""
     metadata: dict[str, Value] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for index in range(n_kv):
         key = header.name(f"key {index}", MAX_KEY)
         if key in metadata:
             header.fail(key, "appears twice")
+        begin = header.position
         metadata[key] = _read_value(header, key)
-    return metadata
+        spans[key] = begin, header.position
+    return metadata, spans
 
 
 def _read_value(header: Cursor, key: str) -> Value:
@@ -237,14 +242,14 @@ def _read_array(header: Cursor, key: str) -> Value:
     return values != 0 if type_id == BOOL else values
 
 
-def _refuse_parts(header: Cursor, metadata: dict[str, Value]) -> None:
-    """A model that was split over several files has to be joined before it can be opened."""
+def _check_part(header: Cursor, metadata: dict[str, Value], part: bool) -> None:
+    """A model that was split over several files has to be joined, unless somebody wants its parts."""
     count = _number_of_parts(header, metadata, "split.count", 1)
     number = _number_of_parts(header, metadata, "split.no", 0)
     if not 0 <= number < count:
         header.fail("split.no", f"there is no part {number} of {count} (split.count)")
-    if count > 1:
-        problem = f"this is a part of a model in {count} files; join them with `llama-gguf-split --merge`"
+    if count > 1 and not part:
+        problem = f"this is a part of a model in {count} files; `localinfer quantize FILE OUT copy` joins them"
         raise header.file.error("split.count", problem, Unsupported)
 
 

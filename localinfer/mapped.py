@@ -57,6 +57,19 @@ class MappedFile:
         if _identity(os.fstat(self._descriptor)) != self._identity:
             raise self.error("", "file changed or truncated while in use")
 
+    def window(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """Some of the bytes in a mapping of their own. It ends with the array, and then they take no memory any more.
+
+        Raises LocalInferError if the file is not as it was when it was opened.
+        """
+        self.check_unchanged()
+        page = start - start % mmap.ALLOCATIONGRANULARITY
+        try:
+            part = mmap.mmap(self._descriptor, start - page + n_bytes, access=mmap.ACCESS_READ, offset=page)
+        except (OSError, ValueError) as error:
+            raise self.error("", f"cannot be mapped into memory: {error}") from None
+        return np.frombuffer(part, np.uint8, n_bytes, start - page)
+
     def _open(self) -> int:
         try:
             self._require_regular(self.path.stat().st_mode)  # first: a device may react to being opened

@@ -109,6 +109,7 @@ class SourceTensor:
     shape: tuple[int, ...]
     type: int
     load: Callable[[], NDArray[np.uint8]]
+    part: int = 0  # the number of the file that it is in, where a model has several
 
     @property
     def type_name(self) -> str:
