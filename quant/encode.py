@@ -33,6 +33,13 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
+def encoding_kernel(type_number: int, effort: str) -> Kernel:
+    """The kernel that an Encoder has compiled."""
+    form = FORMATS[type_number]
+    module, function = form.encode.split(":")
+    return Kernel(module, function, PARAMETERS, constants=(("effort", effort), ("room", form.room)))
+
+
 class Encoder:
     """Rows of weights into one tensor type; several threads may use it at once."""
 
@@ -43,9 +50,7 @@ class Encoder:
 
         `warnings` is what the user should know about that cache.
         """
-        self.type, form = TYPES[type_number], FORMATS[type_number]
-        module, function = form.encode.split(":")
-        kernel = Kernel(module, function, PARAMETERS, constants=(("effort", effort), ("room", form.room)))
+        self.type, kernel = TYPES[type_number], encoding_kernel(type_number, effort)
         found, self.warnings = addresses([kernel], cache_root, progress)
         self._kernel = KERNEL(found[kernel])
 

@@ -1,0 +1,294 @@
+"""Quantizing: the tensors of a source, each in the type that was chosen for it, into one GGUF file.
+
+    quantize(source, out, types, encoder_of=encoders(...), threads=2)
+
+The work is cut into pieces of some rows. A thread decodes a piece, looks for what is no finite number, encodes it, and
+writes it where it belongs, all in its core's cache; so the disk works while the cores do, and of a large tensor no more
+is in memory than the pieces in hand. Every row is encoded by itself: the file does not depend on the threads. Which
+type a tensor gets is decided in `localinfer.mixture`.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import paths
+from localinfer.crew import Crew
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.gguf_writer import Layout, TensorInfo, lay_out
+from localinfer.parts import NAME, part_names
+from localinfer.safe_file import SafeFile, appearing, shown
+from localinfer.source import Field, Source, SourceTensor
+from localinfer.text import printable
+from localinfer.weights import Decoder, decoding_kernel
+from quant import FORMATS, ggml, jit
+from quant.encode import Encoder, encoding_kernel
+
+PIECE = 1 << 18  # weights: as floats they fit in a core's own cache
+LARGE = 65504.0  # the largest finite F16: what is larger may be too large for a format's scales
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix that changes its type: a tensor's only one, or that of an expert. `type` is the new one's number."""
+
+    tensor: SourceTensor
+    number: int
+    rows: int
+    n: int
+    type: int
+
+
+RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
+EncoderOf = Callable[[Matrix], RowEncoder]
+Watcher = Callable[[Matrix, int, Floats, Bytes], None]  # matrix, its first row here, x, out; by several threads at once
+Progress = Callable[[SourceTensor, int], None]  # a tensor, and how many of its weights are done, in order
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file to be written: its layout and what goes into it."""
+
+    path: Path
+    layout: Layout
+    tensors: tuple[SourceTensor, ...]
+
+
+def quantize(
+    source: Source,
+    out: Path,
+    types: Mapping[str, int],
+    *,
+    encoder_of: EncoderOf,
+    fields: Mapping[str, Field] | None = None,
+    threads: int = 1,
+    replace: bool = False,
+    keep_split: bool = False,
+    progress: Progress | None = None,
+    watch: Watcher | None = None,
+) -> None:
+    """Write the source's tensors in the types, by ggml's number, and its metadata, or the `fields` instead.
+
+    Every tensor is proven to have finite values. `encoder_of` is asked once for each matrix that changes its type; the
+    `watch` sees what went into it and what came out. With `keep_split`, OUT names the parts: OUT-00001-of-00003.gguf.
+    Raises LocalInferError, and then nothing is left.
+    """
+    outputs = outputs_of(source, out, types, source.fields if fields is None else fields, keep_split)
+    for output in outputs:
+        refuse_sources(source, output.path)
+    sizes = {output.path: output.layout.size for output in outputs}
+    with ExitStack() as stack:
+        files = stack.enter_context(appearing(sizes, replace=replace))
+        crew = stack.enter_context(Crew(threads))
+        for file, output in zip(files, outputs, strict=True):
+            file.write_at(0, output.layout.header)
+            for tensor in output.tensors:
+                job = _Job(source, tensor, types[tensor.name], file, output.layout.places[tensor.name], watch)
+                _give(crew, job, encoder_of, progress)
+
+
+def outputs_of(
+    source: Source, out: Path, types: Mapping[str, int], fields: Mapping[str, Field], keep_split: bool
+) -> list[Output]:
+    """The files that will be written: one, or one for each file of the source."""
+    if not keep_split or len(source.files) == 1:
+        return [_output(out, fields, types, list(source.tensors.values()))]
+    count = len(source.files)
+    found = NAME.fullmatch(out.name)
+    names = part_names(found["prefix"] if found else out.name.removesuffix(".gguf"), count)
+    outputs = []
+    for number, name in enumerate(names):
+        inside = [tensor for tensor in source.tensors.values() if tensor.part == number]
+        split = {
+            "split.no": Field.number(number, "<u2"),
+            "split.count": Field.number(count, "<u2"),
+            "split.tensors.count": Field.number(len(source.tensors), "<i4"),
+        }
+        outputs.append(_output(out.with_name(name), ({} if number else dict(fields)) | split, types, inside))
+    return outputs
+
+
+def _output(path: Path, fields: Mapping[str, Field], types: Mapping[str, int], tensors: list[SourceTensor]) -> Output:
+    infos = [TensorInfo(tensor.name, tensor.shape, types[tensor.name]) for tensor in tensors]
+    return Output(path, lay_out(fields, infos), tuple(tensors))
+
+
+def refuse_sources(source: Source, out: Path) -> None:
+    """What is written must be none of the files that are read, by whatever name."""
+    for path in source.files:
+        if out.exists() and path.samefile(out):
+            raise UsageError(f"{shown(out)}: is {shown(path)}, which is read: choose another name")
+
+
+# --- one tensor ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A tensor on its way to its place in a file."""
+
+    source: Source
+    tensor: SourceTensor
+    type: int
+    file: SafeFile
+    place: int
+    watch: Watcher | None
+
+    def error(self, problem: str) -> LocalInferError:
+        return LocalInferError(f"{shown(self.source.path)}: {printable(self.tensor.name)}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """`count` rows of a matrix from row `first` on: their bytes in the source, and where the new ones go."""
+
+    matrix: Matrix
+    first: int
+    count: int
+    data: Bytes
+    place: int
+
+
+def _give(crew: Crew, job: _Job, encoder_of: EncoderOf, progress: Progress | None) -> None:
+    """Hand out all pieces of a tensor."""
+    data = job.tensor.load()
+    if data.shape != (job.tensor.nbytes,):
+        raise job.error(f"{len(data)} bytes were read, {job.tensor.nbytes} are needed")
+    done = 0
+    for matrix in matrices(job.tensor, job.type):
+        encode = encoder_of(matrix) if job.type != job.tensor.type else None
+        for piece in _pieces(job, matrix, data):
+            done += piece.count * matrix.n
+            crew.give(partial(_do, job, piece, encode), partial(progress, job.tensor, done) if progress else None)
+
+
+def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
+    """The matrices of a tensor, which is to have that type; a vector is a matrix of one row."""
+    *experts, rows, n = (1, *tensor.shape)
+    for number in range(math.prod(experts)):
+        yield Matrix(tensor, number, rows, n, type_number)
+
+
+def _pieces(job: _Job, matrix: Matrix, data: Bytes) -> Iterator[_Piece]:
+    old_bytes, new_bytes = ggml.nbytes(job.tensor.type, matrix.n), ggml.nbytes(job.type, matrix.n)
+    step = max(1, PIECE // matrix.n)
+    for first in range(0, matrix.rows, step):
+        count = min(step, matrix.rows - first)
+        row = matrix.number * matrix.rows + first
+        rows = data[row * old_bytes : (row + count) * old_bytes]
+        yield _Piece(matrix, first, count, rows, job.place + row * new_bytes)
+
+
+class _Room(threading.local):
+    """Memory that a thread works in, kept from one piece to the next."""
+
+    def __init__(self) -> None:
+        self.floats, self.bytes = np.empty(0, np.float32), np.empty(0, np.uint8)
+
+    def take(self, piece: _Piece, type_number: int) -> tuple[Floats, Bytes]:
+        """Room for the rows of a piece, as floats and in a type."""
+        shape = piece.count, piece.matrix.n
+        n_bytes = ggml.nbytes(type_number, math.prod(shape))
+        if self.floats.size < math.prod(shape):
+            self.floats = np.empty(math.prod(shape), np.float32)
+        if self.bytes.size < n_bytes:
+            self.bytes = np.empty(n_bytes, np.uint8)
+        return self.floats[: math.prod(shape)].reshape(shape), self.bytes[:n_bytes].reshape(piece.count, -1)
+
+
+_ROOM = _Room()
+
+
+def _do(job: _Job, piece: _Piece, encode: RowEncoder | None) -> None:
+    """What is done with a piece, in one of the threads."""
+    x, out = _ROOM.take(piece, job.type)
+    large = False
+    if job.tensor.type in FORMATS:
+        decoder_of(job.tensor.type).rows(piece.data, x)
+        large = _checked(job, piece, x)
+    if encode is None:
+        job.file.write_at(piece.place, piece.data.data)
+        return
+    encode(x, out)
+    if large:
+        _check_result(job, piece, x, out)
+    if job.watch:
+        job.watch(piece.matrix, piece.first, x, out)
+    job.file.write_at(piece.place, out.data)
+
+
+def _checked(job: _Job, piece: _Piece, x: Floats) -> bool:
+    """Raise if a value is no finite number; whether one is so large that a format's scales may not be."""
+    if x.min() >= -LARGE and x.max() <= LARGE:
+        return False
+    if (place := _first_not_finite(x)) is not None:
+        raise job.error(f"value {x[place]} at {_index(piece, place)}")
+    return True
+
+
+def _check_result(job: _Job, piece: _Piece, x: Floats, out: Bytes) -> None:
+    """Of rows with large values: warn if one was too large for the new type, raise if it is no finite number now."""
+    back = np.empty_like(x)
+    decoder_of(job.type).rows(out.reshape(-1), back)
+    row, column = divmod(int(np.abs(x).argmax()), x.shape[1])
+    before, after = x[row, column], back[row, column]
+    lost = f"value {before:g} at {_index(piece, (row, column))} is too large for {ggml.TYPES[job.type].name}"
+    if not np.isfinite(back).all():
+        raise job.error(lost)
+    if abs(after) < abs(before) / 2:
+        warnings.warn(f"{printable(job.tensor.name)}: {lost}: it is {after:g} now", stacklevel=2)
+
+
+def _first_not_finite(x: Floats) -> tuple[int, int] | None:
+    good = np.isfinite(x)
+    row, column = divmod(int(good.argmin()), x.shape[1])
+    return None if good.all() else (row, column)
+
+
+def _index(piece: _Piece, place: tuple[int, int]) -> list[int]:
+    """A place in a piece as an index of the tensor."""
+    row = piece.matrix.number * piece.matrix.rows + piece.first + place[0]
+    leading = piece.matrix.tensor.shape[:-1]
+    return [*(int(i) for i in np.unravel_index(row, leading)), place[1]] if leading else [place[1]]
+
+
+# --- encoders ---
+
+
+@cache
+def decoder_of(type_number: int) -> Decoder:
+    return Decoder(type_number)
+
+
+def compile_for(old: Iterable[int], new: Iterable[int], effort: str, progress: jit.Progress | None = None) -> None:
+    """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time."""
+    kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
+    jit.addresses(kernels + [encoding_kernel(number, effort) for number in set(new)], paths.jit_dir(), progress)
+
+
+def encoders(effort: str, importance: Mapping[str, Floats]) -> EncoderOf:
+    """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix."""
+    by_type = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir()))
+
+    def encoder_of(matrix: Matrix) -> RowEncoder:
+        weights = importance.get(matrix.tensor.name)
+        row = None if weights is None else weights[matrix.number]
+        encoder = by_type(matrix.type)
+
+        def encode(x: Floats, out: Bytes) -> None:
+            encoder.rows(x, row, out)
+
+        return encode
+
+    return encoder_of
