@@ -7,55 +7,25 @@ are chosen by the error that codes rounded for them really have, and d and dmin 
 
 from typing import Any
 
-from quant.encoding import as_stored, every, inverses
+from quant.encoding import HUGE, as_stored, every, inverses
 from quant.groups import GROUPS, fold_word, importance_word, units_word
 from quant.put import nearest_word
 from quant.search_affine import SURE, center_word, error_word, search_word, totals_word
-from quant.vectors import convert, extract, i32x16, inline, maximum, minimum, rint, select, store, u8x16
+from quant.steps import step_word, whole_word
+from quant.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
 from quant.words import Words
 
 WEIGHTS, NUMBERS, CODES = 2048, 4096, 4160  # in scratch, behind the columns
-HUGE = 3e38
 
 # How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
 # far from the nearest whole numbers mins and scales are tried; how often d and dmin are fitted to what was found.
 STEPS = {"fast": (5, 0.02, 0, 0, 0), "normal": (21, 0.01, 1, 0, 1), "max": (61, 0.005, 1, 1, 3)}
 
 
-def step_word(groups: int, top: int, tried: int, apart: float) -> Any:
-    """The word step(values, weights, unit, inverse): of what all values of a superblock had better be multiples.
-
-    Values are not negative; a multiple is at most `top`; weights say what a value's squared error costs.
-    """
-    sum_of, largest_of = fold_word(groups)
-
-    @inline
-    def cost(step: Any, values: Any, weights: Any) -> Any:
-        off = step * minimum(rint(values * inverses(step)), every(top)) - values
-        return sum_of(weights * off * off)
-
-    @inline
-    def step(values: Any, weights: Any, unit: Any, inverse: Any) -> Any:
-        smallest = largest_of(values) * every(1.0 / top)
-        best = as_stored(smallest, unit, inverse)
-        least = cost(best, values, weights)
-        for i in range(tried):
-            other = as_stored(smallest * every(1.0 + apart * (i - tried // 2)), unit, inverse)
-            costs = cost(other, values, weights)
-            best, least = select(costs < least, other, best), minimum(costs, least)
-        return best
-
-    return step
-
-
 def choose_word(length: int, levels: int, top: int, far: int, wide: int) -> Any:
     """The word choose(columns, weights, mean, d, dmin, scale, least): the whole scale and min of every group, and the
     error that is left; tried are mins up to `far` and, for each, scales up to `wide` from the nearest."""
-    totals, error = totals_word(length, levels), error_word(length, levels)
-
-    @inline
-    def whole(v: Any) -> Any:
-        return minimum(maximum(rint(v), every(0.0)), every(top))
+    totals, error, whole = totals_word(length, levels), error_word(length, levels), whole_word(0, top)
 
     @inline
     def choose(columns: int, weights: int, mean: Any, d: Any, dmin: Any, scale: Any, least: Any) -> Any:
@@ -108,9 +78,9 @@ def superblock_word(words: Words, top: int, effort: str) -> Any:
     and mins, given those that would be best without them."""
     length, groups, levels = words.group, words.groups, 2**words.bits
     tried, apart, far, wide, again = STEPS[effort]
-    totals, (sum_of, _) = totals_word(length, levels), fold_word(groups)
-    step, choose = step_word(groups, top, tried, apart), choose_word(length, levels, top, far, wide)
-    refit = refit_word(length, levels, groups)
+    totals, (sum_of, largest_of) = totals_word(length, levels), fold_word(groups)
+    step, choose = step_word(groups, 0, top, tried, apart), choose_word(length, levels, top, far, wide)
+    refit, whole = refit_word(length, levels, groups), whole_word(0, top)
 
     @inline
     def begin(
@@ -120,9 +90,10 @@ def superblock_word(words: Words, top: int, effort: str) -> Any:
         total_q, total_qq, _ = totals(columns, weights, inverses(scale), least)
         slope = total_q * inverses(total_qq)
         mins = maximum(every(0.0) - least - mean, every(0.0))
-        dmin = step(mins, maximum(total_w - slope * total_q, every(0.0)), unit, inverse)
-        off = mins - dmin * minimum(rint(mins * inverses(dmin)), every(top))
-        return step(maximum(scale - slope * off, every(0.0)), total_qq, unit, inverse), dmin
+        weight = maximum(total_w - slope * total_q, every(0.0))
+        dmin = step(mins, weight, largest_of(mins) * every(1 / top), unit, inverse)
+        scale = maximum(scale - slope * (mins - dmin * whole(mins * inverses(dmin))), every(0.0))
+        return step(scale, total_qq, largest_of(scale) * every(1 / top), unit, inverse), dmin
 
     @inline
     def superblock(

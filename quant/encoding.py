@@ -22,6 +22,7 @@ from quant.vectors import (
 )
 
 LARGEST_HALF = float32(65504.0)
+HUGE = 3e38  # more than any error in units
 
 # --- numbers ------------------------------------------------------------------------------------------------------
 

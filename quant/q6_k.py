@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 from numba import uint8
 
+from quant.encoding import put_scale
 from quant.planes import planes
-from quant.vectors import convert, f32x16, half, i8x16, inline, load, splat, u8x32, u8x64
+from quant.symmetric_superblocks import encoder_of
+from quant.vectors import convert, f32x16, half, i8x16, inline, load, splat, store, u8x32, u8x64
 from quant.words import Words
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
@@ -29,6 +31,32 @@ def codes64(block: int, j: int) -> Any:
 @inline
 def scales(block: int) -> Any:
     return convert(f32x16, load(i8x16, block + SCALES)) * splat(f32x16, half(block + D))
+
+
+@inline
+def put_scales(block: int, d: float, scales: int) -> None:
+    """Write d and sixteen scales, a signed byte each."""
+    store(block + SCALES, load(i8x16, scales))
+    put_scale(block + D, d)
+
+
+@inline
+def put_codes(block: int, codes: int) -> None:
+    """Write 256 codes, a byte each, under the scales that are there."""
+    for h in range(2):
+        first, second = load(u8x64, codes + 128 * h), load(u8x64, codes + 128 * h + 64)
+        nibble = splat(u8x64, uint8(15))
+        store(block + QL + 64 * h, (first & nibble) | ((second & nibble) << splat(u8x64, uint8(4))))
+        high = splat(u8x32, uint8(0))
+        for k in range(4):
+            two = load(u8x32, codes + 128 * h + 32 * k) >> splat(u8x32, uint8(4))
+            high = high | (two << splat(u8x32, uint8(2 * k)))
+        store(block + QH + 32 * h, high)
+
+
+def encoder(effort: str) -> Any:
+    """The word encode: see `quant.encode`."""
+    return encoder_of(WORDS, 128, put_scales, put_codes, effort)
 
 
 WORDS = Words(6, 16, SIZE, codes64, scales, zero=32)

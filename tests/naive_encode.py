@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def nearest(x: Floats, scale: float, least: float, levels: int) -> Floats:
-    """The codes of a group."""
+def nearest(x: Floats, scale: float, least: float, levels: int, zero: int = 0) -> Floats:
+    """The codes of a group, from -zero on."""
     steps = (x - least) / scale if scale else np.zeros_like(x)
-    return np.clip(np.rint(steps), 0, levels - 1)
+    return np.clip(np.rint(steps), -zero, levels - 1 - zero)
 
 
 def error(x: Floats, w: Floats, codes: Floats, scale: float, least: float) -> float:
@@ -48,3 +48,17 @@ def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zer
         if (found := error(x, w, codes, *fitted)) < least_error:
             least_error, (scale, least) = found, fitted
     return scale, least
+
+
+def symmetric(x: Floats, w: Floats, zero: int, tried: int, less: float, more: float) -> float:
+    """The best scale of a group of codes from -zero to zero - 1: the weight farthest from zero is given each of
+    several codes about the outermost ones, then codes are rounded once more."""
+    peak = x[np.argmax(abs(x))]
+    moves = np.linspace(-less, more, tried)
+    least_error, scale = float((w * x**2).sum()), 0.0
+    for step in [*(peak / (zero - 1 + moves)), *(-peak / (zero + moves)), None]:
+        codes = nearest(x, scale if step is None else step, 0.0, 2 * zero, zero)
+        fitted = (w * codes * x).sum() / max((w * codes**2).sum(), 1e-300)
+        if (found := error(x, w, codes, fitted, 0.0)) < least_error:
+            least_error, scale = found, fitted
+    return scale

@@ -1,6 +1,7 @@
 """Encoders against the gguf package, and against what a block of any data must be."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import gguf
 import naive_encode
@@ -13,11 +14,19 @@ from quant.encode import EFFORTS
 
 # Formats whose blocks are to be the gguf package's, byte for byte.
 AS_GGUF = ["F32", "F16", "BF16", "Q8_0"]
-AFFINE = ["Q4_K"]
-ALL = AS_GGUF + AFFINE
 
-LEVELS = {"Q4_K": (32, 16)}  # columns of a group, codes
-TOP = {"Q4_K": 63}  # the largest whole scale and min
+
+class Superblock(NamedTuple):
+    """What a k-quant's groups have: so many columns and codes, a largest whole scale, and a min or a code for zero."""
+
+    length: int
+    levels: int
+    top: int
+    zero: int = 0
+
+
+K_QUANTS = {"Q4_K": Superblock(32, 16, 63), "Q6_K": Superblock(16, 64, 127, zero=32)}
+ALL = [*AS_GGUF, *K_QUANTS]
 IMPORTANCE = np.random.default_rng(1).chisquare(1, 2048).astype(np.float32)
 
 
@@ -61,36 +70,45 @@ def test_what_is_not_a_matrix_of_blocks_is_refused() -> None:
             q8.rows(bad_x, importance, bad_out)
 
 
+def least_error(kind: Superblock, x: naive_encode.Floats, w: naive_encode.Floats) -> float:
+    """The weighted squared error of a group with a scale and a min of any precision."""
+    scale, least = 0.0, 0.0
+    if kind.zero:
+        scale = naive_encode.symmetric(x, w, kind.zero, tried=20, less=2.4, more=1.6)
+    else:
+        scale, least = naive_encode.affine(x, w, kind.levels, ends=5, apart=0.5, below_zero=True)
+    codes = naive_encode.nearest(x, scale, least, kind.levels, kind.zero)
+    return naive_encode.error(x, w, codes, scale, least)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", AFFINE)
+@pytest.mark.parametrize("name", K_QUANTS)
 def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: bool) -> None:
-    """The error is hardly larger than with a scale and a min of any precision for every group."""
-    length, levels = LEVELS[name]
-    x, w = GAUSSIAN[:2, :768].astype(np.float64), IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
-    free = 0.0
-    for group, weights in zip(x.reshape(-1, length), np.tile(w, 2).reshape(-1, length).astype(np.float64), strict=True):
-        scale, least = naive_encode.affine(group, weights, levels, ends=5, apart=0.5, below_zero=True)
-        codes = naive_encode.nearest(group, scale, least, levels)
-        free += naive_encode.error(group, weights, codes, scale, least)
-    found = decoded(name, encode(name, GAUSSIAN[:2, :768], w if weighted else None))
-    assert 0.9 * free < (w * (x - found) ** 2).sum() < 1.05 * free
+    x, w = GAUSSIAN[:2, :768], IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
+    kind = K_QUANTS[name]
+    groups = x.astype(np.float64).reshape(-1, kind.length)
+    weights = np.tile(w, 2).astype(np.float64).reshape(-1, kind.length)
+    free = sum(least_error(kind, *group) for group in zip(groups, weights, strict=True))
+    found = decoded(name, encode(name, x, w if weighted else None))
+    assert 0.9 * free < (w * (x - found) ** 2).sum() < 1.06 * free
 
 
-@pytest.mark.parametrize("name", AFFINE)
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
 def test_more_effort_is_less_error(name: str) -> None:
     x = GAUSSIAN[:8]
     fast, normal, best = (np.square(x - decoded(name, encode(name, x, None, effort))).sum() for effort in EFFORTS)
     assert best < 0.997 * normal < 0.99 * fast
 
 
-@pytest.mark.parametrize("name", AFFINE)
+@pytest.mark.parametrize("name", K_QUANTS)
 def test_what_fits_a_block_is_found_again(name: str) -> None:
     """Whole codes, scales and mins that reach as far as they can: nothing is lost."""
-    length, levels = LEVELS[name]
-    rng, top = np.random.default_rng(2), TOP[name]
-    scales, mins = rng.integers(top // 2, top + 1, (2, 24, 256 // length, 1))
-    scales[:, 0], mins[:, 1] = top, top
-    codes = rng.integers(0, levels, (24, 256 // length, length))
-    codes[..., 3], codes[..., 7] = 0, levels - 1
-    x = (2.0**-8 * scales * codes - 2.0**-6 * mins).reshape(3, -1).astype(np.float32)
+    length, levels, top, zero = K_QUANTS[name]
+    rng, groups = np.random.default_rng(2), 256 // length
+    scales, mins = rng.integers(top // 2, top + 1, (2, 24, groups, 1))
+    scales[:, 0], mins[:, 1] = -top - 1 if zero else top, top
+    codes = rng.integers(0, levels, (24, groups, length)) - zero
+    codes[..., 3], codes[..., 7] = -zero, levels - 1 - zero
+    x = 2.0**-8 * scales * codes - (0 if zero else 2.0**-6 * mins)
+    x = x.reshape(3, -1).astype(np.float32)
     np.testing.assert_array_equal(decoded(name, encode(name, x)), x)
