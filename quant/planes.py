@@ -43,6 +43,22 @@ def nibble_pairs(qs: int) -> Any:
     return ordered
 
 
+def put_planes(bits: int, at: int) -> Any:
+    """The word put(place, codes): the `bits` bits from bit `at` on of the codes, a byte each, into the 32 bytes of a
+    whole plane."""
+    count, mask = 8 // bits, uint8((1 << bits) - 1)
+
+    @inline
+    def put(place: int, codes: int) -> None:
+        plane = splat(u8x32, uint8(0))
+        for k in range(count):
+            part = (load(u8x32, codes + 32 * k) >> splat(u8x32, uint8(at))) & splat(u8x32, mask)
+            plane = plane | (part << splat(u8x32, uint8(bits * k)))
+        store(place, plane)
+
+    return put
+
+
 def put_nibble_pairs(qs: int) -> Any:
     """The word put(block, codes): the low nibbles of 256 codes, a byte each, into 128 bytes `qs` behind its start.
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from quant import q4_k
-from quant.planes import nibble_pairs, planes
+from quant.affine_superblocks import encoder_of
+from quant.planes import nibble_pairs, planes, put_nibble_pairs, put_planes
 from quant.vectors import inline, load, u8x32
 from quant.words import Words
 
@@ -16,7 +17,7 @@ QH, QS, SIZE = 16, 48, 176
 # qs:  byte 32j + i holds the low bits of column 64j + i in its low nibble, those of column 64j + 32 + i in its high one
 # qh:  bit k of byte i is the fifth bit of column 32k + i
 low_bits, fifth_bit, fifth_bit_of_pair = planes(4), planes(1, at=4), planes(1, at=4, apart=2)
-low_pairs = nibble_pairs(QS)
+low_pairs, put_low_bits, put_fifth_bits = nibble_pairs(QS), put_nibble_pairs(QS), put_planes(1, 4)
 
 
 @inline
@@ -27,6 +28,18 @@ def codes64(block: int, j: int) -> Any:
 @inline
 def ordered(block: int, j: int) -> Any:
     return low_pairs(block, j) | fifth_bit_of_pair(load(u8x32, block + QH), 4 * (j // 2) + j % 2)
+
+
+@inline
+def put_codes(block: int, codes: int) -> None:
+    """Write 256 codes, a byte each, under the scales that are there."""
+    put_low_bits(block, codes)
+    put_fifth_bits(block + QH, codes)
+
+
+def encoder(effort: str) -> Any:
+    """The word encode: see `quant.encode`."""
+    return encoder_of(WORDS, 63, q4_k.put_scales, put_codes, effort)
 
 
 WORDS = Words(5, 32, SIZE, codes64, q4_k.scales, q4_k.mins, order="pairs", ordered=ordered)

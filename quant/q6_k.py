@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint8
 
 from quant.encoding import put_scale
-from quant.planes import planes
+from quant.planes import planes, put_planes
 from quant.symmetric_superblocks import encoder_of
 from quant.vectors import convert, f32x16, half, i8x16, inline, load, splat, store, u8x32, u8x64
 from quant.words import Words
@@ -18,7 +18,7 @@ QL, QH, SCALES, D, SIZE = 0, 128, 192, 208, 210
 # For each half h of the block, columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32:
 #   ql:  byte 64h + i holds the low bits of i and 64 + i in its nibbles, byte 64h + 32 + i those of 32 + i and 96 + i
 #   qh:  byte 32h + i holds the two high bits of all four, the first in the lowest
-high_bits = planes(2, at=4)
+high_bits, put_high_bits = planes(2, at=4), put_planes(2, 4)
 
 
 @inline
@@ -47,11 +47,7 @@ def put_codes(block: int, codes: int) -> None:
         first, second = load(u8x64, codes + 128 * h), load(u8x64, codes + 128 * h + 64)
         nibble = splat(u8x64, uint8(15))
         store(block + QL + 64 * h, (first & nibble) | ((second & nibble) << splat(u8x64, uint8(4))))
-        high = splat(u8x32, uint8(0))
-        for k in range(4):
-            two = load(u8x32, codes + 128 * h + 32 * k) >> splat(u8x32, uint8(4))
-            high = high | (two << splat(u8x32, uint8(2 * k)))
-        store(block + QH + 32 * h, high)
+        put_high_bits(block + QH + 32 * h, codes + 128 * h)
 
 
 def encoder(effort: str) -> Any:
