@@ -7,7 +7,6 @@ can run then, so the handler is two calls of the C library, compiled here: it sa
 import ctypes
 import signal
 import sys
-from pathlib import Path
 
 HANDLER = """
 declare i64 @write(i32, ptr, i64)
@@ -21,8 +20,8 @@ define void @localinfer_file_shrank(i32 %signal) {{
 """
 
 
-def against_shrinking(path: Path) -> None:
-    """From now on, end with exit code 1 and one line on stderr when the mapped `path` is cut short."""
+def against_shrinking(path: str) -> None:
+    """From now on, end with exit code 1 and one line on stderr when the mapped file `path` is cut short."""
     if not hasattr(signal, "SIGBUS"):
         return
     import llvmlite.binding as llvm

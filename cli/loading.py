@@ -1,5 +1,6 @@
 """From the word that a user typed to a loaded model, in sight: what is fetched, and what takes long."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
+    from localinfer.engine import Engine
     from localinfer.registry import Entry
 
 
@@ -19,8 +21,21 @@ def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
         from cli import guard
 
         model = localinfer.load(name, progress=status, **given)
-        guard.against_shrinking(Path(screen.one_line(str(path))))
+        guard.against_shrinking(screen.one_line(str(path)))
         return model
+
+
+def open_engine(name: str, given: Layer, room: Layer, status: screen.Status) -> "Engine":
+    """A model without a tokenizer, for commands that measure it; `room` is what they ask for where no one else does."""
+    path = fetched(name, status)
+    with status.busy(f"loading {screen.one_line(name)}"):
+        from localinfer import registry
+        from localinfer.engine import Engine
+        from localinfer.gguf import open_gguf
+        from localinfer.options import from_environment, merge
+
+        environment, named = from_environment(os.environ), registry.default_options(name)
+        return Engine(open_gguf(path), merge(given, environment, room, named), status)
 
 
 def fetched(name: str, status: screen.Status) -> Path:

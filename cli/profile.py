@@ -1,7 +1,6 @@
 """`localinfer profile`: where the time of a forward pass goes, by kind of op and by layer."""
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from cli import screen
 from cli.files import promised, write_whole
 from cli.flags import with_options
-from cli.loading import fetched
+from cli.loading import open_engine
 from cli.results import machine_line
 from cli.tables import table
 from localinfer.errors import UsageError
@@ -71,17 +70,11 @@ def profile_command(
 def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Profile, list[Roofline]]":
     """Load the model, and run it; what the threads of each phase can do at best."""
     status = screen.Status()
-    path = fetched(model, status)
-    with status.busy(f"loading {screen.one_line(model)}"):
-        from localinfer import registry, roofline
-        from localinfer.engine import Engine
-        from localinfer.gguf import open_gguf
-        from localinfer.options import from_environment, merge
-        from localinfer.profile import profile
+    engine = open_engine(model, given, {"ctx_size": n_prompt + n_gen}, status)
 
-        room: Layer = {"ctx_size": n_prompt + n_gen}
-        environment, named = from_environment(os.environ), registry.default_options(model)
-        engine = Engine(open_gguf(path), merge(given, environment, room, named), status)
+    from localinfer import roofline
+    from localinfer.profile import profile
+
     try:
         tokens = [random.randrange(engine.n_vocab) for _ in range(n_prompt + n_gen)]
         found = profile(engine, tokens[:n_prompt], tokens[n_prompt:], status.show)

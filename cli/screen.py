@@ -190,6 +190,13 @@ class Status:
             self.drawn_at = 0.0
 
 
+def time_left(done: int, total: int, seconds: float) -> str:
+    """What the rest takes, when so much of it has taken so long: 0:05, 12:30, 1:02:03."""
+    minutes, rest = divmod(round(seconds * (total - done) / max(done, 1)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{rest:02d} left"
+
+
 def download_line(done: int, total: int, rate: float) -> str:
     """`rate` in bytes a second."""
     filled = BAR * done // max(total, 1)

@@ -4,6 +4,8 @@ It records the model's plan, has the kernels compiled or loaded, and then feeds 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from localinfer import architectures, machine, paths
 from localinfer.config import read_config
 from localinfer.errors import ContextOverflow, NotEnoughMemory, UsageError
-from localinfer.gguf import GGUF
+from localinfer.gguf import GGUF, Tensor
 from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
 from localinfer.plan import FEW, Plan
@@ -23,6 +25,7 @@ from quant import jit
 
 Progress = Callable[[str, int, int], None]
 Logits = NDArray[np.float32]
+Tokens = Sequence[int] | NDArray[np.int32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
@@ -94,22 +97,51 @@ class Engine:
         ids = self._checked(tokens)
         result = np.empty((len(ids), self.n_vocab), np.float32)
         row = 0
-        for part in self._logits_in_parts(ids):
+        for part in self.logits_in_parts(ids):
             result[row : row + len(part)] = part
             row += len(part)
         return result
 
-    def _logits_in_parts(self, ids: NDArray[np.int32]) -> Iterator[Logits]:
+    def logits_in_parts(self, tokens: Tokens, skip: int = 0) -> Iterator[Logits]:
+        """The logits after each of `tokens` but the first `skip`, some rows at a time: each part until the next one.
+
+        Appends all tokens to the cache, provided that all parts are taken.
+        """
+        ids = self._checked(tokens)
         for first in range(0, len(ids), self._plan.batch):
             batch = ids[first : first + self._plan.batch]
             self._feed(batch)
-            for start in range(0, len(batch), self._plan.outputs):
-                rows = np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32)
+            for rows in self._rows_of(batch, max(0, skip - first)):
                 logits = self._pick(rows)
                 self._run(self._recorder.head_start, len(self._plan.ops), len(rows))
                 yield logits
 
-    def _checked(self, tokens: Sequence[int]) -> NDArray[np.int32]:
+    def inputs(self, tokens: Tokens, *, head: bool = False) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
+        """What the weights of all layers, and of the output layer for `head`, are multiplied with while `tokens` pass.
+
+        Weights that share an input come together, with some of its rows, float32 (rows, n_in): of a batch, and in the
+        output layer of a part of it. They are valid until the next ones. Appends all tokens to the cache.
+        """
+        ids = self._checked(tokens)
+        for first in range(0, len(ids), self._plan.batch):
+            batch = ids[first : first + self._plan.batch]
+            self._place(batch)
+            yield from self._inputs(0, self._recorder.head_start, len(batch))
+            self.n_past += len(batch)
+            for rows in self._rows_of(batch) if head else ():
+                self._pick(rows)
+                yield from self._inputs(self._recorder.head_start, len(self._plan.ops), len(rows))
+
+    def _inputs(self, first: int, end: int, tokens: int) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
+        """Run some of the ops, and stop before each stage with products to look at what goes into them."""
+        within = [product for product in self._plan.products if first <= product.stage < end]
+        for (stage, x), products in groupby(within, key=attrgetter("stage", "x")):
+            self._run(first, stage, tokens)
+            first = stage
+            yield [product.weight for product in products], x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
+        self._run(first, end, tokens)
+
+    def _checked(self, tokens: Tokens) -> NDArray[np.int32]:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""
         ids = np.asarray(tokens)
         if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
@@ -125,14 +157,26 @@ class Engine:
             raise ContextOverflow(f"context is full: positions end at {LAST_POSITION}")
         return ids.astype(np.int32)
 
+    def _rows_of(self, batch: NDArray[np.int32], skip: int = 0) -> Iterator[NDArray[np.int32]]:
+        """The numbers of a batch's tokens but the first `skip`, as many at a time as the output layer takes."""
+        for start in range(skip, len(batch), self._plan.outputs):
+            yield np.arange(start, min(start + self._plan.outputs, len(batch)), dtype=np.int32)
+
     def _feed(self, ids: NDArray[np.int32], rows: NDArray[np.int32] | None = None) -> Logits:
-        """Run one batch through all layers; and through the output layer too, for these of its tokens, if any.
+        """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
+        self._place(ids)
+        logits = self._pick(NO_ROWS if rows is None else rows)
+        self._run(0, self._recorder.head_start if rows is None else len(self._plan.ops), len(ids))
+        self.n_past += len(ids)
+        return logits
+
+    def _place(self, ids: NDArray[np.int32]) -> None:
+        """Put a batch where the ops find it, behind the tokens in the cache.
 
         Raises LocalInferError when the file's weights are no longer those that it was opened with.
         """
         self.file.check_unchanged()
         r, count, first = self._recorder, len(ids), self.n_past
-        logits = self._pick(NO_ROWS if rows is None else rows)
         self._plan.tokens.view(np.int64)[0] = count
         r.ids.view(np.int32)[:count] = ids
         r.positions.view(np.int32)[:count] = np.arange(first, first + count)
@@ -141,9 +185,6 @@ class Engine:
         for table in r.tables.values():
             table.fill(first, count, self.n_ctx)
         self._furthest = max(self._furthest, first + count)
-        self._run(0, r.head_start if rows is None else len(self._plan.ops), count)
-        self.n_past += count
-        return logits
 
     def threads_for(self, tokens: int) -> int:
         """How many threads compute a batch of so many tokens."""

@@ -96,6 +96,15 @@ class Op:
     work: Work
 
 
+@dataclass(frozen=True)
+class Product:
+    """A matrix product: the number of the op that begins its stage, the weight, and what that is multiplied with."""
+
+    stage: int
+    weight: Tensor
+    x: Buffer
+
+
 @dataclass(eq=False)
 class Plan:
     """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out; `threads` share the
@@ -110,6 +119,7 @@ class Plan:
     threads_batch: int
     passes: int
     ops: list[Op] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     scratch_bytes: int = 0
 
@@ -212,6 +222,8 @@ class Plan:
         work = Work(Amount(weight.nbytes), Amount(fmas=macs) if fmt.takes_floats else Amount(dots=macs))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         rounds = rounds_of(weight.nbytes // few, self.threads), rounds_of(n_out // many, self.threads_batch)
+        stage = next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
+        self.products.append(Product(stage, weight, x))
         self.op(
             weight.name,
             fmt.products,
