@@ -32,6 +32,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
     "inspect": ("cli.inspect", "Show what is in a model file, and the memory that a context takes."),
+    "quantize": ("cli.quantize", "Write a model in a smaller type."),
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
     "bench": ("cli.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
     "profile": ("cli.profile", "Show where the time of a prompt and of an answer goes, by kind of op and by layer."),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
-from localinfer.imatrix_file import Imatrix
+from localinfer.imatrix_file import Imatrix, read_imatrix
 from localinfer.source import Field, Source, SourceTensor
 from localinfer.text import printable
 from quant import FORMATS, ggml
@@ -28,27 +28,74 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`recipe` is a name of `quant.recipes`."""
+    """`recipe` is a name of `quant.recipes`; `fields` are put over the source's metadata.
+
+    Of the importance matrix, entries with one of `excluded` in their names are left out; if any are `included`, all
+    others are.
+    """
 
     recipe: str
     wishes: Wishes = field(default_factory=Wishes)
     allow_requantize: bool = False
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    imatrix: Path | None = None
+    included: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
-def types_for(source: Source, request: Request, importance: Mapping[str, Floats]) -> dict[str, Choice]:
-    """The type of each tensor. `importance` is what `importance_for` says.
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A model as it shall be. `problem` is why it should not be written.
 
-    Raises LocalInferError for a tensor that cannot have it, or that nobody would want to have it.
+    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts.
     """
-    choices = choose(request.recipe, traits_of(source, bool(importance)), source.tensors.values(), request.wishes)
+
+    source: Source
+    choices: Mapping[str, Choice]
+    fields: Mapping[str, Field]
+    importance: Mapping[str, Floats]
+    problem: LocalInferError | None
+
+    @property
+    def types(self) -> dict[str, int]:
+        """ggml's number of each tensor's type."""
+        return {name: NUMBER_OF_TYPE[choice.type] for name, choice in self.choices.items()}
+
+    @property
+    def old_types(self) -> set[int]:
+        return {tensor.type for tensor in self.source.tensors.values()}
+
+    @property
+    def changed_types(self) -> set[int]:
+        """The types that tensors are turned into."""
+        return {number for name, number in self.types.items() if number != self.source.tensors[name].type}
+
+
+def mix(source: Source, request: Request) -> Mixture:
+    """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
+    more = dict(request.fields)
+    importance: dict[str, Floats] = {}
+    if request.imatrix:
+        imatrix = read_imatrix(request.imatrix)
+        importance = importance_for(source, imatrix, request.included, request.excluded)
+        more = fields_of_imatrix(request.imatrix, imatrix) | more
+    fields = fields_for(source, request.recipe, more)
+    model = traits_of(source, request.fields, bool(importance))
+    choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
+    return Mixture(source, choices, fields, importance, _problem(source, choices, request, importance))
+
+
+def _problem(
+    source: Source, choices: Mapping[str, Choice], request: Request, importance: Mapping[str, Floats]
+) -> LocalInferError | None:
+    """The first tensor that cannot have its type, or that nobody would want to have it."""
     for name, choice in choices.items():
-        if problem := _problem(source.tensors[name], choice.type, request, name in importance):
-            raise _error(source, name, problem)
-    return choices
+        if problem := _problem_of(source.tensors[name], choice.type, request, name in importance):
+            return _error(source, name, problem)
+    return None
 
 
-def _problem(tensor: SourceTensor, new: str, request: Request, weighted: bool) -> str:
-    """Why a tensor shall not become this type; "" if it may."""
+def _problem_of(tensor: SourceTensor, new: str, request: Request, weighted: bool) -> str:
     old = tensor.type_name
     if old == new:
         return ""
@@ -64,16 +111,17 @@ def _problem(tensor: SourceTensor, new: str, request: Request, weighted: bool) -
     return ""
 
 
-def traits_of(source: Source, weighted: bool) -> Traits:
+def traits_of(source: Source, more: Mapping[str, Field], weighted: bool) -> Traits:
     """What recipes want to know of a model; a number that the file does not say is that of the simplest model."""
-    architecture = source.fields.get("general.architecture")
+    fields = {**source.fields, **more}
+    architecture = fields.get("general.architecture")
     value = architecture.value if architecture else None
     if not isinstance(value, bytes):
         raise _error(source, "general.architecture", "is missing")
     name = value.decode("utf-8", "replace")
 
     def number(key: str, default: int) -> int:
-        return _integer(source.fields.get(f"{name}.{key}"), default)
+        return _integer(fields.get(f"{name}.{key}"), default)
 
     heads = number("attention.head_count", 1)
     groups = number("attention.head_count_kv", heads)
@@ -96,7 +144,6 @@ def importance_for(
 ) -> dict[str, Floats]:
     """For tensors of the source, float32 (matrices, n): how much each column's error counts.
 
-    Entries whose names contain one of `excluded` are left out; if any are `included`, all others are.
     Raises LocalInferError for an entry of another size than its tensor.
     """
     found: dict[str, Floats] = {}

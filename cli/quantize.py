@@ -1,0 +1,232 @@
+"""`localinfer quantize`: a model in a smaller type, from a GGUF file or a checkpoint directory.
+
+Arguments and flags are llama-quantize's. What is asked for is read here and handed on; types are
+chosen in `localinfer.mixture`, the work is done in `localinfer.quantize`, and what is seen of it is drawn in
+`cli.quantizing`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+
+import typer
+
+from cli import screen
+from cli.loading import fetched
+from localinfer.errors import Unsupported, UsageError
+
+if TYPE_CHECKING:
+    from localinfer.mixture import Request
+    from localinfer.source import Source
+
+TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
+EFFORTS = ("fast", "normal", "max")
+Value = TypeVar("Value")
+
+
+class Words(NamedTuple):
+    """The arguments behind SOURCE. `out` may be left to us, and so `threads`."""
+
+    out: Path | None
+    recipe: str
+    threads: int | None
+
+
+def quantize_command(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file, a name, or a checkpoint directory.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type; {TYPES_URL}."),
+    ],
+    imatrix: Annotated[
+        Path | None, typer.Option("--imatrix", metavar="FILE", help="Which columns matter: see `localinfer imatrix`.")
+    ] = None,
+    include_weights: Annotated[
+        list[str] | None,
+        typer.Option("--include-weights", metavar="TEXT", help="Use the imatrix only for names with this in them."),
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None,
+        typer.Option("--exclude-weights", metavar="TEXT", help="Do not use it for names with this in them."),
+    ] = None,
+    effort: Annotated[
+        str, typer.Option("--effort", metavar="|".join(EFFORTS), help="How long to search for blocks of less error.")
+    ] = "normal",
+    pure: Annotated[bool, typer.Option("--pure", help="One type for all matrices.")] = False,
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")
+    ] = False,
+    output_tensor_type: Annotated[
+        str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.")
+    ] = None,
+    token_embedding_type: Annotated[
+        str | None, typer.Option("--token-embedding-type", metavar="TYPE", help="The type of the token embeddings.")
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option("--tensor-type", metavar="REGEX=TYPE", help="The type of tensors by name; the first one counts."),
+    ] = None,
+    tensor_type_file: Annotated[
+        Path | None, typer.Option("--tensor-type-file", metavar="FILE", help="A file with more of REGEX=TYPE.")
+    ] = None,
+    override_kv: Annotated[
+        list[str] | None,
+        typer.Option("--override-kv", metavar="KEY=TYPE:VALUE", help="Other metadata; int, float, bool or str."),
+    ] = None,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Let quantized tensors be quantized again, at a loss.")
+    ] = False,
+    keep_split: Annotated[
+        bool, typer.Option("--keep-split", help="As many files as the source has: OUT-00001-of-00003.gguf.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show types and sizes, write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
+) -> None:
+    """Write a model in another type: SOURCE [OUT] TYPE [THREADS].
+
+    OUT is ggml-model-TYPE.gguf beside the source unless it is given, and appears when it is whole. TYPE is a recipe,
+    which gives some tensors more bits than others just as llama.cpp does, or its number. Metadata stays as it is.
+
+    \b
+      localinfer quantize model-f16.gguf model.gguf Q4_K_M
+      localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
+      localinfer quantize model-f16.gguf Q4_K_M --dry-run
+      localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
+    """
+    asked = read_words(words)
+    if effort not in EFFORTS:
+        raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
+
+    from localinfer.mixture import Request, parsed_field, parsed_pattern, parsed_type
+    from quant.recipes import Wishes
+
+    patterns = [*(tensor_type or []), *words_of_file("--tensor-type-file", tensor_type_file)]
+    wishes = Wishes(
+        pure=pure,
+        leave_output=leave_output_tensor,
+        output=parsed("--output-tensor-type", parsed_type, output_tensor_type),
+        token_embedding=parsed("--token-embedding-type", parsed_type, token_embedding_type),
+        patterns=tuple(parsed_all("--tensor-type", parsed_pattern, patterns)),
+    )
+    request = Request(
+        recipe=asked.recipe,
+        wishes=wishes,
+        allow_requantize=allow_requantize,
+        fields=dict(parsed_all("--override-kv", parsed_field, override_kv or [])),
+        imatrix=imatrix,
+        included=tuple(include_weights or ()),
+        excluded=tuple(exclude_weights or ()),
+    )
+    if dry_run:
+        show(source, request)
+    else:
+        run(source, asked, request, effort, keep_split=keep_split, replace=force)
+
+
+# --- what is asked for ---
+
+
+def read_words(words: Sequence[str]) -> Words:
+    """[OUT] TYPE [THREADS]: OUT is the first word, unless that is a type."""
+    from quant.recipes import recipe_named
+
+    named = [recipe_named(word) for word in words[:2]]
+    if named and named[0]:
+        out, recipe, rest = None, named[0], words[1:]
+    elif len(named) > 1 and named[1]:
+        out, recipe, rest = Path(words[0]), named[1], words[2:]
+    else:
+        raise UsageError(f"TYPE: {words[len(named) - 1]} is no type; {TYPES_URL}")
+    if len(rest) > 1:
+        raise UsageError(f"{rest[1]}: too many arguments: SOURCE [OUT] TYPE [THREADS]")
+    if rest and not (rest[0].isascii() and rest[0].isdigit() and 1 <= int(rest[0]) <= 1024):
+        raise UsageError(f"THREADS: must be a number from 1 to 1024, not {rest[0]}")
+    return Words(out, recipe, int(rest[0]) if rest else None)
+
+
+def parsed(option: str, parse: Callable[[str], Value], text: str | None) -> Value | None:
+    return None if text is None else parsed_all(option, parse, [text])[0]
+
+
+def parsed_all(option: str, parse: Callable[[str], Value], texts: Sequence[str]) -> list[Value]:
+    try:
+        return [parse(text) for text in texts]
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None
+
+
+def words_of_file(option: str, path: Path | None) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split() if path else []
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{option}: {path}: is not valid UTF-8") from None
+
+
+def threads_for(given: int | None) -> int:
+    from localinfer.machine import default_threads
+    from localinfer.options import from_environment, merge
+
+    return given or merge(from_environment(os.environ)).threads or default_threads()
+
+
+def opened(name: str, status: screen.Status) -> "Source":
+    """The source that a user means."""
+    if Path(name).is_dir():
+        raise Unsupported(f"{screen.one_line(name)}: is a directory, and checkpoints cannot be read yet")
+
+    from localinfer.parts import from_gguf
+
+    return from_gguf(fetched(name, status))
+
+
+# --- what is done ---
+
+
+def show(name: str, request: "Request") -> None:
+    """The table of a dry run, on stdout."""
+    from cli.quantizing import dry_table
+    from localinfer.mixture import mix
+
+    mixture = mix(opened(name, screen.Status()), request)
+    print("\n".join(dry_table(mixture)))
+    if problem := mixture.problem:
+        screen.warn(str(problem))
+
+
+def run(name: str, asked: Words, request: "Request", effort: str, *, keep_split: bool, replace: bool) -> None:
+    from cli import guard
+    from cli.quantizing import Drawing, closing_lines
+    from localinfer.mixture import mix
+    from localinfer.quantize import compile_for, encoders, quantize
+
+    status = screen.Status()
+    source = opened(name, status)
+    mixture = mix(source, request)
+    if mixture.problem:
+        raise mixture.problem
+    out = asked.out or beside(source.path, f"ggml-model-{asked.recipe}.gguf")
+    compile_for(mixture.old_types, mixture.changed_types, effort, status)
+    guard.against_shrinking(source.path)
+    drawing = Drawing(mixture, status)
+    quantize(
+        source,
+        out,
+        mixture.types,
+        encoder_of=encoders(effort, mixture.importance),
+        fields=mixture.fields,
+        threads=threads_for(asked.threads),
+        replace=replace,
+        keep_split=keep_split,
+        progress=drawing,
+    )
+    status.erase()
+    for line in closing_lines(mixture, drawing.seconds):
+        screen.note(line)
+
+
+def beside(source: Path, name: str) -> Path:
+    """In a checkpoint's directory, or in the directory of a file."""
+    return (source if source.is_dir() else source.parent) / name

@@ -1,0 +1,323 @@
+"""`localinfer quantize` as people and scripts meet it: arguments, the dry run, one-line errors, signals."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from tiny import tiny_llama
+
+from cli import __main__
+from localinfer.gguf import open_gguf
+from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
+
+Run = Callable[..., tuple[int, str, str]]
+REAL = [sys.executable, "-m", "localinfer"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The command in this process and in a directory of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = __main__.run(["quantize", *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def failure(run: Run, tmp_path: Path) -> Callable[..., str]:
+    """The one line that the command fails with, with this code and nothing left behind."""
+
+    def fail(code: int, *arguments: object) -> str:
+        before = names(tmp_path)
+        found, out, err = run(*arguments)
+        assert (found, out) == (code, ""), err
+        [line] = err.splitlines()
+        assert line.startswith("error: ")
+        assert names(tmp_path) == before
+        return line.removeprefix("error: ")
+
+    return fail
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=1)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def types(path: Path) -> set[str]:
+    return {tensor.type_name for tensor in open_gguf(path).tensors.values()}
+
+
+class TestArguments:
+    def test_out_and_type(self, run: Run, model: Path, tmp_path: Path) -> None:
+        code, out, err = run(model, "out.gguf", "q8_0", 2)
+        assert (code, out) == (0, "")
+        assert types(tmp_path / "out.gguf") == {"F32", "Q8_0"}
+        assert "[   1/  11] token_embd.weight" in err
+        assert re.search(r"type = +F16, converting to Q8_0 \.\. size = +0\.\d\d MiB -> +0\.\d\d MiB", err)
+        assert re.search(r"quant size  = +\d\.\d\d MiB \(8\.\d\d BPW\)", err)
+
+    def test_only_a_type(self, run: Run, model: Path, tmp_path: Path) -> None:
+        assert run(model, "7")[0] == 0
+        assert types(tmp_path / "ggml-model-Q8_0.gguf") == {"F32", "Q8_0"}
+
+    def test_type_and_threads(self, run: Run, model: Path, tmp_path: Path) -> None:
+        assert run(model, "Q8_0", 1)[0] == 0
+        assert (tmp_path / "ggml-model-Q8_0.gguf").exists()
+
+    def test_force(self, run: Run, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").write_bytes(b"old")
+        assert failure(2, model, "out", "Q8_0") == "out: is there already; --force replaces it"
+        assert run(model, "out", "Q8_0", "--force")[0] == 0
+        assert types(tmp_path / "out") == {"F32", "Q8_0"}
+
+    def test_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
+        options = ["--tensor-type", "attn_[QK]=F32", "--token-embedding-type", "bf16"]
+        assert run(model, "out", "Q8_0", *options)[0] == 0
+        found = {name: tensor.type_name for name, tensor in open_gguf(tmp_path / "out").tensors.items()}
+        assert found["blk.0.attn_q.weight"] == "F32"
+        assert found["blk.0.attn_v.weight"] == "Q8_0"
+        assert found["token_embd.weight"] == "BF16"
+
+    def test_file_of_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "types.txt").write_text("attn_q=f32\nattn_k=bf16")
+        assert run(model, "out", "Q8_0", "--tensor-type-file", "types.txt")[0] == 0
+        assert types(tmp_path / "out") == {"F32", "BF16", "Q8_0"}
+
+    def test_metadata(self, run: Run, model: Path, tmp_path: Path) -> None:
+        settings = ["general.name=str:other", "a.b=int:5", "a.c=float:0.5", "a.d=bool:true"]
+        assert run(model, "out", "Q8_0", *(word for each in settings for word in ("--override-kv", each)))[0] == 0
+        new, old = open_gguf(tmp_path / "out").metadata, open_gguf(model).metadata
+        changed = {"general.name": "other", "a.b": 5, "a.c": 0.5, "a.d": True}
+        changed |= {"general.file_type": 7, "general.quantization_version": 2}
+        assert {key: new[key] for key in changed} == changed
+        assert set(new) == set(old) | set(changed)
+
+    @pytest.mark.parametrize(
+        ("words", "problem"),
+        [
+            (["Q9"], "TYPE: Q9 is no type; the names are"),
+            (["out", "Q9"], "TYPE: Q9 is no type"),
+            (["out", "Q8_0", "x"], "THREADS: must be a number from 1 to 1024, not x"),
+            (["out", "Q8_0", "0"], "THREADS: must be a number"),
+            (["Q8_0", "1", "2"], "2: too many arguments"),
+            (["Q8_0", "--tensor-type", "x"], "--tensor-type: must be REGEX=TYPE, not 'x'"),
+            (["Q8_0", "--tensor-type", "(=Q8_0"], "--tensor-type: '(' is no regular expression"),
+            (["Q8_0", "--tensor-type", "x=Q4_K_M"], "--tensor-type: 'Q4_K_M' is no tensor type; there are F32, F16, "),
+            (["Q8_0", "--tensor-type-file", "none"], "--tensor-type-file: none: No such file"),
+            (["Q8_0", "--override-kv", "a=5"], "--override-kv: must be KEY=TYPE:VALUE with TYPE one of int, "),
+            (["Q8_0", "--override-kv", "a=int:x"], "--override-kv: 'x' is no int"),
+            (["Q8_0", "--override-kv", "a=int:99999999999"], "--override-kv: '99999999999' is no int"),
+            (["Q8_0", "--override-kv", "a=bool:x"], "--override-kv: 'x' is no bool"),
+            (["Q8_0", "--effort", "most"], "--effort: must be one of fast, normal, max, not most"),
+        ],
+    )
+    def test_usage(self, failure: Callable[..., str], model: Path, words: list[str], problem: str) -> None:
+        assert failure(2, model, *words).startswith(problem)
+
+
+class TestDryRun:
+    def test_table(self, run: Run, model: Path, tmp_path: Path) -> None:
+        code, out, err = run(model, "Q4_K_M", "--dry-run")
+        assert (code, err) == (0, "")
+        assert re.search(r"blk\.0\.attn_q\.weight +256 x 256 +F16 +-> Q4_K +0\.04 MiB +4\.50 bits", out)
+        assert re.search(r"\n  Q6_K +\d+,\d+ weights", out)
+        assert re.search(r"quant size  = +\d\.\d\d MiB \(\d\.\d\d BPW\)", out)
+        assert names(tmp_path) == ["m.gguf"]
+
+    def test_sizes_are_those_of_the_file(self, run: Run, model: Path, tmp_path: Path) -> None:
+        predicted = run(model, "Q8_0", "--dry-run")[1].splitlines()[-1]
+        assert predicted in run(model, "out", "Q8_0")[2]
+        sizes = [tensor.nbytes for tensor in open_gguf(tmp_path / "out").tensors.values()]
+        assert f"{sum(sizes) / 2**20:.2f} MiB" in predicted
+
+    def test_type_that_does_not_fit(self, run: Run, tmp_path: Path) -> None:
+        odd = tiny_llama(tmp_path / "odd.gguf", type="F16", n_layer=1, n_ff=96)
+        out = run(odd, "Q4_K_M", "--dry-run")[1]
+        assert re.search(r"ffn_down\.weight .* -> Q8_0 +instead of Q6_K, whose blocks do not divide its rows", out)
+
+    def test_problem_is_a_warning(self, run: Run, model: Path) -> None:
+        code, out, err = run(model, "IQ2_XS", "--dry-run")
+        assert (code, err.count("\n")) == (0, 1)
+        assert "IQ2_XS" in out
+        assert err.startswith("warning: ")
+
+
+class TestRefused:
+    def test_missing_source(self, failure: Callable[..., str]) -> None:
+        assert "gone.gguf" in failure(3, "gone.gguf", "Q8_0")
+
+    def test_broken_source(self, failure: Callable[..., str], model: Path) -> None:
+        content = bytearray(model.read_bytes())
+        model.write_bytes(content[:-1])
+        assert failure(1, model, "Q8_0").startswith(f"{model}: ")
+
+    def test_source_over_itself(self, failure: Callable[..., str], model: Path) -> None:
+        assert failure(2, model, model, "Q8_0", "--force") == f"{model}: is {model}, which is read: choose another name"
+
+    @pytest.mark.parametrize("out", [".", "no/out"])
+    def test_place_where_no_file_can_be(self, failure: Callable[..., str], model: Path, out: str) -> None:
+        failure(2, model, out, "Q8_0")
+
+    def test_quantized_source(self, run: Run, failure: Callable[..., str], tmp_path: Path) -> None:
+        model = tiny_llama(tmp_path / "q.gguf", n_layer=1)
+        assert "token_embd.weight: is Q8_0 already; --allow-requantize" in failure(1, model, "Q4_0")
+        assert run(model, "out", "F32", "--allow-requantize")[0] == 0
+        assert types(tmp_path / "out") == {"F32"}
+
+    def test_value_that_is_no_number(self, run: Run, tmp_path: Path) -> None:
+        values = np.ones((256, 256), np.float32)
+        values[200, 7] = np.inf
+        model = tiny_llama(tmp_path / "bad.gguf", type="F16", n_layer=1, **{"blk.0.attn_q.weight": values})
+        code, _, err = run(model, "out", "Q8_0")
+        assert (code, names(tmp_path)) == (1, ["bad.gguf"])
+        assert err.splitlines()[-1] == f"error: {model}: blk.0.attn_q.weight: value inf at [200, 7]"
+
+    def test_no_architecture(self, failure: Callable[..., str], tmp_path: Path) -> None:
+        model = tiny_llama(tmp_path / "bad.gguf", type="F16", n_layer=1, **{"general.architecture": None})
+        assert "general.architecture: is missing" in failure(1, model, "out", "Q8_0")
+
+
+class TestImatrix:
+    @pytest.fixture
+    def matrix(self, model: Path, tmp_path: Path) -> Path:
+        """Of all matrices but the one of tokens."""
+        entries = {
+            name: Entry(np.ones((1, tensor.shape[-1]), np.float32), np.ones(1, np.float32))
+            for name, tensor in open_gguf(model).tensors.items()
+            if len(tensor.shape) > 1 and name.startswith("blk")
+        }
+        write_imatrix(tmp_path / "imatrix.gguf", Imatrix(entries, ("text.txt",), 3, 512))
+        return tmp_path / "imatrix.gguf"
+
+    def test_smallest_types_need_it(self, failure: Callable[..., str], model: Path) -> None:
+        line = failure(1, model, "out", "IQ2_XS")
+        assert re.search(r"blk\.0\.\w+\.weight: IQ2_XS is worth nothing without an importance matrix", line)
+        assert "`localinfer imatrix MODEL -f TEXT -o FILE` makes one" in line
+
+    def test_it_is_recorded(self, run: Run, model: Path, matrix: Path, tmp_path: Path) -> None:
+        assert run(model, "out", "Q8_0", "--imatrix", matrix)[0] == 0
+        found = {key: value for key, value in open_gguf(tmp_path / "out").metadata.items() if "imatrix" in key}
+        assert found == {
+            "quantize.imatrix.file": str(matrix), "quantize.imatrix.dataset": "text.txt",
+            "quantize.imatrix.entries_count": 7, "quantize.imatrix.chunks_count": 3,
+        }  # fmt: skip
+
+    def test_it_changes_the_choice(self, run: Run, model: Path, matrix: Path) -> None:
+        assert run(model, "IQ2_XS", "--imatrix", matrix, "--dry-run")[2] == ""
+
+    def test_entries_that_are_left_out(self, run: Run, model: Path, matrix: Path) -> None:
+        options = ["IQ2_XS", "--imatrix", matrix, "--dry-run"]
+        assert "blk.0.attn_q.weight: " in run(model, *options, "--exclude-weights", "attn_q")[2]
+        assert "blk.0.attn_q.weight: " in run(model, *options, "--include-weights", "ffn")[2]
+        assert run(model, *options, "--include-weights", "attn", "--include-weights", "ffn")[2] == ""
+
+    def test_of_another_model(self, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
+        entry = Entry(np.ones((1, 64), np.float32), np.ones(1, np.float32))
+        write_imatrix(tmp_path / "other.gguf", Imatrix({"blk.0.attn_q.weight": entry}))
+        line = failure(1, model, "out", "Q8_0", "--imatrix", "other.gguf")
+        assert "blk.0.attn_q.weight: has 64 values in the importance matrix, but 256 columns" in line
+        write_imatrix(tmp_path / "foreign.gguf", Imatrix({"nothing": entry}))
+        assert "no tensor is in" in failure(1, model, "out", "Q8_0", "--imatrix", "foreign.gguf")
+
+    def test_file_that_is_none(self, failure: Callable[..., str], model: Path) -> None:
+        assert "no importance matrix" in failure(1, model, "out", "Q8_0", "--imatrix", model)
+        assert "no such file" in failure(3, model, "out", "Q8_0", "--imatrix", "gone")
+
+
+def test_split_model_is_joined_by_copying(run: Run, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "p.gguf", "llama", split_max_tensors=1)
+    for number in range(2):
+        writer.add_tensor(f"t{number}.weight", np.full((2, 32), number, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert run("p-00001-of-00002.gguf", "joined.gguf", "copy")[0] == 0
+    assert list(open_gguf(tmp_path / "joined.gguf").tensors) == ["t0.weight", "t1.weight"]
+
+
+# --- processes ---
+
+SLOW = """
+import sys, time
+import localinfer.quantize
+from cli.__main__ import main
+
+def slow_encoders(*_):
+    def encoder_of(matrix):
+        return lambda x, out: time.sleep(0.2)
+    return encoder_of
+
+localinfer.quantize.encoders = slow_encoders
+sys.argv[0] = "localinfer"
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+class TestStopped:
+    @pytest.fixture
+    def working(self, model: Path, tmp_path: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        """A process in the middle of its work, over an old file that is to be replaced."""
+        (tmp_path / "out").write_bytes(b"old")
+        command = [sys.executable, "-c", SLOW, "quantize", str(model), str(tmp_path / "out"), "Q8_0", "1", "--force"]
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        while not any(tmp_path.glob(".out.tmp-*")):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.02)
+        return process
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_told_to_stop(
+        self, working: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals, code: int
+    ) -> None:
+        begin = time.monotonic()
+        working.send_signal(number)
+        _, err = working.communicate(timeout=10)
+        assert time.monotonic() - begin < 1
+        assert working.returncode == code
+        assert b"Traceback" not in err
+        assert names(tmp_path) == ["m.gguf", "out"]
+        assert (tmp_path / "out").read_bytes() == b"old"
+
+    def test_killed_then_again(self, working: subprocess.Popen[bytes], run: Run, model: Path, tmp_path: Path) -> None:
+        working.kill()
+        working.communicate()
+        assert (tmp_path / "out").read_bytes() == b"old"
+        assert run(model, "out", "Q8_0", "--force")[0] == 0
+        assert names(tmp_path) == ["m.gguf", "out"]
+        assert types(tmp_path / "out") == {"F32", "Q8_0"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="resource")
+def test_file_that_may_not_grow(model: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """As on a full disk, but without one."""
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+    command: Any = [*REAL, "quantize", str(model), str(tmp_path / "out"), "Q8_0"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=small_files, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"error: {tmp_path}/out: cannot be written: File too large \([\d,]+ bytes in all\)\n", done.stderr
+    )
+    assert names(tmp_path) == ["m.gguf"]
