@@ -83,7 +83,7 @@ def quantize_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show types and sizes, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
 ) -> None:
-    """Write a model in another type: SOURCE [OUT] TYPE [THREADS].
+    """Write a model in a smaller type.
 
     OUT is ggml-model-TYPE.gguf beside the source unless it is given, and appears when it is whole. TYPE is a recipe,
     which gives some tensors more bits than others just as llama.cpp does, or its number. Metadata stays as it is.
