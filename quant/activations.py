@@ -1,4 +1,7 @@
-"""Activations as whole numbers: what the dot product instructions eat. The layouts are those of `quant.layout`."""
+"""Activations as whole numbers: what the dot product instructions eat. The layouts are those of `quant.layout`.
+
+Four groups are rounded side by side: what is one number for a group is then four lanes of a vector.
+"""
 
 from typing import Any
 
@@ -18,6 +21,7 @@ from quant.layout import (
     flat_bytes,
     record_bytes,
 )
+from quant.sums import largest_of_four, sums_of_four
 from quant.vectors import (
     Vector,
     absolute,
@@ -25,22 +29,27 @@ from quant.vectors import (
     convert,
     extract,
     f32x16,
+    fma,
     i8x16,
     i32x8,
     i32x16,
     inline,
     join,
-    largest,
+    lanes,
     load,
     maximum,
+    rint,
+    select,
     splat,
     store,
-    total,
 )
 
 DEPTH = target().depth
 TOGETHER = {4: i32x8, 8: Vector(int64, 4)}[DEPTH]  # 32 bytes
-WIDEST = float32(2.0**127)  # 1 / x of a smaller x than its own inverse would be infinite
+SMALLEST = 2.0**-126  # scale: no smaller number has an inverse that is one, too
+SMALLER = 126 / 127  # what else the scale of a group in 8 bits may be multiplied by before rounding
+
+first_of_four, second_of_four, third_of_four, fourth_of_four = (lanes([lane] * 16) for lane in (0, 4, 8, 12))
 
 
 @inline
@@ -56,9 +65,9 @@ def low_part(q: Any) -> Any:
 
 
 @inline
-def coarse(scale: float) -> Any:
-    """A scale whose last two bits are 0, so that MAGIC, which is 3 * 2^22, times it is exact."""
-    return bitcast(float32, int32(bitcast(int32, scale) & int32(-4)))
+def coarse(scale: Any) -> Any:
+    """Scales whose last two bits are 0, so that MAGIC, which is 3 * 2^22, times them is exact."""
+    return bitcast(f32x16, bitcast(i32x16, scale) & splat(i32x16, int32(-4)))
 
 
 def bytes_word(tile: int, passes: int) -> Any:
@@ -106,13 +115,14 @@ def orders_word(passes: int) -> Any:
 
 
 def flat_word(passes: int) -> Any:
-    """The word that writes a group of a flat token: see `group_word`."""
+    """The word that writes a group of a flat token: see `four_groups_word`."""
     put_orders, size, bytes_ = orders_word(passes), flat_bytes(1, passes), len(ORDERS) * passes
 
     @inline
-    def flat(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
-        total0, total1 = total(q0), total(q1)
-        sum0, sum1 = scale * float32(total0), scale * float32(total1)
+    def flat(
+        q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
+        group: int, n: int,
+    ) -> None:  # fmt: skip
         put_orders(q0, q1, out + token * size * n, group, n)
         numbers = out + token * size * n + bytes_ * n
         store(numbers + 4 * group, scale)
@@ -127,13 +137,14 @@ def flat_word(passes: int) -> Any:
 
 
 def tiled_word(tile: int, passes: int) -> Any:
-    """The word that writes a group of a token in its tile: see `group_word`."""
+    """The word that writes a group of a token in its tile: see `four_groups_word`."""
     put_bytes, size, row = bytes_word(tile, passes), record_bytes(tile, passes), 4 * tile
 
     @inline
-    def tiled(q0: Any, q1: Any, scale: float, out: int, token: int, group: int, n: int) -> None:
-        total0, total1 = total(q0), total(q1)
-        sum0, sum1 = scale * float32(total0), scale * float32(total1)
+    def tiled(
+        q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
+        group: int, n: int,
+    ) -> None:  # fmt: skip
         record, within = out + (token // tile * (n // 32) + group) * size, token % tile
         put_bytes(q0, q1, record + DEPTH * within)
         numbers = record + passes * 32 * tile + 4 * within
@@ -149,47 +160,122 @@ def tiled_word(tile: int, passes: int) -> Any:
     return tiled
 
 
-def group_word(tile: int, passes: int) -> Any:
-    """The word quantize_group(v0, v1, out, token, group, n): 32 values (two f32x16), a group of the n of a token, into
-    the batch at `out`.
+@inline
+def peak(x: int) -> Any:
+    """The absolute values of the group at x, the larger of every two."""
+    return maximum(absolute(load(f32x16, x)), absolute(load(f32x16, x + 64)))
+
+
+@inline
+def near(x: int, inverse: Any) -> Any:
+    """How well whole numbers q stand for the group u at x, times the inverse of a scale: sums of q * u and of q * q."""
+    u0, u1 = load(f32x16, x) * inverse, load(f32x16, x + 64) * inverse
+    q0, q1 = rint(u0), rint(u1)
+    return fma(q0, u0, q1 * u1), fma(q0, q0, q1 * q1)
+
+
+@inline
+def fit(a: int, b: int, c: int, d: int, inverse: Any) -> Any:
+    """Of four groups, the factor f for which f * q is nearest to u in the sum of squares, and how much smaller that
+    becomes by f * q. The factor is NaN where a value of the group is."""
+    a_along, a_squares = near(a, first_of_four(inverse))
+    b_along, b_squares = near(b, second_of_four(inverse))
+    c_along, c_squares = near(c, third_of_four(inverse))
+    d_along, d_squares = near(d, fourth_of_four(inverse))
+    along = sums_of_four(a_along, b_along, c_along, d_along)
+    squares = sums_of_four(a_squares, b_squares, c_squares, d_squares)
+    factor = select(squares > splat(f32x16, float32(0.0)), along / squares, splat(f32x16, float32(1.0)) + along)
+    return factor, along * factor
+
+
+def scales_word(passes: int) -> Any:
+    """The word scales(a, b, c, d): the scales of the groups at these addresses, and the inverses to round them with.
+
+    8 bits are tried with two scales, and the better one is kept: that takes a tenth off the squares of the errors.
+    """
+    top = float32(LARGEST[passes])
+
+    @inline
+    def inverses(a: int, b: int, c: int, d: int) -> Any:
+        peaks = largest_of_four(peak(a), peak(b), peak(c), peak(d))
+        return splat(f32x16, top) / maximum(peaks, splat(f32x16, float32(top * SMALLEST)))
+
+    @inline
+    def better_of_two(a: int, b: int, c: int, d: int) -> Any:
+        inverse = inverses(a, b, c, d)
+        smaller = inverse * splat(f32x16, float32(SMALLER))
+        factor, gain = fit(a, b, c, d, inverse)
+        other_factor, other_gain = fit(a, b, c, d, smaller)
+        better = other_gain > gain * splat(f32x16, float32(SMALLER**2))
+        chosen = select(better, smaller, inverse)
+        return coarse(select(better, other_factor, factor) / chosen), chosen
+
+    @inline
+    def only_one(a: int, b: int, c: int, d: int) -> Any:
+        inverse = inverses(a, b, c, d)
+        factor, _ = fit(a, b, c, d, inverse)
+        return coarse(factor / inverse), inverse
+
+    return {1: better_of_two, 2: only_one}[passes]
+
+
+@inline
+def whole(x: int, inverse: Any) -> Any:
+    """The whole numbers of the group at x."""
+    return convert(i32x16, load(f32x16, x) * inverse), convert(i32x16, load(f32x16, x + 64) * inverse)
+
+
+def groups_word(tile: int, passes: int) -> Any:
+    """The word quantize_groups(x, out, token, first, end, n): some groups of 32 columns of the n floats at x, a token,
+    into the batch at `out`.
 
     A value that is not finite makes the scale NaN, and so everything that is computed from it.
     """
-    write, top = tiled_word(tile, passes) if tile else flat_word(passes), float32(LARGEST[passes])
+    write, scales = tiled_word(tile, passes) if tile else flat_word(passes), scales_word(passes)
 
     @inline
-    def quantize_group(v0: Any, v1: Any, out: int, token: int, group: int, n: int) -> None:
-        peak = largest(maximum(absolute(v0), absolute(v1)))
-        zero = splat(f32x16, float32(0.0))
-        tainted = total(v0 * zero + v1 * zero)
-        inverse = min(top / peak, WIDEST) if peak > float32(0.0) else float32(0.0)
-        q0 = convert(i32x16, v0 * splat(f32x16, inverse))
-        q1 = convert(i32x16, v1 * splat(f32x16, inverse))
-        write(q0, q1, coarse(peak / top) + tainted, out, token, group, n)
-
-    return quantize_group
-
-
-def row_word(tile: int, passes: int) -> Any:
-    """The word quantize_row(x, out, token, n): the n floats at x, a token, into the batch at `out`."""
-    quantize_group = group_word(tile, passes)
+    def quantize_four(x: int, out: int, token: int, i: int, j: int, k: int, m: int, n: int) -> None:
+        a, b, c, d = x + 128 * i, x + 128 * j, x + 128 * k, x + 128 * m
+        scale, inverse = scales(a, b, c, d)
+        a0, a1 = whole(a, first_of_four(inverse))
+        b0, b1 = whole(b, second_of_four(inverse))
+        c0, c1 = whole(c, third_of_four(inverse))
+        d0, d1 = whole(d, fourth_of_four(inverse))
+        t0, t1 = sums_of_four(a0, b0, c0, d0), sums_of_four(a1, b1, c1, d1)
+        s0, s1 = scale * convert(f32x16, t0), scale * convert(f32x16, t1)
+        write(
+            a0, a1, extract(scale, 0), extract(s0, 0), extract(s1, 0), extract(t0, 0), extract(t1, 0),
+            out, token, i, n,
+        )  # fmt: skip
+        write(
+            b0, b1, extract(scale, 4), extract(s0, 4), extract(s1, 4), extract(t0, 4), extract(t1, 4),
+            out, token, j, n,
+        )  # fmt: skip
+        write(
+            c0, c1, extract(scale, 8), extract(s0, 8), extract(s1, 8), extract(t0, 8), extract(t1, 8),
+            out, token, k, n,
+        )  # fmt: skip
+        write(
+            d0, d1, extract(scale, 12), extract(s0, 12), extract(s1, 12), extract(t0, 12), extract(t1, 12),
+            out, token, m, n,
+        )  # fmt: skip
 
     @inline
-    def quantize_row(x: int, out: int, token: int, n: int) -> None:
-        for group in range(n // 32):
-            v0, v1 = load(f32x16, x + 128 * group), load(f32x16, x + 128 * group + 64)
-            quantize_group(v0, v1, out, token, group, n)
+    def quantize_groups(x: int, out: int, token: int, first: int, end: int, n: int) -> None:
+        last = end - 1
+        for group in range(first, end, 4):
+            quantize_four(x, out, token, group, min(group + 1, last), min(group + 2, last), min(group + 3, last), n)
 
-    return quantize_row
+    return quantize_groups
 
 
 def quantize(tile: int, passes: int) -> Any:
     """The kernel that quantizes the rows of x, laid out for tiles of that many tokens, or flat for 0."""
-    quantize_row = row_word(tile, passes)
+    quantize_groups = groups_word(tile, passes)
 
     def body(tokens, x, n, out, part, parts, scratch):
         count = load(int64, tokens)
         for token in range(count * part // parts, count * (part + 1) // parts):
-            quantize_row(x + 4 * n * token, out, token, n)
+            quantize_groups(x + 4 * n * token, out, token, 0, n // 32, n)
 
     return body

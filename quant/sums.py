@@ -1,15 +1,15 @@
-"""Sums of neighbouring lanes: how the products of a few columns each become those of whole groups.
+"""Sums over lanes: how the products of a few columns each become those of whole groups, and four sums become one.
 
-Integers only, so that the order of additions, chosen for what it costs, changes no bit.
+All but `sums_of_four` are of integers, so that the order of additions, chosen for what it costs, changes no bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 
-from quant.emit import I32
-from quant.vectors import i32x8, intrinsic, word
+from quant.emit import I32, call_llvm, suffix
+from quant.vectors import FLOATS, i32x8, intrinsic, word
 
 
 @intrinsic
@@ -74,3 +74,43 @@ def sums_of_two(typingctx: Any, a: Any, b: Any) -> Any:
         return emit_lanes(bld, emit_pair_sums(bld, pairs, pairs, 1), [0, 4, 8, 12, 1, 5, 9, 13])
 
     return word(i32x8, [a, b], emit)
+
+
+def emit_fold_four(
+    b: ir.IRBuilder, vectors: Sequence[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Four vectors of 16 lanes, each folded to one number, which fills a quarter of the result."""
+
+    def folded(v: ir.Value, w: ir.Value, first: Sequence[int], second: Sequence[int]) -> ir.Value:
+        kind = ir.VectorType(I32, 16)
+        halves = (b.shuffle_vector(v, w, ir.Constant(kind, list(half))) for half in (first, second))
+        return combine(*halves)
+
+    v0, v1, v2, v3 = vectors
+    eights, quarters = [*range(8), *range(16, 24)], [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
+    low = folded(v0, v1, eights, [lane + 8 for lane in eights])
+    high = folded(v2, v3, eights, [lane + 8 for lane in eights])
+    v = folded(low, high, quarters, [lane + 4 for lane in quarters])
+    for apart in (2, 1):
+        v = folded(v, v, range(16), [lane ^ apart for lane in range(16)])
+    return v
+
+
+@intrinsic
+def sums_of_four(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The sums of a, b, c and d, vectors of 16 lanes, each in four lanes of the result."""
+    add = "fadd" if a.element in FLOATS else "add"
+    return word(a, [a, b, c, d], lambda bld, args: emit_fold_four(bld, args, getattr(bld, add)))
+
+
+@intrinsic
+def largest_of_four(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The largest lanes of a, b, c and d, f32x16, each in four lanes of the result."""
+
+    def emit(bld: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        def larger(x: ir.Value, y: ir.Value) -> ir.Value:
+            return call_llvm(bld, f"llvm.maxnum.{suffix(x.type)}", x.type, [x, y])
+
+        return emit_fold_four(bld, args, larger)
+
+    return word(a, [a, b, c, d], emit)

@@ -18,7 +18,7 @@ from localinfer.ops.attend import DENOMINATOR, SUMS, attend_word, merge_word, pr
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import nothing_word, turn_word
 from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
-from quant.activations import group_word
+from quant.activations import groups_word
 from quant.vectors import f32x16, inline, load, splat, store, total
 
 Body = Callable[..., None]
@@ -84,19 +84,17 @@ def tile_words(group: int, head_dim: int, rows: int, k_type: str, v_type: str) -
 
 def deliver_word(head_dim: int, tile: int, passes: int, v_type: str) -> Any:
     """The word deliver(row, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
-    turn, quantize_group = turning(v_type, head_dim), group_word(tile, passes)
+    turn, quantize_groups = turning(v_type, head_dim), groups_word(tile, passes)
 
     @inline
     def deliver(row: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
         turn(row + SUMS)
         factor = splat(f32x16, float32(1.0) / total(load(f32x16, row + DENOMINATOR)))
-        for i in range(head_dim * head, head_dim * (head + 1), 32):
-            at = row + SUMS + 4 * (i - head_dim * head)
-            v0, v1 = load(f32x16, at) * factor, load(f32x16, at + 64) * factor
-            store(y + 4 * (n * token + i), v0)
-            store(y + 4 * (n * token + i) + 64, v1)
-            if q_out:
-                quantize_group(v0, v1, q_out, token, i // 32, n)
+        first, end = head_dim * head, head_dim * (head + 1)
+        for i in range(first, end, 16):
+            store(y + 4 * (n * token + i), load(f32x16, row + SUMS + 4 * (i - first)) * factor)
+        if q_out:
+            quantize_groups(y + 4 * n * token, q_out, token, first // 32, end // 32, n)
 
     return deliver
 

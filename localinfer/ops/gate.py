@@ -5,10 +5,11 @@ from typing import Any
 
 from numba import float32, int64
 
-from quant.activations import group_word
+from quant.activations import groups_word
 from quant.vectors import exp, f32x16, fma, inline, load, splat, store
 
 Body = Callable[..., None]
+STRETCH = 128  # columns: four groups
 
 
 @inline
@@ -38,22 +39,22 @@ ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh}
 def gated(activation: str, tile: int, passes: int) -> Body:
     """The kernel gate = act(gate) * up, and q = that quantized unless q is 0.
 
-    Threads share groups of 32 columns of the tokens of a tile, which lie in the same cache lines.
+    Threads share stretches of columns of the tokens of a tile, which lie in the same cache lines.
     """
-    act, quantize_group, together = ACTIVATIONS[activation], group_word(tile, passes), max(tile, 1)
+    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
 
     def body(tokens, gate, up, n, q, part, parts, scratch):
-        count, groups = load(int64, tokens), n // 32
-        items = (count + together - 1) // together * groups
+        count, stretches = load(int64, tokens), (n + STRETCH - 1) // STRETCH
+        items = (count + together - 1) // together * stretches
         for item in range(items * part // parts, items * (part + 1) // parts):
-            first, group = item // groups * together, item % groups
+            first, column = item // stretches * together, item % stretches * STRETCH
+            end = min(column + STRETCH, n)
             for token in range(first, min(first + together, count)):
-                a, b = gate + 4 * n * token + 128 * group, up + 4 * n * token + 128 * group
-                v0 = act(load(f32x16, a)) * load(f32x16, b)
-                v1 = act(load(f32x16, a + 64)) * load(f32x16, b + 64)
-                store(a, v0)
-                store(a + 64, v1)
+                row = gate + 4 * n * token
+                for i in range(column, end, 16):
+                    value = act(load(f32x16, row + 4 * i)) * load(f32x16, up + 4 * (n * token + i))
+                    store(row + 4 * i, value)
                 if q:
-                    quantize_group(v0, v1, q, token, group, n)
+                    quantize_groups(row, q, token, column // 32, end // 32, n)
 
     return body

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.activations import row_word
+from quant.activations import groups_word
 from quant.threads import share
 from quant.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
 
@@ -32,14 +32,14 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
 
 def rms_norm(tile: int, passes: int) -> Body:
     """The kernel y = norm(x), and q = y quantized unless q is 0; the tokens of a tile stay together."""
-    quantize_row, together = row_word(tile, passes), max(tile, 1)
+    quantize_groups, together = groups_word(tile, passes), max(tile, 1)
 
     def body(tokens, x, weight, n, eps, y, q, part, parts, scratch):
         first, end = share(load(int64, tokens), together, part, parts)
         for token in range(first, end):
             normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
             if q:
-                quantize_row(y + 4 * n * token, q, token, n)
+                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
 
     return body
 
