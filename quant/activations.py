@@ -89,7 +89,7 @@ def bytes_word(tile: int, passes: int) -> Any:
 
 def orders_word(passes: int) -> Any:
     """The word put_orders(q0, q1, place, group, n): the bytes of a group of a flat token, in all orders."""
-    columns, pairs, halves = (passes * ORDERS.index(name) for name in ("columns", "pairs", "halves"))
+    columns, pairs, halves, fours = (passes * ORDERS.index(name) for name in ("columns", "pairs", "halves", "fours"))
 
     @inline
     def put_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
@@ -101,6 +101,7 @@ def orders_word(passes: int) -> Any:
             half = place + halves * n + four + 16 * (group & 3)
             store(half, first)
             store(half + 64, second)
+            store(place + fours * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), join(first, second))
 
     @inline
     def one(q0: Any, q1: Any, place: int, group: int, n: int) -> None:

@@ -37,7 +37,8 @@ MAGIC_BITS = 0x4B400000
 #   columns   as they are
 #   pairs     groups 0 2, 1 3, 4 6, 5 7
 #   halves    the first 16 of groups 0 1 2 3, their second 16; then the same of 4 5 6 7
-ORDERS = ("columns", "pairs", "halves")
+#   fours     groups 0 4, 1 5, 2 6, 3 7
+ORDERS = ("columns", "pairs", "halves", "fours")
 
 
 def flat_bytes(n: int, passes: int) -> int:

@@ -32,6 +32,16 @@ def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
     return two_planes
 
 
+def fours_of_planes(qs: int) -> Any:
+    """The word of a block whose 2-bit planes lie `qs` bytes behind its start: the same plane of both its halves."""
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        return (load(u8x64, block + qs) >> splat(u8x64, uint8(2 * j))) & splat(u8x64, uint8(3))
+
+    return ordered
+
+
 def nibble_pairs(qs: int) -> Any:
     """The word of a block whose nibbles lie `qs` bytes behind its start: the low ones of 64 bytes, then the high."""
 

@@ -7,7 +7,7 @@ from numba import uint8
 
 from quant.affine_superblocks import encoder_of
 from quant.encoding import put_scale
-from quant.planes import planes, put_planes
+from quant.planes import fours_of_planes, planes, put_planes
 from quant.vectors import convert, f32x16, half, inline, load, splat, store, u8x16, u8x32
 from quant.words import Words
 
@@ -57,4 +57,4 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 15, put_scales, put_codes, effort)
 
 
-WORDS = Words(2, 16, SIZE, codes64, scales, mins)
+WORDS = Words(2, 16, SIZE, codes64, scales, mins, order="fours", ordered=fours_of_planes(QS))

@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint8, uint32
 
 from quant.encoding import put_scale
-from quant.planes import planes, put_planes
+from quant.planes import fours_of_planes, planes, put_planes
 from quant.symmetric_superblocks import encoder_of
 from quant.vectors import (
     bitcast,
@@ -25,6 +25,7 @@ from quant.vectors import (
     u8x8,
     u8x16,
     u8x32,
+    u8x64,
     u32x4,
 )
 from quant.words import Words
@@ -43,9 +44,20 @@ upper_eight, first_eight = lanes([*range(8, 16)] * 2), lanes(range(8))
 steps = numbers(u32x4, [0, 2, 4, 6])
 
 
+two_bits = fours_of_planes(QS)
+
+
 @inline
 def codes64(block: int, j: int) -> Any:
     return low_bits(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2)) | third_bit(load(u8x32, block + HMASK), 2 * j)
+
+
+@inline
+def ordered(block: int, j: int) -> Any:
+    mask = load(u8x32, block + HMASK)
+    both = join(mask, mask >> splat(u8x32, uint8(4)))
+    third = (both >> splat(u8x64, uint8(j))) & splat(u8x64, uint8(1))
+    return two_bits(block, j) | (third << splat(u8x64, uint8(2)))
 
 
 @inline
@@ -82,4 +94,4 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 32, put_scales, put_codes, effort)
 
 
-WORDS = Words(3, 16, SIZE, codes64, scales, zero=4)
+WORDS = Words(3, 16, SIZE, codes64, scales, zero=4, order="fours", ordered=ordered)

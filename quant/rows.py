@@ -169,10 +169,18 @@ def two_dots_word(bits: int, passes: int) -> Any:
     return {1: once, 2: twice}[passes]
 
 
+# Where the sum of each group of 16 columns is, by the order of columns: in which vector, and which of its four.
+SIXTEENS = {
+    "columns": [(group // 4, group % 4) for group in range(16)],
+    "fours": [(group // 2 % 4, group // 8 * 2 + group % 2) for group in range(16)],
+}
+
+
 def group_sums(words: Words, passes: int) -> Any:
     """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
     dot, ordered = dot_word(i32x16, i8x64, words.bits, passes), words.ordered or words.codes64
     two_dots = two_dots_word(words.bits, passes)
+    sixteen_sums = sums_of_fours(SIXTEENS[words.order if words.group == 16 else "columns"])
     from_columns, from_pairs = lanes([0, 4, 1, 5, 2, 6, 3, 7]), lanes([0, 1, 4, 5, 2, 3, 6, 7])
 
     @inline
@@ -182,7 +190,7 @@ def group_sums(words: Words, passes: int) -> Any:
     @inline
     def sixteens(block: int, x: int, n: int) -> Any:
         a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
-        return sums_of_fours(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
+        return sixteen_sums(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
 
     @inline
     def eights(block: int, x: int, n: int) -> Any:
@@ -202,7 +210,8 @@ def group_sums(words: Words, passes: int) -> Any:
         first = two_dots(ordered(block, 0), ordered(block, 1), x, n)
         return sums_of_two(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
 
-    return sixteens if words.group == 16 else {"columns": columns, "pairs": pairs, "halves": halves}[words.order]
+    by_order = {"columns": columns, "pairs": pairs, "halves": halves, "fours": eights}
+    return sixteens if words.group == 16 else by_order[words.order]
 
 
 def rest_of_row(words: Words, passes: int) -> Any:

@@ -40,16 +40,20 @@ def emit_lanes(b: ir.IRBuilder, v: ir.Value, lanes_: Sequence[int]) -> ir.Value:
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, len(lanes_)), list(lanes_)))
 
 
-@intrinsic
-def sums_of_fours(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The sum of every four neighbours of a, then of b, c and d: i32x16 of four i32x16."""
+def sums_of_fours(places: Sequence[tuple[int, int]]) -> Any:
+    """A word for the sums of every four neighbours in four i32x16; a place says of which vector, and which four of it,
+    a lane of the result is the sum."""
 
-    def emit(bld: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        ab, cd = emit_pair_sums(bld, args[0], args[1], 2), emit_pair_sums(bld, args[2], args[3], 2)
-        sums = emit_pair_sums(bld, ab, cd, 1)
-        return emit_lanes(bld, sums, [4 * part + vector for vector in range(4) for part in range(4)])
+    @intrinsic
+    def sums(typingctx: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        def emit(bld: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+            ab, cd = emit_pair_sums(bld, args[0], args[1], 2), emit_pair_sums(bld, args[2], args[3], 2)
+            every = emit_pair_sums(bld, ab, cd, 1)
+            return emit_lanes(bld, every, [4 * part + vector for vector, part in places])
 
-    return word(a, [a, b, c, d], emit)
+        return word(a, [a, b, c, d], emit)
+
+    return sums
 
 
 @intrinsic

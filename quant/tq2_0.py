@@ -6,7 +6,7 @@ import numpy as np
 from numba import int32
 
 from quant.encoding import inverse_of, put_scale
-from quant.planes import planes
+from quant.planes import fours_of_planes, planes
 from quant.ternary import largest_magnitude, trits
 from quant.vectors import convert, f32x8, half, i32x16, inline, load, splat, store, u8x16, u8x32
 from quant.words import Words
@@ -29,7 +29,7 @@ def scales(block: int) -> Any:
     return splat(f32x8, half(block + D))
 
 
-WORDS = Words(2, 32, SIZE, codes64, scales, zero=1)
+WORDS = Words(2, 32, SIZE, codes64, scales, zero=1, order="fours", ordered=fours_of_planes(QS))
 
 
 @inline
