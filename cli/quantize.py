@@ -209,7 +209,7 @@ def run(name: str, asked: Words, request: "Request", effort: str, *, keep_split:
         raise mixture.problem
     out = asked.out or beside(source.path, f"ggml-model-{asked.recipe}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
-    guard.against_shrinking(source.path)
+    guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
     drawing = Drawing(mixture, status)
     quantize(
         source,

@@ -11,44 +11,26 @@ type a tensor gets is decided in `localinfer.mixture`.
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localinfer import paths
 from localinfer.crew import Crew
-from localinfer.errors import LocalInferError, UsageError
+from localinfer.errors import UsageError
 from localinfer.gguf_writer import Layout, TensorInfo, lay_out
 from localinfer.parts import NAME, part_names
+from localinfer.rows import Bytes, Floats, Matrix, Piece, decoder_of, error_in, load, matrices, pieces, read_rows
 from localinfer.safe_file import SafeFile, appearing, shown
 from localinfer.source import Field, Source, SourceTensor
 from localinfer.text import printable
-from localinfer.weights import Decoder, decoding_kernel
+from localinfer.weights import decoding_kernel
 from quant import FORMATS, ggml, jit
 from quant.encode import Encoder, encoding_kernel
-
-PIECE = 1 << 18  # weights: as floats they fit in a core's own cache
-LARGE = 65504.0  # the largest finite F16: what is larger may be too large for a format's scales
-
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A matrix that changes its type: a tensor's only one, or that of an expert. `type` is the new one's number."""
-
-    tensor: SourceTensor
-    number: int
-    rows: int
-    n: int
-    type: int
-
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
 EncoderOf = Callable[[Matrix], RowEncoder]
@@ -84,6 +66,7 @@ def quantize(
     `watch` sees what went into it and what came out. With `keep_split`, OUT names the parts: OUT-00001-of-00003.gguf.
     Raises LocalInferError, and then nothing is left.
     """
+    out = out.resolve() if out.is_symlink() else out  # the link stays, what it leads to is replaced
     outputs = outputs_of(source, out, types, source.fields if fields is None else fields, keep_split)
     for output in outputs:
         refuse_sources(source, output.path)
@@ -145,49 +128,16 @@ class _Job:
     place: int
     watch: Watcher | None
 
-    def error(self, problem: str) -> LocalInferError:
-        return LocalInferError(f"{shown(self.source.path)}: {printable(self.tensor.name)}: {problem}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """`count` rows of a matrix from row `first` on: their bytes in the source, and where the new ones go."""
-
-    matrix: Matrix
-    first: int
-    count: int
-    data: Bytes
-    place: int
-
 
 def _give(crew: Crew, job: _Job, encoder_of: EncoderOf, progress: Progress | None) -> None:
     """Hand out all pieces of a tensor."""
-    data = job.tensor.load()
-    if data.shape != (job.tensor.nbytes,):
-        raise job.error(f"{len(data)} bytes were read, {job.tensor.nbytes} are needed")
+    data = load(job.source, job.tensor)
     done = 0
     for matrix in matrices(job.tensor, job.type):
         encode = encoder_of(matrix) if job.type != job.tensor.type else None
-        for piece in _pieces(job, matrix, data):
-            done += piece.count * matrix.n
+        for piece in pieces(matrix, data):
+            done += math.prod(piece.shape)
             crew.give(partial(_do, job, piece, encode), partial(progress, job.tensor, done) if progress else None)
-
-
-def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
-    """The matrices of a tensor, which is to have that type; a vector is a matrix of one row."""
-    *experts, rows, n = (1, *tensor.shape)
-    for number in range(math.prod(experts)):
-        yield Matrix(tensor, number, rows, n, type_number)
-
-
-def _pieces(job: _Job, matrix: Matrix, data: Bytes) -> Iterator[_Piece]:
-    old_bytes, new_bytes = ggml.nbytes(job.tensor.type, matrix.n), ggml.nbytes(job.type, matrix.n)
-    step = max(1, PIECE // matrix.n)
-    for first in range(0, matrix.rows, step):
-        count = min(step, matrix.rows - first)
-        row = matrix.number * matrix.rows + first
-        rows = data[row * old_bytes : (row + count) * old_bytes]
-        yield _Piece(matrix, first, count, rows, job.place + row * new_bytes)
 
 
 class _Room(threading.local):
@@ -196,85 +146,58 @@ class _Room(threading.local):
     def __init__(self) -> None:
         self.floats, self.bytes = np.empty(0, np.float32), np.empty(0, np.uint8)
 
-    def take(self, piece: _Piece, type_number: int) -> tuple[Floats, Bytes]:
-        """Room for the rows of a piece, as floats and in a type."""
-        shape = piece.count, piece.matrix.n
-        n_bytes = ggml.nbytes(type_number, math.prod(shape))
-        if self.floats.size < math.prod(shape):
-            self.floats = np.empty(math.prod(shape), np.float32)
+    def take(self, shape: tuple[int, int], type_number: int) -> tuple[Floats, Bytes]:
+        """Room for rows as floats and in a type."""
+        size = math.prod(shape)
+        n_bytes = ggml.nbytes(type_number, size)
+        if self.floats.size < size:
+            self.floats = np.empty(size, np.float32)
         if self.bytes.size < n_bytes:
             self.bytes = np.empty(n_bytes, np.uint8)
-        return self.floats[: math.prod(shape)].reshape(shape), self.bytes[:n_bytes].reshape(piece.count, -1)
+        return self.floats[:size].reshape(shape), self.bytes[:n_bytes].reshape(shape[0], -1)
 
 
 _ROOM = _Room()
 
 
-def _do(job: _Job, piece: _Piece, encode: RowEncoder | None) -> None:
+def _do(job: _Job, piece: Piece, encode: RowEncoder | None) -> None:
     """What is done with a piece, in one of the threads."""
-    x, out = _ROOM.take(piece, job.type)
-    large = False
-    if job.tensor.type in FORMATS:
-        decoder_of(job.tensor.type).rows(piece.data, x)
-        large = _checked(job, piece, x)
+    x, out = _ROOM.take(piece.shape, job.type)
+    place = job.place + piece.row * ggml.nbytes(job.type, piece.matrix.n)
+    large = read_rows(job.source, piece, x)
     if encode is None:
-        job.file.write_at(piece.place, piece.data.data)
+        job.file.write_at(place, piece.data.data)
         return
     encode(x, out)
     if large:
         _check_result(job, piece, x, out)
     if job.watch:
         job.watch(piece.matrix, piece.first, x, out)
-    job.file.write_at(piece.place, out.data)
+    job.file.write_at(place, out.data)
 
 
-def _checked(job: _Job, piece: _Piece, x: Floats) -> bool:
-    """Raise if a value is no finite number; whether one is so large that a format's scales may not be."""
-    if x.min() >= -LARGE and x.max() <= LARGE:
-        return False
-    if (place := _first_not_finite(x)) is not None:
-        raise job.error(f"value {x[place]} at {_index(piece, place)}")
-    return True
-
-
-def _check_result(job: _Job, piece: _Piece, x: Floats, out: Bytes) -> None:
+def _check_result(job: _Job, piece: Piece, x: Floats, out: Bytes) -> None:
     """Of rows with large values: warn if one was too large for the new type, raise if it is no finite number now."""
     back = np.empty_like(x)
     decoder_of(job.type).rows(out.reshape(-1), back)
     row, column = divmod(int(np.abs(x).argmax()), x.shape[1])
     before, after = x[row, column], back[row, column]
-    lost = f"value {before:g} at {_index(piece, (row, column))} is too large for {ggml.TYPES[job.type].name}"
+    lost = f"value {before:g} at {piece.index(row, column)} is too large for {ggml.TYPES[job.type].name}"
     if not np.isfinite(back).all():
-        raise job.error(lost)
+        raise error_in(job.source, job.tensor, lost)
     if abs(after) < abs(before) / 2:
         warnings.warn(f"{printable(job.tensor.name)}: {lost}: it is {after:g} now", stacklevel=2)
-
-
-def _first_not_finite(x: Floats) -> tuple[int, int] | None:
-    good = np.isfinite(x)
-    row, column = divmod(int(good.argmin()), x.shape[1])
-    return None if good.all() else (row, column)
-
-
-def _index(piece: _Piece, place: tuple[int, int]) -> list[int]:
-    """A place in a piece as an index of the tensor."""
-    row = piece.matrix.number * piece.matrix.rows + piece.first + place[0]
-    leading = piece.matrix.tensor.shape[:-1]
-    return [*(int(i) for i in np.unravel_index(row, leading)), place[1]] if leading else [place[1]]
 
 
 # --- encoders ---
 
 
-@cache
-def decoder_of(type_number: int) -> Decoder:
-    return Decoder(type_number)
-
-
 def compile_for(old: Iterable[int], new: Iterable[int], effort: str, progress: jit.Progress | None = None) -> None:
     """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time."""
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
-    jit.addresses(kernels + [encoding_kernel(number, effort) for number in set(new)], paths.jit_dir(), progress)
+    kernels += [encoding_kernel(number, effort) for number in set(new)]
+    for warning in jit.addresses(kernels, paths.jit_dir(), progress)[1]:
+        warnings.warn(warning, stacklevel=2)
 
 
 def encoders(effort: str, importance: Mapping[str, Floats]) -> EncoderOf:

@@ -88,6 +88,12 @@ class TestArguments:
         assert run(model, "out", "Q8_0", "--force")[0] == 0
         assert types(tmp_path / "out") == {"F32", "Q8_0"}
 
+    def test_link_stays(self, run: Run, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").symlink_to("target")
+        assert run(model, "out", "Q8_0")[0] == 0
+        assert (tmp_path / "out").is_symlink()
+        assert types(tmp_path / "target") == {"F32", "Q8_0"}
+
     def test_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
         options = ["--tensor-type", "attn_[QK]=F32", "--token-embedding-type", "bf16"]
         assert run(model, "out", "Q8_0", *options)[0] == 0
@@ -126,6 +132,7 @@ class TestArguments:
             (["Q8_0", "--override-kv", "a=int:x"], "--override-kv: 'x' is no int"),
             (["Q8_0", "--override-kv", "a=int:99999999999"], "--override-kv: '99999999999' is no int"),
             (["Q8_0", "--override-kv", "a=bool:x"], "--override-kv: 'x' is no bool"),
+            (["Q8_0", "--override-kv", "general.alignment=int:3"], "--override-kv: general.alignment decides"),
             (["Q8_0", "--effort", "most"], "--effort: must be one of fast, normal, max, not most"),
         ],
     )
