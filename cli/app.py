@@ -36,6 +36,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
     "bench": ("cli.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
     "profile": ("cli.profile", "Show where the time of a prompt and of an answer goes, by kind of op and by layer."),
+    "imatrix": ("cli.imatrix", "Measure which columns of a model's weights matter, for `quantize --imatrix`."),
     "perplexity": ("cli.perplexity", "Measure how much a text surprises a model, as llama-perplexity does."),
     "compare": ("cli.compare", "Measure how far a model is from another on a text."),
     "warmup": ("cli.warmup", "Compile the kernels that a model needs, so that its first run starts at once."),

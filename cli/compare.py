@@ -40,7 +40,8 @@ def compare_command(
     """Measure how far a model is from another on a text.
 
     Both read the text side by side, in chunks of --ctx-size tokens, 512 unless said otherwise; the second half of each
-    is scored. The figures are those of llama-perplexity --kl-divergence, without a file of logits. The Kullback-Leibler divergence says how much of what BASE expects MODEL has lost, in nats a token.
+    is scored. The figures are those of llama-perplexity --kl-divergence, without a file of logits. The Kullback-Leibler
+    divergence says how much of what BASE expects MODEL has lost, in nats a token.
 
     \b
       localinfer compare model-f16.gguf model-q4_k_m.gguf -f wiki.test.raw

@@ -13,6 +13,7 @@ tensor have a row each. Two forms of file are read and written; strings and numb
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from localinfer.source import Field
 SUMS, COUNTS, COVARIANCE = ".in_sum2", ".counts", ".in_cov"
 F32 = 0
 Floats = NDArray[np.float32]
+Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +67,10 @@ def read_imatrix(path: Path) -> Imatrix:
 
 def write_imatrix(path: Path, imatrix: Imatrix, *, legacy: bool = False, replace: bool = False) -> None:
     """Write a file, whole or not at all; the legacy form loses covariances and sizes of chunks."""
-    content = _as_legacy(imatrix) if legacy else _as_gguf(imatrix)
-    with appearing({path: len(content)}, replace=replace) as [file]:
-        file.write_at(0, content)
+    size, pieces = _as_legacy(imatrix) if legacy else _as_gguf(imatrix)
+    with appearing({path: size}, replace=replace) as [file]:
+        for place, piece in pieces:
+            file.write_at(place, piece)
 
 
 # --- GGUF ---
@@ -112,7 +115,8 @@ def _matrix(f: GGUF, name: str) -> Floats:
     return values
 
 
-def _as_gguf(imatrix: Imatrix) -> bytes:
+def _as_gguf(imatrix: Imatrix) -> tuple[int, Pieces]:
+    """The size of the file, and its pieces one by one: covariances are large."""
     fields = {
         "general.type": Field.text("imatrix"),
         "imatrix.datasets": Field.texts(imatrix.datasets),
@@ -125,12 +129,8 @@ def _as_gguf(imatrix: Imatrix) -> bytes:
         if entry.covariance is not None:
             tensors[name + COVARIANCE] = entry.covariance
     layout = lay_out(fields, [TensorInfo(name, values.shape, F32) for name, values in tensors.items()])
-    content = bytearray(layout.size)
-    content[: len(layout.header)] = layout.header
-    for name, values in tensors.items():
-        raw = values.astype("<f4").tobytes()
-        content[layout.places[name] : layout.places[name] + len(raw)] = raw
-    return bytes(content)
+    data = ((layout.places[name], values.astype("<f4").tobytes()) for name, values in tensors.items())
+    return layout.size, chain([(0, layout.header)], data)
 
 
 # --- the legacy form ---
@@ -165,7 +165,7 @@ def _legacy_text(cursor: Cursor, field: str) -> str:
     return cursor.text(cursor.file.map[start : start + length], field)
 
 
-def _as_legacy(imatrix: Imatrix) -> bytes:
+def _as_legacy(imatrix: Imatrix) -> tuple[int, Pieces]:
     parts = [struct.pack("<i", len(imatrix.entries))]
     for name, entry in sorted(imatrix.entries.items()):
         most = int(entry.counts.max(initial=0))
@@ -173,7 +173,8 @@ def _as_legacy(imatrix: Imatrix) -> bytes:
         values = (entry.means * np.float32(calls)).astype("<f4")
         parts += [_legacy_string(name), struct.pack("<ii", calls, values.size), values.tobytes()]
     parts += [struct.pack("<i", imatrix.chunk_count), _legacy_string((imatrix.datasets or ("",))[-1])]
-    return b"".join(parts)
+    content = b"".join(parts)
+    return len(content), [(0, content)]
 
 
 def _legacy_string(text: str) -> bytes:

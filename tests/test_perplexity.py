@@ -134,16 +134,21 @@ def test_weights_that_are_not_numbers(tmp_path: Path, cut: chunks.Chunks) -> Non
 
 @pytest.mark.parametrize(("precision", "share"), [("high", 0.001), ("fast", 0.005)])
 def test_perplexity_of_a_real_model_is_that_of_llama_cpp(smollm2: Path, precision: str, share: float) -> None:
-    """llama.cpp rounds activations to 8 bits, too, but not to the same ones: the noise of 510 tokens."""
+    """It rounds activations to 8 bits as we do for `fast`, but not to the same ones.
+
+    From llama.cpp with flash attention it differs by 0.0026 itself.
+    """
+    recorded = json.loads((TEXT.parent / "judging_smollm2.json").read_text())
+    value, error = recorded["perplexity"]["off"]
     engine = Engine(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
     try:
         text = TEXT.read_text().removesuffix("\n")
-        found = chunks.cut(tokenizer.from_gguf(engine.file), text, 512, most=2)
+        found = chunks.cut(tokenizer.from_gguf(engine.file), text, recorded["n_ctx"], most=recorded["chunks"])
         *_, last = perplexity(engine, found)
     finally:
         engine.close()
-    assert last.value == pytest.approx(9.741661, rel=share)
-    assert last.error == pytest.approx(1.173951, rel=10 * share)
+    assert last.value == pytest.approx(value, rel=share)
+    assert last.error == pytest.approx(error, rel=2 * share)
 
 
 # --- divergence ---

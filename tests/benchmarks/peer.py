@@ -4,7 +4,7 @@ Its high-level class is left alone, because it copies logits about and keeps n_c
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import llama_cpp as C
@@ -20,9 +20,15 @@ def _silent(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
 
 
 class Llama:
-    """A model and one context.  `flash_attn`: auto is the library's own default, and decides for itself."""
+    """A model and one context.  `flash_attn`: auto is the library's own default, and decides for itself.
 
-    def __init__(self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto") -> None:
+    `watch` sees every tensor of ggml's graph as it is computed: (address, ask, user data) -> whether it wants to.
+    """
+
+    def __init__(
+        self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto",
+        watch: Callable[[int, bool, object], bool] | None = None,
+    ) -> None:  # fmt: skip
         C.llama_log_set(_silent, ctypes.c_void_p(0))
         C.llama_backend_init()
         self.model = C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
@@ -30,6 +36,8 @@ class Llama:
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = FLASH_ATTN[flash_attn]
+        if watch:
+            self.watch = params.cb_eval = C.ggml_backend_sched_eval_callback(watch)  # it lives as long as the context
         self.context = C.llama_init_from_model(self.model, params)
         if not self.model or not self.context:
             raise RuntimeError(f"llama.cpp cannot load {path}")

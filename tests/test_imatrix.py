@@ -1,0 +1,240 @@
+"""Importance matrices: what the engine sums up against the oracle's sums, and those of llama.cpp."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import naive
+import numpy as np
+import pytest
+from tiny import tiny_gemma3, tiny_llama
+
+from cli import __main__
+from localinfer import chunks, tokenizer
+from localinfer.engine import Engine
+from localinfer.errors import LocalInferError
+from localinfer.gguf import open_gguf
+from localinfer.imatrix import Collector, merged
+from localinfer.imatrix_file import Entry, Imatrix, read_imatrix
+from localinfer.imatrix_statistics import by_layer, by_matrix
+from localinfer.options import Options
+
+N_CTX = 64
+TEXT = Path(__file__).parent / "data" / "varied.txt"
+QUERY, DOWN = "blk.0.attn_q.weight", "blk.1.ffn_down.weight"
+
+
+class Watched(naive.Model):
+    """The oracle, which sums up X^T X of whatever is multiplied."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(open_gguf(path))
+        self.products: dict[str, naive.Floats] = {}
+
+    def matmul(self, name: str, x: naive.Floats) -> naive.Floats:
+        self.products[name] = self.products.get(name, 0.0) + x.T @ x
+        return super().matmul(name, x)
+
+
+@pytest.fixture(scope="module", params=[tiny_llama, tiny_gemma3])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma has one matrix for the embedding and the output layer, Llama another one for each."""
+    changes = {"tied": False} if request.param is tiny_llama else {"n_layer": 3}
+    path: Path = request.param(tmp_path_factory.mktemp("model") / "m.gguf", **changes)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> Iterator[Engine]:
+    opened = Engine(open_gguf(model), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    yield opened
+    opened.close()
+
+
+def cut(engine: Engine) -> chunks.Chunks:
+    return chunks.cut(tokenizer.from_gguf(engine.file), TEXT.read_text(), engine.n_ctx, most=2)
+
+
+def collected(engine: Engine, **options: bool) -> Imatrix:
+    collector = Collector(engine, **options)
+    assert list(collector.read(cut(engine))) == [1, 2]
+    return collector.matrix("text")
+
+
+# --- what is summed up ---
+
+
+def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
+    watched = Watched(model)
+    for chunk in cut(engine):
+        naive.forward(watched, chunk.tolist())
+    output = "output" if "output.weight" in engine.file.tensors else "token_embd"
+    watched.products[output] = watched.products.pop("output chunk")
+    found = collected(engine, head=True, covariance=True)
+    assert {f"{name}.weight" for name in watched.products} == set(found.entries)
+    assert (found.datasets, found.chunk_count, found.chunk_size) == (("text",), 2, N_CTX)
+    for name, expected in watched.products.items():
+        entry = found.entries[f"{name}.weight"]
+        assert entry.counts.tolist() == [2 * N_CTX]
+        assert entry.covariance is not None
+        size = abs(expected).max()
+        np.testing.assert_allclose(entry.covariance, expected, atol=2e-3 * size)
+        np.testing.assert_allclose(entry.sums[0], np.diag(expected), rtol=2e-2, atol=1e-4 * size)
+
+
+def test_the_output_layer_and_covariance_are_left_out_unless_asked_for(engine: Engine) -> None:
+    found = collected(engine)
+    assert {name.partition(".")[0] for name in found.entries} == {"blk"}
+    assert all(entry.covariance is None for entry in found.entries.values())
+
+
+def test_looking_at_inputs_changes_nothing(engine: Engine) -> None:
+    chunk = cut(engine)[0]
+    engine.reset()
+    before = engine.evaluate(chunk[:-1]).copy(), engine.evaluate(chunk[-1:]).copy()
+    engine.reset()
+    for _ in engine.inputs(chunk[:-1], head=True):
+        pass
+    assert engine.n_past == N_CTX - 1
+    assert np.array_equal(engine.evaluate(chunk[-1:]), before[1])
+
+
+def test_batches_make_no_difference(engine: Engine) -> None:
+    other = Engine(engine.file, Options(threads=1, ctx_size=N_CTX, precision="high", batch_size=24))
+    one, two = collected(engine, head=True), collected(other, head=True)
+    other.close()
+    for name, entry in one.entries.items():
+        np.testing.assert_allclose(entry.sums, two.entries[name].sums, rtol=1e-6)
+
+
+def test_sums_of_a_real_model_are_those_of_llama_cpp(smollm2: Path) -> None:
+    """All columns of a matrix together; llama.cpp's activations are rounded to 8 bits on the way."""
+    recorded = json.loads((TEXT.parent / "judging_smollm2.json").read_text())
+    engine = Engine(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
+    found = collected(engine, head=True)
+    engine.close()
+    totals = {name: float(entry.sums.sum()) for name, entry in found.entries.items()}
+    assert totals == pytest.approx(recorded["imatrix"], rel=0.03)
+    assert np.mean([abs(totals[name] / value - 1) for name, value in recorded["imatrix"].items()]) < 0.002
+
+
+def test_inputs_that_are_not_numbers(tmp_path: Path) -> None:
+    nan = np.full(256, np.nan, np.float32)
+    path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_norm.weight": nan})
+    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    with pytest.raises(
+        LocalInferError, match=r"m\.gguf: tensor blk\.1\.attn_q\.weight: is multiplied with .* not finite"
+    ):
+        collected(engine)
+    engine.close()
+
+
+# --- several of them ---
+
+
+def entry(*sums: float, count: float, covariance: float | None = None) -> Entry:
+    products = None if covariance is None else np.full((len(sums),) * 2, covariance, np.float32)
+    return Entry(np.array([sums], np.float32), np.array([count], np.float32), products)
+
+
+def test_sums_of_several_files() -> None:
+    first = Imatrix({"a": entry(1, 2, count=8, covariance=1), "b": entry(3, count=8)}, ("x",), 2, 4)
+    second = Imatrix({"a": entry(5, 6, count=4, covariance=2)}, ("y", "z"), 1, 4)
+    both = merged([first, second], 512)
+    assert (both.datasets, both.chunk_count, both.chunk_size) == (("x", "y", "z"), 3, 4)
+    assert both.entries["a"].sums.tolist() == [[6, 8]]
+    assert both.entries["a"].counts.tolist() == [12]
+    assert both.entries["a"].covariance is not None
+    assert both.entries["a"].covariance.tolist() == [[3, 3], [3, 3]]
+    assert both.entries["b"] is first.entries["b"]
+
+
+def test_covariance_is_lost_with_a_file_that_has_none() -> None:
+    first, second = (
+        Imatrix({"a": entry(1, count=4, covariance=1)}, (), 1, 4),
+        Imatrix({"a": entry(1, count=4)}, (), 1, 4),
+    )
+    assert merged([first, second], 512).entries["a"].covariance is None
+
+
+def test_files_that_count_chunks_are_as_heavy_as_those_that_count_tokens() -> None:
+    tokens = Imatrix({"a": entry(8, 16, count=8)}, (), 2, 4)
+    legacy = Imatrix({"a": entry(2, 4, count=2)}, (), 2, 0)
+    both = merged([legacy, tokens], 4)
+    assert both.entries["a"].sums.tolist() == [[16, 32]]
+    assert both.entries["a"].counts.tolist() == [16]
+    assert (both.chunk_count, both.chunk_size) == (4, 4)
+
+
+def test_files_of_other_models() -> None:
+    with pytest.raises(LocalInferError, match="a: has sums of shape"):
+        merged([Imatrix({"a": entry(1, count=4)}, (), 1, 4), Imatrix({"a": entry(1, 2, count=4)}, (), 1, 4)], 4)
+
+
+# --- statistics ---
+
+
+def test_statistics_of_four_columns() -> None:
+    matrix = Imatrix(
+        {"blk.0.x.weight": entry(2, 2, 2, 2, count=2), "blk.1.x.weight": entry(0, 2, 4, 10, count=2)}, (), 1, 2
+    )
+    first, second = by_matrix(matrix)
+    assert (first.name, second.name) == ("blk.1.x.weight", "blk.0.x.weight")  # the more important one first
+    assert (first.layer, first.n, first.total, first.least, first.most, first.mean) == (1, 4, 8, 0, 5, 2)
+    assert first.deviation == pytest.approx(math.sqrt((4 + 1 + 0 + 9) / 3))
+    assert first.active == 0.75
+    assert first.entropy == pytest.approx(
+        -(1 / 8 * math.log2(1 / 8) + 1 / 4 * math.log2(1 / 4) + 5 / 8 * math.log2(5 / 8))
+    )
+    assert first.outstanding == 0.25
+    assert first.similarity == pytest.approx(8 / math.sqrt(4 * 30))
+    assert (second.entropy, second.deviation, second.outstanding, second.similarity) == (2, 0, 0, None)
+    assert [each.total for each in by_layer(matrix)] == [4, 8]
+    assert by_layer(matrix)[1].similarity == first.similarity
+
+
+# --- the command ---
+
+
+def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, both = tmp_path / "one.gguf", tmp_path / "both.dat"
+    reading = [str(model), "-f", str(TEXT), "-c", str(N_CTX), "--chunks", "2", "-t", "2", "--precision", "high"]
+    assert __main__.run(["imatrix", *reading, "-o", str(out), "--process-output"]) == 0
+    found = read_imatrix(out)
+    assert (found.datasets, found.chunk_count, found.chunk_size) == ((str(TEXT),), 2, N_CTX)
+    again = ["imatrix", "--in-file", str(out), "--in-file", str(out), "-o", str(both)]
+    assert __main__.run(again) == 0
+    twice = read_imatrix(both)
+    assert twice.chunk_count == 4
+    np.testing.assert_allclose(twice.entries[DOWN].means, found.entries[DOWN].means, rtol=1e-6)
+    capsys.readouterr()
+    assert __main__.run(["imatrix", "--in-file", str(out), "--show-statistics", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {each["name"] for each in shown["matrices"]} == set(found.entries)
+    assert __main__.run(["imatrix", "--in-file", str(out), "--show-statistics"]) == 0
+    assert QUERY in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give MODEL and --file"),
+        (["MODEL"], "give MODEL and --file"),
+        (["-f", "TEXT", "--in-file", "x"], "give MODEL and --file"),
+        (["MODEL", "-f", "TEXT", "-o", "x.dat", "--covariance"], "--covariance: files in the form of .dat"),
+        (["MODEL", "-f", "TEXT", "--output-format", "zip"], "--output-format: must be gguf or dat, not zip"),
+        (["MODEL", "-f", "TEXT", "-o", "/dev"], "--output: /dev: is there, and is no file"),
+        (["--show-statistics"], "takes one --in-file"),
+        (["--in-file", "TEXT", "--show-statistics"], "varied.txt"),
+    ],
+)
+def test_what_cannot_be_meant(
+    arguments: list[str], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"MODEL": str(model), "TEXT": str(TEXT)}
+    assert __main__.run(["imatrix", *(names.get(word, word) for word in arguments)]) in (1, 2)
+    out, err = capsys.readouterr()
+    assert not out
+    [line] = err.splitlines()
+    assert message in line
