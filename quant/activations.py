@@ -47,7 +47,7 @@ from quant.vectors import (
 DEPTH = target().depth
 TOGETHER = {4: i32x8, 8: Vector(int64, 4)}[DEPTH]  # 32 bytes
 SMALLEST = 2.0**-126  # scale: no smaller number has an inverse that is one, too
-SMALLER = 126 / 127  # what else the scale of a group in 8 bits may be multiplied by before rounding
+SECOND, THIRD = 126 / 127, 125 / 127  # a group in 8 bits is also tried with its peak at 126, and at 125
 
 first_of_four, second_of_four, third_of_four, fourth_of_four = (lanes([lane] * 16) for lane in (0, 4, 8, 12))
 
@@ -189,10 +189,20 @@ def fit(a: int, b: int, c: int, d: int, inverse: Any) -> Any:
     return factor, along * factor
 
 
+@inline
+def try_also(a: int, b: int, c: int, d: int, inverse: Any, ratio: float, factor: Any, gain: Any, chosen: Any) -> Any:
+    """The factors, gains and inverses that are best so far, or those of a smaller inverse where they are better."""
+    smaller = inverse * splat(f32x16, float32(ratio))
+    other_factor, other_gain = fit(a, b, c, d, smaller)
+    other_gain = other_gain * splat(f32x16, float32(1 / ratio**2))
+    better = other_gain > gain
+    return select(better, other_factor, factor), select(better, other_gain, gain), select(better, smaller, chosen)
+
+
 def scales_word(passes: int) -> Any:
     """The word scales(a, b, c, d): the scales of the groups at these addresses, and the inverses to round them with.
 
-    8 bits are tried with two scales, and the better one is kept: that takes a tenth off the squares of the errors.
+    8 bits are tried with three scales, and the best one is kept: that takes a tenth and more off the squared errors.
     """
     top = float32(LARGEST[passes])
 
@@ -202,14 +212,12 @@ def scales_word(passes: int) -> Any:
         return splat(f32x16, top) / maximum(peaks, splat(f32x16, float32(top * SMALLEST)))
 
     @inline
-    def better_of_two(a: int, b: int, c: int, d: int) -> Any:
+    def best_of_three(a: int, b: int, c: int, d: int) -> Any:
         inverse = inverses(a, b, c, d)
-        smaller = inverse * splat(f32x16, float32(SMALLER))
         factor, gain = fit(a, b, c, d, inverse)
-        other_factor, other_gain = fit(a, b, c, d, smaller)
-        better = other_gain > gain * splat(f32x16, float32(SMALLER**2))
-        chosen = select(better, smaller, inverse)
-        return coarse(select(better, other_factor, factor) / chosen), chosen
+        factor, gain, chosen = try_also(a, b, c, d, inverse, SECOND, factor, gain, inverse)
+        factor, gain, chosen = try_also(a, b, c, d, inverse, THIRD, factor, gain, chosen)
+        return coarse(factor / chosen), chosen
 
     @inline
     def only_one(a: int, b: int, c: int, d: int) -> Any:
@@ -217,7 +225,7 @@ def scales_word(passes: int) -> Any:
         factor, _ = fit(a, b, c, d, inverse)
         return coarse(factor / inverse), inverse
 
-    return {1: better_of_two, 2: only_one}[passes]
+    return {1: best_of_three, 2: only_one}[passes]
 
 
 @inline
