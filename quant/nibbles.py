@@ -15,6 +15,7 @@ from numba import uint8, uint16, uint32, uint64
 
 from quant.vectors import (
     bitcast,
+    bits_of_lanes,
     convert,
     f16x8,
     f16x16,
@@ -31,6 +32,7 @@ from quant.vectors import (
     numbers,
     select,
     splat,
+    store,
     u8x16,
     u8x32,
     u8x64,
@@ -43,6 +45,7 @@ Word = Any
 Block = np.dtype[np.void]
 
 low_then_high = numbers(u32x16, ([0] * 4 + [4] * 4) * 2)
+first_half, second_half = lanes(range(16)), lanes(range(16, 32))
 evens, odds = lanes(range(0, 16, 2)), lanes(range(1, 16, 2))
 
 
@@ -115,6 +118,43 @@ def five_bits(block: Block) -> tuple[Word, Word, Word]:
         return low_ordered(superblock, j) | fifths
 
     return codes64, codes32, ordered
+
+
+def put_four_bits(block: Block) -> tuple[Word, Word]:
+    """The words put32(block, codes), with codes as u8x32, and put_codes(superblock, codes), with 256 bytes of them,
+    where codes are nibbles. Scales that are there stay."""
+    qs = offset(block, "qs")
+
+    @inline
+    def put32(block: int, codes: Any) -> None:
+        store(
+            block + qs, (first_half(codes) & splat(u8x16, uint8(15))) | (second_half(codes) << splat(u8x16, uint8(4)))
+        )
+
+    return put32, put_eight(put32, block.itemsize)
+
+
+def put_five_bits(block: Block) -> tuple[Word, Word]:
+    """The words put32 and put_codes where codes are nibbles and their fifth bits."""
+    qh, (put_low, _) = offset(block, "qh"), put_four_bits(block)
+
+    @inline
+    def put32(block: int, codes: Any) -> None:
+        put_low(block, codes)
+        store(block + qh, bits_of_lanes(codes > splat(u8x32, uint8(15))))
+
+    return put32, put_eight(put32, block.itemsize)
+
+
+def put_eight(put32: Word, size: int) -> Word:
+    """The word put_codes(superblock, codes): 256 codes, a byte each, into eight blocks."""
+
+    @inline
+    def put_codes(superblock: int, codes: int) -> None:
+        for block in range(8):
+            put32(superblock + size * block, load(u8x32, codes + 32 * block))
+
+    return put_codes
 
 
 def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
