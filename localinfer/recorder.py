@@ -195,10 +195,13 @@ class Recorder:
         pairs: str,
         rope: Rope,
         window: int = 0,
+        scale: float | None = None,
         qkv_bias: bool = False,
         qk_norm: bool = False,
     ) -> Buffer:
-        """Every token looks back over the ring; the input of attn_output."""
+        """Every token looks back over the ring; the input of attn_output. Scores are scaled by head_dim^-1/2 unless
+        `scale` is given.
+        """
         c = self.config
         q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
         k = self.matmul(h, f"{blk}attn_k.weight", c.head_count_kv * c.head_dim, meet=False)
@@ -216,7 +219,7 @@ class Recorder:
             self._rope(blk, q, q_sink, table.sinks, rope.n_rot, pairs, qk_norm)
         self._rope(blk, q, q, table.rows, rope.n_rot, pairs, qk_norm)
         self._append(blk, k, v, table, cache, pairs, qk_norm)
-        return self._attend(blk, q, q_sink, cache)
+        return self._attend(blk, q, q_sink, cache, scale or c.head_dim**-0.5)
 
     def _add_bias(self, x: Buffer, name: str, *, meet: bool = True) -> None:
         """x += bias."""
@@ -261,7 +264,7 @@ class Recorder:
         work = Work(token=Amount(cache.cell_bytes))
         self.plan.op(f"{blk}append", f"{OPS}.append:append", k.rows, arguments, constants=constants, work=work)
 
-    def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache) -> Buffer:
+    def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache, scale: float) -> Buffer:
         c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
         blocks = ring.capacity // BLOCK
         chunk = max(4, -(-blocks // CHUNKS))
@@ -283,7 +286,7 @@ class Recorder:
             "sink_blocks": ring.sink_blocks,
             "window": ring.window,
             "kv_heads": c.head_count_kv,
-            "scale": c.head_dim**-0.5,
+            "scale": scale,
             "chunk": chunk,
             "partial": self.partial,
             "y": y,

@@ -39,6 +39,9 @@ class Model:
         self.head_size = int(self.hyper("attention.key_length", self.n_embd // self.n_head))
         self.eps = self.hyper("attention.layer_norm_rms_epsilon")
         self.freq_base = self.hyper("rope.freq_base", 10_000.0)
+        self.slowed = self.slowing()
+        largest_gemma = self.architecture == "gemma3" and self.n_layer == 62
+        self.query_size = self.n_embd / self.n_head if largest_gemma else self.head_size
         self.n_ctx = self.sinks = 0  # if set, the policy `ring`: see attention
 
     def hyper(self, key: str, default: float | None = None) -> float:
@@ -46,6 +49,13 @@ class Model:
         value = self.file.metadata.get(f"{self.architecture}.{key}", default)
         assert isinstance(value, int | float), f"{self.architecture}.{key} is missing"
         return value
+
+    def slowing(self) -> float | Floats:
+        """What the frequencies of layers that see everything are divided by: a number, or one for each pair."""
+        if "rope_freqs.weight" in self.file.tensors:
+            return self["rope_freqs"]
+        linear = self.file.metadata.get(f"{self.architecture}.rope.scaling.type") == "linear"
+        return self.hyper("rope.scaling.factor") if linear else 1.0
 
     def __getitem__(self, name: str) -> Floats:
         """The tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""
@@ -102,27 +112,30 @@ def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
 def llama_block(model: Model, i: int, x: Floats) -> Floats:
     """One layer, of qwen2 and qwen3 too: (n_tokens, n_embd) -> the same."""
     blk = f"blk.{i}."
-    x = x + attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), model.freq_base)
+    h = rms_norm(x, model[blk + "attn_norm"], model.eps)
+    x = x + attention(model, blk, h, model.freq_base, model.slowed)
     h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
     gated = silu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
     return x + model.matmul(blk + "ffn_down", gated)
 
 
 def gemma3_block(model: Model, i: int, x: Floats) -> Floats:
-    """One layer: (n_tokens, n_embd) -> the same.  Five layers of six look back over a window only."""
+    """One layer: (n_tokens, n_embd) -> the same.  All layers but the last of each six look back over a window only."""
     blk = f"blk.{i}."
-    freq_base, window = model.freq_base, 0
-    if (i + 1) % SWA_PATTERN != 0:
-        freq_base = model.hyper("rope.freq_base_swa", SWA_FREQ_BASE)
+    freq_base, slowed, window = model.freq_base, model.slowed, 0
+    if (i + 1) % model.hyper("attention.sliding_window_pattern", SWA_PATTERN) != 0:
+        freq_base, slowed = model.hyper("rope.freq_base_swa", SWA_FREQ_BASE), 1.0
         window = int(model.hyper("attention.sliding_window"))
-    a = attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), freq_base, window)
+    a = attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), freq_base, slowed, window)
     x = x + rms_norm(a, model[blk + "post_attention_norm"], model.eps)
     h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
     gated = gelu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
     return x + rms_norm(model.matmul(blk + "ffn_down", gated), model[blk + "post_ffw_norm"], model.eps)
 
 
-def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int = 0) -> Floats:
+def attention(
+    model: Model, blk: str, x: Floats, freq_base: float, slowed: float | Floats = 1.0, window: int = 0
+) -> Floats:
     """Every position looks at itself and at those before it (`window` in all, if not 0).
 
     With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
@@ -139,17 +152,17 @@ def attention(model: Model, blk: str, x: Floats, freq_base: float, window: int =
     rope = rope_pairs if model.architecture == "llama" else rope_halves
     position = np.arange(x.shape[0])
 
-    k, v = model.remember(rope(k, position, freq_base)), model.remember(v)
+    k, v = model.remember(rope(k, position, freq_base, slowed)), model.remember(v)
     group = model.n_head // model.n_head_kv  # so many query heads share one key and value head
     k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-    scores = rope(q, position, freq_base) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+    scores = rope(q, position, freq_base, slowed) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
     if window == 0 and model.n_ctx:
         window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
-        scores[..., : model.sinks] = rope(q, near, freq_base) @ k[:, : model.sinks].transpose(0, 2, 1)
+        scores[..., : model.sinks] = rope(q, near, freq_base, slowed) @ k[:, : model.sinks].transpose(0, 2, 1)
         seen = visible(position, window, model.sinks)
     else:
         seen = visible(position, window)
-    mixed = softmax(np.where(seen, scores / math.sqrt(model.head_size), -np.inf)) @ v
+    mixed = softmax(np.where(seen, scores / math.sqrt(model.query_size), -np.inf)) @ v
     return model.matmul(blk + "attn_output", mixed.transpose(1, 0, 2).reshape(x.shape[0], -1))
 
 
@@ -164,23 +177,23 @@ def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool
     return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
 
 
-def turn(position: Positions, size: int, freq_base: float) -> NDArray[np.complex128]:
+def turn(position: Positions, size: int, freq_base: float, slowed: float | Floats) -> NDArray[np.complex128]:
     """The rotations of each position, a column a pair: (n_tokens, size / 2)"""
-    frequency = freq_base ** (-2.0 * np.arange(size // 2) / size)
+    frequency = freq_base ** (-2.0 * np.arange(size // 2) / size) / slowed
     return np.exp(1j * position[:, None] * frequency)
 
 
-def rope_pairs(x: Floats, position: Positions, freq_base: float) -> Floats:
+def rope_pairs(x: Floats, position: Positions, freq_base: float, slowed: float | Floats = 1.0) -> Floats:
     """Rotate neighbours, (0, 1), (2, 3), ...: the order of the rows of attn_q and attn_k in `llama` files."""
-    rotation = turn(position, x.shape[-1], freq_base)
+    rotation = turn(position, x.shape[-1], freq_base, slowed)
     cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
     a, b = x[..., 0::2], x[..., 1::2]
     return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
 
 
-def rope_halves(x: Floats, position: Positions, freq_base: float) -> Floats:
+def rope_halves(x: Floats, position: Positions, freq_base: float, slowed: float | Floats = 1.0) -> Floats:
     """Rotate an element of the first half with its partner in the second."""
-    rotation = turn(position, x.shape[-1], freq_base)
+    rotation = turn(position, x.shape[-1], freq_base, slowed)
     cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
     a, b = np.split(x, 2, axis=-1)
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)

@@ -134,6 +134,17 @@ def test_other_architectures_agree_with_the_oracle(tiny: Write, tmp_path: Path) 
     np.testing.assert_array_equal(one_by_one, logits[:20])
 
 
+def test_the_largest_gemma_scales_scores_by_another_length(tmp_path: Path) -> None:
+    """It is known by its number of blocks. So many rounded ones are a little further from the oracle."""
+    path = tiny_gemma3(tmp_path / "m.gguf", n_layer=62)
+    with engine(path) as e:
+        logits = e.logits(tokens(8))
+    model = Rounded(open_gguf(path))
+    assert divergence(naive.forward(model, tokens(8)), logits) <= 1e-6
+    model.query_size = model.head_size
+    assert divergence(naive.forward(model, tokens(8)), logits) > 1e-3
+
+
 @pytest.mark.parametrize("tiny", TINY)
 def test_formats_may_be_mixed_and_the_output_untied(tiny: Write, tmp_path: Path) -> None:
     mixed = {"blk.0.attn_v.weight": "Q6_K", "blk.1.ffn_down.weight": "F16", "token_embd.weight": "Q5_0"}
