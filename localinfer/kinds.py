@@ -1,7 +1,12 @@
 """What a file is that does not start with GGUF's magic: the error says more than that it is not a model.
 
-Only the first bytes are looked at, and nothing of the file is trusted or parsed further.
+Only the first bytes are looked at, and nothing of the file is trusted or parsed further. Of a directory, only whether
+it has the file that every checkpoint has.
 """
+
+from pathlib import Path
+
+from localinfer.text import printable
 
 # First bytes of a file, and what it is then.
 SIGNATURES = {
@@ -35,9 +40,16 @@ def describe(head: bytes) -> str:
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(WEB_PAGES):
         return "a web page, perhaps the error page of a download"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
-        return "a safetensors file: convert the model to GGUF"
+        return "a safetensors file: `localinfer quantize` makes a GGUF file of the directory that it is in"
     if head.lstrip()[:1] in (b"{", b"["):
         return "a JSON text"
     if not head.strip(b"\0"):
         return "nothing but zero bytes, perhaps a download that was not finished"
     return ""
+
+
+def describe_directory(path: Path) -> str:
+    """What a directory that was given for a model probably is; "" if nothing is recognised."""
+    if not (path / "config.json").is_file():
+        return ""
+    return f"a checkpoint; `localinfer quantize {printable(str(path))} OUT.gguf Q8_0` makes a model of it"

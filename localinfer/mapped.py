@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer import kinds
 from localinfer.errors import LocalInferError, ModelNotFound, NotEnoughMemory
 from localinfer.text import printable
 
@@ -81,7 +82,9 @@ class MappedFile:
 
     def _require_regular(self, mode: int) -> None:
         if not stat.S_ISREG(mode):
-            raise self.error("", f"is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file")
+            kind = KINDS.get(stat.S_IFMT(mode), "something else")
+            hint = kinds.describe_directory(self.path) if stat.S_ISDIR(mode) else ""
+            raise self.error("", f"is {kind}, not a file{hint and f': this is {hint}'}")
 
     def _map(self) -> mmap.mmap:
         try:

@@ -172,6 +172,8 @@ def test_refuses_what_is_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe") == "is a pipe, not a file"
     assert refusal(tmp_path) == "is a directory, not a file"
+    (tmp_path / "config.json").touch()
+    assert f"this is a checkpoint; `localinfer quantize {tmp_path} OUT.gguf Q8_0`" in refusal(tmp_path)
     assert refusal(Path("/dev/zero")) == "is a device, not a file"
     assert refusal(Path("/dev/null")) == "is a device, not a file"
 
