@@ -14,7 +14,7 @@ import typer
 
 from cli import screen
 from cli.loading import fetched
-from localinfer.errors import Unsupported, UsageError
+from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from localinfer.mixture import Request
@@ -175,7 +175,9 @@ def threads_for(given: int | None) -> int:
 def opened(name: str, status: screen.Status) -> "Source":
     """The source that a user means."""
     if Path(name).is_dir():
-        raise Unsupported(f"{screen.one_line(name)}: is a directory, and checkpoints cannot be read yet")
+        from localinfer.checkpoint import open_checkpoint
+
+        return open_checkpoint(name)
 
     from localinfer.parts import from_gguf
 

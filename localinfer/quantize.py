@@ -85,9 +85,9 @@ def outputs_of(
     source: Source, out: Path, types: Mapping[str, int], fields: Mapping[str, Field], keep_split: bool
 ) -> list[Output]:
     """The files that will be written: one, or one for each file of the source."""
-    if not keep_split or len(source.files) == 1:
+    count = 1 + max((tensor.part for tensor in source.tensors.values()), default=0)
+    if not keep_split or count == 1:
         return [_output(out, fields, types, list(source.tensors.values()))]
-    count = len(source.files)
     found = NAME.fullmatch(out.name)
     names = part_names(found["prefix"] if found else out.name.removesuffix(".gguf"), count)
     outputs = []

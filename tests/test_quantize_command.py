@@ -14,6 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from checkpoints import CHECKPOINTS, changed, copied
 from tiny import tiny_llama
 
 from cli import __main__
@@ -328,3 +329,24 @@ def test_file_that_may_not_grow(model: Path, tmp_path: Path, environment: dict[s
         rf"error: {tmp_path}/out: cannot be written: File too large \([\d,]+ bytes in all\)\n", done.stderr
     )
     assert names(tmp_path) == ["m.gguf"]
+
+
+# -------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_checkpoint_becomes_a_model(run: Run, tmp_path: Path) -> None:
+    code, _, err = run(CHECKPOINTS / "qwen2", tmp_path / "m.gguf", "Q8_0")
+    assert code == 0, err
+    types = {tensor.type_name for tensor in open_gguf(tmp_path / "m.gguf").tensors.values()}
+    assert types == {"Q8_0", "F32"}
+
+
+def test_checkpoint_of_another_architecture(failure: Callable[..., str], tmp_path: Path) -> None:
+    folder = copied("qwen2", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(architectures=["GPT9"]))
+    assert "'GPT9' is not supported (only Llama" in failure(3, folder, tmp_path / "m.gguf", "Q8_0")
+
+
+def test_checkpoint_has_to_be_quantized_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.run(["generate", str(CHECKPOINTS / "qwen2"), "-p", "Hello"]) == 1
+    assert f"this is a checkpoint; `localinfer quantize {CHECKPOINTS / 'qwen2'} OUT.gguf" in capsys.readouterr().err

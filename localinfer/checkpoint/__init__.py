@@ -1,0 +1,45 @@
+"""A model's checkpoint directory, as Hugging Face's libraries save it -> a `Source`.
+
+The way of the data, and where it happens:
+
+    config.json                       ->  hyperparameters.py, rope.py   ->  fields
+    generation_config.json, README    ->  about.py                      ->  fields
+    tokenizer.json, tokenizer.model   ->  vocabulary.py and its readers ->  fields
+    tokenizer_config.json, templates  ->  special.py                    ->  fields
+    *.safetensors  ->  weights.py  ->  tensors.py: other names, types and orders of rows  ->  tensors
+
+What an architecture's tensors and numbers are called on both sides is a table: architectures.py. Files are hostile
+until proven otherwise: JSON has limits (folder.py), no name leads out of the directory, every shape is proven against
+config.json, and nothing is ever unpickled. The keys, names and conventions are llama.cpp's, so that it runs the result.
+"""
+
+from pathlib import Path
+
+from localinfer.checkpoint import about, hyperparameters, special, tensors, vocabulary, weights
+from localinfer.checkpoint.architectures import find
+from localinfer.checkpoint.folder import CONFIG, Folder
+from localinfer.source import Field, Source
+
+__all__ = ["open_checkpoint"]
+
+
+def open_checkpoint(path: str | Path) -> Source:
+    """Everything in the directory but the tensors' bytes, which are read when they are asked for.
+
+    Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, Unsupported naming what is not supported,
+    ModelNotFound where there is no such directory.
+    """
+    folder = Folder(Path(path))
+    architecture, config = find(folder.table(CONFIG))
+    stored = weights.open_weights(folder)
+    numbers = hyperparameters.read(architecture, config)
+    converted = tensors.convert(folder, architecture, numbers, stored)
+    tokens = vocabulary.read(folder, numbers.n_vocab)
+    fields = {
+        "general.architecture": Field.text(architecture.name),
+        **about.fields(folder, converted.values()),
+        **hyperparameters.fields(architecture, numbers),
+        **vocabulary.fields(tokens, numbers.n_vocab),
+        **special.fields(folder, tokens, numbers.n_vocab),
+    }
+    return Source(folder.path, fields, converted, folder.files)

@@ -1,0 +1,88 @@
+"""The tokens of a checkpoint, from the files that its tokenizer comes in, and GGUF's keys for them.
+
+tokenizer.model is SentencePiece's own file (sentencepiece_file.py), tokenizer.json that of the library `tokenizers`
+(json_tokenizer.py); tokens that were added later stand in two more places. Knows no ids of special tokens.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from localinfer.checkpoint import json_tokenizer, sentencepiece_file
+from localinfer.checkpoint.folder import Folder, Table
+from localinfer.checkpoint.tokens import Tokens
+from localinfer.errors import Unsupported
+from localinfer.source import Field
+from localinfer.text import printable
+
+KEY = "tokenizer.ggml."
+
+
+def read(folder: Folder, n_vocab: int) -> Tokens:
+    """The vocabulary; `n_vocab`: the rows of the embedding, which no id may go beyond.
+
+    Raises LocalInferError naming the file and what is wrong in it, Unsupported for another kind of tokenizer.
+    """
+    tokens = read_files(folder)
+    for table, key, id, text, special in added(folder):
+        if not 0 <= id < n_vocab:
+            raise table.error(key, f"is token {id}, but the embedding has {n_vocab} rows")
+        tokens.add(id, text, special=special)
+    if max(tokens.by_id, default=0) >= n_vocab:
+        raise folder.error(f"the tokenizer has a token {max(tokens.by_id)}, but the embedding has {n_vocab} rows")
+    refuse_twins(folder, tokens)
+    return tokens
+
+
+def read_files(folder: Folder) -> Tokens:
+    """SentencePiece's file, if there is one, knows more: the scores."""
+    content = folder.bytes(sentencepiece_file.NAME)
+    if content and sentencepiece_file.is_one(content):
+        return sentencepiece_file.read(folder.path / sentencepiece_file.NAME, content)
+    if not folder.has(json_tokenizer.NAME):
+        what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAME}"
+        raise folder.error(f"{what}: other kinds of tokenizers are not supported", Unsupported)
+    return json_tokenizer.read(folder.table(json_tokenizer.NAME))
+
+
+def added(folder: Folder) -> Iterator[tuple[Table, str, int, str, bool]]:
+    """The tokens that were added: where it says so, id, text, and whether the token is special."""
+    plain = folder.optional("added_tokens.json")
+    for text in plain.values:
+        yield plain, text, plain.get(text, int), text, False
+    for each in folder.optional(json_tokenizer.NAME).tables("added_tokens"):
+        yield each, "id", each.get("id", int), each.get("content", str), each.get("special", bool, False)
+    decoder = folder.optional("tokenizer_config.json").table("added_tokens_decoder")
+    for id in decoder.values:
+        each = decoder.table(id)
+        if not id.isdecimal():
+            raise decoder.error(id, "is not the id of a token")
+        yield decoder, id, int(id), each.get("content", str), each.get("special", bool, False)
+
+
+def refuse_twins(folder: Folder, tokens: Tokens) -> None:
+    """No two tokens may have the same text: a reader could not tell them apart."""
+    if len(tokens.ids()) < len(tokens.by_id):
+        seen: dict[str, int] = {}
+        for id, token in sorted(tokens.by_id.items()):
+            if seen.setdefault(token.text, id) != id:
+                text = printable(repr(token.text), 80)
+                raise folder.error(f"tokens {seen[token.text]} and {id} are the same, {text}")
+
+
+def fields(tokens: Tokens, n_vocab: int) -> dict[str, Field]:
+    """The keys of the vocabulary, with as many tokens as the embedding has rows."""
+    padded = tokens.padded(n_vocab)
+    found = {
+        "model": Field.text(tokens.model),
+        "pre": Field.text(tokens.pre),
+        "tokens": Field.texts([token.text for token in padded]),
+        "token_type": Field.numbers(np.array([token.type for token in padded], np.int32)),
+    }
+    if tokens.model == "llama":
+        found["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
+    else:
+        found["merges"] = Field.texts(tokens.merges)
+    if tokens.adds_space is not None:
+        found["add_space_prefix"] = Field.flag(tokens.adds_space)
+    return {KEY + key: field for key, field in found.items()}

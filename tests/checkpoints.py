@@ -1,0 +1,34 @@
+"""The tiny checkpoints of data/checkpoints: where they are, copies to damage, and their GGUF files."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from localinfer.checkpoint import open_checkpoint
+from localinfer.quantize import encoders, quantize
+
+CHECKPOINTS = Path(__file__).parent / "data" / "checkpoints"
+NAMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())
+F32 = 0
+
+
+def copied(name: str, folder: Path) -> Path:
+    """A copy of a checkpoint in that folder."""
+    return Path(shutil.copytree(CHECKPOINTS / name, folder / name))
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change a JSON file in place."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return path
+
+
+def as_f32(checkpoint: Path, out: Path) -> Path:
+    """Its GGUF file, with all tensors in F32."""
+    source = open_checkpoint(checkpoint)
+    quantize(source, out, dict.fromkeys(source.tensors, F32), encoder_of=encoders("fast", {}))
+    return out

@@ -1,0 +1,239 @@
+"""Checkpoints as Hugging Face's libraries save them: what comes out of them computes what they computed there.
+
+data/checkpoints has a tiny one of each architecture, with transformers' logits: see make_checkpoints.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
+from safetensors.numpy import load_file, save_file
+
+from localinfer.checkpoint import open_checkpoint
+from localinfer.checkpoint.folder import Table
+from localinfer.checkpoint.rope import read_ropes
+from localinfer.engine import Engine
+from localinfer.gguf import GGUF, StringArray, open_gguf
+from localinfer.options import Options
+from localinfer.source import Source
+
+each = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GGUF]:
+    """All of them in F32, opened."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
+
+
+def expected(name: str) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float32]]]:
+    """Tokens, and transformers' logits after each."""
+    with np.load(CHECKPOINTS / name / "expected.npz") as found:
+        return found["ids"].tolist(), found["logits"]
+
+
+@each
+def test_logits_are_those_of_transformers(name: str, files: dict[str, GGUF]) -> None:
+    """By the oracle, which rounds nothing. Logits have a standard deviation of one."""
+    ids, logits = expected(name)
+    np.testing.assert_allclose(naive.forward(naive.Model(files[name]), ids), logits, atol=2e-5)
+
+
+def test_the_engine_runs_them(files: dict[str, GGUF]) -> None:
+    """Keys and values are kept in half precision."""
+    ids, logits = expected("gemma3")
+    engine = Engine(files["gemma3"], Options(threads=1, ctx_size=32, precision="high"))
+    np.testing.assert_allclose(engine.logits(ids), logits, atol=5e-3)
+    engine.close()
+
+
+# --------------------------------------------------------------------------------------------- tensors
+
+
+@each
+def test_matrices_keep_their_type_and_vectors_become_f32(name: str) -> None:
+    kinds = {"llama": "BF16", "mistral": "F16", "gemma3": "BF16", "qwen2": "F32", "qwen3": "BF16"}
+    for tensor in open_checkpoint(CHECKPOINTS / name).tensors.values():
+        assert tensor.type_name == (kinds[name] if len(tensor.shape) == 2 else "F32"), tensor.name
+        assert len(tensor.load()) == tensor.nbytes
+
+
+def test_values_are_kept_to_the_bit() -> None:
+    stored = load_file(CHECKPOINTS / "qwen2" / "model.safetensors")
+    tensors = open_checkpoint(CHECKPOINTS / "qwen2").tensors
+    assert tensors["token_embd.weight"].load().tobytes() == stored["model.embed_tokens.weight"].tobytes()
+    assert tensors["blk.1.attn_k.bias"].load().tobytes() == stored["model.layers.1.self_attn.k_proj.bias"].tobytes()
+
+
+@each
+def test_tied_embeddings_are_stored_once(name: str) -> None:
+    assert ("output.weight" not in open_checkpoint(CHECKPOINTS / name).tensors) == (name in ("gemma3", "qwen2"))
+
+
+def test_an_output_layer_that_is_the_embedding_is_left_out(tmp_path: Path) -> None:
+    folder = copied("qwen2", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]}, folder / "model.safetensors")
+    assert "output.weight" not in open_checkpoint(folder).tensors
+
+
+def test_a_text_model_within_a_larger_one(tmp_path: Path) -> None:
+    """As Gemma3ForConditionalGeneration: other prefixes, a text_config, and weights that see pictures."""
+    folder = copied("qwen2", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    inner = {f"model.language_model.{name.removeprefix('model.')}": values for name, values in tensors.items()}
+    save_file(inner | {"model.vision_tower.patch.weight": np.ones(3, np.float32)}, folder / "model.safetensors")
+    inside = {"hidden_size": 64, "num_hidden_layers": 2}
+    changed(folder / "config.json", lambda config: config.update(dict.fromkeys(inside), text_config=inside))
+    plain, found = open_checkpoint(CHECKPOINTS / "qwen2"), open_checkpoint(folder)
+    assert fields_of(found, "qwen2.") == fields_of(plain, "qwen2.")
+    assert found.tensors.keys() == plain.tensors.keys()
+    for name, tensor in found.tensors.items():
+        assert tensor.load().tobytes() == plain.tensors[name].load().tobytes()
+
+
+# --------------------------------------------------------------------------------------------- numbers
+
+
+def fields_of(source: Source, prefix: str) -> dict[str, Any]:
+    return {key: field.value for key, field in source.fields.items() if key.startswith(prefix)}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3"])
+def test_older_spellings_of_rotary_embeddings(name: str, tmp_path: Path) -> None:
+    def older(config: dict[str, Any]) -> None:
+        rope = config.pop("rope_parameters")
+        windows = rope.get("sliding_attention", {})
+        rope = rope.get("full_attention", rope)
+        config["rope_theta"], config["rope_scaling"] = rope.pop("rope_theta"), rope if len(rope) > 1 else None
+        if windows:
+            config["rope_local_base_freq"] = windows["rope_theta"]
+            rope["type"] = rope.pop("rope_type")
+
+    folder = copied(name, tmp_path)
+    changed(folder / "config.json", older)
+    before, after = open_checkpoint(CHECKPOINTS / name), open_checkpoint(folder)
+    assert fields_of(after, name) == fields_of(before, name)
+    assert after.tensors.keys() == before.tensors.keys()
+
+
+def test_factors_of_llama3() -> None:
+    """Those of Llama 3.2: pairs that turn fast stay, the slow ones are 32 times slower, some are in between."""
+    rope = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = {"rope_theta": 500_000.0, "rope_scaling": rope | {"original_max_position_embeddings": 8192}}
+    factors = read_ropes(Table(Path("config.json"), config), 64, 131_072)[0].factors
+    assert factors is not None
+    assert factors[:15].tolist() == [1.0] * 15
+    assert factors[18:].tolist() == [32.0] * 14
+    wavelength = 2 * np.pi * 500_000.0 ** (2 * 15 / 64)
+    smooth = (8192 / wavelength - 1) / 3
+    assert factors[15] == pytest.approx(1 / ((1 - smooth) / 32 + smooth))
+
+
+@pytest.mark.parametrize(
+    ("changes", "written"),
+    [
+        ({"layer_types": ["sliding_attention"] * 3}, None),  # as is usual: the sixth would see all
+        ({"layer_types": None, "sliding_window_pattern": 2}, 2),
+        ({"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, "flags"),
+    ],
+)
+def test_which_layers_have_a_window(changes: dict[str, Any], written: object, tmp_path: Path) -> None:
+    folder = copied("gemma3", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(changes))
+    field = open_checkpoint(folder).fields.get("gemma3.attention.sliding_window_pattern")
+    if written == "flags":
+        assert field is not None
+        assert field.data[-3:] == b"\0\1\1"
+    else:
+        assert (field.value if field else None) == written
+
+
+def test_without_windows_there_is_no_key(tmp_path: Path) -> None:
+    folder = copied("gemma3", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(layer_types=["full_attention"] * 3))
+    assert "gemma3.attention.sliding_window" not in open_checkpoint(folder).fields
+
+
+def test_yarn_is_written_down(tmp_path: Path) -> None:
+    folder = copied("qwen3", tmp_path)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e6}
+    changed(folder / "config.json", lambda config: config.update(rope_parameters=yarn))
+    assert fields_of(open_checkpoint(folder), "qwen3.rope.scaling.") == {
+        "qwen3.rope.scaling.type": b"yarn",
+        "qwen3.rope.scaling.factor": 4.0,
+        "qwen3.rope.scaling.original_context_length": 64,
+    }
+
+
+def test_a_window_that_cannot_be_carried_over_is_told(tmp_path: Path) -> None:
+    folder = copied("mistral", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(sliding_window=64))
+    with pytest.warns(UserWarning, match="sliding_window: is not carried over; beyond 64 tokens"):
+        open_checkpoint(folder)
+
+
+# ---------------------------------------------------------------------------------------- what it is
+
+
+def general(folder: Path) -> dict[str, Any]:
+    fields = open_checkpoint(folder).fields
+    return {key.removeprefix("general."): field.value for key, field in fields.items() if key.startswith("general.")}
+
+
+def test_the_name_has_parts(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path).rename(tmp_path / "Llama-3.2-1b-Instruct")
+    found = general(folder)
+    assert found["name"] == b"Llama 3.2 1b Instruct"
+    assert (found["basename"], found["size_label"], found["finetune"]) == (b"Llama-3.2", b"1B", b"Instruct")
+
+
+def test_the_name_in_a_cache_of_hugging_face(tmp_path: Path) -> None:
+    revision = tmp_path / "models--some-org--tiny-model" / "snapshots" / "0a1b2c"
+    revision.parent.mkdir(parents=True)
+    copied("llama", tmp_path).rename(revision)
+    found = general(revision)
+    assert (found["organization"], found["name"], found["size_label"]) == (b"some-org", b"Tiny Model", b"58K")
+
+
+def test_the_readme_tells_the_licence(files: dict[str, GGUF]) -> None:
+    metadata = files["llama"].metadata
+    assert metadata["general.license"] == "apache-2.0"
+    for key, expected_ in {"general.tags": [b"tiny", b"random"], "general.languages": [b"en", b"fr"]}.items():
+        strings = metadata[key]
+        assert isinstance(strings, StringArray)
+        assert list(strings) == expected_
+
+
+@pytest.mark.parametrize(
+    "readme", ["", "---\n", "no\n---\nlicense: mit\n---\n", "---\nlicense:\n---\n", "---\n- a\n---\n"]
+)
+def test_a_readme_without_a_licence(readme: str, tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    (folder / "README.md").write_text(readme)
+    assert "license" not in general(folder)
+
+
+def test_proposed_sampling_is_carried_over(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    (folder / "generation_config.json").write_text(
+        '{"temperature": 0.6, "top_k": 20, "top_p": null, "do_sample": true}'
+    )
+    found = general(folder)
+    assert found["sampling.top_k"] == 20
+    assert found["sampling.temp"] == pytest.approx(0.6)
+    assert "sampling.top_p" not in found
+
+
+@pytest.mark.parametrize(("name", "number"), [("qwen2", 0), ("mistral", 1), ("llama", 32)])
+def test_file_type(name: str, number: int) -> None:
+    assert general(CHECKPOINTS / name)["file_type"] == number
+
+
+def test_all_files_that_were_read_are_known() -> None:
+    names = {path.name for path in open_checkpoint(CHECKPOINTS / "llama").files}
+    assert names == {path.name for path in (CHECKPOINTS / "llama").iterdir()} - {"expected.npz"}

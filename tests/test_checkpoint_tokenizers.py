@@ -1,0 +1,226 @@
+"""Tokenizers of checkpoints: after conversion, the ids are those of the library that the checkpoint was made with."""
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import tokenizers
+from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
+from tokenizer_texts import tricky
+
+from localinfer import tokenizer
+from localinfer.checkpoint import open_checkpoint, sentencepiece_file
+from localinfer.checkpoint.json_tokenizer import PRE
+from localinfer.errors import LocalInferError, Unsupported
+from localinfer.gguf import open_gguf
+from localinfer.tokenizer import Tokenizer
+from localinfer.tokenizer.pretokenizers import NAMED
+from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+
+CONVERTED = [name for name in NAMES if name != "gemma3"]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+    """The tokenizer of a checkpoint's GGUF file."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
+    return lambda name: tokenizer.from_gguf(made[name])
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_ids_are_those_of_tokenizers(name: str, converted: Callable[[str], Tokenizer]) -> None:
+    """Of texts in Unicode's composed form: GGUF has no word for composing them first."""
+    ours, theirs = converted(name), tokenizers.Tokenizer.from_file(str(CHECKPOINTS / name / "tokenizer.json"))
+    for text in tricky():
+        if unicodedata.is_normalized("NFC", text):
+            assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, repr(text)
+
+
+def test_ids_are_those_of_sentencepiece(converted: Callable[[str], Tokenizer]) -> None:
+    """Of texts without "▁", which SentencePiece takes for a space where a token that was added has one."""
+    ours = converted("gemma3")
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(CHECKPOINTS / "gemma3" / "tokenizer.model"))
+    for text in (text for text in tricky() if "▁" not in text):
+        assert ours.encode(text, add_special=False) == theirs.encode(text), repr(text)
+
+
+# ------------------------------------------------------------------------------------- tokens and types
+
+
+def tokens_of(folder: Path) -> dict[str, int]:
+    """Text -> type, of all tokens."""
+    fields = open_checkpoint(folder).fields
+    texts, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"].value
+    assert not isinstance(types, int | float | bytes | None)
+    return dict(zip(strings(texts.data), types.tolist(), strict=True))
+
+
+def strings(data: bytes) -> list[str]:
+    """An array of strings as it lies in a file."""
+    at, found = 12, []
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        found.append(data[at + 8 : at + 8 + size].decode())
+        at += 8 + size
+    return found
+
+
+def test_types_of_byte_level_tokens() -> None:
+    types = tokens_of(CHECKPOINTS / "qwen2")
+    assert types["<|im_start|>"] == types["<|endoftext|>"] == CONTROL
+    assert types["<tool_call>"] == USER_DEFINED
+    assert types["Ġ"] == types["a"] == NORMAL
+    assert types["[PAD321]"] == types["[PAD325]"] == UNUSED  # the embedding has five rows too many
+    assert len(types) == 326
+
+
+@pytest.mark.parametrize(("name", "user_defined"), [("mistral", []), ("gemma3", ["  ", "<b>"])])
+def test_types_of_sentencepiece_tokens(name: str, user_defined: list[str]) -> None:
+    types = tokens_of(CHECKPOINTS / name)
+    assert types["<unk>"] == UNKNOWN
+    assert types["<0x00>"] == types["<0xFF>"] == BYTE
+    assert types["▁a"] == NORMAL
+    assert [text for text, kind in types.items() if kind == USER_DEFINED] == user_defined
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("place", ["added_tokens.json", "tokenizer_config.json", "tokenizer.json"])
+def test_tokens_that_were_added(place: str, special: bool, tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    token = {"content": "<new>", "special": special}
+    if place == "added_tokens.json":
+        (folder / place).write_text('{"<new>": 320}')
+    elif place == "tokenizer_config.json":
+        changed(folder / place, lambda config: config.update(added_tokens_decoder={"320": token}))
+    else:
+        changed(folder / place, lambda config: config["added_tokens"].append(token | {"id": 320}))
+    known = special and place != "added_tokens.json"
+    assert tokens_of(folder)["<new>"] == (CONTROL if known else USER_DEFINED)
+
+
+# -------------------------------------------------------------------------------------- special tokens
+
+
+def keys(folder: Path) -> dict[str, Any]:
+    """Behind tokenizer.ggml."""
+    fields = open_checkpoint(folder).fields
+    return {key.removeprefix("tokenizer.ggml."): field.value for key, field in fields.items()}
+
+
+def test_special_tokens_are_named_by_their_text_or_number(tmp_path: Path) -> None:
+    assert keys(CHECKPOINTS / "llama")["eos_token_id"] == 2  # <|eot_id|>, though config.json begins with 1
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
+    assert keys(folder)["eos_token_id"] == 1
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|eot_id|>"}}')
+    assert keys(folder)["eos_token_id"] == 2
+
+
+@pytest.mark.parametrize(("said", "adds"), [(None, True), (True, True), (False, False)])
+def test_whether_a_text_begins_with_bos(said: bool | None, adds: bool, tmp_path: Path) -> None:
+    """What tokenizer_config.json says is stronger than the template in tokenizer.json."""
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer_config.json", lambda config: config.update(add_bos_token=said))
+    assert keys(folder)["add_bos_token"] is adds
+    assert keys(folder)["add_eos_token"] is False
+
+
+def test_no_text_begins_with_a_token_that_is_not_there() -> None:
+    assert keys(CHECKPOINTS / "qwen2")["add_bos_token"] is False
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    assert "tokenizer.chat_template" not in open_checkpoint(folder).fields
+    several = [{"name": "default", "template": "A"}, {"name": "tools", "template": "B"}]
+    changed(folder / "tokenizer_config.json", lambda config: config.update(chat_template=several))
+    fields = open_checkpoint(folder).fields
+    assert fields["tokenizer.chat_template"].value == b"A"
+    assert fields["tokenizer.chat_template.tools"].value == b"B"
+    assert strings(fields["tokenizer.chat_templates"].data) == ["tools"]
+    (folder / "chat_template.jinja").write_text("C")
+    assert open_checkpoint(folder).fields["tokenizer.chat_template"].value == b"C"
+
+
+# ---------------------------------------------------------------------- how text is cut into words
+
+
+SMOLLM = [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False}]
+LLAMA3 = json.loads((CHECKPOINTS / "llama" / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"]
+CUTS = {
+    "smollm": ({"type": "Sequence", "pretokenizers": SMOLLM}, False),
+    "gpt-2": (SMOLLM[1], False),
+    "llama-bpe": ({"type": "Sequence", "pretokenizers": LLAMA3}, True),
+    "smaug-bpe": ({"type": "Sequence", "pretokenizers": LLAMA3}, False),
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
+    steps, ignore_merges = CUTS[pre]
+    folder = copied("llama", tmp_path)
+
+    def change(file: dict[str, Any]) -> None:
+        file["pre_tokenizer"], file["model"]["ignore_merges"] = steps, ignore_merges
+
+    changed(folder / "tokenizer.json", change)
+    assert keys(folder)["pre"] == pre.encode()
+
+
+def test_every_name_is_one_that_can_be_run() -> None:
+    assert {name for names in PRE.values() for name in names} <= NAMED.keys()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        None,
+        {"type": "Whitespace"},
+        {"type": "ByteLevel", "add_prefix_space": True},
+        {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a+"}}, SMOLLM[1]]},
+        {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": " "}}, LLAMA3[1]]},
+        {"type": "Sequence", "pretokenizers": [{"type": "Punctuation"}, *LLAMA3]},
+    ],
+)
+def test_cutting_that_is_not_known_is_refused(steps: dict[str, Any] | None, tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer.json", lambda file: file.update(pre_tokenizer=steps))
+    with pytest.raises(Unsupported, match=r"tokenizer\.json: pre_tokenizer"):
+        open_checkpoint(folder)
+
+
+# ------------------------------------------------------------------------------------ SentencePiece's file
+
+
+def test_a_space_in_front_is_what_the_file_says(tmp_path: Path) -> None:
+    assert keys(CHECKPOINTS / "gemma3")["add_space_prefix"] is False
+    assert keys(CHECKPOINTS / "mistral")["add_space_prefix"] is True
+
+
+def test_a_file_that_was_cut_off_is_refused() -> None:
+    """What kind of model it is stands near the end."""
+    path = CHECKPOINTS / "gemma3" / "tokenizer.model"
+    content = path.read_bytes()
+    assert len(sentencepiece_file.read(path, content).by_id) == 480
+    for size in range(1, len(content) - 200, 47):
+        with pytest.raises(LocalInferError):
+            sentencepiece_file.read(path, content[:size])
+
+
+def test_another_kind_of_model_is_refused() -> None:
+    path = CHECKPOINTS / "gemma3" / "tokenizer.model"
+    kind_and_size = b"\x18%c\x20\xe0\x03"  # the fields 3, model_type, and 4, vocab_size
+    unigram = path.read_bytes().replace(kind_and_size % 2, kind_and_size % 1)
+    with pytest.raises(Unsupported, match="model_type: 1 is not supported"):
+        sentencepiece_file.read(path, unigram)
+
+
+def test_a_file_of_that_name_that_is_another_library_s(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
+    assert keys(folder)["model"] == b"gpt2"
