@@ -5,6 +5,7 @@ chosen in `localinfer.mixture`, the work is done in `localinfer.quantize`, and w
 `cli.quantizing`.
 """
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from cli import screen
+from cli.files import promised, write_whole
 from cli.loading import fetched
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from localinfer.mixture import Request
+    from localinfer.report import Report
     from localinfer.source import Source
 
 TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
+REPORTS = (".html", ".json")
 EFFORTS = ("fast", "normal", "max")
 Value = TypeVar("Value")
 
@@ -80,6 +84,10 @@ def quantize_command(
     keep_split: Annotated[
         bool, typer.Option("--keep-split", help="As many files as the source has: OUT-00001-of-00003.gguf.")
     ] = False,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FILE", help="Write there, .html or .json, what it cost each tensor."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show types and sizes, write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
 ) -> None:
@@ -118,10 +126,11 @@ def quantize_command(
         included=tuple(include_weights or ()),
         excluded=tuple(exclude_weights or ()),
     )
+    page = promised("--report", report, REPORTS) if report is not None else None
     if dry_run:
         show(source, request)
     else:
-        run(source, asked, request, effort, keep_split=keep_split, replace=force)
+        run(source, asked, request, effort, keep_split=keep_split, replace=force, page=page)
 
 
 # --- what is asked for ---
@@ -198,11 +207,14 @@ def show(name: str, request: "Request") -> None:
         screen.warn(str(problem))
 
 
-def run(name: str, asked: Words, request: "Request", effort: str, *, keep_split: bool, replace: bool) -> None:
+def run(
+    name: str, asked: Words, request: "Request", effort: str, *, keep_split: bool, replace: bool, page: Path | None
+) -> None:
     from cli import guard
     from cli.quantizing import Drawing, closing_lines
     from localinfer.mixture import mix
     from localinfer.quantize import compile_for, encoders, quantize
+    from localinfer.report import Report
 
     status = screen.Status()
     source = opened(name, status)
@@ -212,7 +224,7 @@ def run(name: str, asked: Words, request: "Request", effort: str, *, keep_split:
     out = asked.out or beside(source.path, f"ggml-model-{asked.recipe}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
     guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
-    drawing = Drawing(mixture, status)
+    drawing, report = Drawing(mixture, status), Report(mixture) if page else None
     quantize(
         source,
         out,
@@ -223,10 +235,23 @@ def run(name: str, asked: Words, request: "Request", effort: str, *, keep_split:
         replace=replace,
         keep_split=keep_split,
         progress=drawing,
+        watch=report,
     )
     status.erase()
     for line in closing_lines(mixture, drawing.seconds):
         screen.note(line)
+    if page and report:
+        write_report(page, report)
+
+
+def write_report(path: Path, report: "Report") -> None:
+    """As a page to read, or for machines."""
+    from localinfer.report_page import page
+
+    found = report.as_object()
+    text = page(found) if path.suffix.lower() == ".html" else json.dumps(found, indent=1) + "\n"
+    write_whole(path, text.encode("utf-8", "surrogateescape"))
+    screen.note(f"report: {screen.one_line(str(path))}")
 
 
 def beside(source: Path, name: str) -> Path:
