@@ -79,6 +79,7 @@ def shortened(folder: Path) -> None:
 
 
 ONES = np.ones
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 NORM, KEY = "model.norm.weight", "model.layers.1.self_attn.k_proj.weight"
 LLAMA: dict[str, tuple[Attack, str]] = {
     "no configuration": (remove("config.json"), "there is no config.json"),
@@ -90,6 +91,7 @@ LLAMA: dict[str, tuple[Attack, str]] = {
     "nested deeply": (write("config.json", b"[" * 200_000), "config.json: not JSON: nested too deeply"),
     "a number of 10,000 digits": (write("config.json", b"[" + b"1" * 10_000 + b"]"), "config.json: not JSON"),
     "an index that is a list": (write(INDEX, b"[]"), f"{INDEX}: not a JSON object"),
+    "a pointer": (write("tokenizer.json", POINTER), "tokenizer.json: not JSON: this is a Git LFS pointer"),
     "an index of nothing": (write(INDEX, b"{}"), f"{INDEX}: weight_map: is missing"),
     "a shard that is missing": (remove(SECOND), f"{SECOND}: no such file"),
     "a shard elsewhere": (index(**{NORM: f"../llama/{SECOND}"}), f"weight_map.{NORM}: '../llama"),
@@ -105,7 +107,7 @@ LLAMA: dict[str, tuple[Attack, str]] = {
     "an id below zero": (model_of_tokenizer(vocab={"a": -1}), "model.vocab: two tokens"),
     "an id twice": (model_of_tokenizer(vocab={"a": 1, "b": 1}), "model.vocab: two tokens"),
     "an id beyond the embedding": (model_of_tokenizer(vocab={"a": 5000}), "a token 5000, but the embedding has 323"),
-    "an added token beyond it": (tokenizer(added_tokens=[{"id": 323, "content": "x"}]), "added_tokens[0].id: is token"),
+    "an added token before it": (tokenizer(added_tokens=[{"id": -1, "content": "x"}]), "added_tokens[0].id: -1 is not"),
     "an added token like another": (tokenizer(added_tokens=[{"id": 322, "content": "a"}]), "are the same, 'a'"),
     "an added token without a text": (tokenizer(added_tokens=[{"id": 322}]), "added_tokens[0].content: is missing"),
     "added tokens that are numbers": (tokenizer(added_tokens=[1]), "added_tokens: expected objects"),
@@ -117,6 +119,7 @@ QWEN2: dict[str, tuple[Attack, str]] = {
     "no weights": (remove(WEIGHTS), f"there is neither {WEIGHTS} nor"),
     "weights that are not": (write(WEIGHTS, b"{" * 100), f"{WEIGHTS}: not a safetensors file"),
     "weights of nothing": (write(WEIGHTS, b""), WEIGHTS),
+    "a pointer to weights": (write(WEIGHTS, POINTER), f"{WEIGHTS}: not a safetensors file: this is a Git LFS pointer"),
     "a header without an end": (write(WEIGHTS, b"\xff" * 7 + b"\x7f{}"), f"{WEIGHTS}: not a safetensors file"),
     "weights cut short": (shortened, f"{WEIGHTS}: not a safetensors file"),
     "a tensor that is missing": (tensors(**{KEY: None}), f"tensor {KEY}: is missing"),
@@ -143,7 +146,7 @@ UNSUPPORTED: dict[str, tuple[Attack, str]] = {
     "no architecture": (config(architectures=[]), "architectures: None is not supported"),
     "an architecture that is a list": (config(architectures=[[]]), "architectures: [] is not supported"),
     "a pickle": (pickled, "pytorch_model.bin: is a pickle, which is never loaded"),
-    "weights that are quantized": (config(quantization_config={"bits": 4}), "quantization_config: is not supported"),
+    "weights that are quantized": (config(quantization_config={"bits": 4}), "quantization_config: weights that are"),
     "another activation": (config(hidden_act="relu"), "hidden_act: 'relu' is not supported"),
     "scores in other bounds": (config(attn_logit_softcapping=50.0), "attn_logit_softcapping: is not supported"),
     "scores of another scale": (config(query_pre_attn_scalar=100), "query_pre_attn_scalar: 100 is not supported"),

@@ -103,6 +103,15 @@ def test_tokens_that_were_added(place: str, special: bool, tmp_path: Path) -> No
     assert tokens_of(folder)["<new>"] == (CONTROL if known else USER_DEFINED)
 
 
+def test_a_token_that_was_added_beyond_the_embedding_is_left_out(tmp_path: Path) -> None:
+    """As Gemma's for pictures, in models that see none."""
+    folder = copied("llama", tmp_path)
+    picture = {"id": 323, "content": "<image>", "special": True}
+    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append(picture))
+    changed(folder / "tokenizer.json", lambda file: file["model"]["vocab"].update({"<image>": 323}))
+    assert tokens_of(folder) == tokens_of(CHECKPOINTS / "llama")
+
+
 # -------------------------------------------------------------------------------------- special tokens
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
+from localinfer import kinds
 from localinfer.errors import LocalInferError, ModelNotFound
 from localinfer.text import printable
 
@@ -164,6 +165,8 @@ class Folder:
             values = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
         except (ValueError, RecursionError) as error:
             what = "nested too deeply" if isinstance(error, RecursionError) else printable(str(error), 120)
+            kind = kinds.describe(text[: kinds.LONGEST].encode())
+            what = f"this is {kind}" if kind and "JSON" not in kind else what
             raise LocalInferError(f"{printable(str(path))}: not JSON: {what}") from None
         if not isinstance(values, dict):
             raise LocalInferError(f"{printable(str(path))}: not a JSON object")

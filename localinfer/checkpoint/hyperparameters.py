@@ -17,13 +17,12 @@ PERIOD = 6  # the last of every six blocks sees the whole context, unless config
 LARGEST_VOCABULARY = 1 << 20
 LARGEST_HEAD = 1 << 16
 
-# What changes the computation in a way that GGUF has no keys for.
-FOREIGN = (
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "use_bidirectional_attention",
-    "quantization_config",
-)
+FOREIGN = {
+    "quantization_config": "weights that are quantized already are not supported",
+    "attn_logit_softcapping": "is not supported",
+    "final_logit_softcapping": "is not supported",
+    "use_bidirectional_attention": "is not supported",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +60,9 @@ def read(architecture: Architecture, config: Table) -> Numbers:
 
     Raises LocalInferError naming the key that is missing or without sense, Unsupported for what cannot be expressed.
     """
-    for key in FOREIGN:
+    for key, problem in FOREIGN.items():
         if config.values.get(key):
-            raise config.error(key, "is not supported", Unsupported)
+            raise config.error(key, problem, Unsupported)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
     n_head = config.count("num_attention_heads", LARGEST["head_count"])
     n_head_kv = config.count("num_key_value_heads", LARGEST["head_count"], n_head)

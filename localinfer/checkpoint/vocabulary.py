@@ -21,13 +21,15 @@ KEY = "tokenizer.ggml."
 def read(folder: Folder, n_vocab: int) -> Tokens:
     """The vocabulary; `n_vocab`: the rows of the embedding, which no id may go beyond.
 
+    Tokens that were added beyond it are left out: models of Gemma that see no pictures list the token for them, too.
     Raises LocalInferError naming the file and what is wrong in it, Unsupported for another kind of tokenizer.
     """
     tokens = read_files(folder)
-    for table, key, id, text, special in added(folder):
-        if not 0 <= id < n_vocab:
-            raise table.error(key, f"is token {id}, but the embedding has {n_vocab} rows")
-        tokens.add(id, text, special=special)
+    for id, text, special in added(folder):
+        if id < n_vocab:
+            tokens.add(id, text, special=special)
+        else:
+            tokens.by_id.pop(id, None)
     if max(tokens.by_id, default=0) >= n_vocab:
         raise folder.error(f"the tokenizer has a token {max(tokens.by_id)}, but the embedding has {n_vocab} rows")
     refuse_twins(folder, tokens)
@@ -45,19 +47,26 @@ def read_files(folder: Folder) -> Tokens:
     return json_tokenizer.read(folder.table(json_tokenizer.NAME))
 
 
-def added(folder: Folder) -> Iterator[tuple[Table, str, int, str, bool]]:
-    """The tokens that were added: where it says so, id, text, and whether the token is special."""
+def added(folder: Folder) -> Iterator[tuple[int, str, bool]]:
+    """The tokens that were added: id, text, and whether it is special."""
     plain = folder.optional("added_tokens.json")
     for text in plain.values:
-        yield plain, text, plain.get(text, int), text, False
+        yield id_of(plain, text), text, False
     for each in folder.optional(json_tokenizer.NAME).tables("added_tokens"):
-        yield each, "id", each.get("id", int), each.get("content", str), each.get("special", bool, False)
+        yield id_of(each, "id"), each.get("content", str), each.get("special", bool, False)
     decoder = folder.optional("tokenizer_config.json").table("added_tokens_decoder")
     for id in decoder.values:
         each = decoder.table(id)
         if not id.isdecimal():
             raise decoder.error(id, "is not the id of a token")
-        yield decoder, id, int(id), each.get("content", str), each.get("special", bool, False)
+        yield int(id), each.get("content", str), each.get("special", bool, False)
+
+
+def id_of(table: Table, key: str) -> int:
+    id = table.get(key, int)
+    if id < 0:
+        raise table.error(key, f"{id} is not the id of a token")
+    return id
 
 
 def refuse_twins(folder: Folder, tokens: Tokens) -> None:

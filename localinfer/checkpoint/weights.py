@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer import kinds
 from localinfer.checkpoint.folder import Folder, Table
 from localinfer.errors import LocalInferError, Unsupported
 from localinfer.mapped import MappedFile
@@ -106,6 +107,13 @@ def read_file(path: Path) -> Iterator[Stored]:
         offset += size
 
 
+def what_else(path: Path, error: Exception) -> str:
+    """What the file is instead, where that is known."""
+    with path.open("rb") as file:
+        kind = kinds.describe(file.read(kinds.LONGEST))
+    return f"this is {kind}" if kind and "safetensors" not in kind else printable(str(error), 160)
+
+
 def headers(path: Path) -> list[tuple[str, str, tuple[int, ...]]]:
     """Name, type and shape of each tensor, in the order of their bytes."""
     from safetensors import SafetensorError, safe_open
@@ -115,7 +123,7 @@ def headers(path: Path) -> list[tuple[str, str, tuple[int, ...]]]:
             slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
             found = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in slices]
     except (SafetensorError, OSError) as error:
-        raise LocalInferError(f"{printable(str(path))}: not a safetensors file: {printable(str(error), 160)}") from None
+        raise LocalInferError(f"{printable(str(path))}: not a safetensors file: {what_else(path, error)}") from None
     odd = next(((name, dtype) for name, dtype, _ in found if dtype not in BYTES), None)
     if odd:
         what = f"tensor {printable(odd[0], 80)}: type {printable(odd[1], 20)} is not supported"
