@@ -42,7 +42,7 @@ class Table:
     def error(self, key: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """The one line that says what is wrong with a key."""
         where = printable(f"{self.name}{key}", 120)
-        return kind(f"{printable(str(self.path))}: {where}: {problem}" if where else f"{self.path}: {problem}")
+        return kind(f"{printable(str(self.path))}: {where}: {problem}")
 
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...

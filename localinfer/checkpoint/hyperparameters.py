@@ -17,6 +17,7 @@ PERIOD = 6  # the last of every six blocks sees the whole context, unless config
 LARGEST_VOCABULARY = 1 << 20
 LARGEST_HEAD = 1 << 16
 
+# What changes the computation in a way that GGUF has no keys for.
 FOREIGN = {
     "quantization_config": "weights that are quantized already are not supported",
     "attn_logit_softcapping": "is not supported",
@@ -117,16 +118,10 @@ def periodic(period: int, n_layer: int) -> tuple[bool, ...]:
 
 def warn_of_window(config: Table) -> None:
     """GGUF has no windows for llama and qwen; within the window there is no difference."""
-    window = config.values.get("sliding_window")
-    if (
-        isinstance(window, int)
-        and config.values.get("use_sliding_window", True)
-        and window < config.values.get("max_position_embeddings", 0)
-    ):
-        warnings.warn(
-            f"{config.path}: sliding_window: is not carried over; beyond {window} tokens the whole context is seen",
-            stacklevel=2,
-        )
+    window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
+    if window is not None and used and window < config.get("max_position_embeddings", int):
+        problem = f"is not carried over; beyond {window} tokens the whole context is seen"
+        warnings.warn(str(config.error("sliding_window", problem)), stacklevel=2)
 
 
 def refuse_other_function(architecture: Architecture, config: Table, numbers: Numbers) -> None:

@@ -56,7 +56,7 @@ def special_ids(folder: Folder, tokens: Tokens, n_vocab: int) -> dict[str, int]:
 
 
 def tables(folder: Folder, names: tuple[str, ...]) -> Iterator[Table]:
-    """Those of the files that there are, and the text model's part of a larger configuration."""
+    """What is in these files, nothing where there is none, and in a larger model's part for texts."""
     for name in names:
         table = folder.optional(name)
         yield table
