@@ -17,6 +17,7 @@ import pytest
 from checkpoints import CHECKPOINTS, changed, copied
 from tiny import tiny_llama
 
+import localinfer
 from cli import __main__
 from localinfer.gguf import open_gguf
 from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
@@ -262,6 +263,16 @@ def test_split_model_is_joined_by_copying(run: Run, tmp_path: Path) -> None:
     assert list(open_gguf(tmp_path / "joined.gguf").tensors) == ["t0.weight", "t1.weight"]
 
 
+def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run(model, "out.gguf", "Q4_K_M")[0] == 0
+    logits = []
+    for path in (model, tmp_path / "out.gguf"):
+        with localinfer.load(path, threads=1, ctx_size=64) as loaded:
+            logits.append(loaded.logits(list(range(5, 37))))
+            assert len(list(loaded.generate([5], n_predict=3, temp=0, ignore_eos=True))) >= 1
+    assert np.corrcoef(logits[0].ravel(), logits[1].ravel())[0, 1] > 0.9
+
+
 # --- processes ---
 
 SLOW = """
@@ -313,6 +324,35 @@ class TestStopped:
         assert run(model, "out", "Q8_0", "--force")[0] == 0
         assert names(tmp_path) == ["m.gguf", "out"]
         assert types(tmp_path / "out") == {"F32", "Q8_0"}
+
+
+def without_weights(path: Path, n_tensors: int, shape: tuple[int, int]) -> Path:
+    """A source in F16 whose weights are a hole in the file: zeros."""
+    writer = gguf.GGUFWriter(path, "llama")
+    size = 2 * shape[0] * shape[1]
+    for number in range(n_tensors):
+        writer.add_tensor_info(f"blk.{number}.attn_q.weight", shape, np.dtype("f2"), size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        file.truncate(-(-path.stat().st_size // 32) * 32 + n_tensors * size)
+    return path
+
+
+@pytest.mark.skipif(os.name != "posix", reason="wait4")
+def test_memory_at_its_peak(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The largest tensor as floats and encoded, and 200 MB: less than the source has."""
+    shape = 4096, 2048
+    source = without_weights(tmp_path / "m.gguf", 20, shape)
+    command = [*REAL, "quantize", str(source), str(tmp_path / "out"), "Q8_0", "2"]
+    for _ in range(2):  # the first one may have to compile
+        process = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+    assert 1024 * usage.ru_maxrss < shape[0] * shape[1] * (4 + 34 / 32) + 200e6 < source.stat().st_size
 
 
 @pytest.mark.skipif(os.name != "posix", reason="resource")

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,18 @@ def test_interrupted(tmp_path: Path) -> None:
         write_half()
     assert path.read_bytes() == OLD
     assert names(tmp_path) == ["model"]
+
+
+def test_directory_that_vanishes(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def write_too_late() -> None:
+        with appearing({folder / "model": 1}, replace=False):
+            shutil.rmtree(folder)
+
+    with pytest.raises(LocalInferError, match=f"^{folder}/model: cannot be written: No such file"):
+        write_too_late()
 
 
 def test_several_appear_together(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""What a source says of itself is what recipes are told; an importance matrix is laid beside the right columns."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localinfer.errors import LocalInferError
+from localinfer.imatrix_file import Entry, Imatrix
+from localinfer.mixture import fields_for, importance_for, parsed_field, parsed_pattern, parsed_type, traits_of
+from localinfer.source import Field, Source, SourceTensor
+from quant.recipes import COPY
+
+
+def source_of(fields: dict[str, Field], **shapes: tuple[int, ...]) -> Source:
+    def never() -> np.ndarray:
+        raise AssertionError("nothing needs to be read")
+
+    tensors = {name: SourceTensor(name, shape, 1, never) for name, shape in shapes.items()}
+    return Source(Path("m"), fields, tensors, ())
+
+
+LLAMA = {
+    "general.architecture": Field.text("llama"),
+    "llama.block_count": Field.uint32(4),
+    "llama.attention.head_count": Field.uint32(8),
+    "llama.attention.head_count_kv": Field.uint32(2),
+    "llama.expert_count": Field.uint32(8),
+}
+
+
+class TestTraits:
+    def test_from_metadata(self) -> None:
+        traits = traits_of(source_of(LLAMA), {}, weighted=True)
+        assert (traits.architecture, traits.n_layer, traits.heads_per_kv, traits.n_expert) == ("llama", 4, 4, 8)
+        assert traits.has_imatrix
+
+    def test_numbers_layer_by_layer(self) -> None:
+        heads = {"llama.attention.head_count_kv": Field.numbers(np.array([4, 1, 1, 1], np.int32))}
+        assert traits_of(source_of(LLAMA | heads), {}, weighted=False).heads_per_kv == 2
+
+    def test_fewest_that_a_file_can_say(self) -> None:
+        traits = traits_of(source_of({"general.architecture": Field.text("x")}), {}, weighted=False)
+        assert (traits.n_layer, traits.heads_per_kv, traits.n_expert) == (0, 1, 0)
+
+    def test_no_heads_of_keys(self) -> None:
+        none = {"llama.attention.head_count_kv": Field.uint32(0)}
+        assert traits_of(source_of(LLAMA), none, weighted=False).heads_per_kv == 0
+
+    def test_without_architecture(self) -> None:
+        with pytest.raises(LocalInferError, match=r"m: general\.architecture: is missing"):
+            traits_of(source_of({}), {}, weighted=False)
+
+
+def entry(*shape: int) -> Entry:
+    sums = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    return Entry(sums, np.ones(shape[0], np.float32))
+
+
+class TestImportance:
+    def test_experts_have_a_row_each(self) -> None:
+        source = source_of(LLAMA, experts=(3, 5, 32), matrix=(5, 32))
+        found = importance_for(source, Imatrix({"experts": entry(3, 32), "matrix": entry(1, 32)}), (), ())
+        assert {name: values.shape for name, values in found.items()} == {"experts": (3, 32), "matrix": (1, 32)}
+        assert found["experts"][2, 0] == 64
+
+    def test_experts_of_a_legacy_file_lie_in_one_row(self) -> None:
+        found = importance_for(source_of(LLAMA, experts=(3, 5, 32)), Imatrix({"experts": entry(1, 96)}), (), ())
+        assert found["experts"][2, 0] == 64
+
+    def test_embeddings_of_another_size_do_not_matter(self) -> None:
+        shapes = {"token_embd.weight": (64, 32), "matrix": (5, 32)}
+        matrix = Imatrix({"token_embd.weight": entry(1, 64), "matrix": entry(1, 32)})
+        assert list(importance_for(source_of(LLAMA, **shapes), matrix, (), ())) == ["matrix"]
+
+    def test_one_row_for_three_experts(self) -> None:
+        with pytest.raises(LocalInferError, match="experts: has 32 values in the importance matrix, but 96 columns"):
+            importance_for(source_of(LLAMA, experts=(3, 5, 32)), Imatrix({"experts": entry(1, 32)}), (), ())
+
+
+class TestMetadata:
+    def test_new_values_stand_where_the_old_ones_did(self) -> None:
+        old = {"general.file_type": Field.uint32(1), "general.name": Field.text("x")}
+        fields = fields_for(source_of(old), "Q8_0", {"a": Field.flag(True)})
+        assert list(fields) == ["general.file_type", "general.name", "general.quantization_version", "a"]
+        assert fields["general.file_type"] == Field.uint32(7)
+
+    def test_a_copy_says_what_the_source_says(self) -> None:
+        assert fields_for(source_of(LLAMA), COPY, {}) == LLAMA
+
+
+class TestWords:
+    def test_types(self) -> None:
+        assert parsed_type("iq4_xs") == "IQ4_XS"
+        with pytest.raises(ValueError, match="there are F32, F16, "):
+            parsed_type("I32")
+
+    def test_patterns_may_have_equals_signs(self) -> None:
+        pattern, kind = parsed_pattern("a=b=q8_0")
+        assert (pattern.pattern, kind) == ("a=b", "Q8_0")
+
+    @pytest.mark.parametrize(
+        ("text", "field"),
+        [
+            ("a=int:5", Field.uint32(5)),
+            ("a=int:-5", Field.number(-5, "<i4")),
+            ("a=float:0.1", Field.float32(0.1)),
+            ("a=bool:False", Field.flag(False)),
+            ("a=str:x=y:z", Field.text("x=y:z")),
+            ("a=str:", Field.text("")),
+        ],
+    )
+    def test_fields(self, text: str, field: Field) -> None:
+        assert parsed_field(text) == ("a", field)
