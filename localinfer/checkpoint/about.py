@@ -4,7 +4,7 @@ A name such as Llama-3.2-1B-Instruct has parts: what is before the size, the siz
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from localinfer.checkpoint.folder import Folder, Table
@@ -24,18 +24,17 @@ LICENCE = {"license": "license", "license_name": "license.name", "license_link":
 LISTS = {"tags": "tags", "language": "languages"}
 
 
-def fields(folder: Folder, tensors: Iterable[SourceTensor]) -> dict[str, Field]:
+def fields(folder: Folder, tensors: Collection[SourceTensor]) -> dict[str, Field]:
     """The keys `general.*` but for the architecture."""
-    matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
     found = {"type": Field.text("model")}
-    found |= {key: Field.text(value) for key, value in naming(folder.path, matrices).items()}
+    found |= {key: Field.text(value) for key, value in naming(folder.path, tensors).items()}
     found |= dict(card(folder.text("README.md") or ""))
-    found["file_type"] = Field.uint32(file_type(matrices))
+    found["file_type"] = Field.uint32(file_type(tensors))
     found |= dict(sampling(folder.optional("generation_config.json")))
     return {f"general.{key}": field for key, field in found.items()}
 
 
-def naming(path: Path, matrices: list[SourceTensor]) -> dict[str, str]:
+def naming(path: Path, tensors: Iterable[SourceTensor]) -> dict[str, str]:
     """Name, organization, and the parts of the name; the size is counted where the name does not tell it."""
     organization, name = names_of(path.resolve())
     found = {"name": " ".join(titled(word) for word in name.replace("_", " ").split("-"))}
@@ -44,7 +43,7 @@ def naming(path: Path, matrices: list[SourceTensor]) -> dict[str, str]:
     words = name.split("-")
     place = next((place for place, word in enumerate(words) if place and SIZE.fullmatch(word)), None)
     if place is None:
-        return found | {"size_label": rounded(sum(matrix.n_elements for matrix in matrices))}
+        return found | {"size_label": rounded(sum(tensor.n_elements for tensor in tensors))}
     found |= {"basename": "-".join(words[:place]), "size_label": words[place].upper().replace("_", ".")}
     if words[place + 1 :]:
         found["finetune"] = "-".join(words[place + 1 :])
@@ -70,9 +69,9 @@ def rounded(n: int) -> str:
     return f"{scaled:.{max(0, 2 - len(str(round(scaled))))}f}{' KMBT'[power]}"
 
 
-def file_type(matrices: list[SourceTensor]) -> int:
+def file_type(tensors: Collection[SourceTensor]) -> int:
     """The number of the type that most weights have."""
-    sizes = {name: sum(m.n_elements for m in matrices if m.type_name == name) for name in FILE_TYPES}
+    sizes = {name: sum(each.n_elements for each in tensors if each.type_name == name) for name in FILE_TYPES}
     return FILE_TYPES[max(sizes, key=lambda name: sizes[name])]
 
 
