@@ -15,10 +15,12 @@ import gguf
 import numpy as np
 import pytest
 from checkpoints import CHECKPOINTS, changed, copied
+from terminal import Terminal
 from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
+from cli.quantizing import duration
 from localinfer.gguf import open_gguf
 from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
 
@@ -263,6 +265,25 @@ def test_split_model_is_joined_by_copying(run: Run, tmp_path: Path) -> None:
     assert list(open_gguf(tmp_path / "joined.gguf").tensors) == ["t0.weight", "t1.weight"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="terminals")
+def test_time_left_on_a_terminal(terminal: Callable[..., Terminal], model: Path, tmp_path: Path) -> None:
+    shown = terminal("quantize", str(model), str(tmp_path / "out"), "Q8_0")
+    shown.expect("█")
+    shown.expect(" %  ")
+    shown.expect(" s left")
+    shown.expect("done in ")
+    assert shown.code() == 0
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.4, 59.6, 61, 3600)] == [
+        "0 s",
+        "1 min 00 s",
+        "1 min 01 s",
+        "60 min 00 s",
+    ]
+
+
 def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
     assert run(model, "out.gguf", "Q4_K_M")[0] == 0
     logits = []
@@ -282,7 +303,7 @@ from cli.__main__ import main
 
 def slow_encoders(*_):
     def encoder_of(matrix):
-        return lambda x, out: time.sleep(0.2)
+        return lambda x, out: time.sleep(0.5)
     return encoder_of
 
 localinfer.quantize.encoders = slow_encoders
@@ -311,7 +332,7 @@ class TestStopped:
         begin = time.monotonic()
         working.send_signal(number)
         _, err = working.communicate(timeout=10)
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 3, "it went on with its work, which takes 4 s"
         assert working.returncode == code
         assert b"Traceback" not in err
         assert names(tmp_path) == ["m.gguf", "out"]
@@ -344,14 +365,13 @@ def without_weights(path: Path, n_tensors: int, shape: tuple[int, int]) -> Path:
 @pytest.mark.skipif(os.name != "posix", reason="wait4")
 def test_memory_at_its_peak(tmp_path: Path, environment: dict[str, str]) -> None:
     """The largest tensor as floats and encoded, and 200 MB: less than the source has."""
-    shape = 4096, 2048
-    source = without_weights(tmp_path / "m.gguf", 20, shape)
+    shape = 2048, 2048
+    source = without_weights(tmp_path / "m.gguf", 30, shape)
     command = [*REAL, "quantize", str(source), str(tmp_path / "out"), "Q8_0", "2"]
-    for _ in range(2):  # the first one may have to compile
-        process = subprocess.Popen([*command, "--force"], env=environment, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
     assert 1024 * usage.ru_maxrss < shape[0] * shape[1] * (4 + 34 / 32) + 200e6 < source.stat().st_size
 
 
