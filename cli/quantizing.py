@@ -56,13 +56,8 @@ class Drawing:
 
     def bar(self, done: int) -> str:
         filled = BAR * done // max(1, self.total)
-        left = self.seconds * (self.total - done) / max(1, done)
-        return f"{'█' * filled}{'░' * (BAR - filled)} {100 * done // max(1, self.total):3d} %  {duration(left)} left"
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+        left = screen.time_left(done, self.total, self.seconds)
+        return f"{'█' * filled}{'░' * (BAR - filled)} {100 * done // max(1, self.total):3d} %  {left}"
 
 
 def new_size(tensor: "SourceTensor", mixture: "Mixture") -> int:

@@ -80,7 +80,7 @@ def score_row(p: Logits, q: Logits, token: int) -> tuple[float, float, float, bo
     weight = np.exp(a)
     total_p, total_q = weight.sum(dtype=np.float64), np.exp(b).sum(dtype=np.float64)
     log_p, log_q = float(np.log(total_p)), float(np.log(total_q))
-    apart = float(np.dot(weight, a - b)) / float(total_p)
+    apart = float((weight * (a - b)).sum(dtype=np.float64)) / float(total_p)
     same = bool(p.argmax() == q.argmax())
     return log_p - float(a[token]), log_q - float(b[token]), apart - (log_p - log_q), same
 
