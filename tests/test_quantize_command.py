@@ -20,7 +20,6 @@ from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
-from cli.quantizing import duration
 from localinfer.gguf import open_gguf
 from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
 
@@ -273,15 +272,6 @@ def test_time_left_on_a_terminal(terminal: Callable[..., Terminal], model: Path,
     shown.expect(" s left")
     shown.expect("done in ")
     assert shown.code() == 0
-
-
-def test_durations() -> None:
-    assert [duration(seconds) for seconds in (0.4, 59.6, 61, 3600)] == [
-        "0 s",
-        "1 min 00 s",
-        "1 min 01 s",
-        "60 min 00 s",
-    ]
 
 
 def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
