@@ -269,7 +269,7 @@ def test_time_left_on_a_terminal(terminal: Callable[..., Terminal], model: Path,
     shown = terminal("quantize", str(model), str(tmp_path / "out"), "Q8_0")
     shown.expect("█")
     shown.expect(" %  ")
-    shown.expect(" s left")
+    shown.expect(" left")
     shown.expect("done in ")
     assert shown.code() == 0
 
