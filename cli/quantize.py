@@ -212,6 +212,7 @@ def run(
 ) -> None:
     from cli import guard
     from cli.quantizing import Drawing, closing_lines
+    from localinfer.feedback import compile_feedback, feedback_encoders
     from localinfer.mixture import mix
     from localinfer.quantize import compile_for, encoders, quantize
     from localinfer.report import Report
@@ -223,13 +224,17 @@ def run(
         raise mixture.problem
     out = asked.out or beside(source.path, f"ggml-model-{asked.recipe}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
+    encoder_of = encoders(effort, mixture.importance)
+    if effort == "max" and mixture.covariances:
+        compile_feedback(mixture.changed_types, status)
+        encoder_of = feedback_encoders(mixture.importance, mixture.covariances)
     guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
     drawing, report = Drawing(mixture, status), Report(mixture) if page else None
     quantize(
         source,
         out,
         mixture.types,
-        encoder_of=encoders(effort, mixture.importance),
+        encoder_of=encoder_of,
         fields=mixture.fields,
         threads=threads_for(asked.threads),
         replace=replace,

@@ -47,13 +47,15 @@ class Request:
 class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
-    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts.
+    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `covariances` of some
+    of those, float32 (n, n), which columns' inputs go together.
     """
 
     source: Source
     choices: Mapping[str, Choice]
     fields: Mapping[str, Field]
     importance: Mapping[str, Floats]
+    covariances: Mapping[str, Floats]
     problem: LocalInferError | None
 
     @property
@@ -75,14 +77,16 @@ def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
     more = dict(request.fields)
     importance: dict[str, Floats] = {}
+    covariances: dict[str, Floats] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
         importance = importance_for(source, imatrix, request.included, request.excluded)
+        covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more
     fields = fields_for(source, request.recipe, more)
     model = traits_of(source, request.fields, bool(importance))
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
-    return Mixture(source, choices, fields, importance, _problem(source, choices, request, importance))
+    return Mixture(source, choices, fields, importance, covariances, _problem(source, choices, request, importance))
 
 
 def _problem(
@@ -162,6 +166,12 @@ def importance_for(
     if not found:
         raise LocalInferError(f"{printable(str(source.path))}: no tensor is in the importance matrix")
     return found
+
+
+def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Of the matrices that have an importance, and no experts, the covariance of their inputs, if it is known."""
+    known = {name: imatrix.entries[name].covariance for name in importance if len(source.tensors[name].shape) == 2}
+    return {name: covariance for name, covariance in known.items() if covariance is not None}
 
 
 # --- metadata ---

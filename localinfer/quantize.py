@@ -18,6 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from localinfer import paths
 from localinfer.crew import Crew
@@ -73,6 +74,7 @@ def quantize(
     sizes = {output.path: output.layout.size for output in outputs}
     with ExitStack() as stack:
         files = stack.enter_context(appearing(sizes, replace=replace))
+        stack.enter_context(threadpool_limits(1, "blas"))  # the crew's threads are the ones that compute
         crew = stack.enter_context(Crew(threads))
         for file, output in zip(files, outputs, strict=True):
             file.write_at(0, output.layout.header)

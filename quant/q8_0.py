@@ -61,10 +61,16 @@ def scale(block: int) -> Any:
 
 
 @inline
+def put32(block: int, codes: Any) -> None:
+    """Write 32 codes, u8x32, under the scale that is there."""
+    store(block + QS, codes ^ splat(u8x32, FLIP))
+
+
+@inline
 def put_codes(superblock: int, codes: int) -> None:
     """Write 256 codes, a byte each, under the scales that are there."""
     for block in range(8):
-        store(superblock + SIZE * block + QS, load(u8x32, codes + 32 * block) ^ splat(u8x32, FLIP))
+        put32(superblock + SIZE * block, load(u8x32, codes + 32 * block))
 
 
 @inline
