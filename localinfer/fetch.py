@@ -24,6 +24,7 @@ from typing import IO
 from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.registry import Entry, Part, catalogue, existing
+from localinfer.safe_file import sync_names
 
 CHUNK = 1 << 20  # bytes
 MARGIN = 64 << 20  # bytes of the disk that we leave free
@@ -55,7 +56,7 @@ def fetch(entry: Entry, directory: Path, progress: Progress) -> None:
             joined = Path(work) / "model"
             join(entry, joined, progress)
             joined.replace(entry.file)
-        sync(directory)
+        sync_names(directory)
     except OSError as error:
         raise LocalInferError(f"{entry.file}: cannot write: {error.strerror}") from error
 
@@ -190,13 +191,3 @@ def remove_leftovers(directory: Path) -> None:
     """Working directories of processes that were killed: we hold the lock, so nobody works in them."""
     for leftover in directory.glob(".fetch-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-def sync(directory: Path) -> None:
-    """Make a rename last through a power failure, where the system lets a directory be opened."""
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
