@@ -228,7 +228,7 @@ def parsed_field(text: str) -> tuple[str, Field]:
     kind, colon, value = typed.partition(":")
     if key == "general.alignment":
         raise ValueError(f"{key} decides where the tensors lie: it cannot be another one")
-    if not key or not equals or not colon or kind not in MAKERS:
+    if not key or not key.isascii() or not equals or not colon or kind not in MAKERS:
         raise ValueError(f"must be KEY=TYPE:VALUE with TYPE one of {', '.join(MAKERS)}, not {text!r}")
     try:
         return key, MAKERS[kind](value)

@@ -112,3 +112,8 @@ class TestWords:
     )
     def test_fields(self, text: str, field: Field) -> None:
         assert parsed_field(text) == ("a", field)
+
+    @pytest.mark.parametrize("text", ["", "a", "a=5", "=int:5", "a=i:5", "ä=int:5", "a=str:\udcff", "a=float:x"])
+    def test_fields_that_are_none(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"must be KEY=TYPE:VALUE|is no (str|float)"):
+            parsed_field(text)

@@ -1,10 +1,12 @@
 """A source becomes a file: every tensor in its type, nothing else changed, however many threads; or no file at all."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attacks
 import gguf
 import numpy as np
 import pytest
@@ -270,3 +272,39 @@ class TestSplit:
     def test_source_is_never_written_over(self, parts: list[Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="which is read"):
             written(parts[0], tmp_path / "m.gguf", keep_split=True, replace=True)
+
+
+class TestHostileSources:
+    def test_what_the_loader_refuses(self, tmp_path: Path) -> None:
+        for attack in attacks.REJECTED:
+            (tmp_path / "bad.gguf").write_bytes(attack.content)
+            with pytest.raises(LocalInferError):
+                from_gguf(tmp_path / "bad.gguf")
+
+    def test_what_it_takes_is_copied(self, tmp_path: Path) -> None:
+        for odd in attacks.ACCEPTED:
+            (tmp_path / "odd.gguf").write_bytes(odd.content)
+            source = from_gguf(tmp_path / "odd.gguf")
+            types = {name: tensor.type for name, tensor in source.tensors.items()}
+            quantize(source, tmp_path / "out.gguf", types, encoder_of=PLAIN, replace=True)
+            copied = from_gguf(tmp_path / "out.gguf")
+            assert copied.fields == source.fields, odd.name
+            assert [tensor.load().tobytes() for tensor in copied.tensors.values()] == [
+                tensor.load().tobytes() for tensor in source.tensors.values()
+            ], odd.name
+
+    def test_any_byte_of_the_header(self, tmp_path: Path) -> None:
+        """Whatever it says then, it is copied or refused."""
+        content = bytearray(attacks.VALID)
+        path, out = tmp_path / "m.gguf", tmp_path / "out.gguf"
+        path.write_bytes(content)
+        end = open_gguf(path).data_offset
+        for place in range(0, end, 3):
+            changed = content.copy()
+            changed[place] ^= 0x41
+            path.write_bytes(changed)
+            with contextlib.suppress(LocalInferError):
+                source = from_gguf(path)
+                types = {name: tensor.type for name, tensor in source.tensors.items()}
+                quantize(source, out, types, encoder_of=PLAIN, replace=True)
+                assert from_gguf(out).fields == source.fields
