@@ -12,14 +12,13 @@ import sys
 from typing import NoReturn
 
 INTERRUPTED = 130
-TERMINATED = 143
 READER_GONE = 141
 
 
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     try:
-        signal.signal(signal.SIGTERM, terminate)
+        be_told_to_end()
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
     except KeyboardInterrupt:
@@ -81,9 +80,17 @@ def debugging(arguments: list[str]) -> bool:
     return "--debug" in arguments or os.environ.get("LOCALINFER_DEBUG", "0") not in ("", "0")
 
 
-def terminate(*_: object) -> NoReturn:
+def be_told_to_end() -> None:
+    """By SIGTERM, and when the terminal is closed, unless that is ignored, as nohup has it."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, terminate)
+
+
+def terminate(number: int, _: object) -> NoReturn:
     """Leave through every `finally`, so that nothing half-written stays."""
-    raise SystemExit(TERMINATED)
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ class TestStopped:
             time.sleep(0.02)
         return process
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
     def test_told_to_stop(
         self, working: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals, code: int
     ) -> None:
