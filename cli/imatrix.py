@@ -14,7 +14,7 @@ from cli import guard, screen
 from cli.files import promised
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.perplexity import CHUNK, cut_for
+from cli.perplexity import CHUNK, N_CTX, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.errors import UsageError
@@ -111,7 +111,8 @@ def in_legacy_form(output: str, output_format: str | None, covariance: bool) -> 
 
 def size_of_chunks(given: Layer) -> int:
     """What files that do not say it are taken to have, in tokens."""
-    return int(str(given.get("ctx_size") or CHUNK["ctx_size"]))
+    size = given.get("ctx_size")
+    return size if isinstance(size, int) and size else N_CTX
 
 
 def read(collector: "Collector", chunks: "Chunks", status: screen.Status) -> None:

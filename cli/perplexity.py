@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from localinfer.chunks import Chunks
     from localinfer.engine import Engine
 
-CHUNK: Layer = {"ctx_size": 512}  # llama-perplexity's, and that of most published figures
+N_CTX = 512  # llama-perplexity's chunks, and those of most published figures
+CHUNK: Layer = {"ctx_size": N_CTX}
 
 
 @with_options("model")

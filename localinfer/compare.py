@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from localinfer.engine import Engine, Logits
 from localinfer.errors import UsageError
 from localinfer.gguf import StringArray
-from localinfer.perplexity import Mean, Tokens, Values, scored
+from localinfer.perplexity import Mean, Tokens, Values, require_finite, scored
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0)
 TOKENS = "tokenizer.ggml.tokens"
@@ -43,14 +43,13 @@ def compare(base: Engine, other: Engine, chunks: Iterable[Tokens]) -> Iterator[S
     finite.
     """
     require_same_vocabulary(base, other)
-    parts: list[Scores] = []
+    found: list[Scores] = []
     for chunk in chunks:
         both = zip(scored(base, chunk), scored(other, chunk), strict=True)
-        parts += [score(p, q, tokens) for (p, tokens), (q, _) in both]
-        for engine, values in ((base, parts[-1].base), (other, parts[-1].other)):
-            if not np.isfinite(values).all():
-                raise engine.file.error("logits", "are not finite numbers")
-        yield Scores.joined(parts)
+        found.append(Scores.joined(score(p, q, tokens) for (p, tokens), (q, _) in both))
+        require_finite(base, found[-1].base)
+        require_finite(other, found[-1].other)
+        yield Scores.joined(found)
 
 
 def require_same_vocabulary(base: Engine, other: Engine) -> None:

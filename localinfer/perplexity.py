@@ -49,8 +49,7 @@ def perplexity(engine: Engine, chunks: Iterable[Tokens]) -> Iterator[Mean]:
     scores: list[Values] = []
     for chunk in chunks:
         scores.append(np.concatenate([surprise(logits, following) for logits, following in scored(engine, chunk)]))
-        if not np.isfinite(scores[-1]).all():
-            raise engine.file.error("logits", "are not finite numbers")
+        require_finite(engine, scores[-1])
         yield Mean.of(np.concatenate(scores)).exp()
 
 
@@ -61,6 +60,12 @@ def scored(engine: Engine, chunk: Tokens) -> Iterator[tuple[Logits, Tokens]]:
     for logits in engine.logits_in_parts(chunk[:-1], skip=at):
         yield logits, chunk[at + 1 : at + 1 + len(logits)]
         at += len(logits)
+
+
+def require_finite(engine: Engine, scores: Values) -> None:
+    """Raise LocalInferError when logits were not finite."""
+    if not np.isfinite(scores).all():
+        raise engine.file.error("logits", "are not finite numbers")
 
 
 def surprise(logits: Logits, tokens: Tokens) -> Values:
