@@ -243,6 +243,16 @@ def groups_word(tile: int, passes: int) -> Any:
     write, scales = tiled_word(tile, passes) if tile else flat_word(passes), scales_word(passes)
 
     @inline
+    def put(
+        lane: int, q0: Any, q1: Any, scale: Any, s0: Any, s1: Any, t0: Any, t1: Any, out: int, token: int, group: int,
+        n: int,
+    ) -> None:  # fmt: skip
+        write(
+            q0, q1, extract(scale, lane), extract(s0, lane), extract(s1, lane), extract(t0, lane), extract(t1, lane),
+            out, token, group, n,
+        )  # fmt: skip
+
+    @inline
     def quantize_four(x: int, out: int, token: int, i: int, j: int, k: int, m: int, n: int) -> None:
         a, b, c, d = x + 128 * i, x + 128 * j, x + 128 * k, x + 128 * m
         scale, inverse = scales(a, b, c, d)
@@ -252,22 +262,10 @@ def groups_word(tile: int, passes: int) -> Any:
         d0, d1 = whole(d, fourth_of_four(inverse))
         t0, t1 = sums_of_four(a0, b0, c0, d0), sums_of_four(a1, b1, c1, d1)
         s0, s1 = scale * convert(f32x16, t0), scale * convert(f32x16, t1)
-        write(
-            a0, a1, extract(scale, 0), extract(s0, 0), extract(s1, 0), extract(t0, 0), extract(t1, 0),
-            out, token, i, n,
-        )  # fmt: skip
-        write(
-            b0, b1, extract(scale, 4), extract(s0, 4), extract(s1, 4), extract(t0, 4), extract(t1, 4),
-            out, token, j, n,
-        )  # fmt: skip
-        write(
-            c0, c1, extract(scale, 8), extract(s0, 8), extract(s1, 8), extract(t0, 8), extract(t1, 8),
-            out, token, k, n,
-        )  # fmt: skip
-        write(
-            d0, d1, extract(scale, 12), extract(s0, 12), extract(s1, 12), extract(t0, 12), extract(t1, 12),
-            out, token, m, n,
-        )  # fmt: skip
+        put(0, a0, a1, scale, s0, s1, t0, t1, out, token, i, n)
+        put(4, b0, b1, scale, s0, s1, t0, t1, out, token, j, n)
+        put(8, c0, c1, scale, s0, s1, t0, t1, out, token, k, n)
+        put(12, d0, d1, scale, s0, s1, t0, t1, out, token, m, n)
 
     @inline
     def quantize_groups(x: int, out: int, token: int, first: int, end: int, n: int) -> None:
