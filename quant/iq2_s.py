@@ -9,6 +9,8 @@ import numpy as np
 from numba import float32, uint8, uint32, uint64
 
 from quant.codebooks import codebook, look_up_in_pieces, nibbles, with_signs
+from quant.lattice_groups import encoding, put_nibbles, row_ends, rows_word, signs_at
+from quant.search_lattice import Lattice
 from quant.vectors import (
     convert,
     f32x16,
@@ -17,6 +19,8 @@ from quant.vectors import (
     join,
     load,
     splat,
+    store,
+    store_half,
     u8x8,
 )
 from quant.words import Words
@@ -46,3 +50,30 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(7, 16, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+LATTICE = Lattice(codebook("iq2_s").view(np.uint8), 1 / 8)
+row_at = rows_word(LATTICE)
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its sixteen groups."""
+    store_half(block + D, d)
+    put_nibbles(k, first, 16, block + SCALES)
+    for four in range(8):
+        high = uint32(0)
+        for i in range(4):
+            group, eight, row = 2 * four + i // 2, i % 2, 4 * four + i
+            number = row_at(scratch, group, eight)
+            store(block + QS + row, uint8(number))
+            store(block + SIGNS + row, uint8(signs_at(scratch, group, eight)))
+            high |= (number >> uint32(8)) << uint32(2 * i)
+        store(block + QH + four, uint8(high))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(LATTICE, 16, False, row_ends(3.75, 9.0, effort), SIZE, put_block, effort)

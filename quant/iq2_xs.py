@@ -6,10 +6,28 @@ The scale has 4 bits, a number is 8, 25 or 43, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint16, uint64
+from numba import float32, int64, uint16, uint32, uint64
 
 from quant.codebooks import codebook, even_signs, look_up, nibbles, with_signs
-from quant.vectors import bitcast, convert, extract, f32x16, half, inline, join, load, splat, u8x8, u8x32, u16x32, u64x4
+from quant.lattice_groups import encoding, put_nibbles, row_ends, rows_word, signs_at
+from quant.search_lattice import Lattice
+from quant.vectors import (
+    bitcast,
+    convert,
+    extract,
+    f32x16,
+    half,
+    inline,
+    join,
+    load,
+    splat,
+    store,
+    store_half,
+    u8x8,
+    u8x32,
+    u16x32,
+    u64x4,
+)
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
@@ -36,3 +54,24 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(7, 16, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+LATTICE = Lattice(codebook("iq2_xs").view(np.uint8), 1 / 8)
+row_at = rows_word(LATTICE)
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its sixteen groups."""
+    store_half(block + D, d)
+    put_nibbles(k, first, 16, block + SCALES)
+    for row in range(32):
+        signs = signs_at(scratch, row // 2, row % 2) & uint32(127)
+        store(block + QS + 2 * row, uint16(row_at(scratch, row // 2, row % 2) | (signs << uint32(9))))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(LATTICE, 16, True, row_ends(3.75, 9.0, effort), SIZE, put_block, effort)

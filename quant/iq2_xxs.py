@@ -6,9 +6,11 @@ The scale has 4 bits, a number is 8, 25 or 43, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint32
+from numba import float32, int64, uint8, uint32
 
 from quant.codebooks import codebook, four_signs, look_up, with_signs
+from quant.lattice_groups import encoding, row_ends, rows_word, scale_at, signs_at
+from quant.search_lattice import Lattice
 from quant.vectors import (
     bitcast,
     convert,
@@ -20,6 +22,8 @@ from quant.vectors import (
     lanes,
     load,
     splat,
+    store,
+    store_half,
     u32x8,
     u32x16,
     u64x4,
@@ -55,3 +59,27 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(7, 32, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+LATTICE = Lattice(codebook("iq2_xxs").view(np.uint8), 1 / 8)
+row_at = rows_word(LATTICE)
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its eight groups."""
+    store_half(block + D, d)
+    for i in range(8):
+        group, place = first + i, block + QS + 8 * i
+        packed = scale_at(k, group) << uint32(28)
+        for eight in range(4):
+            store(place + eight, uint8(row_at(scratch, group, eight)))
+            packed |= (signs_at(scratch, group, eight) & uint32(127)) << uint32(7 * eight)
+        store(place + 4, uint32(packed))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(LATTICE, 32, True, row_ends(3.75, 9.0, effort), SIZE, put_block, effort)

@@ -6,9 +6,11 @@ The scale has 4 bits, a number is odd and at most 15, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint16, uint32, uint64
+from numba import float32, int64, uint8, uint16, uint32, uint64
 
 from quant.codebooks import codebook, look_up, nibbles, with_signs
+from quant.lattice_groups import encoding, put_nibbles, row_ends, rows_word, signs_at
+from quant.search_lattice import Lattice
 from quant.vectors import (
     bitcast,
     convert,
@@ -21,6 +23,8 @@ from quant.vectors import (
     load,
     select,
     splat,
+    store,
+    store_half,
     u8x4,
     u8x16,
     u16x16,
@@ -60,3 +64,30 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(5, 32, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+LATTICE = Lattice(codebook("iq3_s").view(np.uint8))
+row_at = rows_word(LATTICE)
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its eight groups."""
+    store_half(block + D, d)
+    put_nibbles(k, first, 8, block + SCALES)
+    for i in range(8):
+        high = uint32(0)
+        for row in range(8):
+            number = row_at(scratch, first + i, row)
+            store(block + QS + 8 * i + row, uint8(number))
+            high |= (number >> uint32(8)) << uint32(row)
+        store(block + QH + i, uint8(high))
+        for eight in range(4):
+            store(block + SIGNS + 4 * i + eight, uint8(signs_at(scratch, first + i, eight)))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(LATTICE, 32, False, row_ends(10.0, 18.5, effort), SIZE, put_block, effort)

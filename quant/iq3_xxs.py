@@ -6,10 +6,26 @@ The scale has 4 bits, a number is one of 4, 12, 20, 28, 36, 44, 52 and 62, with 
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint32, uint64
+from numba import float32, int64, uint8, uint32, uint64
 
 from quant.codebooks import codebook, four_signs, look_up, with_signs
-from quant.vectors import bitcast, convert, extract, f32x8, half, inline, join, load, splat, u32x8, u64x4
+from quant.lattice_groups import encoding, row_ends, rows_word, scale_at, signs_at
+from quant.search_lattice import Lattice
+from quant.vectors import (
+    bitcast,
+    convert,
+    extract,
+    f32x8,
+    half,
+    inline,
+    join,
+    load,
+    splat,
+    store,
+    store_half,
+    u32x8,
+    u64x4,
+)
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
@@ -35,3 +51,28 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(7, 32, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+LATTICE = Lattice(codebook("iq3_xxs").view(np.uint8), 1 / 4)
+row_at = rows_word(LATTICE)
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its eight groups."""
+    store_half(block + D, d)
+    for i in range(8):
+        group = first + i
+        packed = scale_at(k, group) << uint32(28)
+        for eight in range(4):
+            packed |= (signs_at(scratch, group, eight) & uint32(127)) << uint32(7 * eight)
+        for row in range(8):
+            store(block + QS + 8 * i + row, uint8(row_at(scratch, group, row)))
+        store(block + SIGNS + 4 * i, uint32(packed))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(LATTICE, 32, True, row_ends(8.5, 20.0, effort), SIZE, put_block, effort)

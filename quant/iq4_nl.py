@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from quant.nibbles import from_table, halves
-from quant.search_scales import as_half, ideal_scales
-from quant.search_table import coding, fitting, nibbles_of, trying
+from quant.search_scales import as_half, ideal_scales, trying
+from quant.search_table import coding, ends, fitting, nibbles_of
 from quant.search_tiles import TRIALS, by_tiles, transpose
 from quant.vectors import extract, inline, store, store_half
 from quant.words import Words
@@ -28,7 +28,7 @@ WORDS = Words(8, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=Z
 def encoder(effort: str) -> Any:
     """The word `encode` of `quant.encode`: the best of some scales for every block by itself."""
     fit, encode_groups, size = fitting(KVALUES), coding(KVALUES), BLOCK.itemsize
-    try_scales = trying(fit, effort)
+    try_scales = trying(fit, 32, ends(effort))
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:

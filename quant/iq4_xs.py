@@ -8,8 +8,8 @@ from numba import int32, uint16, uint32
 from quant.iq4_nl import CODES, KVALUES, ZERO
 from quant.nibbles import nibbles64
 from quant.planes import nibble_pairs
-from quant.search_scales import searching, whole
-from quant.search_table import coding, fitting, nibbles_of, trying
+from quant.search_scales import searching, trying, whole
+from quant.search_table import coding, ends, fitting, nibbles_of
 from quant.search_tiles import by_tiles, transpose
 from quant.vectors import (
     convert,
@@ -83,7 +83,7 @@ def put_scales(d: Any, k: Any, first: int, block: int) -> None:
 def encoder(effort: str) -> Any:
     """The word `encode` of `quant.encode`: the best of some scales for every group and, of a block, for all of them."""
     fit, encode_groups = fitting(KVALUES), coding(KVALUES)
-    search = searching(fit, trying(fit, effort), whole(-32, 31), 1, DIVISORS, 8, effort)
+    search = searching(fit, trying(fit, 32, ends(effort)), whole(-32, 31), 1, DIVISORS, 8, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from numba import float32
 
-from quant.search_tiles import TRIALS
+from quant.search_tiles import TRIALS, farthest
 from quant.vectors import (
     convert,
     extract,
@@ -204,6 +204,22 @@ def superblock_sums(groups: int) -> Any:
         return splat(f32x16, total(v))
 
     return {8: of_eights, 16: of_sixteen}[groups]
+
+
+def trying(fit: Any, group: int, ends: Sequence[float]) -> Any:
+    """The word try_scales(scratch, trials), which returns how many trials it made: the weight of largest magnitude in
+    each group becomes one after the other of these codes."""
+    codes, count = tuple(float(end) for end in ends), len(ends)
+
+    @inline
+    def try_scales(scratch: int, trials: int) -> Any:
+        most = farthest(scratch, group)
+        for number in range(count):
+            ideal, norm = fit(scratch, most / splat(f32x16, float32(codes[number])))
+            put_trial(trials, number, ideal, norm)
+        return count
+
+    return try_scales
 
 
 def searching(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import float32, int32, int64
 
 from quant.emit import constant
-from quant.search_scales import put_trial
-from quant.search_tiles import FREE, farthest, important, weight
+from quant.search_tiles import FREE, important, weight
 from quant.vectors import (
     convert,
     f32x16,
@@ -29,9 +29,13 @@ from quant.vectors import (
 )
 
 COLUMNS = 32
-PAIRS = {"fast": 4, "normal": 12, "max": 24}  # of trials: with both signs, as the table is not symmetric
-# The farthest weight of a group becomes a number between these; a table ends at -127 and 113.
-NEAREST_END, FARTHEST_END = 90.0, 140.0
+
+
+def ends(effort: str) -> list[float]:
+    """What the farthest weight of a group may become: with either sign, as a table is not symmetric. It ends at -127
+    and 113."""
+    some = np.linspace(90, 140, {"fast": 4, "normal": 12, "max": 24}[effort])
+    return [*some, *-some]
 
 
 def staircase(table: Sequence[int], kind: Any, values: Sequence[int]) -> Any:
@@ -75,23 +79,6 @@ def fitting(table: Sequence[int]) -> Any:
         return product / norm, norm
 
     return fit
-
-
-def trying(fit: Any, effort: str) -> Any:
-    """The word try_scales(scratch, trials), which returns how many trials it made."""
-    pairs = PAIRS[effort]
-    step = (FARTHEST_END - NEAREST_END) / (pairs - 1)
-
-    @inline
-    def try_scales(scratch: int, trials: int) -> Any:
-        most = farthest(scratch, COLUMNS)
-        for number in range(2 * pairs):
-            end = float32(NEAREST_END + step * (number // 2))
-            ideal, norm = fit(scratch, most / splat(f32x16, end if number % 2 == 1 else -end))
-            put_trial(trials, number, ideal, norm)
-        return 2 * pairs
-
-    return try_scales
 
 
 def coding(table: Sequence[int]) -> Any:

@@ -297,7 +297,7 @@ def binary(name: str) -> Any:
 
 absolute, sqrt, rint, floor = unary("fabs"), unary("sqrt"), unary("rint"), unary("floor")
 count_bits = unary("ctpop")
-maximum, minimum = binary("maxnum"), binary("minnum")
+maximum, minimum, least_int = binary("maxnum"), binary("minnum"), binary("smin")
 
 
 def operate(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") -> None:
