@@ -40,11 +40,11 @@ def center_word(length: int) -> Any:
 
 
 def code_word(levels: int) -> Any:
-    """The word code(x, scale inverse, min): the nearest codes."""
+    """The word code(steps): the codes nearest to weights that are so many steps of the scale above the min."""
 
     @inline
-    def code(x: Any, inverse: Any, least: Any) -> Any:
-        return minimum(maximum(rint((x - least) * inverse), every(0.0)), every(levels - 1))
+    def code(steps: Any) -> Any:
+        return minimum(maximum(rint(steps), every(0.0)), every(levels - 1))
 
     return code
 
@@ -56,9 +56,10 @@ def totals_word(length: int, levels: int) -> Any:
     @inline
     def totals(columns: int, weights: int, inverse: Any, least: Any) -> Any:
         total_q, total_qq, total_qx = every(0.0), every(0.0), every(0.0)
+        shift = every(0.0) - least * inverse
         for column in range(length):
             x, w = load(f32x16, columns + 64 * column), load(f32x16, weights + 64 * column)
-            q = code(x, inverse, least)
+            q = code(fma(x, inverse, shift))
             wq = w * q
             total_q = total_q + wq
             total_qq = fma(wq, q, total_qq)
@@ -74,11 +75,11 @@ def error_word(length: int, levels: int) -> Any:
 
     @inline
     def error(columns: int, weights: int, scale: Any, least: Any) -> Any:
-        total, inverse = every(0.0), inverses(scale)
+        total, inverse, minus = every(0.0), inverses(scale), every(0.0) - scale
         for column in range(length):
-            x, w = load(f32x16, columns + 64 * column), load(f32x16, weights + 64 * column)
-            off = x - least - scale * code(x, inverse, least)
-            total = fma(w * off, off, total)
+            above = load(f32x16, columns + 64 * column) - least
+            off = fma(minus, code(above * inverse), above)
+            total = fma(load(f32x16, weights + 64 * column) * off, off, total)
         return total
 
     return error

@@ -54,10 +54,10 @@ def error_word(length: int, zero: int) -> Any:
 
     @inline
     def error(columns: int, weights: int, scale: Any) -> Any:
-        total, inverse = every(0.0), inverses(scale)
+        total, inverse, minus = every(0.0), inverses(scale), every(0.0) - scale
         for column in range(length):
             x = load(f32x16, columns + 64 * column)
-            off = x - scale * code(x, inverse)
+            off = fma(minus, code(x, inverse), x)
             total = fma(load(f32x16, weights + 64 * column) * off, off, total)
         return total
 
