@@ -1,4 +1,4 @@
-"""Block formats: bytes to floats, and the kernels that eat them. Knows no model and no file."""
+"""Block formats: bytes to floats and back, and the kernels that eat them. Knows no model and no file."""
 
 from typing import NamedTuple
 

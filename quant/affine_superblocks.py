@@ -8,14 +8,12 @@ are chosen by the error that codes rounded for them really have, and d and dmin 
 from typing import Any
 
 from quant.encoding import HUGE, as_stored, every, inverses
-from quant.groups import GROUPS, fold_word, importance_word, units_word
+from quant.groups import FREE, GROUPS, NUMBERS, WEIGHTS, fold_word, importance_word, units_word
 from quant.put import nearest_word
 from quant.search_affine import SURE, center_word, error_word, search_word, totals_word
 from quant.steps import step_word, whole_word
 from quant.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
 from quant.words import Words
-
-WEIGHTS, NUMBERS, CODES = 2048, 4096, 4160  # in scratch, behind the columns
 
 # How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
 # far from the nearest whole numbers mins and scales are tried; how often d and dmin are fitted to what was found.
@@ -144,6 +142,6 @@ def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: 
                 lane = groups * block
                 place = y + (first // groups + block) * size
                 put_scales(place, extract(d, lane), extract(dmin, lane), numbers + lane, numbers + GROUPS + lane)
-                put_nearest(place, x + at + 1024 * block, scratch + CODES)
+                put_nearest(place, x + at + 1024 * block, scratch + FREE)
 
     return encode

@@ -9,7 +9,7 @@ from typing import Any
 from numba import float32, int64, uint32
 
 from quant.encoding import every, inverse_of, put_scale
-from quant.groups import GROUPS, importance_word, units_word
+from quant.groups import GROUPS, NUMBERS, WEIGHTS, importance_word, units_word
 from quant.nibbles import Block, offset
 from quant.search_affine import center_word
 from quant.search_affine import search_word as search_affine_word
@@ -33,7 +33,7 @@ from quant.vectors import (
     u8x16,
 )
 
-WEIGHTS, SCALES, MINS = 2048, 4096, 4160  # in scratch, behind the columns
+SCALES, MINS = NUMBERS, NUMBERS + 64  # in scratch
 
 
 def bytes_word(top: int) -> Any:

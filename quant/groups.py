@@ -15,6 +15,7 @@ from quant.encoding import every, units
 from quant.vectors import absolute, f32x16, fma, inline, intrinsic, lanes, load, maximum, store, word
 
 GROUPS = 16
+WEIGHTS, NUMBERS, FREE = 64 * 32, 2 * 64 * 32, 2 * 64 * 32 + 128  # in scratch, behind the columns: what a search keeps
 LITTLE = 2.0**-20  # of the largest importance: what a column without any has, so that no sum is zero
 
 

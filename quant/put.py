@@ -8,7 +8,7 @@ from quant.encoding import every, inverse_of
 from quant.vectors import convert, f32x16, i32x16, inline, load, maximum, minimum, rint, splat, store, u8x16
 from quant.words import Words
 
-SCALES, MINS, CODES, SCRATCH_BYTES = 0, 64, 128, 384
+SCALES, MINS, CODES = 0, 64, 128  # in scratch
 
 
 def nearest_word(words: Words, put_codes: Any) -> Any:

@@ -8,14 +8,12 @@ error that codes rounded for them really have, and d once more by least squares.
 from typing import Any
 
 from quant.encoding import HUGE, as_stored, every, inverses
-from quant.groups import GROUPS, fold_word, importance_word, units_word
+from quant.groups import FREE, GROUPS, NUMBERS, WEIGHTS, fold_word, importance_word, units_word
 from quant.put import nearest_word
 from quant.search_symmetric import error_word, search_word, totals_word
 from quant.steps import step_word, whole_word
 from quant.vectors import convert, extract, i8x16, i32x16, inline, minimum, select, store
 from quant.words import Words
-
-WEIGHTS, NUMBERS, CODES = 2048, 4096, 4160  # in scratch, behind the columns
 
 # How many values are tried for d, and how far they lie apart; how far from the nearest whole number scales are tried;
 # how often d is fitted to what was found.
@@ -97,6 +95,6 @@ def encoder_of(words: Words, limit: int, put_scales: Any, put_codes: Any, effort
                 lane = groups * block
                 place = y + (first // groups + block) * size
                 put_scales(place, extract(d, lane), numbers + lane)
-                put_nearest(place, x + at + 1024 * block, scratch + CODES)
+                put_nearest(place, x + at + 1024 * block, scratch + FREE)
 
     return encode
