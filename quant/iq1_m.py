@@ -10,6 +10,8 @@ from numba import float32, int64, uint8, uint16, uint32, uint64
 
 from quant.codebooks import nibbles
 from quant.iq1_s import ZERO, entries, threes_of
+from quant.lattice_deltas import SUMS, encoding, row_at, way_at
+from quant.lattice_groups import scale_at
 from quant.vectors import (
     bitcast,
     bits_of_lanes,
@@ -23,6 +25,8 @@ from quant.vectors import (
     load,
     select,
     splat,
+    store,
+    store_half,
     u8x16,
     u8x32,
     u8x64,
@@ -70,3 +74,37 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(5, 16, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+
+@inline
+def put_scales(scratch: int, d: float, k: Any, block: int) -> None:
+    """d, whose sixteen bits are four in each word, and the scales of sixteen groups."""
+    store_half(scratch + SUMS, d)
+    bits = uint32(load(uint16, scratch + SUMS))
+    for four in range(4):
+        packed = ((bits >> uint32(4 * four)) & uint32(15)) << uint32(12)
+        for i in range(4):
+            packed |= scale_at(k, 4 * four + i) << uint32(3 * i)
+        store(block + SCALES + 2 * four, uint16(packed))
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its sixteen groups."""
+    put_scales(scratch, d, k, block)
+    for group in range(16):
+        high = uint32(0)
+        for row in range(2):
+            way = way_at(scratch, group, row)
+            number = row_at(scratch, group, row, way)
+            store(block + QS + 2 * group + row, uint8(number))
+            high |= ((number >> uint32(8)) | (way << uint32(3))) << uint32(4 * row)
+        store(block + QH + group, uint8(high))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(16, 1, SIZE, put_block, effort)

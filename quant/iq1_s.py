@@ -6,9 +6,11 @@ The scale has 3 bits, a number is -1, 0 or 1, delta is 1/8 or -1/8 for 32 column
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint16, uint32, uint64
+from numba import float32, int64, uint8, uint16, uint32, uint64
 
 from quant.codebooks import codebook, look_up
+from quant.lattice_deltas import encoding, row_at, way_at
+from quant.lattice_groups import scale_at
 from quant.vectors import (
     bitcast,
     convert,
@@ -20,6 +22,8 @@ from quant.vectors import (
     lanes,
     load,
     splat,
+    store,
+    store_half,
     u8x4,
     u8x32,
     u16x8,
@@ -75,3 +79,25 @@ def scales(block: int) -> Any:
 
 
 WORDS = Words(5, 32, SIZE, codes64, scales, zero=ZERO)
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+
+@inline
+def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """A block from its eight groups."""
+    store_half(block + D, d)
+    for i in range(8):
+        way = way_at(scratch, first + i, 0)
+        high = (scale_at(k, first + i) << uint32(12)) | (way << uint32(15))
+        for row in range(4):
+            number = row_at(scratch, first + i, row, way)
+            store(block + QS + 4 * i + row, uint8(number))
+            high |= (number >> uint32(8)) << uint32(3 * row)
+        store(block + QH + 2 * i, uint16(high))
+
+
+def encoder(effort: str) -> Any:
+    """The word `encode` of `quant.encode`."""
+    return encoding(32, 4, SIZE, put_block, effort)

@@ -19,6 +19,7 @@ from numba import float32
 
 from quant.search_tiles import TRIALS, farthest
 from quant.vectors import (
+    absolute,
     convert,
     extract,
     f16x16,
@@ -207,13 +208,13 @@ def superblock_sums(groups: int) -> Any:
 
 
 def trying(fit: Any, group: int, ends: Sequence[float]) -> Any:
-    """The word try_scales(scratch, trials), which returns how many trials it made: the weight of largest magnitude in
-    each group becomes one after the other of these codes."""
+    """The word try_scales(scratch, trials), which returns how many trials it made: the largest magnitude in each
+    group becomes one after the other of these codes."""
     codes, count = tuple(float(end) for end in ends), len(ends)
 
     @inline
     def try_scales(scratch: int, trials: int) -> Any:
-        most = farthest(scratch, group)
+        most = absolute(farthest(scratch, group))
         for number in range(count):
             ideal, norm = fit(scratch, most / splat(f32x16, float32(codes[number])))
             put_trial(trials, number, ideal, norm)

@@ -21,6 +21,8 @@ CODES: dict[str, Sequence[int]] = {
     "IQ2_S": range(2, 66),
     "IQ2_XS": range(2, 66, 2),
     "IQ2_XXS": [2 + 8 * group + row for group in range(8) for row in range(4)],
+    "IQ1_S": range(2, 34),
+    "IQ1_M": range(32),
 }
 
 
