@@ -17,7 +17,7 @@ UP = -1 + 1 / 8  # what makes codes of them
 ROW_COLUMNS = 8
 # The farthest scale of a block over d; what the farthest weight of a group may become, in codes.
 DIVISORS = [12 + 0.4 * i for i in range(16)]
-ENDS = {effort: np.linspace(1.0, 3.0, count).tolist() for effort, count in {"fast": 3, "normal": 6, "max": 12}.items()}
+ENDS = {"fast": [1.4, 2.4], "normal": [1.4, 2.4], "max": np.linspace(1.0, 3.0, 12).tolist()}
 
 # In the scratch memory: the pairs of rows moved up and, behind them, of rows moved down; of rows that move together
 # the way, 1 for down; sums of both ways.
