@@ -26,7 +26,7 @@ Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "chat"]
 Policy = Literal["stop", "ring"]
 Precision = Literal["fast", "high"]
-CacheType = Literal["f16", "q8_0", "q4_0"]
+CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 T = TypeVar("T", bound=Value)
 
 INT32_MAX = 2**31 - 1
@@ -123,7 +123,7 @@ class Options:
         about="First tokens of the context that --ctx-policy ring never overwrites.")
     cache_type_k: CacheType = option(
         "f16", "-ctk", "--cache-type-k", section="model", choices=get_args(CacheType),
-        about="How keys are kept: in 16 bits, or in blocks of 8.5 or 4.5 bits a value.")
+        about="How keys are kept: in 32 or 16 bits a value, or in blocks of 8.5 or 4.5 bits a value.")
     cache_type_v: CacheType = option(
         "f16", "-ctv", "--cache-type-v", section="model", choices=get_args(CacheType),
         about="How values are kept, likewise.")

@@ -22,6 +22,7 @@ from quant.cpu import target
 
 Floats = NDArray[np.float32]
 KINDS = list(CELL_BYTES)
+UNSCALED = ("f32", "f16")  # what needs no codes is not turned either
 NEVER = np.iinfo(np.int32).max
 EVERYTHING = 1 << 30
 CHUNK = 2  # blocks
@@ -48,9 +49,7 @@ def encoded(x: Floats, kind: str) -> NDArray[np.uint8]:
 
 def remembered(x: Floats, kind: str) -> NDArray[np.float64]:
     """What a cell gives back, turned where it was."""
-    if kind == "f16":
-        return x.astype(np.float16).astype(np.float64)
-    blocks = encoded(turned(x), kind).reshape(*x.shape[:-1], -1)
+    blocks = encoded(x if kind in UNSCALED else turned(x), kind).reshape(*x.shape[:-1], -1)
     return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64)
 
 
@@ -115,7 +114,7 @@ class Layer:
         window: int = EVERYTHING,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The same in float64, of the keys and values at these positions."""
-        query = q.astype(np.float64) if self.k_type == "f16" else turned(q).astype(np.float64)
+        query = q.astype(np.float64) if self.k_type in UNSCALED else turned(q).astype(np.float64)
         keys, values = (
             np.repeat(remembered(x, kind), self.group, axis=1) for x, kind in ((k, self.k_type), (v, self.v_type))
         )
@@ -124,7 +123,7 @@ class Layer:
         scores[:, (back < 0) | (back >= window)] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         y = np.einsum("htc,chd->thd", weights / weights.sum(axis=-1, keepdims=True), values)
-        return y if self.v_type == "f16" else turned(y.astype(np.float32)).astype(np.float64)
+        return y if self.v_type in UNSCALED else turned(y.astype(np.float32)).astype(np.float64)
 
 
 def normal(*shape: int, seed: int = 0) -> Floats:
@@ -141,6 +140,7 @@ def filled(layer: Layer, count: int) -> tuple[Floats, Floats, NDArray[np.int32]]
 
 SHAPES = [
     (1, 32, "f16", "f16"),
+    (2, 96, "f32", "f32"),
     (3, 64, "q8_0", "q4_0"),
     (8, 96, "q4_0", "q8_0"),
     (4, 256, "f16", "q8_0"),
@@ -154,9 +154,9 @@ def test_cells_hold_what_ggml_makes_of_them(kind: str) -> None:
     k[7], v[7], k[8, :, 1:], v[9, :, ::2] = 0, 0, 0, -v[9, :, 1::2]
     cells = np.random.default_rng(3).permutation(layer.capacity)[:200].astype(np.int32)
     layer.append(k, v, cells, np.arange(200, dtype=np.int32))
-    turn = (lambda x: x) if kind == "f16" else turned
-    size, scale = CELL_BYTES[kind], 0 if kind == "f16" else 2
-    element, groups = (2 if kind == "f16" else 1), layer.head_dim // 32
+    turn = (lambda x: x) if kind in UNSCALED else turned
+    size, scale = CELL_BYTES[kind], 0 if kind in UNSCALED else 2
+    element, groups = {"f32": 4, "f16": 2}.get(kind, 1), layer.head_dim // 32
 
     panels = layer.k.reshape(layer.kv_heads, -1, groups, size * PANEL)
     scales, lines = panels[..., : scale * PANEL], panels[..., scale * PANEL :]

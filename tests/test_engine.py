@@ -1,9 +1,9 @@
 """The engine against the oracle: every format, every architecture, and every way to feed it the same tokens.
 
 The engine rounds in two places by design: activations that meet quantized weights, to 15 bits with a scale
-for 32 values, and keys and values, to half precision. `Rounded` is an oracle that does the same; what is
-left is the noise of float32, which is not its last bit: a value between two steps of a rounding may fall to
-either side.
+for 32 values, and keys and values, to half precision unless told otherwise. `Rounded` is an oracle that does
+the same; what is left is the noise of float32, which is not its last bit: a value between two steps of a
+rounding may fall to either side.
 """
 
 import contextlib
@@ -224,6 +224,21 @@ def test_threads_change_no_bit(kind: str, tiny: Write, tmp_path: Path) -> None:
             results.append(np.concatenate([e.logits(tokens()[:100]), *(e.logits([t]) for t in tokens()[100:])]))
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+def test_nothing_is_rounded_where_all_is_f32(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", type="F32")
+    types: Any = {"cache_type_k": "f32", "cache_type_v": "f32"}
+    with engine(path, threads=1, **types) as e:
+        whole = e.logits(tokens())
+    np.testing.assert_allclose(whole, naive.forward(naive.Model(open_gguf(path)), tokens()), rtol=0, atol=1e-4)
+    with engine(path, threads=3, batch_size=64, **types) as e:
+        for size in (1, 7, 64):
+            assert e.rewind(0) == 0
+            chunks = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
+            np.testing.assert_array_equal(np.concatenate(chunks), whole)
+        assert e.rewind(90) == 90
+        np.testing.assert_array_equal(e.logits(tokens()[90:]), whole[90:])
 
 
 @pytest.mark.parametrize(("threads", "threads_batch", "many"), [(1, 3, 3), (3, 1, 1), (2, 0, 2)])

@@ -68,7 +68,7 @@ def test_smaller_cells_take_less_of_it(file: Path, capsys: Capture) -> None:
     inspect_command(str(tiny_llama(file)), ctx_size="128", cache_type_k="q8_0", cache_type_v="q4_0")
     cells = 2 * 2 * 128  # layers, key heads, tokens
     assert line_of(capsys.readouterr().out, "kv") == f"kv {cells * 64 // 32 * (34 + 18):,} bytes"
-    with pytest.raises(UsageError, match="--cache-type-v: must be f16 or q8_0 or q4_0, not q5"):
+    with pytest.raises(UsageError, match="--cache-type-v: must be f32 or f16 or q8_0 or q4_0, not q5"):
         inspect_command(str(file), cache_type_v="q5")
 
 

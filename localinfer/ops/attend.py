@@ -299,7 +299,7 @@ def weigh_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int)
                 weigh(scaled_p, v + scale_bytes + code_bytes * group, sums + 128 * group, ahead + share * group)
         else:
             for n in range(passes):
-                weigh(p, v + 32 * vectors * n, sums + 64 * vectors * n, ahead + share * n)
+                weigh(p, v + code_bytes // 2 * vectors * n, sums + 64 * vectors * n, ahead + share * n)
 
     return weigh_block
 

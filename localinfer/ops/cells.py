@@ -1,7 +1,7 @@
 """The types of the KV cache: how 32 values of a key or a value become bytes, how these lie, and how they are read.
 
-The numbers are ggml's: f16 is a half a value, q8_0 and q4_0 are a half that scales 32 codes. Nothing is ever unpacked
-in memory: `read` gives sixteen values, not yet scaled, in a register.
+The numbers are ggml's: f32 is a float a value, f16 a half, q8_0 and q4_0 are a half that scales 32 codes. Nothing is
+ever unpacked in memory: `read` gives sixteen values, not yet scaled, in a register.
 
 Keys stand in panels of 16 cells, so that one load brings the same dimension of sixteen keys. For every 32 dimensions:
 
@@ -11,7 +11,7 @@ Values stand cell by cell, in blocks of 64 cells, behind their scales:
 
     scale[head_dim / 32][64 cells] row[64 cells]  q4_0: sixteen bytes are 32 values, the first of them in low nibbles
 
-f16 has no scales, otherwise it is the same.
+f32 and f16 have no scales, otherwise it is the same.
 """
 
 from collections.abc import Callable
@@ -86,6 +86,11 @@ class CellType:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
+def read_floats(b: ir.IRBuilder, address: ir.Value, n: int) -> ir.Value:
+    """f32: sixteen floats."""
+    return emit_load(b, F32, b.add(address, ir.Constant(address.type, 64 * n)))
+
+
 def read_halves(b: ir.IRBuilder, address: ir.Value, n: int) -> ir.Value:
     """f16: sixteen halves."""
     at = b.add(address, ir.Constant(address.type, 32 * n))
@@ -107,6 +112,13 @@ def read_nibbles(b: ir.IRBuilder, address: ir.Value, n: int) -> ir.Value:
 
 
 # --- quantizing ---------------------------------------------------------------------------------------------------
+
+
+@inline
+def encode_floats(v0: Any, v1: Any, out: int) -> None:
+    """f32: float[32]."""
+    store(out, v0)
+    store(out + 64, v1)
 
 
 @inline
@@ -171,6 +183,7 @@ def encode_q4_0(v0: Any, v1: Any, out: int) -> None:
 CELL_TYPES = {
     each.name: each
     for each in (
+        CellType("f32", False, 128, read_floats, encode_floats),
         CellType("f16", False, 64, read_halves, encode_halves),
         CellType("q8_0", True, 32, read_bytes, encode_q8_0),
         CellType("q4_0", True, 16, read_nibbles, encode_q4_0),
@@ -183,11 +196,12 @@ assert {name: each.group_bytes for name, each in CELL_TYPES.items()} == CELL_BYT
 
 
 def put_key_word(kind: CellType, head_dim: int) -> Any:
-    """The word put_key(k, head, cell, block): a key into the panels of its head; `block` is room for 64 bytes."""
+    """The word put_key(k, head, cell, block): a key into the panels of its head; `block` is room for 128 bytes."""
     encode, scales, group_bytes = kind.encode, 32 * kind.scaled, PANEL * kind.group_bytes
     skip = 2 * kind.scaled
-    element, lines = (2, 32) if kind.code_bytes == 64 else (1, kind.code_bytes)
-    bits = types.uint16 if element == 2 else types.uint8
+    element = max(1, kind.code_bytes // 32)
+    lines = kind.code_bytes // element
+    bits = {1: types.uint8, 2: types.uint16, 4: types.uint32}[element]
     panel_bytes = PANEL * kind.head_bytes(head_dim)
 
     @inline

@@ -9,7 +9,7 @@ STAGE, FINISHED, ENTERED, LANES = 0, LINE, 2 * LINE, 3 * LINE
 BLOCK = 64  # cells that attention takes at a time
 PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
-CELL_BYTES = {"f16": 64, "q8_0": 34, "q4_0": 18}  # bytes of 32 values in the cache: see `localinfer.ops.cells`
+CELL_BYTES = {"f32": 128, "f16": 64, "q8_0": 34, "q4_0": 18}  # of 32 values in the cache: see `localinfer.ops.cells`
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
 
 
