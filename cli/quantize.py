@@ -19,7 +19,8 @@ from cli.loading import fetched
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from localinfer.mixture import Request
+    from localinfer.budget import Target
+    from localinfer.mixture import Mixture, Request
     from localinfer.report import Report
     from localinfer.source import Source
 
@@ -30,19 +31,39 @@ Value = TypeVar("Value")
 
 
 class Words(NamedTuple):
-    """The arguments behind SOURCE. `out` may be left to us, and so `threads`."""
+    """The arguments behind SOURCE. `out` may be left to us, and so `threads`; a target has no recipe yet."""
 
     out: Path | None
-    recipe: str
+    recipe: str | None
     threads: int | None
+
+
+class Task(NamedTuple):
+    """All that is asked for. With a target, the request's recipe does not matter."""
+
+    words: Words
+    request: "Request"
+    target: "Target | None"
+    effort: str
+    keep_split: bool
+    replace: bool
+    page: Path | None
 
 
 def quantize_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file, a name, or a checkpoint directory.")],
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type; {TYPES_URL}."),
-    ],
+    ] = None,
+    target_size: Annotated[
+        str | None,
+        typer.Option("--target-size", metavar="SIZE", help="No TYPE: the best types for a file of 700MB, 650MiB, ..."),
+    ] = None,
+    target_bpw: Annotated[
+        str | None,
+        typer.Option("--target-bpw", metavar="BITS", help="No TYPE: the best types for so many bits a weight."),
+    ] = None,
     imatrix: Annotated[
         Path | None, typer.Option("--imatrix", metavar="FILE", help="Which columns matter: see `localinfer imatrix`.")
     ] = None,
@@ -100,9 +121,13 @@ def quantize_command(
       localinfer quantize model-f16.gguf model.gguf Q4_K_M
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
       localinfer quantize model-f16.gguf Q4_K_M --dry-run
+      localinfer quantize model-f16.gguf --target-size 700MB
       localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
     """
-    asked = read_words(words)
+    target = read_target(target_size, target_bpw)
+    asked = read_words_of_target(words or []) if target else read_words(words or [])
+    if target and pure:
+        raise UsageError("--pure: with a target each matrix has a type of its own")
     if effort not in EFFORTS:
         raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
 
@@ -118,7 +143,7 @@ def quantize_command(
         patterns=tuple(parsed_all("--tensor-type", parsed_pattern, patterns)),
     )
     request = Request(
-        recipe=asked.recipe,
+        recipe=asked.recipe or "",
         wishes=wishes,
         allow_requantize=allow_requantize,
         fields=dict(parsed_all("--override-kv", parsed_field, override_kv or [])),
@@ -127,10 +152,11 @@ def quantize_command(
         excluded=tuple(exclude_weights or ()),
     )
     page = promised("--report", report, REPORTS) if report is not None else None
+    task = Task(asked, request, target, effort, keep_split, force, page)
     if dry_run:
-        show(source, request)
+        show(source, task)
     else:
-        run(source, asked, request, effort, keep_split=keep_split, replace=force, page=page)
+        run(source, task)
 
 
 # --- what is asked for ---
@@ -140,18 +166,50 @@ def read_words(words: Sequence[str]) -> Words:
     """[OUT] TYPE [THREADS]: OUT is the first word, unless that is a type."""
     from quant.recipes import recipe_named
 
+    if not words:
+        raise UsageError(f"TYPE: is missing, and no target is given; {TYPES_URL}")
     named = [recipe_named(word) for word in words[:2]]
-    if named and named[0]:
+    if named[0]:
         out, recipe, rest = None, named[0], words[1:]
     elif len(named) > 1 and named[1]:
         out, recipe, rest = Path(words[0]), named[1], words[2:]
     else:
         raise UsageError(f"TYPE: {words[len(named) - 1]} is no type; {TYPES_URL}")
+    return Words(out, recipe, threads_in(rest, "SOURCE [OUT] TYPE [THREADS]"))
+
+
+def read_words_of_target(words: Sequence[str]) -> Words:
+    """[OUT] [THREADS]: OUT is the first word, unless that is a number."""
+    from quant.recipes import recipe_named
+
+    out = None if not words or words[0].isdecimal() else Path(words[0])
+    rest = words[1 if out else 0 :]
+    named = [word for word in words if recipe_named(word) and not word.isdecimal()]
+    if named:
+        raise UsageError(f"{named[0]}: a target chooses the types: leave it out")
+    return Words(out, None, threads_in(rest, "SOURCE [OUT] [THREADS]"))
+
+
+def threads_in(rest: Sequence[str], usage: str) -> int | None:
+    """The last of the words, if there is one."""
     if len(rest) > 1:
-        raise UsageError(f"{rest[1]}: too many arguments: SOURCE [OUT] TYPE [THREADS]")
+        raise UsageError(f"{rest[1]}: too many arguments: {usage}")
     if rest and not (rest[0].isascii() and rest[0].isdigit() and 1 <= int(rest[0]) <= 1024):
         raise UsageError(f"THREADS: must be a number from 1 to 1024, not {rest[0]}")
-    return Words(out, recipe, int(rest[0]) if rest else None)
+    return int(rest[0]) if rest else None
+
+
+def read_target(size: str | None, bits: str | None) -> "Target | None":
+    """What the file may take, if that is said."""
+    if size is None and bits is None:
+        return None
+    if size is not None and bits is not None:
+        raise UsageError("--target-size and --target-bpw: only one of them can be reached")
+
+    from localinfer.budget import parsed_bits, parsed_size
+
+    found = parsed("--target-size", parsed_size, size)
+    return found or parsed("--target-bpw", parsed_bits, bits)
 
 
 def parsed(option: str, parse: Callable[[str], Value], text: str | None) -> Value | None:
@@ -196,57 +254,81 @@ def opened(name: str, status: screen.Status) -> "Source":
 # --- what is done ---
 
 
-def show(name: str, request: "Request") -> None:
+def show(name: str, task: Task) -> None:
     """The table of a dry run, on stdout."""
     from cli.quantizing import dry_table
-    from localinfer.mixture import mix
 
-    mixture = mix(opened(name, screen.Status()), request)
+    status = screen.Status()
+    mixture = mixed(opened(name, status), task, status)
     print("\n".join(dry_table(mixture)))
     if problem := mixture.problem:
         screen.warn(str(problem))
 
 
-def run(
-    name: str, asked: Words, request: "Request", effort: str, *, keep_split: bool, replace: bool, page: Path | None
-) -> None:
+def run(name: str, task: Task) -> None:
     from cli import guard
     from cli.quantizing import Drawing, closing_lines
     from localinfer.feedback import compile_feedback, feedback_encoders
-    from localinfer.mixture import mix
     from localinfer.quantize import compile_for, encoders, quantize
     from localinfer.report import Report
 
-    status = screen.Status()
+    status, effort = screen.Status(), task.effort
     source = opened(name, status)
-    mixture = mix(source, request)
+    guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
+    mixture = mixed(source, task, status)
     if mixture.problem:
         raise mixture.problem
-    out = asked.out or beside(source.path, f"ggml-model-{asked.recipe}.gguf")
+    label = task.target.label if task.target else task.words.recipe
+    out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
     encoder_of = encoders(effort, mixture.importance)
     if effort == "max" and mixture.covariances:
         compile_feedback(mixture.changed_types, status)
         encoder_of = feedback_encoders(mixture.importance, mixture.covariances)
-    guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
-    drawing, report = Drawing(mixture, status), Report(mixture) if page else None
+    drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     quantize(
         source,
         out,
         mixture.types,
         encoder_of=encoder_of,
         fields=mixture.fields,
-        threads=threads_for(asked.threads),
-        replace=replace,
-        keep_split=keep_split,
+        threads=threads_for(task.words.threads),
+        replace=task.replace,
+        keep_split=task.keep_split,
         progress=drawing,
         watch=report,
     )
     status.erase()
     for line in closing_lines(mixture, drawing.seconds):
         screen.note(line)
-    if page and report:
-        write_report(page, report)
+    if task.page and report:
+        write_report(task.page, report)
+
+
+def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
+    """The types that a recipe gives, or those that are found for a target."""
+    if task.target is None:
+        from localinfer.mixture import mix
+
+        return mix(source, task.request)
+
+    from cli.quantizing import Measuring
+    from localinfer.budget import fit
+
+    measuring = Measuring(status)
+    mixture = fit(
+        source,
+        task.request,
+        task.target,
+        effort=task.effort,
+        threads=threads_for(task.words.threads),
+        keep_split=task.keep_split,
+        compiling=status,
+        measuring=measuring,
+    )
+    status.erase()
+    screen.note(measuring.closing_line())
+    return mixture
 
 
 def write_report(path: Path, report: "Report") -> None:

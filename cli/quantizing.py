@@ -60,6 +60,25 @@ class Drawing:
         return f"{'█' * filled}{'░' * (BAR - filled)} {100 * done // max(1, self.total):3d} %  {left}"
 
 
+class Measuring:
+    """A progress report to hand to `fit`."""
+
+    def __init__(self, status: screen.Status) -> None:
+        self.status = status
+        self.begin: float | None = None  # when the first sample is done: compiling is not part of it
+        self.total = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        self.begin, self.total = self.begin or now, total
+        left = screen.time_left(done, total, now - self.begin)
+        self.status.show(f"measuring what types cost: {100 * done // total:3d} %  {left}")
+
+    def closing_line(self) -> str:
+        seconds = time.monotonic() - self.begin if self.begin else 0.0
+        return f"measured {self.total} samples of types in {seconds:.1f} s"
+
+
 def new_size(tensor: "SourceTensor", mixture: "Mixture") -> int:
     return ggml.nbytes(mixture.types[tensor.name], tensor.n_elements)
 

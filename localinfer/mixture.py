@@ -7,7 +7,7 @@ encoded here.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +87,15 @@ def mix(source: Source, request: Request) -> Mixture:
     model = traits_of(source, request.fields, bool(importance))
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
     return Mixture(source, choices, fields, importance, covariances, _problem(source, choices, request, importance))
+
+
+def changed(mixture: Mixture, request: Request, types: Mapping[str, str]) -> Mixture:
+    """The mixture with other types, by name, for some tensors; the file says that it has the request's recipe."""
+    choices = {**mixture.choices, **{name: Choice(kind, kind) for name, kind in types.items()}}
+    file_type = Field.uint32(RECIPES[request.recipe].number)
+    fields = {**mixture.fields, "general.file_type": file_type, **request.fields}
+    problem = _problem(mixture.source, choices, request, mixture.importance)
+    return replace(mixture, choices=choices, fields=fields, problem=problem)
 
 
 def _problem(

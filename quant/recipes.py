@@ -107,6 +107,21 @@ def may_change(tensor: Tensor, wishes: Wishes = Wishes()) -> bool:
     return is_matrix(tensor) and not any(text in name for text in KEPT)
 
 
+def left_open(tensors: Iterable[Tensor], wishes: Wishes) -> list[str]:
+    """The tensors whose types are for a recipe to choose: those that may change, and that no wish is about."""
+    given = list(tensors)
+    tied = all(tensor.name != "output.weight" for tensor in given)
+    changing = [tensor.name for tensor in given if may_change(tensor, wishes)]
+    return [name for name in changing if _wish(name, role_of(name, tied), wishes) is None]
+
+
+def recipe_of_base(type_name: str) -> str:
+    """A recipe whose base is this type: the one that is named after it, if that does."""
+    having = [name for name, recipe in RECIPES.items() if recipe.base == type_name]
+    named = recipe_named(type_name)
+    return named if named in having else having[0]
+
+
 def requires_imatrix(recipe: str, name: str, type_name: str) -> bool:
     """Whether a tensor of this type is worth nothing unless it is known which of its columns matter."""
     if name == "output.weight" or name in EMBEDDINGS:
@@ -151,32 +166,33 @@ def _chosen(
 ) -> dict[str, Choice]:
     tied = all(tensor.name != "output.weight" for tensor in tensors)
     n_values = sum(role_of(tensor.name, tied) == "attn_v" for tensor in tensors)
+    base = RECIPES[recipe].base
+    uniform = wishes.pure or base in FLOATS
     seen: Counter[str] = Counter()
     types = {}
     for tensor in sorted(quantizable, key=by_layer):
         role = role_of(tensor.name, tied)
-        wanted = _wish(tensor.name, role, recipe, wishes)
+        wanted = _wish(tensor.name, role, wishes) or (base if uniform else None)
         if wanted is None:
             index = seen[role]
             if model.n_expert > 1 and role.startswith("ffn_") and recipe not in LOW.split():
                 index = layer_of(tensor.name, index)
             count = n_values if role == "attn_v" else model.n_layer
-            wanted = _by_rules(recipe, role, Case(model, tensor, RECIPES[recipe].base, index, count))
+            wanted = _by_rules(recipe, role, Case(model, tensor, base, index, count))
             seen[role] += 1
         types[tensor.name] = Choice(fitting(tensor, wanted), wanted)
     return types
 
 
-def _wish(name: str, role: str, recipe: str, wishes: Wishes) -> str | None:
-    """What the user said about this tensor, or that there shall be no exceptions."""
+def _wish(name: str, role: str, wishes: Wishes) -> str | None:
+    """What the user said about this tensor."""
     named = wishes.of(name)
     is_embedding = name in EMBEDDINGS and not (name == EMBEDDINGS[1] and named)
     if wishes.token_embedding and is_embedding:
         return wishes.token_embedding
     if wishes.output and (name == "output.weight" or (role == "output" and not named and not wishes.pure)):
         return wishes.output
-    base = RECIPES[recipe].base
-    return named or (base if wishes.pure or base in FLOATS else None)
+    return named
 
 
 def _by_rules(recipe: str, role: str, case: Case) -> str:
