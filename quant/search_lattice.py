@@ -37,6 +37,8 @@ from quant.vectors import (
     word,
 )
 
+# Loops over constant tables, nested in words that LLVM inlines, came out as loops without an end (LLVM 22): numba puts
+# these into their callers itself, before LLVM sees them.
 spliced: Any = njit(inline="always", error_model="numpy")
 
 PLACE_BITS = 7
