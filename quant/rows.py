@@ -114,6 +114,7 @@ def get_rows(room: str) -> Body:
 # unpacks codes has too much to do per byte to run into the next page early.
 FAR = 8192
 DENSE = 8  # bits a weight from which on there is so little to do that asking costs more than it brings
+LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking made answers slower by a quarter
 
 
 def fetch_word(words: Words) -> Any:
@@ -289,7 +290,8 @@ def dot_row(words: Words, passes: int) -> Any:
         acc = splat(kind, float32(0.0))
         for block in range(n // 256):
             at, ahead = row + block * superblock_bytes, 4 * groups * block
-            fetch(at)
+            if n >= LONG:
+                fetch(at)
             x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * n + 256 * block
             acc = superblock(at, sums(at, x_at, n), x_scale, x_sums + ahead, x_totals + ahead, acc)
         return total(rest(row, x, n, numbers, acc))
