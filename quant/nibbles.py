@@ -120,9 +120,8 @@ def five_bits(block: Block) -> tuple[Word, Word, Word]:
     return codes64, codes32, ordered
 
 
-def put_four_bits(block: Block) -> tuple[Word, Word]:
-    """The words put32(block, codes), with codes as u8x32, and put_codes(superblock, codes), with 256 bytes of them,
-    where codes are nibbles. Scales that are there stay."""
+def put_four_bits(block: Block) -> Word:
+    """The word put32(block, codes), with codes as u8x32, where codes are nibbles. Scales that are there stay."""
     qs = offset(block, "qs")
 
     @inline
@@ -131,30 +130,19 @@ def put_four_bits(block: Block) -> tuple[Word, Word]:
             block + qs, (first_half(codes) & splat(u8x16, uint8(15))) | (second_half(codes) << splat(u8x16, uint8(4)))
         )
 
-    return put32, put_eight(put32, block.itemsize)
+    return put32
 
 
-def put_five_bits(block: Block) -> tuple[Word, Word]:
-    """The words put32 and put_codes where codes are nibbles and their fifth bits."""
-    qh, (put_low, _) = offset(block, "qh"), put_four_bits(block)
+def put_five_bits(block: Block) -> Word:
+    """The word put32 where codes are nibbles and their fifth bits."""
+    qh, put_low = offset(block, "qh"), put_four_bits(block)
 
     @inline
     def put32(block: int, codes: Any) -> None:
         put_low(block, codes)
         store(block + qh, bits_of_lanes(codes > splat(u8x32, uint8(15))))
 
-    return put32, put_eight(put32, block.itemsize)
-
-
-def put_eight(put32: Word, size: int) -> Word:
-    """The word put_codes(superblock, codes): 256 codes, a byte each, into eight blocks."""
-
-    @inline
-    def put_codes(superblock: int, codes: int) -> None:
-        for block in range(8):
-            put32(superblock + size * block, load(u8x32, codes + 32 * block))
-
-    return put_codes
+    return put32
 
 
 def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:

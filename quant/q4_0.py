@@ -12,7 +12,7 @@ BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 
 codes64, codes32, ordered = four_bits(BLOCK)
-put32, put_codes = put_four_bits(BLOCK)
+put32 = put_four_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(4, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=8, order="halves", ordered=ordered)

@@ -12,7 +12,7 @@ BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 20
 
 codes64, codes32, ordered = four_bits(BLOCK)
-put32, put_codes = put_four_bits(BLOCK)
+put32 = put_four_bits(BLOCK)
 scales, mins, scale, least = pairs_of_halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(4, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered)

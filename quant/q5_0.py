@@ -12,7 +12,7 @@ BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 22
 
 codes64, codes32, ordered = five_bits(BLOCK)
-put32, put_codes = put_five_bits(BLOCK)
+put32 = put_five_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(5, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=16, order="halves", ordered=ordered)

@@ -67,13 +67,6 @@ def put32(block: int, codes: Any) -> None:
 
 
 @inline
-def put_codes(superblock: int, codes: int) -> None:
-    """Write 256 codes, a byte each, under the scales that are there."""
-    for block in range(8):
-        put32(superblock + SIZE * block, load(u8x32, codes + 32 * block))
-
-
-@inline
 def to_bytes(v: Any) -> Any:
     """The nearest signed bytes of an f32x16, which is within -127 .. 127 but for a last bit."""
     limit = splat(f32x16, float32(127.0))
