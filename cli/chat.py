@@ -76,16 +76,20 @@ class Chat:
     def obey(self, command: str, argument: str) -> None:
         if command == "/clear":
             self.messages.clear()
+            screen.aside("the conversation is forgotten")
         elif command == "/system":
             self.messages.clear()
             self.changed["system_prompt"] = argument.strip()
+            screen.aside("a new conversation")
         elif command == "/regen" and self.messages:
             self.messages.pop()  # the answer
             self.try_to_say(self.messages.pop()["content"])
         elif command == "/regen":
             screen.note("there is no answer yet")
-        else:
+        elif command == "/help":
             screen.note(HELP)
+        else:
+            screen.note(f"{screen.one_line(command)} is no command. These are:\n{HELP}")
 
     def try_to_say(self, message: str) -> None:
         """What cannot be answered ends neither the program nor the conversation so far."""
@@ -107,9 +111,10 @@ class Chat:
         """Show an answer while it comes. An interrupt ends it; what had come stays said."""
         texts: list[str] = []
         try:
-            for piece in self.model.chat(messages, **self.changed):
-                texts.append(piece.text)
-                screen.write(piece.text)
+            with screen.without_echo():
+                for piece in self.model.chat(messages, **self.changed):
+                    texts.append(piece.text)
+                    screen.write(piece.text)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -149,11 +154,15 @@ def half_typed() -> str:
 
 
 def read_line(prompt: str) -> str:
-    """With line editing and this session's history where Python has them. A file as stdout stays clean."""
+    """With line editing and this session's history where Python has them; a text of several lines that is pasted stays
+    one message. A file as stdout stays clean.
+    """
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  # importing it is what gives `input` its line editing
+        import readline  # importing it is what gives `input` its line editing
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
     if sys.stdout.isatty():
-        return input(prompt)
+        return without_newline(input(prompt))
     screen.note(prompt)
     line = sys.stdin.readline()
     if not line:

@@ -50,6 +50,24 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Keys that are pressed meanwhile wait for the next prompt, and do not show in the midst of what is written."""
+    if os.name != "posix" or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
 def let_go_of_stdout() -> None:
     """What stdout could not take is lost: Python shall not try again, and complain, when it exits."""
     try:

@@ -1,6 +1,7 @@
 """`localinfer chat` as people meet it, in a pseudo-terminal. The model is `talker.py`."""
 
 import os
+import termios
 from collections.abc import Callable
 from subprocess import CompletedProcess
 
@@ -35,12 +36,12 @@ def test_commands(terminal: OpenTerminal, own: str) -> None:
         ("one", "1: one"),
         ("/regen", "1: one"),
         ("two", "3: two"),
-        ("/clear", ""),
+        ("/clear", "the conversation is forgotten"),
         ("three", "1: three"),
-        ("/system be brief", ""),
+        ("/system be brief", "a new conversation"),
         ("four", "1: four (be brief)"),
         ("/help", "/regen"),
-        ("/nonsense", "/regen"),
+        ("/nonsense x", "/nonsense is no command"),
         ("  ", ""),
         ("five\\\nsix", "3: five|six (be brief)"),
     ]:
@@ -75,6 +76,26 @@ def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
     t.expect("> ")
     t.type("whole\n")
     t.expect("1: whole")
+
+
+def test_pasted_lines_are_one_message(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("\x1b[200~one\ntwo\n\x1b[201~\n")
+    t.expect("1: one|two\n[")
+
+
+def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("slowly slowly slowly slowly slowly\n")
+    t.expect("1: slowly slowly")
+    t.type("next\n")
+    assert "next" not in t.expect("> ")
+    t.expect("3: next")
+    t.type("/exit\n")
+    assert t.code() == 0
+    assert termios.tcgetattr(t.master)[3] & termios.ECHO
 
 
 def test_history(terminal: OpenTerminal, own: str) -> None:
