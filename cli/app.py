@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
+from typer.core import TyperArgument, TyperCommand
 
 from localinfer.version import VERSION
 
@@ -44,6 +45,25 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
 }
 
 
+class Command(TyperCommand):
+    """Shows arguments by their names, which tell what may be left out: `SOURCE [OUT] TYPE [THREADS]`."""
+
+    def collect_usage_pieces(self, _: Any) -> list[str]:
+        return ["[OPTIONS]", *(name for name, _ in self.arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        records = [each.get_help_record(ctx) for each in self.get_params(ctx) if not isinstance(each, TyperArgument)]
+        for title, rows in ("Arguments", self.arguments), ("Options", [record for record in records if record]):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """Names and explanations."""
+        return [(str(each.metavar), each.help or "") for each in self.params if isinstance(each, TyperArgument)]
+
+
 def command_line(words: Collection[str]) -> Any:
     """The program that understands `words`. Its type is of the library under Typer, and not public."""
     app = typer.Typer(
@@ -52,7 +72,7 @@ def command_line(words: Collection[str]) -> Any:
     )  # fmt: skip
     app.callback()(options_of_all_commands)
     for name, (_, about) in COMMANDS.items():
-        app.command(name, short_help=about)(function_of(name) if name in words else nothing)
+        app.command(name, cls=Command, short_help=about)(function_of(name) if name in words else nothing)
     return typer.main.get_command(app)
 
 

@@ -12,7 +12,7 @@ import typer
 from cli import guard, screen
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.perplexity import CHUNK, cut_for
+from cli.perplexity import CHUNK, RING, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.options import Layer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localinfer.perplexity import Mean
 
 
-@with_options("model")
+@with_options("model", without=RING, defaults=CHUNK)
 def compare_command(
     base: Annotated[
         str, typer.Argument(metavar="BASE", help="The model that is right: a path of a GGUF file, or a name.")

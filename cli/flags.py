@@ -8,13 +8,13 @@ gets a parameter for every option of these sections, and hands those that the us
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from localinfer.errors import UsageError
-from localinfer.options import FLAGS, Flag, Layer, Section, from_flags
+from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
     "model": "Model", "sampling": "Choice of tokens", "generation": "Length", "chat": "Conversation",
@@ -24,8 +24,12 @@ METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 Command = Callable[..., None]
 
 
-def with_options(*sections: Section) -> Callable[[Command], Command]:
-    flags = {name: flag for name, flag in FLAGS.items() if flag.section in sections}
+def with_options(
+    *sections: Section, without: Collection[str] = (), defaults: Mapping[str, Value] | None = None
+) -> Callable[[Command], Command]:
+    """`without` these options; `defaults` are shown in the place of the usual ones, and are the command's to keep."""
+    flags = {name: flag for name, flag in FLAGS.items() if flag.section in sections and name not in without}
+    shown = {name: flag.default for name, flag in flags.items()} | dict(defaults or {})
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -35,7 +39,7 @@ def with_options(*sections: Section) -> Callable[[Command], Command]:
 
         signature = inspect.signature(command, eval_str=True)
         own = [each for each in signature.parameters.values() if each.name != "given"]
-        parameters = own + [parameter(name, flag) for name, flag in flags.items()]
+        parameters = own + [parameter(name, flag, shown[name]) for name, flag in flags.items()]
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
         return wrapper
@@ -43,23 +47,23 @@ def with_options(*sections: Section) -> Callable[[Command], Command]:
     return decorate
 
 
-def parameter(name: str, flag: Flag) -> inspect.Parameter:
+def parameter(name: str, flag: Flag, default: Value) -> inspect.Parameter:
     """How Typer is told of an option. Texts are taken as they are: `Flag.parse` reads and checks them."""
     kind: Any = bool if flag.kind is bool else list[str] if flag.kind is tuple else str
-    annotation = Annotated[kind | None, option(name, rich_help_panel=PANELS[flag.section])]
+    annotation = Annotated[kind | None, option(name, default, rich_help_panel=PANELS[flag.section])]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def option(name: str, **more: Any) -> Any:
-    """How Typer is told of one option of `Options`."""
+def option(name: str, default: Value | None = None, **more: Any) -> Any:
+    """How Typer is told of one option of `Options`; `default` is what is shown where it is not the usual one."""
     flag = FLAGS[name]
+    text = described(flag, flag.default if default is None else default)
     metavar = "|".join(flag.choices) or METAVARS.get(flag.kind)
-    return typer.Option(*flag.names, help=described(flag), metavar=metavar, show_default=False, **more)
+    return typer.Option(*flag.names, help=text, metavar=metavar, show_default=False, **more)
 
 
-def described(flag: Flag) -> str:
-    default = "" if flag.kind in (bool, tuple) or flag.default == "" else f" [default: {flag.default}]"
-    return flag.about + default
+def described(flag: Flag, default: Value) -> str:
+    return flag.about + ("" if flag.kind in (bool, tuple) or default == "" else f" [default: {default}]")
 
 
 def given(typed: dict[str, object]) -> Layer:

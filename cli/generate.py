@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text to continue.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")
     ] = None,

@@ -14,7 +14,7 @@ from cli import guard, screen
 from cli.files import promised
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.perplexity import CHUNK, N_CTX, cut_for
+from cli.perplexity import CHUNK, N_CTX, RING, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.errors import UsageError
@@ -29,11 +29,11 @@ FORMATS = ("gguf", "dat")
 HEADINGS = ("", "sum", "min", "max", "mean", "deviation", "active", "columns", "entropy", "ZD", "like before")
 
 
-@with_options("model")
+@with_options("model", without=RING, defaults=CHUNK)
 def imatrix_command(
     given: Layer,
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name; best not quantized itself.")
+        str | None, typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a name; best not quantized itself.")
     ] = None,
     file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="The text, in UTF-8.")] = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Write there.")] = "imatrix.gguf",

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 N_CTX = 512  # llama-perplexity's chunks, and those of most published figures
 CHUNK: Layer = {"ctx_size": N_CTX}
+RING = ("ctx_policy", "keep")  # options without a meaning here: no chunk is longer than the context
 
 
-@with_options("model")
+@with_options("model", without=RING, defaults=CHUNK)
 def perplexity_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,

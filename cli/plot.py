@@ -18,7 +18,7 @@ def promised_plot(name: str) -> Path:
     """Where the picture will be. UsageError when it cannot be written, or not be drawn."""
     path = promised("--plot", name, ENDINGS)
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot: needs matplotlib: pip install 'localinfer[plot]'")
+        raise UsageError("--plot: needs matplotlib: python -m pip install matplotlib")
     return path
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_TOKENS = 1 << 20
 
 
-@with_options("model")
+@with_options("model", defaults={"ctx_size": "what is needed"})
 def profile_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,

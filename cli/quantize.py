@@ -195,7 +195,7 @@ def threads_in(rest: Sequence[str], usage: str) -> int | None:
     if len(rest) > 1:
         raise UsageError(f"{rest[1]}: too many arguments: {usage}")
     if rest and not (rest[0].isascii() and rest[0].isdigit() and 1 <= int(rest[0]) <= 1024):
-        raise UsageError(f"THREADS: must be a number from 1 to 1024, not {rest[0]}")
+        raise UsageError(f"THREADS: must be a number from 1 to 1024, not {rest[0]}: {usage}")
     return int(rest[0]) if rest else None
 
 
@@ -327,7 +327,10 @@ def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
         measuring=measuring,
     )
     status.erase()
-    screen.note(measuring.closing_line())
+    if line := measuring.closing_line():
+        screen.note(line)
+    else:
+        screen.warn(f"{task.target.label}: there is room for more than the best types, which are taken")
     return mixture
 
 

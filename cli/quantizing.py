@@ -75,8 +75,8 @@ class Measuring:
         self.status.show(f"measuring what types cost: {100 * done // total:3d} %  {left}")
 
     def closing_line(self) -> str:
-        seconds = time.monotonic() - self.begin if self.begin else 0.0
-        return f"measured {self.total} samples of types in {seconds:.1f} s"
+        """Empty if nothing had to be measured."""
+        return f"measured {self.total} samples of types in {time.monotonic() - self.begin:.1f} s" if self.begin else ""
 
 
 def new_size(tensor: "SourceTensor", mixture: "Mixture") -> int:

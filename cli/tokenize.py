@@ -13,7 +13,7 @@ from localinfer.text import printable
 
 def tokenize_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The text.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text.")] = None,
     file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print the numbers only, as one list.")] = False,
     no_bos: Annotated[bool, typer.Option("--no-bos", help="Without the first token that the model asks for.")] = False,

@@ -97,10 +97,14 @@ def fit(
         name: candidates_for(source.tensors[name], name in mixture.importance)
         for name in left_open(source.tensors.values(), request.wishes)
     }
+    room = target.limit(source)
+    best = named_after(mixture, request, {name: types[-1] for name, types in candidates.items()})
+    if taken_by(best, target, keep_split) <= room:
+        return best
     smallest = named_after(mixture, request, {name: types[0] for name, types in candidates.items()})
     if smallest.problem:
         raise smallest.problem
-    spare = target.limit(source) - taken_by(smallest, target, keep_split)
+    spare = room - taken_by(smallest, target, keep_split)
     if spare < 0:
         raise UsageError(out_of_reach(target, source, taken_by(smallest, target, keep_split)))
     offers = measured_offers(mixture, candidates, target, effort, threads, compiling, measuring)
@@ -127,7 +131,7 @@ def taken_by(mixture: Mixture, target: Target, keep_split: bool) -> int:
 
 def out_of_reach(target: Target, source: Source, smallest: int) -> str:
     if target.size is not None:
-        return f"--target-size {target.text}: the smallest file that can be had takes {smallest} bytes"
+        return f"--target-size {target.text}: the smallest file that can be had takes {smallest:,} bytes"
     weights = sum(tensor.n_elements for tensor in source.tensors.values())
     bits = ceil(Fraction(800 * smallest, weights)) / 100
     return f"--target-bpw {target.text}: the smallest file that can be had takes {bits:.2f} bits a weight"
