@@ -12,6 +12,7 @@ from quant.layout import (
     LARGEST,
     MAGIC,
     ORDERS,
+    PLACES,
     SCALE,
     SHIFT,
     SUMS16,
@@ -19,7 +20,9 @@ from quant.layout import (
     TOTALS16,
     TOTALS32,
     flat_bytes,
+    place_records,
     record_bytes,
+    record_number,
 )
 from quant.sums import largest_of_four, sums_of_four
 from quant.vectors import (
@@ -45,6 +48,7 @@ from quant.vectors import (
 )
 
 DEPTH = target().depth
+room_of, number_of = inline(place_records), inline(record_number)
 TOGETHER = {4: i32x8, 8: Vector(int64, 4)}[DEPTH]  # 32 bytes
 SMALLEST = 2.0**-126  # scale: no smaller number has an inverse that is one, too
 SECOND, THIRD = 126 / 127, 125 / 127  # a group in 8 bits is also tried with its peak at 126, and at 125
@@ -146,7 +150,8 @@ def tiled_word(tile: int, passes: int) -> Any:
         q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
         group: int, n: int,
     ) -> None:  # fmt: skip
-        record, within = out + (token // tile * (n // 32) + group) * size, token % tile
+        room = room_of(n)
+        record, within = out + (token // tile * PLACES * room + number_of(group, room)) * size, token % tile
         put_bytes(q0, q1, record + DEPTH * within)
         numbers = record + passes * 32 * tile + 4 * within
         store(numbers + row * SCALE, scale)

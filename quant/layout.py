@@ -11,9 +11,12 @@ finds them in the order in which its own bytes hold the columns:
 
     bytes[orders][passes][n]  scale[n/32]  sums32[n/32]  sums16[n/16]  totals32[n/32]  totals16[n/16]  (unused)[n/8]
 
-`tiled`, for many: tiles of T tokens, a record for every group, so that the matrix kernel reads one stream:
+`tiled`, for many: tiles of T tokens, a record for every group:
 
     bytes[passes][32/D][T][D]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  totals32[T]  totals16[2][T]
+
+The records of groups that stand at the same place of their superblocks of 256 columns are neighbours, because the
+matrix kernel sums up one place after the other (`quant.tile`): first those of groups 0, 8, 16, ..., then 1, 9, 17, ...
 
 D is the target's depth, the columns that one instruction adds up. A total is the sum of the whole numbers, int32; a sum
 is the total times the scale, float32. A format multiplies the one with its codes' zero, the other with what it adds to
@@ -24,6 +27,8 @@ from quant.cpu import target
 
 # The largest whole number, by passes: 127, and 127 * 128 + 63, what two signed bytes of this form can hold.
 LARGEST = {1: 127, 2: 16_319}
+
+PLACES = 8  # groups of a superblock
 
 # Rows of a tiled record behind the bytes, each a number for every token.
 SCALE, SHIFT, SUMS32, SUMS16, TOTALS32, TOTALS16, ROWS = 0, 1, 2, 3, 5, 6, 8
@@ -46,14 +51,24 @@ def flat_bytes(n: int, passes: int) -> int:
     return (len(ORDERS) * passes + 1) * n
 
 
-def tiled_bytes(n: int, passes: int) -> int:
-    """What the n values of a token take in a tile."""
-    return (passes + 1) * n
-
-
 def record_bytes(tile: int, passes: int) -> int:
     """What a group of a tile takes."""
-    return tiled_bytes(32, passes) * tile
+    return 32 * (passes + 1) * tile
+
+
+def place_records(n: int) -> int:
+    """The room of a place, in records: a group of each superblock, though the last one may lack some."""
+    return (n + 255) // 256
+
+
+def record_number(group: int, room: int) -> int:
+    """Which one of a tile's records is that of a group, where places have so much room."""
+    return group % PLACES * room + group // PLACES
+
+
+def tiled_bytes(n: int, passes: int) -> int:
+    """What the n values of a token take in a tile."""
+    return PLACES * place_records(n) * record_bytes(1, passes)
 
 
 # --- panels of unpacked weights: see `quant.panels` ---
@@ -68,5 +83,5 @@ def matmul_scratch_bytes(n_in: int) -> int:
     """What a thread needs for rows of n_in weights of any format: tiles of all places, rows written down, panels."""
     here = target()
     sums = max(16 * 4 * here.rows * here.tokens, 64 * here.sums)
-    panel = n_in // 32 * 48 * here.rows
+    panel = PLACES * place_records(n_in) * 48 * here.rows
     return sums + here.rows * (CODES_STEP + 2 * SCALES_STEP) + max(panel, CACHE_BYTES)

@@ -12,12 +12,13 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, int64, types
 
+from quant.activations import number_of, room_of
 from quant.cpu import target
 from quant.emit import I32, I64, emit_load, joined
-from quant.layout import CACHE_BYTES, CODES_STEP, SCALES_STEP, STRETCH, tiled_bytes
+from quant.layout import CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, record_bytes
 from quant.threads import share
 from quant.tile import Tile, tile_word, total_of_places
-from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, word
+from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, store, word
 from quant.words import Body, Words, words_of
 
 
@@ -59,9 +60,9 @@ def write_down_word(words: Words) -> Any:
     return superblocks if codes32 is None else with_rest
 
 
-def transpose_word(rows: int, pair_step: int, single_step: int) -> Any:
-    """The word transpose(source, step, place): eight numbers of 32 bits of each of R rows, `step` bytes apart, become
-    eight vectors of R: vector i at pair_step * (i // 2) + single_step * (i % 2).
+def transpose_word(rows: int) -> Any:
+    """The word transpose(source, step, place, pair_step, single_step): eight numbers of 32 bits of R rows, `step` bytes
+    apart, become eight vectors of R: vector i at pair_step * (i // 2) + single_step * (i % 2).
 
     Four numbers of rows i, i + 4, i + 8, ... are loaded as the parts of one vector; interleaving four such vectors,
     part by part, first by single numbers and then by pairs, leaves the rows in their order.
@@ -89,22 +90,27 @@ def transpose_word(rows: int, pair_step: int, single_step: int) -> Any:
         return [b.shuffle_vector(v, w, mask) for v, w in zip(firsts, seconds, strict=True) for mask in pairs]
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place = args
+        source, step, place, pair_step, single_step = args
         for first in (0, 4):
             for i, vector in enumerate(four_vectors(b, b.add(source, I64(4 * first)), step), first):
-                at = b.add(place, I64(pair_step * (i // 2) + single_step * (i % 2)))
+                at = b.add(place, b.add(b.mul(pair_step, I64(i // 2)), b.mul(single_step, I64(i % 2))))
                 b.store(vector, b.inttoptr(at, kind.as_pointer()), align=4)
         return place
 
     @intrinsic
-    def transpose(typingctx: Any, source: Any, step: Any, place: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
+    def transpose(typingctx: Any, source: Any, step: Any, place: Any, pair_step: Any, single_step: Any) -> Any:
+        return word(types.void, [types.int64] * 5, emit)
 
     return transpose
 
 
-def eights_word(rows: int) -> Any:
-    """The word put_eights(source, step, place): 32 bytes of each of R rows, `step` bytes apart, eight by eight."""
+def codes_word(rows: int) -> Any:
+    """The word put_codes(source, step, place): 32 bytes of each of R rows, `step` bytes apart, D by D."""
+    transpose = transpose_word(rows)
+
+    @inline
+    def put_fours(source: int, step: int, place: int) -> None:
+        transpose(source, step, place, 8 * rows, 4 * rows)
 
     @inline
     def put_eights(source: int, step: int, place: int) -> None:
@@ -112,24 +118,25 @@ def eights_word(rows: int) -> Any:
             for k in range(4):
                 store(place + 8 * (rows * k + i), load(int64, source + i * step + 8 * k))
 
-    return put_eights
+    return {4: put_fours, 8: put_eights}[target().depth]
 
 
 def scales_word(shape: Tile) -> Any:
-    """The word put_scales(source, count, panel): the scales of `count` groups of all rows, or the mins, into records.
-
-    `panel` is where the first of them belongs.
+    """The word put_scales(source, count, panel, room): the scales of `count` groups of all rows, or the mins, into
+    records, whose places are `room` records apart; `panel` is where the first of them belongs.
     """
     rows, parts, record = shape.rows, shape.parts, shape.panel_record
-    pair_step, single_step = (2 * record, record) if parts == 1 else (record, 4 * rows)
-    transpose = transpose_word(rows, pair_step, single_step)
+    transpose = transpose_word(rows)
 
     @inline
-    def put_scales(source: int, count: int, panel: int) -> None:
-        for eight in range(count // 8):
-            transpose(source + 32 * eight, SCALES_STEP, panel + 4 * eight * pair_step)
+    def put_scales(source: int, count: int, panel: int, room: int) -> None:
+        apart = record * room
+        pair_step, single_step = (2 * apart, apart) if parts == 1 else (apart, 4 * rows)
+        for group in range(0, count // 8 * 8, 8):
+            place = panel + record * number_of(group // parts, room)
+            transpose(source + 4 * group, SCALES_STEP, place, pair_step, single_step)
         for group in range(count // 8 * 8, count):
-            place = panel + group // 2 * pair_step + group % 2 * single_step
+            place = panel + record * number_of(group // parts, room) + 4 * rows * (group % parts)
             for i in range(rows):
                 store(place + 4 * i, load(float32, source + i * SCALES_STEP + 4 * group))
 
@@ -143,14 +150,15 @@ def unpack_word(words: Words, shape: Tile) -> Any:
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
     write_down, put_scales = write_down_word(words), scales_word(shape)
-    put_codes = eights_word(rows) if target().depth == 8 else transpose_word(rows, 8 * rows, 4 * rows)
+    put_codes = codes_word(rows)
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
     mins_at = scales_at + rows * SCALES_STEP
 
     @inline
     def unpack(w: int, row_bytes: int, valid: int, n: int, notes: int, panel: int) -> None:
+        room = room_of(n)
         for first in range(0, n, STRETCH):
-            end, place = min(first + STRETCH, n), panel + first // 32 * record
+            end, place = min(first + STRETCH, n), panel + first // 256 * record
             for i in range(rows):
                 row, scales = w + min(i, valid - 1) * row_bytes, notes + scales_at + i * SCALES_STEP
                 write_down(row, first, end, notes + i * CODES_STEP, scales, scales + mins_at - scales_at)
@@ -158,11 +166,11 @@ def unpack_word(words: Words, shape: Tile) -> Any:
                 for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch(line)
             for number in range((end - first) // 32):
-                put_codes(notes + 32 * number, CODES_STEP, place + record * number)
+                put_codes(notes + 32 * number, CODES_STEP, place + record * number_of(number, room))
             groups = (end - first) // group
-            put_scales(notes + scales_at, groups, place + 32 * rows)
+            put_scales(notes + scales_at, groups, place + 32 * rows, room)
             if not zero:
-                put_scales(notes + mins_at, groups, place + 32 * rows + 4 * rows * (32 // group))
+                put_scales(notes + mins_at, groups, place + 32 * rows + 4 * rows * (32 // group), room)
 
     return unpack
 
@@ -170,26 +178,52 @@ def unpack_word(words: Words, shape: Tile) -> Any:
 # --- multiplying --------------------------------------------------------------------------------------------------
 
 
-def sums_word(shape: Tile) -> Any:
-    """The word sums(panel, x, records, out, count): a tile's sums of every place of a group in a superblock.
+def place_word(shape: Tile, part: int) -> Any:
+    """The word put_place(panel, x, records, out, count): the sums of the records of a place, over one of their groups.
 
     A tile of few tokens takes a narrower path through the same records.
     """
-    rows, tokens = shape.rows, shape.tokens
+    tokens = shape.tokens
     third = tokens // 3 if tokens % 3 == 0 else tokens // 2
-    narrow, medium, whole = (tile_word(replace(shape, tokens=min(k * third, tokens))) for k in (1, 2, 3))
-    size, zero = 4 * rows * tokens * 8 * shape.parts, Vector(types.float32, rows)
+    narrow, medium, whole = (tile_word(replace(shape, tokens=min(k * third, tokens)), part) for k in (1, 2, 3))
 
     @inline
-    def sums(panel: int, x: int, records: int, out: int, count: int) -> None:
-        for place in range(out, out + size, 4 * rows):
-            store(place, splat(zero, float32(0.0)))
+    def put_place(panel: int, x: int, records: int, out: int, count: int) -> None:
         if count <= third:
             narrow(panel, x, records, out)
         elif count <= 2 * third:
             medium(panel, x, records, out)
         else:
             whole(panel, x, records, out)
+
+    return put_place
+
+
+def sums_word(shape: Tile) -> Any:
+    """The word sums(panel, x, records, out, count): a tile's sums of every place of a group in a superblock."""
+    first, second = place_word(shape, 0), place_word(shape, shape.parts - 1)
+    record, x_record = shape.panel_record, record_bytes(shape.width, shape.passes)
+    out_bytes = 4 * shape.rows * shape.width
+
+    @inline
+    def put_one(panel: int, x: int, records: int, out: int, count: int) -> None:
+        first(panel, x, records, out, count)
+
+    @inline
+    def put_two(panel: int, x: int, records: int, out: int, count: int) -> None:
+        first(panel, x, records, out, count)
+        second(panel, x, records, out + out_bytes, count)
+
+    put_groups, step = {1: put_one, 2: put_two}[shape.parts], shape.parts * out_bytes
+
+    @inline
+    def sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+        room = (records + PLACES - 1) // PLACES
+        left = records
+        while left > records - PLACES:  # a loop that plainly counts to 8 would be unrolled
+            here = (left + PLACES - 1) // PLACES
+            put_groups(panel, x, here, out, count)
+            panel, x, out, left = panel + room * record, x + room * x_record, out + step, left - 1
 
     return sums
 
@@ -222,12 +256,13 @@ def matmul(room: str, passes: int) -> Body:
     unpack, sums, deliver = unpack_word(words, shape), sums_word(shape), deliver_word(shape)
     out_bytes = 4 * rows * tokens_at_once * 8 * shape.parts
     notes_bytes = rows * (CODES_STEP + 2 * SCALES_STEP)
-    token_size = tiled_bytes(32, passes)
+    x_record = record_bytes(tokens_at_once, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, rows, part, parts)
         count, records = load(int64, tokens), n_in // 32
-        notes, panels, panel_bytes = scratch + out_bytes, scratch + out_bytes + notes_bytes, records * record
+        notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
+        panel_bytes, x_bytes = PLACES * room_of(n_in) * record, PLACES * room_of(n_in) * x_record
         block = rows * max(1, CACHE_BYTES // panel_bytes)
         for start in range(first, end, block):
             if load(int64, stop):
@@ -237,7 +272,7 @@ def matmul(room: str, passes: int) -> Body:
                 panel = panels + (row - start) // rows * panel_bytes
                 unpack(w + row * row_bytes, row_bytes, min(rows, end - row), n_in, notes, panel)
             for token in range(0, count, tokens_at_once):
-                here, x_at = min(tokens_at_once, count - token), x + token * token_size * records
+                here, x_at = min(tokens_at_once, count - token), x + token // tokens_at_once * x_bytes
                 for row in range(start, until, rows):
                     sums(panels + (row - start) // rows * panel_bytes, x_at, records, scratch, here)
                     place = y + token * y_stride + 4 * row

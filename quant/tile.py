@@ -7,9 +7,9 @@ instruction eats them: the weights' is written by `quant.panels`, the activation
 
 D is the target's depth, the columns that one instruction adds up.
 
-A row has a sum for each place of a group in a superblock of 256 columns, so the tile keeps as many tiles of sums in
-memory. `quant.rows` does the same for single tokens, with a lane for each place; and the sums of all places are added
-up in one order here and there.
+A row has a sum for each place of a group in a superblock of 256 columns. Records of the same place are neighbours, so
+that its sums stay in registers, and one place is summed up after the other. `quant.rows` does the same for single
+tokens, with a lane for each place; and the sums of all places are added up in one order here and there.
 
 A micro-kernel has more accumulators than one would write out, so its LLVM IR is emitted by loops.
 """
@@ -110,47 +110,46 @@ class Tile:
             return emit_fma(b, b.bitcast(total, self.floats), scale, self.everywhere(b, self.floats, x, SHIFT, token))
         return b.fmul(b.sitofp(total, self.floats), scale)
 
-    def record(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, places: ir.Value) -> None:
-        """Add one record of 32 columns to the sums of its places, which lie one tile after the other."""
-        row_bytes = 4 * self.rows
-        for part in range(self.parts):
-            sums = self.group_sums(b, panel, x, part)
-            scale = emit_load(b, self.floats, b.add(panel, I64(32 * self.rows + row_bytes * part)))
-            least_at = b.add(panel, I64(32 * self.rows + row_bytes * (self.parts + part)))
-            least = None if self.zero else emit_load(b, self.floats, least_at)
-            for token, scaled in enumerate(sums):
-                at = b.add(places, I64(row_bytes * (self.width * part + token)))
-                acc = emit_fma(b, scaled, scale, emit_load(b, self.floats, at))
-                if least:
-                    row = SUMS32 if self.parts == 1 else SUMS16 + part
-                    acc = emit_fma(b, least, self.everywhere(b, self.floats, x, row, token), acc)
-                b.store(acc, b.inttoptr(at, self.floats.as_pointer()), align=4)
+    def added(
+        self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, part: int
+    ) -> list[ir.Value]:
+        """The accumulators of all tokens, and one group of a record."""
+        sums = self.group_sums(b, panel, x, part)
+        scale = emit_load(b, self.floats, b.add(panel, I64(4 * self.rows * (8 + part))))
+        acc = [emit_fma(b, scaled, scale, so_far) for scaled, so_far in zip(sums, acc, strict=True)]
+        if self.zero:
+            return acc
+        least = emit_load(b, self.floats, b.add(panel, I64(4 * self.rows * (8 + self.parts + part))))
+        row = SUMS32 if self.parts == 1 else SUMS16 + part
+        return [emit_fma(b, least, self.everywhere(b, self.floats, x, row, t), a) for t, a in enumerate(acc)]
 
-    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        """The loop over the records; place i holds record i, i + 8, i + 16, ..."""
+    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value], part: int) -> ir.Value:
+        """The loop over the records of a place."""
         panel, x, records, out = args
-        x_record = I64(record_bytes(self.width, self.passes))
-        place_bytes = I64(4 * self.rows * self.width * self.parts)
+        x_record = record_bytes(self.width, self.passes)
 
-        def step(i: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            panel_at = b.add(panel, b.mul(i, I64(self.panel_record)))
-            place = b.add(out, b.mul(b.and_(i, I64(7)), place_bytes))
-            self.record(b, panel_at, b.add(x, b.mul(i, x_record)), place)
-            return []
+        def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+            panel_at, x_at = b.add(panel, b.mul(i, I64(self.panel_record))), b.add(x, b.mul(i, I64(x_record)))
+            return self.added(b, acc, panel_at, x_at, part)
 
-        emit_sum(b, records, [], step)
+        for token, acc in enumerate(emit_sum(b, records, [constant(self.floats, 0.0)] * self.tokens, step)):
+            at = b.add(out, I64(4 * self.rows * token))
+            b.store(acc, b.inttoptr(at, self.floats.as_pointer()), align=4)
         return out
 
 
-def tile_word(shape: Tile) -> Any:
-    """The word tile(panel, x, records, out): out[place][width][R] += the sums over the records of each place.
+def tile_word(shape: Tile, part: int) -> Any:
+    """The word tile(panel, x, records, out): out[width][R] = the sums over one of the groups of some records.
 
     Within a group the sum is exact, in integers; scales are applied once, in single precision.
     """
 
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return shape.emit(b, args, part)
+
     @intrinsic
     def tile(typingctx: Any, panel: Any, x: Any, records: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 4, shape.emit)
+        return word(types.void, [types.int64] * 4, emit)
 
     return tile
 

@@ -198,7 +198,9 @@ def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
     """What lies in memory for a group of a token."""
     size = record_bytes(1, passes)
     if tile:
-        record = packed[(token // tile * tile * n // 32 + group * tile) * size :][: tile * size]
+        room = -(-n // 256)
+        number = token // tile * 8 * room + group % 8 * room + group // 8
+        record = packed[number * tile * size :][: tile * size]
         by_depth = record[: 32 * passes * tile].view(np.int8).reshape(passes, -1, tile, target().depth)
         bytes_ = by_depth[:, :, token % tile]
         rows = record[32 * passes * tile :].view(np.float32).reshape(ROWS, tile)[:, token % tile]
