@@ -11,18 +11,21 @@ from quant.cpu import target
 from quant.layout import (
     LARGEST,
     MAGIC,
+    MAGIC_BITS,
     ORDERS,
     PLACES,
     SCALE,
     SHIFT,
+    STARTS16,
+    STARTS32,
     SUMS16,
     SUMS32,
-    TOTALS16,
-    TOTALS32,
+    ZERO,
     flat_bytes,
     place_records,
     record_bytes,
     record_number,
+    starts_with_magic,
 )
 from quant.sums import largest_of_four, sums_of_four
 from quant.vectors import (
@@ -141,9 +144,25 @@ def flat_word(passes: int) -> Any:
     return flat
 
 
+def start_word(passes: int) -> Any:
+    """The word start(total): see `quant.layout`."""
+    origin = MAGIC_BITS if starts_with_magic(passes) else 0
+
+    @inline
+    def start(total: int) -> Any:
+        return int32(origin - ZERO * total)
+
+    @inline
+    def total_itself(total: int) -> Any:
+        return int32(total)
+
+    return start if target().takes_any_byte else total_itself
+
+
 def tiled_word(tile: int, passes: int) -> Any:
     """The word that writes a group of a token in its tile: see `four_groups_word`."""
     put_bytes, size, row = bytes_word(tile, passes), record_bytes(tile, passes), 4 * tile
+    start = start_word(passes)
 
     @inline
     def tiled(
@@ -159,9 +178,9 @@ def tiled_word(tile: int, passes: int) -> Any:
         store(numbers + row * SUMS32, sum0 + sum1)
         store(numbers + row * SUMS16, sum0)
         store(numbers + row * (SUMS16 + 1), sum1)
-        store(numbers + row * TOTALS32, int32(total0 + total1))
-        store(numbers + row * TOTALS16, total0)
-        store(numbers + row * (TOTALS16 + 1), total1)
+        store(numbers + row * STARTS32, start(total0 + total1))
+        store(numbers + row * STARTS16, start(total0))
+        store(numbers + row * (STARTS16 + 1), start(total1))
 
     return tiled
 

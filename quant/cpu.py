@@ -55,6 +55,11 @@ class Target:
     depth: int = 4
 
     @property
+    def takes_any_byte(self) -> bool:
+        """Whether the instruction for dot products takes any unsigned byte, times a signed one, exactly."""
+        return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")
+
+    @property
     def fused(self) -> bool:
         """Whether a multiplication and an addition are one instruction; else LLVM would call a slow function."""
         return self.isa != "generic"

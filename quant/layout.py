@@ -13,7 +13,7 @@ finds them in the order in which its own bytes hold the columns:
 
 `tiled`, for many: tiles of T tokens, a record for every group:
 
-    bytes[passes][32/D][T][D]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  totals32[T]  totals16[2][T]
+    bytes[passes][32/D][T][D]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  starts32[T]  starts16[2][T]
 
 The records of groups that stand at the same place of their superblocks of 256 columns are neighbours, because the
 matrix kernel sums up one place after the other (`quant.tile`): first those of groups 0, 8, 16, ..., then 1, 9, 17, ...
@@ -21,6 +21,10 @@ matrix kernel sums up one place after the other (`quant.tile`): first those of g
 D is the target's depth, the columns that one instruction adds up. A total is the sum of the whole numbers, int32; a sum
 is the total times the scale, float32. A format multiplies the one with its codes' zero, the other with what it adds to
 its scaled codes. The shift is `-MAGIC * scale`.
+
+Where the target's instruction takes any byte, panels have the zero of all formats at ZERO. What a sum of products with
+such codes starts from is then one number, a start: what that zero takes away, and MAGIC for sums that begin there.
+Elsewhere the start is the total.
 """
 
 from quant.cpu import target
@@ -28,10 +32,11 @@ from quant.cpu import target
 # The largest whole number, by passes: 127, and 127 * 128 + 63, what two signed bytes of this form can hold.
 LARGEST = {1: 127, 2: 16_319}
 
+ZERO = 128  # of codes in panels, where any byte may be one
 PLACES = 8  # groups of a superblock
 
 # Rows of a tiled record behind the bytes, each a number for every token.
-SCALE, SHIFT, SUMS32, SUMS16, TOTALS32, TOTALS16, ROWS = 0, 1, 2, 3, 5, 6, 8
+SCALE, SHIFT, SUMS32, SUMS16, STARTS32, STARTS16, ROWS = 0, 1, 2, 3, 5, 6, 8
 
 # 1.5 * 2^23: added to a whole number below 2^22, its float32 has that number in its low bits.
 MAGIC = 12_582_912
@@ -49,6 +54,11 @@ ORDERS = ("columns", "pairs", "halves", "fours")
 def flat_bytes(n: int, passes: int) -> int:
     """What a flat token of n values takes."""
     return (len(ORDERS) * passes + 1) * n
+
+
+def starts_with_magic(passes: int) -> bool:
+    """Whether sums are small enough to start from MAGIC, which makes them floats without a conversion."""
+    return passes == 1 and target().fused
 
 
 def record_bytes(tile: int, passes: int) -> int:

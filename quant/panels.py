@@ -10,30 +10,33 @@ from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, int64, types
+from numba import float32, int64, types, uint8
 
 from quant.activations import number_of, room_of
 from quant.cpu import target
 from quant.emit import I32, I64, emit_load, joined
-from quant.layout import CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, record_bytes
+from quant.layout import CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
 from quant.threads import share
 from quant.tile import Tile, tile_word, total_of_places
-from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, store, word
+from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, u8x32, u8x64, word
 from quant.words import Body, Words, words_of
 
 
 def shape_of(words: Words, passes: int) -> Tile:
     """The whole tile of a format."""
     here = target()
-    return Tile(here.rows, here.tokens, here.tokens, passes, words.group, words.bits, words.zero)
+    moved = words.zero > 0 and here.takes_any_byte
+    bits, zero = (8, ZERO) if moved else (words.bits, words.zero)
+    return Tile(here.rows, here.tokens, here.tokens, passes, words.group, bits, zero)
 
 
 # --- unpacking ----------------------------------------------------------------------------------------------------
 
 
-def write_down_word(words: Words) -> Any:
-    """The word write_down(row, first, end, codes, scales, mins): columns first .. end of a row, as plain numbers."""
-    codes64, scales_of, mins_of, zero = words.codes64, words.scales, words.mins or words.scales, words.zero
+def write_down_word(words: Words, zero: int) -> Any:
+    """The word write_down(row, first, end, codes, scales, mins): columns first .. end of a row, as plain numbers; codes
+    are moved to have that zero."""
+    codes64, scales_of, mins_of, moved = words.codes64, words.scales, words.mins or words.scales, zero - words.zero
     codes32, scale_of, least_of = words.codes32, words.scale, words.least or words.scale
     superblock_bytes, block_bytes, groups = words.superblock_bytes, words.block_bytes, words.groups
 
@@ -42,7 +45,7 @@ def write_down_word(words: Words) -> Any:
         for block in range(first // 256, end // 256):
             at, number = row + block * superblock_bytes, block - first // 256
             for j in range(4):
-                store(codes + 256 * number + 64 * j, codes64(at, j))
+                store(codes + 256 * number + 64 * j, codes64(at, j) + splat(u8x64, uint8(moved)))
             store(scales + 4 * groups * number, scales_of(at))
             if not zero:
                 store(mins + 4 * groups * number, mins_of(at))
@@ -52,7 +55,7 @@ def write_down_word(words: Words) -> Any:
         superblocks(row, first, end, codes, scales, mins)
         for block in range(end // 256 * 8, end // 32):
             at, number = row + block * block_bytes, block - first // 32
-            store(codes + 32 * number, codes32(at))
+            store(codes + 32 * number, codes32(at) + splat(u8x32, uint8(moved)))
             store(scales + 4 * number, scale_of(at))
             if not zero:
                 store(mins + 4 * number, least_of(at))
@@ -149,7 +152,7 @@ def unpack_word(words: Words, shape: Tile) -> Any:
     Where there are fewer than R valid rows, the last one stands for those that lack.
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
-    write_down, put_scales = write_down_word(words), scales_word(shape)
+    write_down, put_scales = write_down_word(words, zero), scales_word(shape)
     put_codes = codes_word(rows)
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
     mins_at = scales_at + rows * SCALES_STEP

@@ -23,7 +23,7 @@ from numba import types
 
 from quant.cpu import target
 from quant.emit import I64, constant, emit_load, emit_splat
-from quant.layout import MAGIC_BITS, SCALE, SHIFT, SUMS16, SUMS32, TOTALS16, TOTALS32, record_bytes
+from quant.layout import MAGIC_BITS, SCALE, SHIFT, STARTS16, STARTS32, SUMS16, SUMS32, record_bytes, starts_with_magic
 from quant.simd import Block, block_takes_away, emit_block, emit_fma
 from quant.vectors import Vector, emit_sum, intrinsic, word
 
@@ -63,11 +63,6 @@ class Tile:
         """An integer for every row."""
         return Vector(types.int32, self.rows).llvm
 
-    @property
-    def starts_with_magic(self) -> bool:
-        """Whether sums are small enough to start from MAGIC, which makes them floats without a conversion."""
-        return self.passes == 1 and target().fused
-
     def everywhere(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
         """A token's number in a row of the record, in front of every row of weights."""
         at = b.add(x, I64(4 * self.width * (8 * self.passes + row) + 4 * token))
@@ -75,13 +70,15 @@ class Tile:
 
     def starts(self, b: ir.IRBuilder, x: ir.Value, part: int) -> list[ir.Value]:
         """What the last pass of each token starts from: what the codes' zero takes away, and MAGIC."""
-        bias = constant(self.ints, MAGIC_BITS if self.starts_with_magic else 0)
+        bias = constant(self.ints, MAGIC_BITS if starts_with_magic(self.passes) else 0)
         left = self.zero - block_takes_away(self.bits)
         if not left:
             return [bias] * self.tokens
-        row, zero = TOTALS32 if self.parts == 1 else TOTALS16 + part, constant(self.ints, left)
-        totals = (self.everywhere(b, self.ints, x, row, token) for token in range(self.tokens))
-        return [b.sub(bias, b.mul(each, zero)) for each in totals]
+        row = STARTS32 if self.parts == 1 else STARTS16 + part
+        starts = [self.everywhere(b, self.ints, x, row, token) for token in range(self.tokens)]
+        if target().takes_any_byte:
+            return starts
+        return [b.sub(bias, b.mul(total, constant(self.ints, left))) for total in starts]
 
     def dots(
         self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, part: int
@@ -106,7 +103,7 @@ class Tile:
     def scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, token: int) -> ir.Value:
         """The sum of a token times its scale, rounded once."""
         scale = self.everywhere(b, self.floats, x, SCALE, token)
-        if self.starts_with_magic:
+        if starts_with_magic(self.passes):
             return emit_fma(b, b.bitcast(total, self.floats), scale, self.everywhere(b, self.floats, x, SHIFT, token))
         return b.fmul(b.sitofp(total, self.floats), scale)
 

@@ -11,7 +11,7 @@ from random_blocks import HALVES
 
 from quant.cpu import target
 from quant.ggml import TYPES
-from quant.layout import LARGEST, MAGIC, ROWS, flat_bytes, record_bytes
+from quant.layout import LARGEST, MAGIC, MAGIC_BITS, ROWS, ZERO, flat_bytes, record_bytes, starts_with_magic
 
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}
@@ -205,7 +205,9 @@ def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
         bytes_ = by_depth[:, :, token % tile]
         rows = record[32 * passes * tile :].view(np.float32).reshape(ROWS, tile)[:, token % tile]
         scale, shift, sums32, sums16 = rows[0], rows[1], rows[2], rows[3:5]
-        totals32, totals16 = rows[5:6].view(np.int32)[0], rows[5:8].copy().view(np.int32)[1:]
+        starts = rows[5:8].copy().view(np.int32)
+        origin = MAGIC_BITS if starts_with_magic(passes) else 0
+        totals32, *totals16 = (origin - starts) / ZERO if target().takes_any_byte else starts
     else:
         place = packed[token * flat_bytes(n, passes) :][: flat_bytes(n, passes)]
         bytes_ = place[: passes * n].view(np.int8).reshape(passes, n)[:, 32 * group :][:, :32]
