@@ -22,10 +22,11 @@ from quant.layout import (
     SUMS32,
     ZERO,
     flat_bytes,
-    place_records,
     record_bytes,
     record_number,
+    slot_of,
     starts_with_magic,
+    superblocks,
 )
 from quant.sums import largest_of_four, sums_of_four
 from quant.vectors import (
@@ -51,7 +52,7 @@ from quant.vectors import (
 )
 
 DEPTH = target().depth
-room_of, number_of = inline(place_records), inline(record_number)
+superblocks_of, slot, number_of = inline(superblocks), inline(slot_of), inline(record_number)
 TOGETHER = {4: i32x8, 8: Vector(int64, 4)}[DEPTH]  # 32 bytes
 SMALLEST = 2.0**-126  # scale: no smaller number has an inverse that is one, too
 SECOND, THIRD = 126 / 127, 125 / 127  # a group in 8 bits is also tried with its peak at 126, and at 125
@@ -95,20 +96,18 @@ def bytes_word(tile: int, passes: int) -> Any:
 
 
 def orders_word(passes: int) -> Any:
-    """The word put_orders(q0, q1, place, group, n): the bytes of a group of a flat token, in all orders."""
+    """The word put_orders(q0, q1, place, group, n): the bytes of a group in a flat token of n columns."""
     columns, pairs, halves, fours = (passes * ORDERS.index(name) for name in ("columns", "pairs", "halves", "fours"))
 
     @inline
     def put_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
+        four = 128 * (group // 4)
         store(place + columns * n + 32 * group, join(first, second))
-        if group < n // 256 * 8:
-            four = 128 * (group // 4)
-            slot = (group & 1) * 2 + (group >> 1 & 1)
-            store(place + pairs * n + four + 32 * slot, join(first, second))
-            half = place + halves * n + four + 16 * (group & 3)
-            store(half, first)
-            store(half + 64, second)
-            store(place + fours * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), join(first, second))
+        store(place + pairs * n + four + 32 * ((group & 1) * 2 + (group >> 1 & 1)), join(first, second))
+        half = place + halves * n + four + 16 * (group & 3)
+        store(half, first)
+        store(half + 64, second)
+        store(place + fours * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), join(first, second))
 
     @inline
     def one(q0: Any, q1: Any, place: int, group: int, n: int) -> None:
@@ -122,26 +121,44 @@ def orders_word(passes: int) -> Any:
     return {1: one, 2: two}[passes]
 
 
-def flat_word(passes: int) -> Any:
-    """The word that writes a group of a flat token: see `four_groups_word`."""
-    put_orders, size, bytes_ = orders_word(passes), flat_bytes(1, passes), len(ORDERS) * passes
+@inline
+def put_numbers(
+    numbers: int, group: int, n: int, scale: float, sum0: float, sum1: float, total0: int, total1: int
+) -> None:
+    """The numbers of a group of a flat token of n columns; they lie behind its bytes."""
+    store(numbers + 4 * group, scale)
+    store(numbers + n // 8 + 4 * group, sum0 + sum1)
+    store(numbers + n // 4 + 8 * group, sum0)
+    store(numbers + n // 4 + 8 * group + 4, sum1)
+    store(numbers + n // 2 + 4 * group, int32(total0 + total1))
+    store(numbers + 5 * (n // 8) + 8 * group, total0)
+    store(numbers + 5 * (n // 8) + 8 * group + 4, total1)
+
+
+def flat_words(passes: int) -> tuple[Any, Any]:
+    """The word that writes a group of a flat token (see `groups_word`), and the word repeat(out, token, first, end, n),
+    which writes the numbers of groups that the last superblock does not own, if its first own one is in first .. end."""
+    put_orders, size, bytes_ = orders_word(passes), flat_bytes(256, passes) // 256, len(ORDERS) * passes
 
     @inline
     def flat(
         q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
         group: int, n: int,
     ) -> None:  # fmt: skip
-        put_orders(q0, q1, out + token * size * n, group, n)
-        numbers = out + token * size * n + bytes_ * n
-        store(numbers + 4 * group, scale)
-        store(numbers + n // 8 + 4 * group, sum0 + sum1)
-        store(numbers + n // 4 + 8 * group, sum0)
-        store(numbers + n // 4 + 8 * group + 4, sum1)
-        store(numbers + n // 2 + 4 * group, int32(total0 + total1))
-        store(numbers + 5 * (n // 8) + 8 * group, total0)
-        store(numbers + 5 * (n // 8) + 8 * group + 4, total1)
+        columns, place = 256 * superblocks_of(n), slot(group, n // 32)
+        put_orders(q0, q1, out + token * size * columns, place, columns)
+        numbers = out + token * size * columns + bytes_ * columns
+        put_numbers(numbers, place, columns, scale, sum0, sum1, total0, total1)
 
-    return flat
+    @inline
+    def repeat(out: int, token: int, first: int, end: int, n: int) -> None:
+        whole, columns = n // 256 * PLACES, 256 * superblocks_of(n)
+        if first <= whole < end:
+            numbers, none = out + token * size * columns + bytes_ * columns, float32(0.0)
+            for place in range(whole, slot(whole, n // 32)):
+                put_numbers(numbers, place, columns, none, none, none, int32(0), int32(0))
+
+    return flat, repeat
 
 
 def start_word(passes: int) -> Any:
@@ -160,7 +177,7 @@ def start_word(passes: int) -> Any:
 
 
 def tiled_word(tile: int, passes: int) -> Any:
-    """The word that writes a group of a token in its tile: see `four_groups_word`."""
+    """The word that writes a group of a token in its tile: see `groups_word`."""
     put_bytes, size, row = bytes_word(tile, passes), record_bytes(tile, passes), 4 * tile
     start = start_word(passes)
 
@@ -169,8 +186,8 @@ def tiled_word(tile: int, passes: int) -> Any:
         q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
         group: int, n: int,
     ) -> None:  # fmt: skip
-        room = room_of(n)
-        record, within = out + (token // tile * PLACES * room + number_of(group, room)) * size, token % tile
+        room, within = superblocks_of(n), token % tile
+        record = out + (token // tile * PLACES * room + number_of(slot(group, n // 32), room)) * size
         put_bytes(q0, q1, record + DEPTH * within)
         numbers = record + passes * 32 * tile + 4 * within
         store(numbers + row * SCALE, scale)
@@ -264,7 +281,8 @@ def groups_word(tile: int, passes: int) -> Any:
 
     A value that is not finite makes the scale NaN, and so everything that is computed from it.
     """
-    write, scales = tiled_word(tile, passes) if tile else flat_word(passes), scales_word(passes)
+    flat, repeat = flat_words(passes)
+    write, scales = tiled_word(tile, passes) if tile else flat, scales_word(passes)
 
     @inline
     def put(
@@ -296,6 +314,8 @@ def groups_word(tile: int, passes: int) -> Any:
         last = end - 1
         for group in range(first, end, 4):
             quantize_four(x, out, token, group, min(group + 1, last), min(group + 2, last), min(group + 3, last), n)
+        if not tile:
+            repeat(out, token, first, end, n)
 
     return quantize_groups
 

@@ -6,17 +6,24 @@ Every 32 values of a token (a group) become whole numbers with one scale. They a
 1 rounds to 8 bits; 2 are a number of 15 bits, q = 128 * high + low, and a pass of an 8-bit dot product over each
 gives the exact product with the weights' codes.
 
-Two layouts of the n values of a token. `flat`, for a few tokens, has the bytes in several orders, so that a format
+Two layouts of the n values of a token, both in superblocks of 256 columns, eight groups. Where n is no multiple of
+that, the last superblock is the last 256 columns: it begins with groups that the one before it has, too, or that do not
+exist, and its own are the last of its eight places.
+
+`flat`, for a few tokens, has the bytes in several orders, so that a format
 finds them in the order in which its own bytes hold the columns:
 
-    bytes[orders][passes][n]  scale[n/32]  sums32[n/32]  sums16[n/16]  totals32[n/32]  totals16[n/16]  (unused)[n/8]
+    bytes[orders][passes][N]  scale[N/32]  sums32[N/32]  sums16[N/16]  totals32[N/32]  totals16[N/16]  (unused)[N/8]
+
+N is the columns of all superblocks. Of groups that the last one does not own, scales, sums and totals are 0, and the
+bytes mean nothing.
 
 `tiled`, for many: tiles of T tokens, a record for every group:
 
     bytes[passes][32/D][T][D]  scale[T]  shift[T]  sums32[T]  sums16[2][T]  starts32[T]  starts16[2][T]
 
-The records of groups that stand at the same place of their superblocks of 256 columns are neighbours, because the
-matrix kernel sums up one place after the other (`quant.tile`): first those of groups 0, 8, 16, ..., then 1, 9, 17, ...
+The records of groups that stand at the same place of their superblocks are neighbours, because the matrix kernel sums
+up one place after the other (`quant.tile`): first those of groups 0, 8, 16, ..., then 1, 9, 17, ...
 
 D is the target's depth, the columns that one instruction adds up. A total is the sum of the whole numbers, int32; a sum
 is the total times the scale, float32. A format multiplies the one with its codes' zero, the other with what it adds to
@@ -43,7 +50,7 @@ MAGIC = 12_582_912
 MAGIC_BITS = 0x4B400000
 
 
-# The orders of a superblock of 256 columns, that is, eight groups of 32. Blocks behind the last superblock have none.
+# The orders of a superblock of 256 columns, that is, eight groups of 32.
 #   columns   as they are
 #   pairs     groups 0 2, 1 3, 4 6, 5 7
 #   halves    the first 16 of groups 0 1 2 3, their second 16; then the same of 4 5 6 7
@@ -51,9 +58,19 @@ MAGIC_BITS = 0x4B400000
 ORDERS = ("columns", "pairs", "halves", "fours")
 
 
+def superblocks(n: int) -> int:
+    """How many n columns need: also the room of a place, in records."""
+    return (n + 255) // 256
+
+
+def slot_of(group: int, groups: int) -> int:
+    """The number of one of so many groups, where superblocks have eight."""
+    return group if group < groups // PLACES * PLACES else group + PLACES - groups % PLACES
+
+
 def flat_bytes(n: int, passes: int) -> int:
     """What a flat token of n values takes."""
-    return (len(ORDERS) * passes + 1) * n
+    return 256 * superblocks(n) * (len(ORDERS) * passes + 1)
 
 
 def starts_with_magic(passes: int) -> bool:
@@ -66,19 +83,14 @@ def record_bytes(tile: int, passes: int) -> int:
     return 32 * (passes + 1) * tile
 
 
-def place_records(n: int) -> int:
-    """The room of a place, in records: a group of each superblock, though the last one may lack some."""
-    return (n + 255) // 256
-
-
-def record_number(group: int, room: int) -> int:
-    """Which one of a tile's records is that of a group, where places have so much room."""
-    return group % PLACES * room + group // PLACES
+def record_number(slot: int, room: int) -> int:
+    """Which one of a tile's records is that of a slot, where places have so much room."""
+    return slot % PLACES * room + slot // PLACES
 
 
 def tiled_bytes(n: int, passes: int) -> int:
     """What the n values of a token take in a tile."""
-    return PLACES * place_records(n) * record_bytes(1, passes)
+    return PLACES * superblocks(n) * record_bytes(1, passes)
 
 
 # --- panels of unpacked weights: see `quant.panels` ---
@@ -93,5 +105,5 @@ def matmul_scratch_bytes(n_in: int) -> int:
     """What a thread needs for rows of n_in weights of any format: tiles of all places, rows written down, panels."""
     here = target()
     sums = max(16 * 4 * here.rows * here.tokens, 64 * here.sums)
-    panel = PLACES * place_records(n_in) * 48 * here.rows
+    panel = PLACES * superblocks(n_in) * 48 * here.rows
     return sums + here.rows * (CODES_STEP + 2 * SCALES_STEP) + max(panel, CACHE_BYTES)

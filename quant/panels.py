@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, int64, types, uint8
 
-from quant.activations import number_of, room_of
+from quant.activations import number_of, slot, superblocks_of
 from quant.cpu import target
 from quant.emit import I32, I64, emit_load, joined
 from quant.layout import CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
@@ -139,7 +139,7 @@ def scales_word(shape: Tile) -> Any:
             place = panel + record * number_of(group // parts, room)
             transpose(source + 4 * group, SCALES_STEP, place, pair_step, single_step)
         for group in range(count // 8 * 8, count):
-            place = panel + record * number_of(group // parts, room) + 4 * rows * (group % parts)
+            place = panel + record * number_of(slot(group, count), room)
             for i in range(rows):
                 store(place + 4 * i, load(float32, source + i * SCALES_STEP + 4 * group))
 
@@ -159,7 +159,7 @@ def unpack_word(words: Words, shape: Tile) -> Any:
 
     @inline
     def unpack(w: int, row_bytes: int, valid: int, n: int, notes: int, panel: int) -> None:
-        room = room_of(n)
+        room = superblocks_of(n)
         for first in range(0, n, STRETCH):
             end, place = min(first + STRETCH, n), panel + first // 256 * record
             for i in range(rows):
@@ -168,8 +168,9 @@ def unpack_word(words: Words, shape: Tile) -> Any:
                 ahead = w + (i + rows) * row_bytes + first // 256 * superblock_bytes
                 for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch(line)
-            for number in range((end - first) // 32):
-                put_codes(notes + 32 * number, CODES_STEP, place + record * number_of(number, room))
+            blocks = (end - first) // 32
+            for number in range(blocks):
+                put_codes(notes + 32 * number, CODES_STEP, place + record * number_of(slot(number, blocks), room))
             groups = (end - first) // group
             put_scales(notes + scales_at, groups, place + 32 * rows, room)
             if not zero:
@@ -222,11 +223,10 @@ def sums_word(shape: Tile) -> Any:
     @inline
     def sums(panel: int, x: int, records: int, out: int, count: int) -> None:
         room = (records + PLACES - 1) // PLACES
-        left = records
-        while left > records - PLACES:  # a loop that plainly counts to 8 would be unrolled
-            here = (left + PLACES - 1) // PLACES
-            put_groups(panel, x, here, out, count)
-            panel, x, out, left = panel + room * record, x + room * x_record, out + step, left - 1
+        ahead = records
+        while ahead < records + PLACES:  # a loop that plainly counts to 8 would be unrolled
+            put_groups(panel, x, ahead // PLACES, out, count)
+            panel, x, out, ahead = panel + room * record, x + room * x_record, out + step, ahead + 1
 
     return sums
 
@@ -265,7 +265,8 @@ def matmul(room: str, passes: int) -> Body:
         first, end = share(n_out, rows, part, parts)
         count, records = load(int64, tokens), n_in // 32
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
-        panel_bytes, x_bytes = PLACES * room_of(n_in) * record, PLACES * room_of(n_in) * x_record
+        room = superblocks_of(n_in)
+        panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
         block = rows * max(1, CACHE_BYTES // panel_bytes)
         for start in range(first, end, block):
             if load(int64, stop):

@@ -9,10 +9,11 @@ depend on their number.
 
 from typing import Any
 
-from numba import float32, int32, int64
+from numba import float32, int32, int64, uint8
 
+from quant.activations import superblocks_of
 from quant.layout import ORDERS, flat_bytes
-from quant.sums import neighbour_sums, sums_of_eights, sums_of_fours, sums_of_two
+from quant.sums import sums_of_eights, sums_of_fours, sums_of_two
 from quant.threads import share
 from quant.vectors import (
     convert,
@@ -20,12 +21,9 @@ from quant.vectors import (
     extract,
     f32x8,
     fma,
-    i8x32,
     i8x64,
-    i32x8,
     i32x16,
     inline,
-    insert,
     lanes,
     load,
     prefetch,
@@ -215,56 +213,27 @@ def group_sums(words: Words, passes: int) -> Any:
     return sixteens if words.group == 16 else by_order[words.order]
 
 
-def rest_of_row(words: Words, passes: int) -> Any:
-    """The word rest(row, x, n, numbers, acc): the blocks behind the last superblock, each into its lane."""
-    dot32, dot64 = dot_word(i32x8, i8x32, words.bits, passes), dot_word(i32x16, i8x64, words.bits, passes)
-    codes64, codes32, zero = words.codes64, words.codes32, words.zero
-    scale1, least1 = words.scale, words.least or words.scale
-    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
+def lengthen_word(words: Words) -> Any:
+    """The word lengthen(row, row_bytes, place): a row shorter than a superblock, copied to the end of an empty one."""
+    superblock_bytes = words.superblock_bytes
 
     @inline
-    def add(lane: int, at: int, dot: int, scale: int, x_sum: int, x_total: int, acc: Any) -> Any:
-        """One block, given the sum of its codes' products."""
-        scaled = float32(dot - int32(zero) * load(int32, x_total)) * load(float32, scale)
-        value = fma(scaled, scale1(at), extract(acc, lane))
-        if not zero:
-            value = fma(least1(at), load(float32, x_sum), value)
-        return insert(acc, lane, value)
+    def lengthen(row: int, row_bytes: int, place: int) -> Any:
+        lacking = superblock_bytes - row_bytes
+        for i in range(superblock_bytes):
+            store(place + i, load(uint8, row + i - lacking) if i >= lacking else uint8(0))
+        return place
 
-    @inline
-    def rest(row: int, x: int, n: int, numbers: int, acc: Any) -> Any:
-        done = n // 256 * 8
-        blocks, first, x_at = n // 32 - done, row + n // 256 * superblock_bytes, x + 32 * done
-        scales, sums, totals = numbers + 4 * done, numbers + n // 8 + 4 * done, numbers + n // 2 + 4 * done
-        for pair in range(blocks // 2):
-            products = dot64(codes64(first, pair), x_at + 64 * pair, n)
-            products = neighbour_sums(products, products)
-            products = neighbour_sums(products, products)
-            products = neighbour_sums(products, products)
-            for lane in range(2 * pair, 2 * pair + 2):
-                number, at = extract(products, lane - 2 * pair), first + lane * block_bytes
-                acc = add(lane, at, number, scales + 4 * lane, sums + 4 * lane, totals + 4 * lane, acc)
-        if blocks & 1:
-            lane = blocks - 1
-            at = first + lane * block_bytes
-            number = total(dot32(codes32(at), x_at + 32 * lane, n))
-            acc = add(lane, at, number, scales + 4 * lane, sums + 4 * lane, totals + 4 * lane, acc)
-        return acc
-
-    @inline
-    def no_rest(row: int, x: int, n: int, numbers: int, acc: Any) -> Any:
-        return acc
-
-    return no_rest if codes32 is None else rest
+    return lengthen
 
 
 def dot_row(words: Words, passes: int) -> Any:
-    """The word dot(row, x, n): a row of weights times a flat token, float32.
+    """The word dot(row, row_bytes, x, n): a row of weights times a flat token, float32; a row of a superblock at least.
 
     Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
     are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
     """
-    sums, rest, fetch = group_sums(words, passes), rest_of_row(words, passes), fetch_word(words)
+    sums, fetch = group_sums(words, passes), fetch_word(words)
     scales, mins = words.scales, words.mins
     superblock_bytes, groups, kind, zero = words.superblock_bytes, words.groups, words.kind, words.zero
     int_kind, bytes_, order_at = kind.of(int32), len(ORDERS) * passes, passes * ORDERS.index(words.order)
@@ -283,33 +252,40 @@ def dot_row(words: Words, passes: int) -> Any:
     superblock = with_zero if zero else with_mins
 
     @inline
-    def dot(row: int, x: int, n: int) -> Any:
-        numbers = x + bytes_ * n
-        x_sums = numbers + (n // 8 if groups == 8 else n // 4)
-        x_totals = numbers + (n // 2 if groups == 8 else 5 * (n // 8))
+    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
+        columns = 256 * superblocks_of(n)
+        numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
+        x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
+        x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
         acc = splat(kind, float32(0.0))
-        for block in range(n // 256):
-            at, ahead = row + block * superblock_bytes, 4 * groups * block
+        for block in range(columns // 256):
+            at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
             if n >= LONG:
                 fetch(at)
-            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * n + 256 * block
-            acc = superblock(at, sums(at, x_at, n), x_scale, x_sums + ahead, x_totals + ahead, acc)
-        return total(rest(row, x, n, numbers, acc))
+            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
+            acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
+        return total(acc)
 
     return dot
 
 
 def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
-    dot, factor = dot_row(words_of(room), passes), flat_bytes(1, passes)
+    words = words_of(room)
+    dot, lengthen, superblock_bytes = dot_row(words, passes), lengthen_word(words), words.superblock_bytes
+    token_bytes = flat_bytes(256, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
-        count, x_stride = load(int64, tokens), factor * n_in
+        count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
+        at_least = max(row_bytes, superblock_bytes)
         for row in range(first, end):
+            start = w + row * row_bytes
+            if row_bytes < superblock_bytes:
+                start = lengthen(start, row_bytes, scratch)
             for token in range(count):
                 place = y + token * y_stride + 4 * row
-                result = dot(w + row * row_bytes, x + token * x_stride, n_in)
+                result = dot(start, at_least, x + token * x_stride, n_in)
                 if add:
                     result += load(float32, place)
                 store(place, result)

@@ -196,9 +196,9 @@ def test_large_small_and_zero_activations(name: str, function: str, passes: int)
 
 def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int, passes: int) -> dict[str, Any]:
     """What lies in memory for a group of a token."""
-    size = record_bytes(1, passes)
+    size, room = record_bytes(1, passes), -(-n // 256)
+    group += -n % 256 // 32 if group >= n // 256 * 8 else 0
     if tile:
-        room = -(-n // 256)
         number = token // tile * 8 * room + group % 8 * room + group // 8
         record = packed[number * tile * size :][: tile * size]
         by_depth = record[: 32 * passes * tile].view(np.int8).reshape(passes, -1, tile, target().depth)
@@ -210,9 +210,10 @@ def numbers_of(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
         totals32, *totals16 = (origin - starts) / ZERO if target().takes_any_byte else starts
     else:
         place = packed[token * flat_bytes(n, passes) :][: flat_bytes(n, passes)]
-        bytes_ = place[: passes * n].view(np.int8).reshape(passes, n)[:, 32 * group :][:, :32]
-        floats = place[-n:].view(np.float32)
-        groups = n // 32
+        columns = 256 * room
+        bytes_ = place[: passes * columns].view(np.int8).reshape(passes, columns)[:, 32 * group :][:, :32]
+        floats = place[-columns:].view(np.float32)
+        groups = columns // 32
         scale, sums32 = floats[group], floats[groups + group]
         shift = np.float64(-MAGIC) * scale
         sums16 = floats[2 * groups + 2 * group :][:2]
