@@ -97,16 +97,17 @@ def bytes_word(tile: int, passes: int) -> Any:
 
 def orders_word(passes: int) -> Any:
     """The word put_orders(q0, q1, place, group, n): the bytes of a group in a flat token of n columns."""
-    columns, pairs, halves, fours = (passes * ORDERS.index(name) for name in ("columns", "pairs", "halves", "fours"))
+    columns, halves, evens, fours = (passes * ORDERS.index(name) for name in ("columns", "halves", "evens", "fours"))
 
     @inline
     def put_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
-        four = 128 * (group // 4)
         store(place + columns * n + 32 * group, join(first, second))
-        store(place + pairs * n + four + 32 * ((group & 1) * 2 + (group >> 1 & 1)), join(first, second))
-        half = place + halves * n + four + 16 * (group & 3)
+        half = place + halves * n + 128 * (group // 4) + 16 * (group & 3)
         store(half, first)
         store(half + 64, second)
+        even = place + evens * n + 256 * (group // 8) + 128 * (group & 1) + 16 * (group >> 1 & 3)
+        store(even, first)
+        store(even + 64, second)
         store(place + fours * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), join(first, second))
 
     @inline
@@ -137,7 +138,7 @@ def put_numbers(
 
 def flat_words(passes: int) -> tuple[Any, Any]:
     """The word that writes a group of a flat token (see `groups_word`), and the word repeat(out, token, first, end, n),
-    which writes the numbers of groups that the last superblock does not own, if its first own one is in first .. end."""
+    which writes the numbers of groups that the last superblock does not own, if its own begin in first .. end."""
     put_orders, size, bytes_ = orders_word(passes), flat_bytes(256, passes) // 256, len(ORDERS) * passes
 
     @inline

@@ -7,7 +7,7 @@ from numba import int32, uint16, uint32
 
 from quant.iq4_nl import CODES, KVALUES, ZERO
 from quant.nibbles import nibbles64
-from quant.planes import nibble_pairs
+from quant.planes import halves_of_nibbles
 from quant.search_scales import searching, trying, whole
 from quant.search_table import coding, ends, fitting, nibbles_of
 from quant.search_tiles import by_tiles, transpose
@@ -35,7 +35,7 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
-code_of, halves = lookup16(CODES), nibble_pairs(QS)
+code_of, halves = lookup16(CODES), halves_of_nibbles(QS)
 fours, twos = numbers(u32x8, range(0, 32, 4)), numbers(u32x8, range(0, 16, 2))
 
 

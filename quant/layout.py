@@ -52,10 +52,10 @@ MAGIC_BITS = 0x4B400000
 
 # The orders of a superblock of 256 columns, that is, eight groups of 32.
 #   columns   as they are
-#   pairs     groups 0 2, 1 3, 4 6, 5 7
 #   halves    the first 16 of groups 0 1 2 3, their second 16; then the same of 4 5 6 7
+#   evens     the first 16 of groups 0 2 4 6, their second 16; then the same of 1 3 5 7
 #   fours     groups 0 4, 1 5, 2 6, 3 7
-ORDERS = ("columns", "pairs", "halves", "fours")
+ORDERS = ("columns", "halves", "evens", "fours")
 
 
 def superblocks(n: int) -> int:

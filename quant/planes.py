@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import uint8, uint32
 
-from quant.vectors import bitcast, inline, join, load, numbers, splat, store, u8x32, u8x64, u32x16
+from quant.vectors import bitcast, inline, join, lanes, load, numbers, splat, store, u8x16, u8x32, u8x64, u32x16
 
 
 def planes(bits: int, at: int = 0, apart: int = 1) -> Any:
@@ -42,13 +42,48 @@ def fours_of_planes(qs: int) -> Any:
     return ordered
 
 
-def nibble_pairs(qs: int) -> Any:
-    """The word of a block whose nibbles lie `qs` bytes behind its start: the low ones of 64 bytes, then the high."""
+def halves_of_nibbles(qs: int) -> Any:
+    """The word of a block whose nibbles lie `qs` bytes behind its start: low ones are a group's first 16 columns."""
 
     @inline
     def ordered(block: int, j: int) -> Any:
         both = load(u8x64, block + qs + 64 * (j // 2))
         return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
+
+    return ordered
+
+
+even_quarters = lanes([64 * half + 32 * j + i for half in range(2) for j in range(2) for i in range(16)])
+odd_quarters = lanes([64 * half + 32 * j + 16 + i for half in range(2) for j in range(2) for i in range(16)])
+
+
+def evens_of_nibbles(qs: int) -> Any:
+    """The word of a block whose nibbles lie `qs` bytes behind its start: those of even groups are the low ones."""
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        every = join(load(u8x64, block + qs), load(u8x64, block + qs + 64))
+        both = even_quarters(every) if j % 2 == 0 else odd_quarters(every)
+        return both & splat(u8x64, uint8(15)) if j < 2 else both >> splat(u8x64, uint8(4))
+
+    return ordered
+
+
+def evens_of_bits(qh: int, at: int) -> Any:
+    """The word of a block whose 1-bit planes lie `qh` bytes behind its start: that bit of each group, as bit `at`."""
+    turns = [numbers(u32x16, [(at - 2 * (lane // 4) - odd) % 32 for lane in range(16)]) for odd in range(2)]
+    even_turns, odd_turns = turns
+    mask = uint8(1 << at)
+
+    @inline
+    def turned(v: Any, by: Any) -> Any:
+        return (v << by) | (v >> ((splat(u32x16, uint32(32)) - by) & splat(u32x16, uint32(31))))
+
+    @inline
+    def ordered(block: int, j: int) -> Any:
+        half = load(u8x16, block + qh + 16 * (j % 2))
+        four = bitcast(u32x16, join(join(half, half), join(half, half)))
+        return bitcast(u8x64, turned(four, even_turns() if j < 2 else odd_turns())) & splat(u8x64, mask)
 
     return ordered
 

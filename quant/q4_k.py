@@ -7,8 +7,20 @@ from numba import uint32, uint64
 
 from quant.affine_superblocks import encoder_of
 from quant.encoding import put_scale
-from quant.planes import nibble_pairs, planes, put_nibble_pairs
-from quant.vectors import bitcast, convert, f32x8, half, inline, load, splat, store, u8x8, u8x32
+from quant.planes import evens_of_nibbles, planes, put_nibble_pairs
+from quant.vectors import (
+    bitcast,
+    convert,
+    f16x8,
+    f32x8,
+    inline,
+    lanes,
+    load,
+    negative,
+    store,
+    u8x8,
+    u8x32,
+)
 from quant.words import Words
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
@@ -21,6 +33,7 @@ D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
 #   4-7   eeaaaaaa   a: min 0-3      e: the two high bits of min 4-7
 #   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
 SIX, FOUR, TWO, TOP = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303), uint32(0x30303030)
+first, second = lanes([0] * 8), lanes([1] * 8)
 nibbles, put_codes = planes(4), put_nibble_pairs(QS)
 
 
@@ -38,15 +51,21 @@ def codes64(block: int, j: int) -> Any:
 
 
 @inline
+def d_and_dmin(block: int) -> Any:
+    """Both, before six lanes of no meaning: what lies behind them is converted with them."""
+    return convert(f32x8, load(f16x8, block + D))
+
+
+@inline
 def scales(block: int) -> Any:
     packed = sixes(load(uint32, block + SCALES), load(uint32, block + SCALES + 8))
-    return convert(f32x8, packed) * splat(f32x8, half(block + D))
+    return convert(f32x8, packed) * first(d_and_dmin(block))
 
 
 @inline
 def mins(block: int) -> Any:
     packed = sixes(load(uint32, block + SCALES + 4), load(uint32, block + SCALES + 8) >> uint32(4))
-    return convert(f32x8, packed) * splat(f32x8, -half(block + DMIN))
+    return convert(f32x8, packed) * negative(second(d_and_dmin(block)))
 
 
 @inline
@@ -66,4 +85,4 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 63, put_scales, put_codes, effort)
 
 
-WORDS = Words(4, 32, SIZE, codes64, scales, mins, order="pairs", ordered=nibble_pairs(QS))
+WORDS = Words(4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS))

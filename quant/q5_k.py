@@ -6,7 +6,7 @@ import numpy as np
 
 from quant import q4_k
 from quant.affine_superblocks import encoder_of
-from quant.planes import nibble_pairs, planes, put_nibble_pairs, put_planes
+from quant.planes import evens_of_bits, evens_of_nibbles, planes, put_nibble_pairs, put_planes
 from quant.vectors import inline, load, u8x32
 from quant.words import Words
 
@@ -16,8 +16,9 @@ QH, QS, SIZE = 16, 48, 176
 
 # qs:  byte 32j + i holds the low bits of column 64j + i in its low nibble, those of column 64j + 32 + i in its high one
 # qh:  bit k of byte i is the fifth bit of column 32k + i
-low_bits, fifth_bit, fifth_bit_of_pair = planes(4), planes(1, at=4), planes(1, at=4, apart=2)
-low_pairs, put_low_bits, put_fifth_bits = nibble_pairs(QS), put_nibble_pairs(QS), put_planes(1, 4)
+low_bits, fifth_bit = planes(4), planes(1, at=4)
+low_evens, fifth_evens = evens_of_nibbles(QS), evens_of_bits(QH, 4)
+put_low_bits, put_fifth_bits = put_nibble_pairs(QS), put_planes(1, 4)
 
 
 @inline
@@ -27,7 +28,7 @@ def codes64(block: int, j: int) -> Any:
 
 @inline
 def ordered(block: int, j: int) -> Any:
-    return low_pairs(block, j) | fifth_bit_of_pair(load(u8x32, block + QH), 4 * (j // 2) + j % 2)
+    return low_evens(block, j) | fifth_evens(block, j)
 
 
 @inline
@@ -42,4 +43,4 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 63, q4_k.put_scales, put_codes, effort)
 
 
-WORDS = Words(5, 32, SIZE, codes64, q4_k.scales, q4_k.mins, order="pairs", ordered=ordered)
+WORDS = Words(5, 32, SIZE, codes64, q4_k.scales, q4_k.mins, order="evens", ordered=ordered)

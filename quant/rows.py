@@ -175,12 +175,21 @@ SIXTEENS = {
 }
 
 
+# The same for groups of 32, where the two halves of a group have been added up.
+QUARTERS = {
+    "halves": [(group // 4, group % 4) for group in range(8)],
+    "evens": [(group % 2, group // 2) for group in range(8)],
+}
+
+
 def group_sums(words: Words, passes: int) -> Any:
     """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
     dot, ordered = dot_word(i32x16, i8x64, words.bits, passes), words.ordered or words.codes64
     two_dots = two_dots_word(words.bits, passes)
-    sixteen_sums = sums_of_fours(SIXTEENS[words.order if words.group == 16 else "columns"])
-    from_columns, from_pairs = lanes([0, 4, 1, 5, 2, 6, 3, 7]), lanes([0, 1, 4, 5, 2, 3, 6, 7])
+    peak = 4 * (2**words.bits - 1) * 128 if passes == 1 else 1 << 31
+    sixteen_sums = sums_of_fours(SIXTEENS[words.order if words.group == 16 else "columns"], peak)
+    eight_sums, two_sums = sums_of_eights(peak), sums_of_two(QUARTERS.get(words.order, []), 2 * peak)
+    from_columns = lanes([0, 4, 1, 5, 2, 6, 3, 7])
 
     @inline
     def quarter(block: int, j: int, x: int, n: int) -> Any:
@@ -194,22 +203,18 @@ def group_sums(words: Words, passes: int) -> Any:
     @inline
     def eights(block: int, x: int, n: int) -> Any:
         a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
-        return sums_of_eights(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
+        return eight_sums(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
 
     @inline
     def columns(block: int, x: int, n: int) -> Any:
         return from_columns(eights(block, x, n))
 
     @inline
-    def pairs(block: int, x: int, n: int) -> Any:
-        return from_pairs(eights(block, x, n))
-
-    @inline
-    def halves(block: int, x: int, n: int) -> Any:
+    def quarters(block: int, x: int, n: int) -> Any:
         first = two_dots(ordered(block, 0), ordered(block, 1), x, n)
-        return sums_of_two(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
+        return two_sums(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
 
-    by_order = {"columns": columns, "pairs": pairs, "halves": halves, "fours": eights}
+    by_order = {"columns": columns, "halves": quarters, "evens": quarters, "fours": eights}
     return sixteens if words.group == 16 else by_order[words.order]
 
 

@@ -95,6 +95,8 @@ def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value
 
 # --- the dot product of four --------------------------------------------------------------------------------------
 
+X86 = ("avx512vnni", "avx512", "vnni256", "avx2")
+
 # How many sums of 32 bits an instruction makes.
 NATIVE = {"avx512vnni": 16, "avx512": 16, "vnni256": 8, "avx2": 8, "neon-i8mm": 4, "neon-dotprod": 4, "neon": 4}
 
@@ -184,6 +186,28 @@ def sum_of_pairs(b: ir.IRBuilder, sums: ir.Value, weight: int) -> ir.Value:
     """vpmaddwd: neighbours added into 32 bits, times a small weight."""
     name = {16: "llvm.x86.avx2.pmadd.wd", 32: "llvm.x86.avx512.pmaddw.d.512"}[sums.type.count]
     return call_llvm(b, name, ir.VectorType(I32, sums.type.count // 2), [sums, constant(sums.type, weight)])
+
+
+PACKS = {16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw"}
+
+
+def emit_pair_sums(b: ir.IRBuilder, v: ir.Value, w: ir.Value, largest: int) -> ir.Value:
+    """The sums of every two neighbours among every four lanes of v and w: v's two, then w's.
+
+    Lanes have 32 bits, and none is larger than `largest`: x86 adds small ones up in two instructions.
+    """
+    if v.type.count > NATIVE.get(target().isa, 16):
+        sides = zip(halves(b, v), halves(b, w), strict=True)
+        return glue(b, *(emit_pair_sums(b, *side, largest) for side in sides))
+    if largest < 1 << 15 and v.type.count in PACKS and target().isa in X86:
+        return sum_of_pairs(b, call_llvm(b, PACKS[v.type.count], ir.VectorType(I16, 2 * v.type.count), [v, w]), 1)
+    quarters = range(0, v.type.count, 4)
+
+    def picked(lanes: Sequence[int]) -> ir.Value:
+        places = [quarter + lane + start for quarter in quarters for start in (0, v.type.count) for lane in lanes]
+        return b.shuffle_vector(v, w, ir.Constant(ir.VectorType(I32, v.type.count), places))
+
+    return b.add(picked([0, 2]), picked([1, 3]))
 
 
 def pieces(b: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:

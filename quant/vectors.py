@@ -295,6 +295,12 @@ def binary(name: str) -> Any:
     return apply
 
 
+@intrinsic
+def negative(typingctx: Any, v: Any) -> Any:
+    """-v, of floats."""
+    return word(v, [v], lambda b, args: b.fneg(args[0]))
+
+
 absolute, sqrt, rint, floor = unary("fabs"), unary("sqrt"), unary("rint"), unary("floor")
 count_bits = unary("ctpop")
 maximum, minimum, least_int = binary("maxnum"), binary("minnum"), binary("smin")
