@@ -143,10 +143,11 @@ def speed() -> Finding:
     facts: dict[str, Fact] = {
         "threads": found.threads, "bytes_per_second": found.bandwidth,
         "int_macs_per_second": found.dots, "float_macs_per_second": found.fmas,
+        "bfloat16_macs_per_second": found.pairs,
     }  # fmt: skip
     text = (
         f"{found.bandwidth / 1e9:.1f} GB/s read from memory, {found.dots / 1e9:.0f} GMAC/s of small integers, "
-        f"{found.fmas / 1e9:.0f} of floats"
+        f"{found.fmas / 1e9:.0f} of floats, {found.pairs / 1e9:.0f} of bfloat16"
     )
     return Finding(text, facts)
 

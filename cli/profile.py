@@ -146,7 +146,7 @@ def as_object(found: "Profile", rooflines: "Sequence[Roofline]") -> Mapping[str,
             "between_seconds": phase.between, "outside_seconds": phase.outside,
             "machine": {
                 "bytes_per_second": roofline.bandwidth, "int_macs_per_second": roofline.dots,
-                "float_macs_per_second": roofline.fmas,
+                "float_macs_per_second": roofline.fmas, "bfloat16_macs_per_second": roofline.pairs,
             },
             "kinds": spent_by(phase, roofline, kind), "layers": spent_by(phase, roofline, layer),
             "ops": spent_by(phase, roofline, lambda op: op.name),

@@ -109,7 +109,7 @@ def machine_line(roofline: "Roofline") -> str:
     threads = f"{roofline.threads} thread{'s' * (roofline.threads != 1)}"
     return (
         f"peak of {threads}, measured: {roofline.bandwidth / 1e9:.1f} GB/s read, {roofline.dots / 1e9:.0f} GMAC/s "
-        f"of small integers, {roofline.fmas / 1e9:.0f} of floats"
+        f"of small integers, {roofline.fmas / 1e9:.0f} of floats, {roofline.pairs / 1e9:.0f} of bfloat16"
     )
 
 
@@ -131,6 +131,7 @@ def as_json(subject: Subject, results: Sequence[Result]) -> str:
             "machine_bytes_per_second": result.roofline.bandwidth,
             "machine_int_macs_per_second": result.roofline.dots,
             "machine_float_macs_per_second": result.roofline.fmas,
+            "machine_bfloat16_macs_per_second": result.roofline.pairs,
         }
         for result in results
     ]  # fmt: skip

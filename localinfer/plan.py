@@ -59,8 +59,8 @@ class Region:
 
 
 @dataclass(eq=False)
-class Quantized:
-    """The quantized twin of a buffer; at address 0, which tells its maker not to bother, unless somebody reads it."""
+class Twin:
+    """A buffer in another form; at address 0, which tells its maker not to bother, unless somebody reads it."""
 
     nbytes: int
     region: Region | None = None
@@ -68,17 +68,21 @@ class Quantized:
 
 @dataclass(eq=False)
 class Buffer:
-    """Activations, float32 [tokens][n], and their quantized twin."""
+    """Activations, float32 [tokens][n], and their twins: quantized by their maker, rounded to bfloat16 by an op."""
 
     floats: Region
     n: int
-    quantized: Quantized
+    quantized: Twin
+    rounded: Twin
     rows: Region  # where the number of its tokens stands
+    is_rounded: bool = False  # by an op that is recorded behind its maker
 
+
+COUNTED_AS = {"quantized": "dots", "f32": "fmas", "bf16": "pairs"}  # products, by what they take
 
 Constants = Mapping[str, int | str]
 NOTHING: Constants = {}
-Argument = int | float | Region | Quantized | Buffer | Tensor
+Argument = int | float | Region | Twin | Buffer | Tensor
 Rounds = tuple[int, int]  # the parts of an op for each thread, for few tokens and for many; 0: too small to share
 
 
@@ -110,7 +114,8 @@ class Plan:
     """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out; `threads` share the
     work on a few tokens, `threads_batch` that on many.
 
-    Activations are rounded to 8 bits and multiplied in one pass, or to 15 and multiplied in two.
+    Activations are rounded to 8 bits and multiplied in one pass, or to 15 and multiplied in two, where weights are not
+    numbers already.
     """
 
     batch: int
@@ -139,6 +144,7 @@ class Plan:
         counted = self.tokens if tokens is None else tokens
         spare = self._spare[n, counted]
         self._made.append(spare.pop(0) if spare else self._new_buffer(n, counted))
+        self._made[-1].is_rounded = False
         return self._made[-1]
 
     def _new_buffer(self, n: int, counted: Region) -> Buffer:
@@ -146,7 +152,7 @@ class Plan:
         few = min(capacity, FEW)
         padded = -(-capacity // target().tokens) * target().tokens
         quantized = max(padded * tiled_bytes(n, self.passes), few * flat_bytes(n, self.passes))
-        return Buffer(self.region(4 * n * capacity), n, Quantized(quantized), counted)
+        return Buffer(self.region(4 * n * capacity), n, Twin(quantized), Twin(2 * n * capacity), counted)
 
     @property
     def layouts(self) -> tuple[Constants, Constants]:
@@ -199,15 +205,11 @@ class Plan:
         n_out, n_in = weight.shape
         fmt = FORMATS[weight.type]
         y = add_to or self.buffer(n_out, x.rows)
-        if fmt.takes_floats:
-            source: Argument = x
-        else:
-            x.quantized.region = x.quantized.region or self.region(x.quantized.nbytes)
-            source = x.quantized
+        takes = fmt.takes(self.passes)
         self.need_scratch(matmul_scratch_bytes(n_in))
         arguments: dict[str, Argument] = {
             "tokens": x.rows,
-            "x": source,
+            "x": self._source(x, weight, takes),
             "w": weight,
             "row_bytes": weight.nbytes // n_out,
             "n_in": n_in,
@@ -217,9 +219,7 @@ class Plan:
             "add": int(add_to is not None),
             "stop": self.stop,
         }
-        constants: Constants = {"room": fmt.room} if fmt.takes_floats else {"room": fmt.room, "passes": self.passes}
-        macs = weight.n_elements
-        work = Work(Amount(weight.nbytes), Amount(fmas=macs) if fmt.takes_floats else Amount(dots=macs))
+        work = Work(Amount(weight.nbytes), Amount(**{COUNTED_AS[takes]: weight.n_elements}))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         rounds = rounds_of(weight.nbytes // few, self.threads), rounds_of(n_out // many, self.threads_batch)
         stage = next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
@@ -229,12 +229,30 @@ class Plan:
             fmt.products,
             x.rows,
             arguments,
-            constants=constants,
+            constants=fmt.constants(self.passes),
             rounds=rounds,
             meet=meet,
             work=work,
         )
         return y
+
+    def _source(self, x: Buffer, weight: Tensor, takes: str) -> Argument:
+        """What a product with that weight reads of x."""
+        if takes == "f32":
+            return x
+        twin = x.quantized if takes == "quantized" else x.rounded
+        twin.region = twin.region or self.region(twin.nbytes)
+        if twin is x.rounded and not x.is_rounded:
+            self._round(x, ".".join([*weight.name.split(".")[:-2], "rounded"]))
+        return twin
+
+    def _round(self, x: Buffer, name: str) -> None:
+        """Record the op that makes the twin in bfloat16. Nobody shares it among few tokens, unless it stands between
+        products that run side by side: those must be shared alike."""
+        before, x.is_rounded = self.ops[-1], True
+        few = 0 if before.meet else min(before.rounds[0], 1)
+        arguments: dict[str, Argument] = {"tokens": x.rows, "x": x, "n": x.n, "y": x.rounded}
+        self.op(name, "quant.floats:to_bf16", x.rows, arguments, rounds=(few, 4))
 
     # --- after recording ---
 
@@ -290,7 +308,7 @@ class Plan:
             return int.from_bytes(struct.pack("<d", argument), "little", signed=True)
         if isinstance(argument, Region):
             return argument.address
-        if isinstance(argument, Quantized):
+        if isinstance(argument, Twin):
             return argument.region.address if argument.region else 0
         if isinstance(argument, Buffer):
             return argument.floats.address

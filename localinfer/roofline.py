@@ -19,6 +19,7 @@ from localinfer.ops.layout import OPERAND_RING, products_shape, round_bytes
 from localinfer.team import RUN
 from localinfer.work import Amount
 from quant import jit
+from quant.cpu import target
 from quant.record import HEADER_WORDS, RECORD_WORDS
 
 STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than caches hold; what is read of it at a time
@@ -30,19 +31,21 @@ HERE = "localinfer.ops.measure"
 STREAM = jit.Kernel(HERE, "stream", ("memory", "nbytes", "result"))
 MULTIPLY = {
     kind: jit.Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
-    for kind in ("dot", "fma")
+    for kind in (("dot", "fma", "pair") if target().bfloats else ("dot", "fma"))
 }
 KERNELS = [STREAM, *MULTIPLY.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Bytes, and multiply-accumulates of small integers and of floats, a second."""
+    """Bytes, and multiply-accumulates of small integers, of floats, and of bfloat16, a second: the last two are equal
+    where no instruction multiplies pairs."""
 
     threads: int
     bandwidth: float
     dots: float
     fmas: float
+    pairs: float
 
     def reading(self, amount: Amount) -> float:
         """The seconds that the bytes take at least."""
@@ -50,7 +53,7 @@ class Roofline:
 
     def computing(self, amount: Amount) -> float:
         """The seconds that the multiply-accumulates take at least."""
-        return amount.dots / self.dots + amount.fmas / self.fmas
+        return amount.dots / self.dots + amount.fmas / self.fmas + amount.pairs / self.pairs
 
     def least(self, amount: Amount) -> float:
         """The seconds that this amount of work takes at least."""
@@ -73,7 +76,8 @@ def measured(threads: int) -> Roofline:
             return time.perf_counter() - begin
 
         rates = {kind: products(kind, threads, seconds) for kind in MULTIPLY}
-        return Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"])
+        pairs = rates.get("pair", rates["fma"])
+        return Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"], pairs)
 
 
 def bandwidth(threads: int, seconds: Callable[..., float]) -> float:

@@ -11,19 +11,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Bytes, and multiply-accumulates of small integers and of floats."""
+    """Bytes, and multiply-accumulates of small integers, of floats, and of pairs of bfloat16."""
 
     nbytes: int = 0
     dots: int = 0
     fmas: int = 0
+    pairs: int = 0
 
     def __add__(self, other: "Amount") -> "Amount":
-        return Amount(self.nbytes + other.nbytes, self.dots + other.dots, self.fmas + other.fmas)
+        sums = (self.nbytes + other.nbytes, self.dots + other.dots, self.fmas + other.fmas, self.pairs + other.pairs)
+        return Amount(*sums)
 
     @property
     def macs(self) -> int:
         """All multiply-accumulates."""
-        return self.dots + self.fmas
+        return self.dots + self.fmas + self.pairs
 
 
 NOTHING_TO_DO = Amount()
@@ -50,4 +52,5 @@ class Work:
             self.batch.nbytes + tokens * self.token.nbytes + cells * self.cell_bytes,
             self.batch.dots + tokens * self.token.dots,
             self.batch.fmas + tokens * self.token.fmas + looks * self.cell_fmas,
+            self.batch.pairs + tokens * self.token.pairs,
         )

@@ -2,32 +2,47 @@
 
 from typing import NamedTuple
 
+from quant.cpu import target
 from quant.ggml import TYPES
 
 
 class Format(NamedTuple):
-    """A tensor type that can be computed with: its room in this package, and whether its products take activations as
-    they are, not quantized."""
+    """A tensor type that can be computed with: its room in this package, and whether its weights are numbers, not codes
+    with scales."""
 
     room: str
-    takes_floats: bool
+    plain: bool
 
     @property
     def get_rows(self) -> str:
         """The kernel that decodes rows, as `module:function`."""
-        return "quant.floats:get_rows" if self.takes_floats else "quant.rows:get_rows"
+        return "quant.floats:get_rows" if self.plain else "quant.rows:get_rows"
 
     @property
     def encode(self) -> str:
         """The kernel that makes rows from floats."""
-        return "quant.floats:encode" if self.takes_floats else "quant.encode_rows:encode"
+        return "quant.floats:encode" if self.plain else "quant.encode_rows:encode"
 
     @property
     def products(self) -> tuple[str, str]:
         """The kernels that multiply, for few and for many tokens."""
-        if self.takes_floats:
-            return "quant.floats:matvec", "quant.floats:matmul"
+        if self.plain:
+            return "quant.float_products:matvec", "quant.float_products:matmul"
         return "quant.rows:matvec", "quant.panels:matmul"
+
+    def takes(self, passes: int) -> str:
+        """What they take activations as: "f32", "bf16", or "quantized".
+
+        BF16 takes its like where a CPU multiplies pairs of them, unless two passes ask for precision.
+        """
+        if not self.plain:
+            return "quantized"
+        return "bf16" if self.room == "bf16" and passes == 1 and target().bfloats else "f32"
+
+    def constants(self, passes: int) -> dict[str, int | str]:
+        """What is compiled into them."""
+        takes = self.takes(passes)
+        return {"room": self.room, **({"passes": passes} if takes == "quantized" else {"takes": takes})}
 
 
 FLOATS = ("F32", "F16", "BF16")

@@ -8,10 +8,11 @@ How each instruction set is spoken is `quant.simd`.
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-# One function for each thing that instruction sets differ in: registers, the integer dot product, half precision, fma.
+# One function for each thing that instruction sets differ in: registers, the integer dot product, bfloat16, half
+# precision and fma.
 PROBE = """
 define <64 x i8> @registers(<64 x i8> %a, <64 x i8> %b) {
   %c = add <64 x i8> %a, %b
@@ -30,6 +31,10 @@ define i32 @signed_by_signed(<16 x i8> %a, <16 x i8> %b) {
   %e = mul <16 x i32> %c, %d
   %f = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %e)
   ret i32 %f
+}
+define <16 x bfloat> @bfloats(<16 x float> %a) {
+  %b = fptrunc <16 x float> %a to <16 x bfloat>
+  ret <16 x bfloat> %b
 }
 define <8 x float> @floats(<8 x half> %a, <8 x float> %b) {
   %c = fpext <8 x half> %a to <8 x float>
@@ -53,6 +58,7 @@ class Target:
     tokens: int
     sums: int
     depth: int = 4
+    bfloats: bool = False  # whether two products of bfloat16 and their sum are one instruction
 
     @property
     def takes_any_byte(self) -> bool:
@@ -76,6 +82,7 @@ KNOWN_BY = [
     (Target("neon", rows=8, tokens=4, sums=6), ["fcvtl", "fmla"]),
     (Target("generic", rows=8, tokens=4, sums=6), []),
 ]
+BFLOATS = r"vcvtneps2bf16.*%zmm"  # comes with vdpbf16ps, which LLVM does not pick by itself
 
 
 def selected() -> tuple[str, str]:
@@ -121,7 +128,7 @@ def target() -> Target:
     found = next(row for row, signs in KNOWN_BY if all(re.search(sign, code) for sign in signs))
     if found.isa == "avx512vnni" and name in ONE_WIDE_PORT:
         return Target("vnni256", rows=16, tokens=12, sums=24)
-    return found
+    return replace(found, bfloats=bool(re.search(BFLOATS, code)))
 
 
 def identity() -> str:

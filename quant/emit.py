@@ -7,6 +7,13 @@ from llvmlite import ir
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
+class BFloatType(ir.Type):
+    """bfloat, the upper half of a float, which llvmlite has no word for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
 def call_llvm(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
     """Call the LLVM intrinsic of that full name."""
     kind = ir.FunctionType(result, [arg.type for arg in args])

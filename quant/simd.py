@@ -17,6 +17,7 @@ from quant.emit import (
     I16,
     I32,
     I64,
+    BFloatType,
     bytes_of,
     call_llvm,
     constant,
@@ -91,6 +92,17 @@ def emit_widen_half(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value
     full = b.select(special, b.or_(magnitude, number(0x7F800000)), scaled)
     sign = b.shl(b.and_(bits, number(0x8000)), number(16))
     return b.bitcast(b.or_(full, sign), kind)
+
+
+BFLOATS = ir.VectorType(BFloatType(), 32)
+
+
+def emit_dot2(b: ir.IRBuilder, x: ir.Value, y: ir.Value, sums: ir.Value) -> ir.Value:
+    """vdpbf16ps: sums[i] + x[2i] * y[2i] + x[2i+1] * y[2i+1] of bfloat16, only where `target().bfloats`.
+
+    Rounded to the nearest even after each of the two products; subnormal numbers count as 0.
+    """
+    return call_llvm(b, "llvm.x86.avx512bf16.dpbf16ps.512", sums.type, [sums, x, y])
 
 
 # --- the dot product of four --------------------------------------------------------------------------------------

@@ -29,4 +29,4 @@ def show(result, symbol):
 compiler.emit_object = show
 fmt = FORMATS[NUMBERS[name]]
 path = fmt.products[function == "matmul"]
-compiler.compile_kernel(jit.Kernel(*path.split(":"), PRODUCT, constants=(("passes", 1), ("room", fmt.room))))
+compiler.compile_kernel(jit.Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items()))))

@@ -92,6 +92,13 @@ def quantized(x: Floats, tile: int, passes: int) -> Bytes:
     return out
 
 
+def in_bf16(x: Floats) -> NDArray[np.uint16]:
+    """Activations in bfloat16, with a page behind them that may not be touched."""
+    y = before_a_guard_page(np.zeros((len(x), 2 * x.shape[1]), np.uint8)).view(np.uint16)
+    run("quant.floats:to_bf16", {"tokens": np.array([len(x)]), "x": x, "n": x.shape[1], "y": y})
+    return y
+
+
 def product(
     name: str, function: str, x: Floats, rows: Bytes, passes: int, *, threads: int = 1, add_to: Floats | None = None
 ) -> Floats:
@@ -99,12 +106,14 @@ def product(
     fmt, (count, n_in), n_out = FORMATS[NUMBERS[name]], x.shape, len(rows)
     tile = target().tokens if function == "matmul" else 0
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
+    takes = fmt.takes(passes)
+    source = x if takes == "f32" else in_bf16(x) if takes == "bf16" else quantized(x, tile, passes)
     values = (
-        np.array([count]), x if fmt.takes_floats else quantized(x, tile, passes), rows, rows.shape[1], n_in, n_out,
-        y, 4 * n_out, int(add_to is not None), np.zeros(1, np.int64),
+        np.array([count]), source, rows, rows.shape[1], n_in, n_out, y, 4 * n_out, int(add_to is not None),
+        np.zeros(1, np.int64),
     )  # fmt: skip
-    path, constants = fmt.products[function == "matmul"], {} if fmt.takes_floats else {"passes": passes}
-    run(path, dict(zip(PRODUCT, values, strict=True)), threads, room=fmt.room, **constants)
+    path, constants = fmt.products[function == "matmul"], fmt.constants(passes)
+    run(path, dict(zip(PRODUCT, values, strict=True)), threads, **constants)
     return y
 
 

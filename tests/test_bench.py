@@ -20,7 +20,7 @@ from localinfer.roofline import Roofline
 from localinfer.work import Amount
 
 Run = Callable[..., tuple[int, str, str]]
-ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9)
+ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)
 SUBJECT = Subject("tiny", 1 << 20, 1000, "CPU", Options())
 
 

@@ -22,10 +22,11 @@ import pytest
 from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
-from localinfer.engine import Engine
+from localinfer.engine import Engine, record
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.gguf import open_gguf
 from localinfer.options import Options
+from quant.cpu import target
 from quant.layout import LARGEST
 
 DATA = Path(__file__).parent / "data"
@@ -195,6 +196,30 @@ def test_chunks_change_no_bit(kind: str, tiny: Write, tmp_path: Path) -> None:
             assert e.rewind(0) == 0
             chunks = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
             np.testing.assert_array_equal(np.concatenate(chunks), whole)
+
+
+SIDE_BY_SIDE = {"blk.0.attn_q.weight": "BF16", "blk.1.attn_k.weight": "BF16", "blk.1.ffn_up.weight": "BF16"}
+
+
+@pytest.mark.parametrize("types", [{"type": "BF16"}, {"type": "Q8_0", **SIDE_BY_SIDE}], ids=["all", "some"])
+def test_bf16_in_fast_changes_no_bit_either(types: dict[str, str], tmp_path: Path) -> None:
+    """Its activations may be rounded by an op of its own, which stands in front of products or between them."""
+    path, ids, results = tiny_llama(tmp_path / "m.gguf", **types), tokens(40), []
+    for threads in (1, 2):
+        with engine(path, precision="fast", threads=threads) as e:
+            for size in (1, 7, 40):
+                assert e.rewind(0) == 0
+                results.append(np.concatenate([e.logits(ids[at : at + size]) for at in range(0, 40, size)]))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    assert divergence(naive.forward(naive.Model(open_gguf(path)), ids), results[0]) <= 1e-3
+
+
+@pytest.mark.parametrize(("precision", "times"), [("fast", 4 * 2 + 1), ("high", 0)])
+def test_activations_are_rounded_once_for_all_that_read_them(precision: str, times: int, tmp_path: Path) -> None:
+    """Those of q, k and v, of attn_output, of gate and up, of ffn_down in both layers, and those of the output."""
+    plan = record(open_gguf(tiny_llama(tmp_path / "m.gguf", type="BF16")), Options(precision=precision)).plan
+    assert sum(op.name.endswith("rounded") for op in plan.ops) == (times if target().bfloats else 0)
 
 
 @pytest.mark.parametrize(

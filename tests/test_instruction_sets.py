@@ -44,17 +44,21 @@ LINUX = "x86_64-unknown-linux-gnu"
 
 
 @pytest.mark.parametrize(
-    ("triple", "name", "function", "instruction"),
+    ("triple", "name", "kind", "function", "instruction"),
     [
-        (DARWIN, "apple-m1", "matmul", "sdot"),
-        (DARWIN, "apple-m2", "matvec", "usdot"),
-        (DARWIN, "apple-m2", "matmul", "usmmla"),
-        (LINUX, "alderlake", "matmul", "{vex}\tvpdpbusd"),
+        (DARWIN, "apple-m1", "Q4_K", "matmul", "sdot"),
+        (DARWIN, "apple-m2", "Q4_K", "matvec", "usdot"),
+        (DARWIN, "apple-m2", "Q4_K", "matmul", "usmmla"),
+        (LINUX, "alderlake", "Q4_K", "matmul", "{vex}\tvpdpbusd"),
+        (LINUX, "sapphirerapids", "BF16", "matmul", "vdpbf16ps"),
+        (DARWIN, "apple-m2", "BF16", "matmul", "fmla.4s"),
     ],
 )
-def test_what_cannot_run_here_is_compiled_to(triple: str, name: str, function: str, instruction: str) -> None:
+def test_what_cannot_run_here_is_compiled_to(
+    triple: str, name: str, kind: str, function: str, instruction: str
+) -> None:
     environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, str(CHECKOUT / "tests" / "assembly.py"), triple, "Q4_K", function]
+    command = [sys.executable, str(CHECKOUT / "tests" / "assembly.py"), triple, kind, function]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-1000:]
     assert result.stdout.count(f"\t{instruction}\t") >= 8
@@ -62,21 +66,28 @@ def test_what_cannot_run_here_is_compiled_to(triple: str, name: str, function: s
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
 @pytest.mark.parametrize(
-    ("name", "isa"),
+    ("name", "isa", "bfloats"),
     [
-        ("znver4", "avx512vnni"),
-        ("icelake-client", "vnni256"),
-        ("alderlake", "vnni256"),
-        ("skylake-avx512", "avx512"),
-        ("haswell", "avx2"),
-        ("ivybridge", "generic"),
-        ("no-such-cpu", "generic"),
+        ("znver4", "avx512vnni", True),
+        ("sapphirerapids", "avx512vnni", True),
+        ("znver3", "avx2", False),
+        ("cascadelake", "avx512vnni", False),
+        ("icelake-client", "vnni256", False),
+        ("alderlake", "vnni256", False),
+        ("sierraforest", "vnni256", False),  # rounds to bfloat16 in registers of 256 bits, but multiplies none
+        ("skylake-avx512", "avx512", False),
+        ("haswell", "avx2", False),
+        ("ivybridge", "generic", False),
+        ("no-such-cpu", "generic", False),
     ],
 )
-def test_a_named_cpu_gets_its_instruction_set(monkeypatch: pytest.MonkeyPatch, name: str, isa: str) -> None:
+def test_a_named_cpu_gets_its_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, bfloats: bool
+) -> None:
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
-    assert cpu.target.__wrapped__().isa == isa
+    found = cpu.target.__wrapped__()
+    assert (found.isa, found.bfloats) == (isa, bfloats)
 
 
 def test_a_name_alone_keeps_the_features_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

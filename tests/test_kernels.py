@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gguf
 import kernels
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from kernels import NUMBERS
 from numpy.typing import NDArray
 from random_blocks import HALVES
 
+from quant import FORMATS as KINDS
 from quant.cpu import target
 from quant.ggml import TYPES
 from quant.layout import LARGEST, MAGIC, MAGIC_BITS, ROWS, ZERO, flat_bytes, record_bytes, starts_with_magic
@@ -16,6 +18,7 @@ from quant.layout import LARGEST, MAGIC, MAGIC_BITS, ROWS, ZERO, flat_bytes, rec
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}
 PRODUCTS = ["matvec", "matmul"]
+BF16 = gguf.GGMLQuantizationType.BF16
 
 
 @pytest.fixture(params=[1, 2], ids=["fast", "high"])
@@ -88,6 +91,17 @@ def test_every_pair_of_a_six_bit_scale_and_min_unpacks(name: str) -> None:
         assert same_bits(kernels.get_rows(name, rows, 256), kernels.decoded(name, rows))
 
 
+def seen(name: str, x: kernels.Floats, passes: int) -> NDArray[np.float64]:
+    """Activations as products of floats take them, in float64; of whole numbers, as they are before that rounding."""
+    takes = KINDS[NUMBERS[name]].takes(passes)
+    return (bf16(x) if takes == "bf16" else x).astype(np.float64)
+
+
+def bf16(x: kernels.Floats) -> kernels.Floats:
+    """The nearest bfloat16, of two that are equally near the even one."""
+    return gguf.dequantize(gguf.quantize(x, BF16), BF16)
+
+
 @pytest.mark.parametrize("function", PRODUCTS)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
@@ -101,7 +115,7 @@ def test_products_are_within_the_rounding_of_activations(
     rows = kernels.random_rows(name, n_out, n)
     x = np.random.default_rng(2).standard_normal((tokens, n)).astype(np.float32)
     weights = kernels.decoded(name, rows).astype(np.float64)
-    exact = x.astype(np.float64) @ weights.T
+    exact = seen(name, x, passes) @ weights.T
     computed = kernels.product(name, function, x, rows, passes, threads=2)
     size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)[None, :]
     rounding = 0.0 if name in FLOATS else 3 / LARGEST[passes]
@@ -179,6 +193,42 @@ def test_what_is_not_finite_stays_so(name: str, function: str, bad: float, passe
     y = kernels.product(name, function, x, rows, passes)
     assert not np.isfinite(y[2]).any()
     assert np.isfinite(np.delete(y, 2, axis=0)).all()
+
+
+@pytest.mark.parametrize("name", sorted(FLOATS))
+@pytest.mark.parametrize(("n_out", "n", "tokens"), [(1, 1, 1), (5, 31, 6), (6, 33, 7), (3, 2047, 5), (9, 4133, 11)])
+def test_numbers_need_no_blocks(name: str, n_out: int, n: int, tokens: int, passes: int) -> None:
+    """Rows of any length, in stretches whose last one is short, before pages that may not be touched."""
+    rows = kernels.before_a_guard_page(kernels.random_rows(name, n_out, n))
+    x = np.random.default_rng(11).standard_normal((tokens, n)).astype(np.float32)
+    weights = kernels.decoded(name, rows).astype(np.float64)
+    batch = kernels.product(name, "matmul", x, rows, passes, threads=2)
+    alone = [kernels.product(name, "matvec", x[token : token + 1], rows, passes) for token in range(tokens)]
+    assert same_bits(np.concatenate(alone), batch)
+    size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weights, axis=1)[None, :]
+    assert (abs(batch - seen(name, x, passes) @ weights.T) <= 4 * 2**-23 * np.sqrt(n) * size).all()
+
+
+def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
+    """Halves to the even one, the largest to infinity, subnormal numbers as all others; a NaN stays one."""
+    bits = np.arange(0, 1 << 32, 65_521, dtype=np.uint64).astype(np.uint32)
+    halves = np.arange(0x8000, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits, halves]).view(np.float32)
+    x = np.resize(x, (7, len(x) // 7 + 1))
+    found = (kernels.in_bf16(x).astype(np.uint32) << 16).view(np.float32)
+    assert same_bits(found, bf16(x))
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+@pytest.mark.parametrize("tiny", ["weights", "activations", "products"])
+def test_products_of_bf16_may_lose_what_is_subnormal(function: str, tiny: str) -> None:
+    """An instruction takes it for 0; nothing else is lost, and nothing becomes a NaN."""
+    small, one = np.float32(2.0**-130), np.float32(1.0)
+    w, a = {"weights": (small, one), "activations": (one, small), "products": (np.float32(2.0**-70),) * 2}[tiny]
+    weights, x = np.full((5, 64), w, np.float32), np.full((6, 64), a, np.float32)
+    weights[:, 7], x[:, 7] = 3.0, 5.0
+    rows = gguf.quantize(weights, BF16).view(np.uint8).reshape(5, -1)
+    assert (kernels.product("BF16", function, x, rows, 1) == 15.0).all()
 
 
 @pytest.mark.parametrize("function", PRODUCTS)

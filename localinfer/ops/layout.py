@@ -44,7 +44,7 @@ def attention_scratch_bytes(group: int, head_dim: int) -> int:
 
 WIDE = 64  # bytes of memory that are read at a time
 OPERAND_RING = 8  # places that operands are taken from in turn: few enough to stay in the nearest cache
-OPERAND_BYTES = {"dot": 1, "fma": 4}
+OPERAND_BYTES = {"dot": 1, "fma": 4, "pair": 2}
 
 
 def products_shape(kind: str) -> tuple[int, int, int]:
@@ -52,7 +52,8 @@ def products_shape(kind: str) -> tuple[int, int, int]:
     registers."""
     if kind == "dot":
         return target().rows, target().tokens, 32
-    return (4, 6, 16) if target().sums >= 24 else (2, 3, 16)
+    columns = WIDE // OPERAND_BYTES[kind]
+    return (4, 6, columns) if target().sums >= 24 else (2, 3, columns)
 
 
 def round_bytes(kind: str) -> int:

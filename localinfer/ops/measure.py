@@ -13,7 +13,7 @@ from numba import int64, types
 from localinfer.ops.layout import OPERAND_RING, WIDE, products_shape, round_bytes
 from quant.cpu import target
 from quant.emit import I64, constant, emit_load
-from quant.simd import Block, emit_block, emit_fma
+from quant.simd import BFLOATS, Block, emit_block, emit_dot2, emit_fma
 from quant.threads import ticks
 from quant.vectors import Vector, emit_fold, emit_sum, f32x16, i32x16, intrinsic, load, splat, store, total, word
 
@@ -51,18 +51,23 @@ def round_of_dots(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> lis
     return emit_block(b, sums, place, b.add(place, I64(columns * rows)), block)
 
 
-def round_of_fmas(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
-    """Products of floats: a sum for each row and token."""
-    rows, tokens, _ = products_shape("fma")
-    loaded = [emit_load(b, f32x16.llvm, b.add(place, I64(WIDE * n))) for n in range(rows + tokens)]
-    pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
-    return [emit_fma(b, x, y, s) for s, (x, y) in zip(sums, pairs, strict=True)]
+def round_of_floats(kind: str) -> Round:
+    """Products of floats ("fma") or of pairs of bfloat16 ("pair"): sixteen sums for each row and token."""
+    rows, tokens, _ = products_shape(kind)
+    vector, add = (BFLOATS, emit_dot2) if kind == "pair" else (f32x16.llvm, emit_fma)
+
+    def one_round(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+        loaded = [emit_load(b, vector, b.add(place, I64(WIDE * n))) for n in range(rows + tokens)]
+        pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
+        return [add(b, x, y, s) for s, (x, y) in zip(sums, pairs, strict=True)]
+
+    return one_round
 
 
 def products_word(kind: str) -> Any:
-    """The word products(operands, rounds): the total of rounds of products of bytes ("dot") or floats ("fma")."""
+    """The word products(operands, rounds): the total of rounds of products of bytes ("dot") or floats."""
     rows, tokens, _ = products_shape(kind)
-    one_round: Round = round_of_dots if kind == "dot" else round_of_fmas
+    one_round = round_of_dots if kind == "dot" else round_of_floats(kind)
     zeros = [constant(Vector(types.int32, rows).llvm, 0)] * tokens if kind == "dot" else []
     zeros = zeros or [constant(f32x16.llvm, 0)] * (rows * tokens)
 
