@@ -99,6 +99,10 @@ def quantize_command(
         list[str] | None,
         typer.Option("--override-kv", metavar="KEY=TYPE:VALUE", help="Other metadata; int, float, bool or str."),
     ] = None,
+    prune_layers: Annotated[
+        str | None,
+        typer.Option("--prune-layers", metavar="N,...", help="Leave out these layers; the first one is 0."),
+    ] = None,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Let quantized tensors be quantized again, at a loss.")
     ] = False,
@@ -132,6 +136,7 @@ def quantize_command(
         raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
 
     from localinfer.mixture import Request, parsed_field, parsed_pattern, parsed_type
+    from localinfer.prune import parsed_layers
     from quant.recipes import Wishes
 
     patterns = [*(tensor_type or []), *words_of_file("--tensor-type-file", tensor_type_file)]
@@ -150,6 +155,7 @@ def quantize_command(
         imatrix=imatrix,
         included=tuple(include_weights or ()),
         excluded=tuple(exclude_weights or ()),
+        pruned=parsed("--prune-layers", parsed_layers, prune_layers) or (),
     )
     page = promised("--report", report, REPORTS) if report is not None else None
     task = Task(asked, request, target, effort, keep_split, force, page)
@@ -239,16 +245,14 @@ def threads_for(given: int | None) -> int:
     return given or merge(from_environment(os.environ)).threads or default_threads()
 
 
-def opened(name: str, status: screen.Status) -> "Source":
-    """The source that a user means."""
-    if Path(name).is_dir():
-        from localinfer.checkpoint import open_checkpoint
-
-        return open_checkpoint(name)
-
+def opened(name: str, task: Task, status: screen.Status) -> "Source":
+    """The source that a user means, less the layers that are not wanted."""
+    from localinfer.checkpoint import open_checkpoint
     from localinfer.parts import from_gguf
+    from localinfer.prune import without_layers
 
-    return from_gguf(fetched(name, status))
+    source = open_checkpoint(name) if Path(name).is_dir() else from_gguf(fetched(name, status))
+    return without_layers(source, task.request.pruned)
 
 
 # --- what is done ---
@@ -259,7 +263,7 @@ def show(name: str, task: Task) -> None:
     from cli.quantizing import dry_table
 
     status = screen.Status()
-    mixture = mixed(opened(name, status), task, status)
+    mixture = mixed(opened(name, task, status), task, status)
     print("\n".join(dry_table(mixture)))
     if problem := mixture.problem:
         screen.warn(str(problem))
@@ -273,7 +277,7 @@ def run(name: str, task: Task) -> None:
     from localinfer.report import Report
 
     status, effort = screen.Status(), task.effort
-    source = opened(name, status)
+    source = opened(name, task, status)
     guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
     mixture = mixed(source, task, status)
     if mixture.problem:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
 from localinfer.imatrix_file import Imatrix, read_imatrix
+from localinfer.prune import renumbered
 from localinfer.source import Field, Source, SourceTensor
 from localinfer.text import printable
 from quant import FORMATS, ggml
@@ -31,7 +32,7 @@ class Request:
     """`recipe` is a name of `quant.recipes`; `fields` are put over the source's metadata.
 
     Of the importance matrix, entries with one of `excluded` in their names are left out; if any are `included`, all
-    others are.
+    others are. The layers that were `pruned` from the source are still in it, under their old numbers.
     """
 
     recipe: str
@@ -41,6 +42,7 @@ class Request:
     imatrix: Path | None = None
     included: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    pruned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def mix(source: Source, request: Request) -> Mixture:
     covariances: dict[str, Floats] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
+        imatrix = replace(imatrix, entries=renumbered(imatrix.entries, request.pruned))
         importance = importance_for(source, imatrix, request.included, request.excluded)
         covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more

@@ -79,6 +79,20 @@ class Field:
         return cls(ARRAY, struct.pack("<IQ", element, length) + data)
 
     @property
+    def length(self) -> int | None:
+        """Of an array of numbers or bools; None for anything else."""
+        if self.type != ARRAY:
+            return None
+        element, length = struct.unpack_from("<IQ", self.data)
+        return int(length) if element in (*NUMBERS, BOOL) else None
+
+    def only(self, places: Sequence[int]) -> "Field":
+        """Of an array of numbers or bools the values at these places."""
+        element, length = struct.unpack_from("<IQ", self.data)
+        values = np.frombuffer(self.data, np.uint8, offset=12).reshape(length, -1)
+        return self._array(element, len(places), values[list(places)].tobytes())
+
+    @property
     def value(self) -> int | float | bool | bytes | NDArray[Any] | None:
         """A number, a bool, a string's bytes, an array of numbers; None for an array of anything else."""
         if self.type == STRING:
