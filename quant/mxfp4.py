@@ -17,12 +17,12 @@ from quant.vectors import (
     extract,
     f32x8,
     f32x16,
-    gather,
     i32x16,
     inline,
     largest,
     load,
     maximum,
+    pieces,
     select,
     splat,
     store,
@@ -50,9 +50,12 @@ def powers(e: Any) -> Any:
     return bitcast(f32x8, select(bits > one, normal, subnormal))
 
 
+eight_exponents = pieces(u8x8, range(0, 8 * SIZE, SIZE), 1, 8 * SIZE)
+
+
 @inline
 def scales(superblock: int) -> Any:
-    return powers(gather(u8x8, superblock, SIZE))
+    return powers(eight_exponents(superblock))
 
 
 @inline

@@ -21,7 +21,6 @@ from quant.vectors import (
     f16x16,
     f32x8,
     f32x16,
-    gather,
     half,
     inline,
     join,
@@ -30,14 +29,13 @@ from quant.vectors import (
     load,
     lookup16,
     numbers,
+    pieces,
     select,
     splat,
     store,
     u8x16,
     u8x32,
     u8x64,
-    u16x8,
-    u32x8,
     u32x16,
 )
 
@@ -83,11 +81,11 @@ def four_bits(block: Block) -> tuple[Word, Word, Word]:
     def codes32(block: int) -> Any:
         return nibbles32(block + qs)
 
+    four_blocks = pieces(u8x64, range(qs, 4 * size, size), 16, 4 * size)
+
     @inline
     def ordered(superblock: int, j: int) -> Any:
-        at = superblock + (j // 2 * 4) * size + qs
-        first, second = join(load(u8x16, at), load(u8x16, at + size)), at + 2 * size
-        both = join(first, join(load(u8x16, second), load(u8x16, second + size)))
+        both = four_blocks(superblock + j // 2 * 4 * size)
         return both & splat(u8x64, uint8(15)) if j % 2 == 0 else both >> splat(u8x64, uint8(4))
 
     return codes64, codes32, ordered
@@ -168,10 +166,11 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
 def halves(block: Block) -> tuple[Word, Word]:
     """The words scales and scale of a format whose scale is d."""
     size, d = block.itemsize, offset(block, "d")
+    eight_scales = pieces(f16x8, range(d, 8 * size, size), 2, 8 * size)
 
     @inline
     def scales(superblock: int) -> Any:
-        return convert(f32x8, bitcast(f16x8, gather(u16x8, superblock + d, size)))
+        return convert(f32x8, eight_scales(superblock))
 
     @inline
     def scale(block: int) -> Any:
@@ -183,10 +182,11 @@ def halves(block: Block) -> tuple[Word, Word]:
 def pairs_of_halves(block: Block) -> tuple[Word, Word, Word, Word]:
     """The words scales, mins, scale and least of a format whose scale is d, and whose min is the m right behind it."""
     size, d, m = block.itemsize, offset(block, "d"), offset(block, "m")
+    eight_pairs = pieces(f16x16, range(d, 8 * size, size), 4, 8 * size)
 
     @inline
     def both(superblock: int) -> Any:
-        return convert(f32x16, bitcast(f16x16, gather(u32x8, superblock + d, size)))
+        return convert(f32x16, eight_pairs(superblock))
 
     @inline
     def scales(superblock: int) -> Any:

@@ -8,12 +8,10 @@ from numba import float32, uint8
 from quant.encoding import inverse_of, put_scale, rounded
 from quant.vectors import (
     absolute,
-    bitcast,
     convert,
     f16x8,
     f32x8,
     f32x16,
-    gather,
     half,
     i8x16,
     i32x16,
@@ -23,11 +21,11 @@ from quant.vectors import (
     load,
     maximum,
     minimum,
+    pieces,
     splat,
     store,
     u8x32,
     u8x64,
-    u16x8,
 )
 from quant.words import Words
 
@@ -45,9 +43,12 @@ def codes64(block: int, j: int) -> Any:
     return join(load(u8x32, at), load(u8x32, at + SIZE)) ^ splat(u8x64, FLIP)
 
 
+eight_scales = pieces(f16x8, range(D, 8 * SIZE, SIZE), 2, 8 * SIZE)
+
+
 @inline
 def scales(block: int) -> Any:
-    return convert(f32x8, bitcast(f16x8, gather(u16x8, block + D, SIZE)))
+    return convert(f32x8, eight_scales(block))
 
 
 @inline

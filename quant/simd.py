@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from quant.cpu import target
 from quant.emit import (
+    I8,
     I16,
     I32,
     I64,
@@ -103,6 +104,43 @@ def emit_dot2(b: ir.IRBuilder, x: ir.Value, y: ir.Value, sums: ir.Value) -> ir.V
     Rounded to the nearest even after each of the two products; subnormal numbers count as 0.
     """
     return call_llvm(b, "llvm.x86.avx512bf16.dpbf16ps.512", sums.type, [sums, x, y])
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+def emit_pieces(b: ir.IRBuilder, address: ir.Value, places: Sequence[int], size: int, room: int) -> ir.Value:
+    """The bytes of pieces of memory: `size` of them at each place from an address on, where `room` bytes may be read.
+
+    With registers of 64 bytes they are picked out of what covers them all, in pairs; elsewhere they are loaded one by
+    one.
+    """
+    if target().isa in ("avx512vnni", "avx512") and room >= 64 and all(place % 2 == 0 for place in (*places, size)):
+        return picked(b, address, [place + byte for place in places for byte in range(0, size, 2)], room)
+    kind = ir.VectorType(I8, size) if size > 4 else ir.IntType(8 * size)
+    loads = [emit_load(b, kind, b.add(address, I64(place))) for place in places]
+    if size > 4:
+        return joined(b, loads)
+    glued = ir.Constant(ir.VectorType(kind, len(loads)), ir.Undefined)
+    for lane, loaded in enumerate(loads):
+        glued = b.insert_element(glued, loaded, I32(lane))
+    return b.bitcast(glued, ir.VectorType(I8, size * len(loads)))
+
+
+def picked(b: ir.IRBuilder, address: ir.Value, places: Sequence[int], room: int) -> ir.Value:
+    """The two bytes at each place, out of registers full of memory; each register takes over what others gave."""
+    register, picks = ir.VectorType(I16, 32), ir.VectorType(I32, 32)
+    in_register = [min(place // 64 * 64, room - 64) for place in places]
+    found = ir.Constant(register, ir.Undefined)
+    for start in sorted(set(in_register)):
+        loaded = emit_load(b, register, b.add(address, I64(start)))
+        chosen = [
+            32 + (place - start) // 2 if at == start else lane
+            for lane, (place, at) in enumerate(zip(places, in_register, strict=True))
+        ]
+        chosen += range(len(places), 32)
+        found = b.shuffle_vector(found, loaded, ir.Constant(picks, chosen))
+    return b.bitcast(cut(b, found, 0, len(places)), ir.VectorType(I8, 2 * len(places)))
 
 
 # --- the dot product of four --------------------------------------------------------------------------------------

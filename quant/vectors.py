@@ -18,7 +18,7 @@ from numba.core.typing import templates
 
 from quant import cpu
 from quant.emit import I32, I64, call_llvm, emit_load, emit_splat, suffix
-from quant.simd import emit_dot4, emit_fma, emit_lookup16, emit_narrow_half, emit_widen_half
+from quant.simd import emit_dot4, emit_fma, emit_lookup16, emit_narrow_half, emit_pieces, emit_widen_half
 
 # Said before numba makes its compiler, so that it compiles for the CPU that `quant.simd` chooses words for.
 vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected(), strict=True))
@@ -159,6 +159,20 @@ def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
         return result
 
     return word(vector, [kind, types.int64, types.int64], emit)
+
+
+def pieces(kind: Vector, places: Sequence[int], size: int, room: int) -> Any:
+    """A word that glues pieces of memory, `size` bytes at each place, where `room` bytes may be read:
+    `scales = pieces(f16x8, range(0, 272, 34), 2, 272)`, `scales(address)`."""
+
+    @intrinsic
+    def glued(typingctx: Any, address: Any) -> Any:
+        def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+            return b.bitcast(emit_pieces(b, args[0], places, size, room), kind.llvm)
+
+        return word(kind, [types.int64], emit)
+
+    return glued
 
 
 @intrinsic

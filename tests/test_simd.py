@@ -1,16 +1,17 @@
-"""Products of bytes against numpy, on the instruction set of this process: exact, at the largest numbers too."""
+"""What depends on the instruction set against numpy, on that of this process: exact, at the largest numbers too."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels import before_a_guard_page
 from llvmlite import ir
 from numba import njit, types
 
 from quant.cpu import target
 from quant.emit import I64, constant, emit_load
-from quant.simd import Block, block_takes_away, emit_block, emit_dot4
+from quant.simd import Block, block_takes_away, emit_block, emit_dot4, emit_pieces
 from quant.vectors import Vector, intrinsic, word
 
 BITS = range(1, 9)
@@ -43,6 +44,22 @@ def side_by_side(numbers: Numbers, depth: int, kind: type) -> Numbers:
     """[row][column] as a block has it: [step][row][depth]."""
     rows, columns = numbers.shape
     return np.ascontiguousarray(numbers.reshape(rows, columns // depth, depth).swapaxes(0, 1).astype(kind))
+
+
+@pytest.mark.parametrize(("count", "size"), [(8, 1), (8, 2), (8, 4), (4, 16)])
+@pytest.mark.parametrize("apart", [17, 18, 20, 24, 34])
+def test_pieces_of_memory(count: int, size: int, apart: int) -> None:
+    """The last piece ends before a page that may not be touched."""
+    room = apart * (count - 1) + size
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        found = emit_pieces(b, args[0], range(0, room, apart), size, room)
+        return b.store(found, b.inttoptr(args[1], found.type.as_pointer()), align=1)
+
+    memory = before_a_guard_page(np.random.default_rng(apart).integers(0, 256, (1, room), np.uint8))[0]
+    out = np.zeros(count * size, np.uint8)
+    compiled(emit)(memory, out, out)
+    assert (out.reshape(count, size) == [memory[place : place + size] for place in range(0, room, apart)]).all()
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
