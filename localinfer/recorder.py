@@ -301,7 +301,7 @@ class Recorder:
         fmas = 2 * c.head_count * c.head_dim
         work = Work(cell_bytes=cache.cell_bytes, cell_fmas=fmas, window=ring.window + ring.sinks)
         attention = f"{OPS}.attention:attention"
-        self.plan.op(f"{blk}attention", attention, q.rows, arguments, constants=looks, rounds=(4, 4), work=work)
+        self.plan.op(f"{blk}attention", attention, q.rows, arguments, constants=looks, rounds=(4, 16), work=work)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
         combine = f"{OPS}.attention:combine"
         self.plan.op(f"{blk}combine", combine, q.rows, joined, constants=(few_rows, many_rows), rounds=(1, 1))
