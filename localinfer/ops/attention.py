@@ -82,19 +82,25 @@ def tile_words(group: int, head_dim: int, rows: int, k_type: str, v_type: str) -
     return take, look, taken
 
 
-def deliver_word(head_dim: int, tile: int, passes: int, v_type: str) -> Any:
-    """The word deliver(row, y, q_out, n, token, head): a row's sums over its denominator, where they belong."""
+def deliver_word(heads: int, head_dim: int, tile: int, passes: int, v_type: str) -> Any:
+    """The word deliver(rows, y, q_out, n, token, first): the sums of neighbouring heads of a token, from one on, each
+    over its denominator, where they belong. They are quantized together, four groups of 32 at a time."""
     turn, quantize_groups = turning(v_type, head_dim), groups_word(tile, passes)
+    stride, groups = row_bytes(head_dim), head_dim // 32
 
     @inline
-    def deliver(row: int, y: int, q_out: int, n: int, token: int, head: int) -> None:
+    def deliver_head(row: int, y: int) -> None:
         turn(row + SUMS)
         factor = splat(f32x16, float32(1.0) / total(load(f32x16, row + DENOMINATOR)))
-        first, end = head_dim * head, head_dim * (head + 1)
-        for i in range(first, end, 16):
-            store(y + 4 * (n * token + i), load(f32x16, row + SUMS + 4 * (i - first)) * factor)
+        for i in range(0, 4 * head_dim, 64):
+            store(y + i, load(f32x16, row + SUMS + i) * factor)
+
+    @inline
+    def deliver(rows: int, y: int, q_out: int, n: int, token: int, first: int) -> None:
+        for head in range(heads):
+            deliver_head(rows + stride * head, y + 4 * (n * token + head_dim * (first + head)))
         if q_out:
-            quantize_groups(y + 4 * n * token, q_out, token, first // 32, end // 32, n)
+            quantize_groups(y + 4 * n * token, q_out, token, groups * first, groups * (first + heads), n)
 
     return deliver
 
@@ -102,7 +108,7 @@ def deliver_word(head_dim: int, tile: int, passes: int, v_type: str) -> Any:
 def attention(group: int, head_dim: int, tile: int, passes: int, rows: int, k_type: str, v_type: str) -> Body:
     """The kernel for tiles of so many rows."""
     take, look, taken = tile_words(group, head_dim, rows, k_type, v_type)
-    deliver = deliver_word(head_dim, tile, passes, v_type)
+    deliver = deliver_word(group, head_dim, tile, passes, v_type)
     prepare, merge = prepare_word(rows, head_dim), merge_word(head_dim)
     stride, per_tile = row_bytes(head_dim), rows // group
     k_bytes, v_bytes = (CELL_TYPES[kind].head_bytes(head_dim) for kind in (k_type, v_type))
@@ -140,16 +146,16 @@ def attention(group: int, head_dim: int, tile: int, passes: int, rows: int, k_ty
                     for row in range(0, rows * stride, stride):
                         merge(state + row, piece + row)
             if not shared:
-                for row in range(min(rows, (count - first) * group)):
-                    token, which = first + row // group, head * group + row % group
-                    deliver(state + stride * row, y, q_out, heads * head_dim, token, which)
+                for token in range(first, min(first + per_tile, count)):
+                    here = state + stride * group * (token - first)
+                    deliver(here, y, q_out, heads * head_dim, token, head * group)
 
     return body
 
 
 def combine(group: int, head_dim: int, tile: int, passes: int, rows: int, v_type: str) -> Body:
     """The kernel that joins the states of chunks that threads shared; the first is where the whole is gathered."""
-    merge, deliver = merge_word(head_dim), deliver_word(head_dim, tile, passes, v_type)
+    merge, deliver = merge_word(head_dim), deliver_word(1, head_dim, tile, passes, v_type)
     stride, per_tile = row_bytes(head_dim), rows // group
 
     def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
