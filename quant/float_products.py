@@ -26,7 +26,7 @@ from quant.layout import CACHE_BYTES
 from quant.simd import BFLOATS, emit_dot2, emit_fma
 from quant.sums import emit_fold_four, emit_lanes
 from quant.threads import share
-from quant.vectors import emit_fold, emit_sum, fma, inline, intrinsic, load, store, word
+from quant.vectors import Vector, emit_fold, emit_sum, fma, inline, intrinsic, load, store, word
 
 Body = Callable[..., None]
 
@@ -99,7 +99,7 @@ def dot_tile(factors: Factors, rows: int, tokens: int) -> Any:
 def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
     """The word multiply(valid, row, row_bytes, x, x_bytes, n, y, y_stride, add, sums): the products of a tile's first
     rows over n columns, to or added to y[token][row]."""
-    dots, columns = dot_tile(factors, rows, tokens), factors.columns
+    dots, columns, neighbours = dot_tile(factors, rows, tokens), factors.columns, Vector(types.float32, rows)
     weight, weight_bytes = ONE[factors.room], BYTES[factors.room]
     value, value_bytes = ONE[factors.takes], BYTES[factors.takes]
 
@@ -115,6 +115,11 @@ def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
         valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int, y: int, y_stride: int, add: int, sums: int
     ) -> None:
         dots(row, row_bytes, x, x_bytes, n // columns, sums)
+        if valid == rows and n % columns == 0:
+            for j in range(tokens):
+                place, result = y + j * y_stride, load(neighbours, sums + 4 * rows * j)
+                store(place, result + load(neighbours, place) if add else result)
+            return
         for j in range(tokens):
             for i in range(valid):
                 place, total = y + j * y_stride + 4 * i, load(float32, sums + 4 * (rows * j + i))
