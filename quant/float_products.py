@@ -26,11 +26,12 @@ from quant.layout import CACHE_BYTES
 from quant.simd import BFLOATS, emit_dot2, emit_fma
 from quant.sums import emit_fold_four, emit_lanes
 from quant.threads import share
-from quant.vectors import Vector, emit_fold, emit_sum, fma, inline, intrinsic, load, store, word
+from quant.vectors import Vector, emit_fold, emit_sum, fma, inline, intrinsic, load, prefetch, store, word
 
 Body = Callable[..., None]
 
 STEP_BYTES = 64  # of activations that an instruction multiplies
+SUMS_BYTES = 128  # in scratch, of a tile; panels begin at a cache line
 STRETCH = 2048  # columns: five tokens of them in bfloat16 fill 20 KB of a nearest cache of 32
 
 
@@ -171,6 +172,18 @@ def copy_word(factors: Factors) -> Any:
     return copy
 
 
+def fetch_word(tokens: int) -> Any:
+    """The word fetch(x, x_bytes, first, end): have the bytes first .. end of each token of a tile fetched."""
+
+    @inline
+    def fetch(x: int, x_bytes: int, first: int, end: int) -> None:
+        for token in range(tokens):
+            for at in range(first, end, 64):
+                prefetch(x + x_bytes * token + at)
+
+    return fetch
+
+
 def matmul(room: str, takes: str) -> Body:
     """The kernel y[token][row] (+)= w[row] . x[token] for many tokens.
 
@@ -179,12 +192,12 @@ def matmul(room: str, takes: str) -> Body:
     rows, width = (4, 5) if target().sums >= 24 else (2, 3)
     copy, copied = copy_word(Factors(room, takes)), Factors(takes, takes)
     whole, narrow = multiply_word(copied, rows, width), multiply_word(copied, rows, 1)
-    size, x_size = BYTES[room], BYTES[takes]
+    size, x_size, fetch = BYTES[room], BYTES[takes], fetch_word(width)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
         first, end = share(n_out, rows, part, parts)
         count, x_bytes, step = load(int64, tokens), x_size * n_in, x_size * min(n_in, STRETCH) + 64
-        panel, block = scratch + 4 * rows * width, CACHE_BYTES // (step * rows) * rows
+        panel, block = scratch + SUMS_BYTES, CACHE_BYTES // (step * rows) * rows
         for start in range(first, end, block):
             until = min(start + block, end)
             for column in range(0, n_in, STRETCH):
@@ -194,9 +207,12 @@ def matmul(room: str, takes: str) -> Body:
                 for row in range(start, until + (start - until) % rows):
                     copy(w + min(row, until - 1) * row_bytes + size * column, n, panel + (row - start) * step)
                 for token in range(0, count, width):
+                    x_at = x + x_bytes * token + x_size * column
+                    following, share_bytes = x_at + width * x_bytes, x_size * n * rows // (until - start)
                     for row in range(start, until, rows):
                         at, place = panel + (row - start) * step, y + token * y_stride + 4 * row
-                        valid, x_at = min(rows, until - row), x + x_bytes * token + x_size * column
+                        valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
+                        fetch(following, x_bytes, fetched, fetched + share_bytes)
                         if token + width <= count:
                             whole(valid, at, step, x_at, x_bytes, n, place, y_stride, adds, scratch)
                         else:
