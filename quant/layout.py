@@ -99,11 +99,12 @@ STRETCH = 2048  # columns of a row that are written down before the next row's
 CODES_STEP = STRETCH + 64  # from row to row of codes; no power of two, because caches hold few of the same remainder
 SCALES_STEP = 4 * (STRETCH // 16) + 64  # from row to row of scales, and of mins
 CACHE_BYTES = 400 << 10  # for panels: what a core's second cache holds beside a tile of activations
+AT_LEAST = 8  # panels that are made at a time, however long rows are: a tile may come from far away, once for all
 
 
 def matmul_scratch_bytes(n_in: int) -> int:
     """What a thread needs for rows of n_in weights of any format: tiles of all places, rows written down, panels."""
     here = target()
     sums = max(16 * 4 * here.rows * here.tokens, 64 * here.sums)
-    panel = PLACES * superblocks(n_in) * 48 * here.rows
-    return sums + here.rows * (CODES_STEP + 2 * SCALES_STEP) + max(panel, CACHE_BYTES)
+    panels = AT_LEAST * PLACES * superblocks(n_in) * 48 * here.rows
+    return sums + here.rows * (CODES_STEP + 2 * SCALES_STEP) + max(panels, CACHE_BYTES)

@@ -2,7 +2,7 @@
 
 A panel is R rows in the tile's own order (`quant.tile`). It is made in two steps: a stretch of each row is written down
 as plain codes, scales and mins; then the rows are transposed, in registers. Some panels are made at a time, as many as
-a core's cache holds, so that the activations are read from far away less often.
+a core's cache holds and of long rows a few more, so that the activations are read from far away less often.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from numba import float32, int64, types, uint8
 from quant.activations import number_of, slot, superblocks_of
 from quant.cpu import target
 from quant.emit import I32, I64, emit_load, joined
-from quant.layout import CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
+from quant.layout import AT_LEAST, CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
 from quant.threads import share
 from quant.tile import Tile, tile_word, total_of_places
 from quant.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, u8x32, u8x64, word
@@ -267,7 +267,7 @@ def matmul(room: str, passes: int) -> Body:
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
         room = superblocks_of(n_in)
         panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
-        block = rows * max(1, CACHE_BYTES // panel_bytes)
+        block = rows * max(AT_LEAST, CACHE_BYTES // panel_bytes)
         for start in range(first, end, block):
             if load(int64, stop):
                 return
