@@ -3,6 +3,7 @@
 Four groups are rounded side by side: what is one number for a group is then four lanes of a vector.
 """
 
+from functools import cache
 from typing import Any
 
 from numba import float32, int32, int64
@@ -276,6 +277,7 @@ def whole(x: int, inverse: Any) -> Any:
     return convert(i32x16, load(f32x16, x) * inverse), convert(i32x16, load(f32x16, x + 64) * inverse)
 
 
+@cache
 def groups_word(tile: int, passes: int) -> Any:
     """The word quantize_groups(x, out, token, first, end, n): some groups of 32 columns of the n floats at x, a token,
     into the batch at `out`.

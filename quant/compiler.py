@@ -13,23 +13,45 @@ import llvmlite.binding as llvm
 import numba
 
 from quant.jit import Kernel
+from quant.linking import codegen_of_kernels, unfinished
 from quant.record import HEADER_WORDS
-from quant.vectors import load
+from quant.vectors import inline, load
 
 
 def compile_kernel(kernel: Kernel) -> bytes:
-    """The kernel's object file.
+    """The kernel's object file. Raises TypeError as `module_of` does."""
+    return bytes(machine().emit_object(module_of(kernel)))
 
-    Raises TypeError when the plan's argument names are not those of the kernel.
+
+def machine() -> llvm.TargetMachine:
+    """What makes machine code for this CPU."""
+    return codegen_of_kernels()._tm
+
+
+def module_of(kernel: Kernel) -> llvm.ModuleRef:
+    """The kernel as optimized LLVM IR. Only its entry point is visible, so that no two kernels can clash.
+
+    Raises TypeError when the plan's argument names are not those of the kernel, or when it needs more than memory and
+    arithmetic.
     """
     body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
     expected = [*kernel.parameters, "part", "parts", "scratch"]
     if list(inspect.signature(body).parameters) != expected:
         raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
-    entry = numba.njit(entry_point(numba.njit(error_model="numpy")(body), kernel), error_model="numpy")
-    entry.compile((numba.int64,) * 4)
+    entry = inline(entry_point(inline(body), kernel))
+    with unfinished():
+        entry.compile((numba.int64,) * 4)
     [result] = entry.overloads.values()
-    return emit_object(result, kernel.symbol)
+    module, symbol = result.library.linked(), kernel.symbol
+    module.link_in(llvm.parse_assembly(ENTRY.format(native=result.fndesc.llvm_func_name, symbol=symbol)))
+    for item in [*module.functions, *module.global_variables]:
+        if item.name != symbol and not item.is_declaration:
+            item.linkage = "internal"
+    optimize(module)
+    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - ALLOWED
+    if foreign:
+        raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
+    return module
 
 
 def entry_point(body: Any, kernel: Kernel) -> Any:
@@ -59,27 +81,12 @@ define void @"{symbol}"(i64 %op, i64 %part, i64 %parts, i64 %scratch) {{
 """
 
 
-def emit_object(result: Any, symbol: str) -> bytes:
-    """One object file in which only the entry point is visible, so that no two files can clash.
-
-    Raises TypeError when the kernel needs more than memory and arithmetic.
-    """
-    library = result.library
-    module = llvm.parse_bitcode(library._final_module.as_bitcode())
-    native = result.fndesc.llvm_func_name
-    module.link_in(llvm.parse_assembly(ENTRY.format(native=native, symbol=symbol)))
-    for item in [*module.functions, *module.global_variables]:
-        if item.name != symbol and not item.is_declaration:
-            item.linkage = "internal"
-    machine = library._codegen._tm
-    cleaning = llvm.create_new_module_pass_manager()
-    cleaning.add_global_dead_code_eliminate_pass()
-    cleaning.add_strip_dead_prototype_pass()
-    cleaning.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
-    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - ALLOWED
-    if foreign:
-        raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
-    return bytes(machine.emit_object(module))
+def optimize(module: llvm.ModuleRef) -> None:
+    """Inline everything, and do all that LLVM can, but for making vectors: kernels are written in them."""
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine(), tuning)
+    builder.getModulePassManager().run(module, builder)
 
 
 def main() -> None:

@@ -115,6 +115,11 @@ DENSE = 8  # bits a weight from which on there is so little to do that asking co
 LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking made answers slower by a quarter
 
 
+@inline
+def nothing(superblock: int) -> None:
+    """Let memory be."""
+
+
 def fetch_word(words: Words) -> Any:
     """The word fetch(superblock): have memory ask for the superblock that is read some time from now."""
     lines = -(-words.superblock_bytes // 64)
@@ -123,10 +128,6 @@ def fetch_word(words: Words) -> Any:
     def fetch(superblock: int) -> None:
         for line in range(lines):
             prefetch(superblock + FAR + 64 * line)
-
-    @inline
-    def nothing(superblock: int) -> None:
-        pass
 
     return fetch if 8 * words.superblock_bytes < 256 * DENSE else nothing
 
@@ -256,20 +257,28 @@ def dot_row(words: Words, passes: int) -> Any:
 
     superblock = with_zero if zero else with_mins
 
+    def asking(fetch: Any) -> Any:
+        @inline
+        def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
+            columns = 256 * superblocks_of(n)
+            numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
+            x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
+            x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
+            acc = splat(kind, float32(0.0))
+            for block in range(columns // 256):
+                at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
+                fetch(at)
+                x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
+                acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
+            return total(acc)
+
+        return dot
+
+    far, near = asking(fetch), asking(nothing)
+
     @inline
     def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
-        columns = 256 * superblocks_of(n)
-        numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
-        x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
-        x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
-        acc = splat(kind, float32(0.0))
-        for block in range(columns // 256):
-            at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
-            if n >= LONG:
-                fetch(at)
-            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
-            acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
-        return total(acc)
+        return far(row, row_bytes, x, n) if n >= LONG else near(row, row_bytes, x, n)
 
     return dot
 

@@ -18,15 +18,7 @@ from kernels import NUMBERS, PRODUCT  # noqa: E402  (numba must find that triple
 
 from quant import FORMATS, compiler, jit  # noqa: E402
 
-emit_object = compiler.emit_object
-
-
-def show(result, symbol):
-    print(result.library.get_asm_str())
-    return emit_object(result, symbol)
-
-
-compiler.emit_object = show
 fmt = FORMATS[NUMBERS[name]]
 path = fmt.products[function == "matmul"]
-compiler.compile_kernel(jit.Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items()))))
+kernel = jit.Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items())))
+print(compiler.machine().emit_assembly(compiler.module_of(kernel)))
