@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 # One function for each thing that instruction sets differ in: registers, the integer dot product, bfloat16, half
-# precision and fma.
+# precision and fma, tables of bytes.
 PROBE = """
 define <64 x i8> @registers(<64 x i8> %a, <64 x i8> %b) {
   %c = add <64 x i8> %a, %b
@@ -41,7 +41,11 @@ define <8 x float> @floats(<8 x half> %a, <8 x float> %b) {
   %d = call <8 x float> @llvm.fma.v8f32(<8 x float> %c, <8 x float> %b, <8 x float> %b)
   ret <8 x float> %d
 }
-"""
+define <64 x i8> @table(<64 x i8> %a, <64 x i8> %b) {
+  %c = shufflevector <64 x i8> %a, <64 x i8> %b, <64 x i32> <SCATTERED>
+  ret <64 x i8> %c
+}
+""".replace("SCATTERED", ", ".join(f"i32 {37 * lane % 128}" for lane in range(64)))
 
 # Client chips with a single 512-bit port: two products of 256 bits a cycle do as much, without slowing the clock.
 ONE_WIDE_PORT = {"icelake-client", "tigerlake", "rocketlake"}
@@ -59,6 +63,7 @@ class Target:
     sums: int
     depth: int = 4
     bfloats: bool = False  # whether two products of bfloat16 and their sum are one instruction
+    looks_bytes_up: bool = False  # in tables of 128, 64 at a time
 
     @property
     def takes_any_byte(self) -> bool:
@@ -83,6 +88,7 @@ KNOWN_BY = [
     (Target("generic", rows=8, tokens=4, sums=6), []),
 ]
 BFLOATS = r"vcvtneps2bf16.*%zmm"  # comes with vdpbf16ps, which LLVM does not pick by itself
+TABLES = r"vperm[it]2b.*%zmm"
 
 
 def selected() -> tuple[str, str]:
@@ -128,7 +134,7 @@ def target() -> Target:
     found = next(row for row, signs in KNOWN_BY if all(re.search(sign, code) for sign in signs))
     if found.isa == "avx512vnni" and name in ONE_WIDE_PORT:
         return Target("vnni256", rows=16, tokens=12, sums=24)
-    return replace(found, bfloats=bool(re.search(BFLOATS, code)))
+    return replace(found, bfloats=bool(re.search(BFLOATS, code)), looks_bytes_up=bool(re.search(TABLES, code)))
 
 
 def identity() -> str:

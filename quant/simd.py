@@ -410,6 +410,18 @@ def lookup16_generic(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> 
     return values[0]
 
 
+def emit_lookup256(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:
+    """table[i] for each of 64 bytes i, only where `target().looks_bytes_up`: vpermi2b looks seven bits up, and the
+    eighth chooses."""
+    kind = index.type
+    quarters = [ir.Constant(kind, list(table[start : start + 64])) for start in range(0, 256, 64)]
+    low, high = (
+        call_llvm(b, "llvm.x86.avx512.vpermi2var.qi.512", kind, [first, index, second])
+        for first, second in zip(quarters[::2], quarters[1::2], strict=True)
+    )
+    return b.select(b.icmp_signed("<", index, constant(kind, 0)), high, low)
+
+
 def on_arm(b: ir.IRBuilder) -> bool:
     """Whether the code is for a 64-bit ARM CPU."""
     triple = str(b.module.triple)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numba import int32, uint8, uint32
 
+from quant.cpu import target
 from quant.encoding import inverse_of, put_scale
 from quant.ternary import largest_magnitude, trits
 from quant.vectors import (
@@ -18,6 +19,7 @@ from quant.vectors import (
     join,
     lanes,
     load,
+    lookup256,
     numbers,
     select,
     splat,
@@ -26,6 +28,7 @@ from quant.vectors import (
     u8x32,
     u8x64,
     u32x4,
+    u32x16,
 )
 from quant.words import Words
 
@@ -37,34 +40,83 @@ QS, QH, D, SIZE = 0, 48, 52, 54
 # qs:  byte i < 32 holds columns i, 32 + i, 64 + i, 96 + i, 128 + i, the first in the first digit
 #      byte 32 + i, i < 16, holds columns 160 + (i, 16 + i, 32 + i, 48 + i, 64 + i)
 # qh:  byte i holds columns 240 + (i, 4 + i, 8 + i, 12 + i)
-last_four = numbers(u8x16, [1] * 4 + [3] * 4 + [9] * 4 + [27] * 4)
 
 
-@inline
-def thrice(v: Any) -> Any:
-    return v + v + v
+def codes64_by_multiplying() -> Any:
+    """The word codes64, digit after digit."""
+    last_four = numbers(u8x16, [1] * 4 + [3] * 4 + [9] * 4 + [27] * 4)
+
+    @inline
+    def thrice(v: Any) -> Any:
+        return v + v + v
+
+    @inline
+    def first_digits(v: Any) -> Any:
+        """The whole part of 3/256 of every byte."""
+        one, two = splat(u8x64, uint8(1)), splat(u8x64, uint8(2))
+        return select(
+            v > splat(u8x64, uint8(170)), two, select(v > splat(u8x64, uint8(85)), one, splat(u8x64, uint8(0)))
+        )
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        whole = load(u8x32, block + QS)
+        if j < 2:
+            first = join(whole, thrice(whole))
+            return first_digits(first if j == 0 else thrice(thrice(first)))
+        short = load(u8x16, block + QS + 32)
+        if j == 2:
+            return first_digits(join(thrice(thrice(thrice(thrice(whole)))), join(short, thrice(short))))
+        third = thrice(thrice(short))
+        fifth = thrice(thrice(third))
+        last = bitcast(u8x16, splat(u32x4, load(uint32, block + QH))) * last_four()
+        return first_digits(join(join(third, thrice(third)), join(fifth, last)))
+
+    return codes64
 
 
-@inline
-def first_digits(v: Any) -> Any:
-    """The whole part of 3/256 of every byte."""
-    one, two = splat(u8x64, uint8(1)), splat(u8x64, uint8(2))
-    return select(v > splat(u8x64, uint8(170)), two, select(v > splat(u8x64, uint8(85)), one, splat(u8x64, uint8(0))))
+def digit(byte: int, number: int) -> int:
+    """One of the digits of a byte."""
+    return byte * (1, 3, 9, 27, 81)[number] % 256 * 3 >> 8
 
 
-@inline
-def codes64(block: int, j: int) -> Any:
-    whole = load(u8x32, block + QS)
-    if j < 2:
-        first = join(whole, thrice(whole))
-        return first_digits(first if j == 0 else thrice(thrice(first)))
-    short = load(u8x16, block + QS + 32)
-    if j == 2:
-        return first_digits(join(thrice(thrice(thrice(thrice(whole)))), join(short, thrice(short))))
-    third = thrice(thrice(short))
-    fifth = thrice(thrice(third))
-    last = bitcast(u8x16, splat(u32x4, load(uint32, block + QH))) * last_four()
-    return first_digits(join(join(third, thrice(third)), join(fifth, last)))
+def moved_word(places: list[int], digits: list[int]) -> Any:
+    """The word moved(fours, fifths): for every four bytes of the result, which four of both are taken, and which of
+    their digits."""
+    pick, move = lanes(places), numbers(u32x16, [2 * number for number in digits])
+
+    @inline
+    def moved(fours: Any, fifths: Any) -> Any:
+        picked = pick(join(bitcast(u32x16, fours), bitcast(u32x16, fifths)))
+        return bitcast(u8x64, picked >> move()) & splat(u8x64, uint8(3))
+
+    return moved
+
+
+def codes64_by_looking_up() -> Any:
+    """The word codes64, from tables: the first four digits of all bytes of a block at once, and their fifth."""
+    first_four = lookup256([sum(digit(byte, number) << 2 * number for number in range(4)) for byte in range(256)])
+    fifth = lookup256([digit(byte, 4) for byte in range(256)])
+    whole, short, last = list(range(8)), list(range(8, 12)), [12] * 4
+    whole5, short5 = ([16 + place for place in places] for places in (whole, short))
+    quarter0 = moved_word(whole + whole, [0] * 8 + [1] * 8)
+    quarter1 = moved_word(whole + whole, [2] * 8 + [3] * 8)
+    quarter2 = moved_word(whole5 + short + short, [0] * 12 + [1] * 4)
+    quarter3 = moved_word(short + short + short5 + last, [2] * 4 + [3] * 4 + [0] * 4 + [0, 1, 2, 3])
+
+    @inline
+    def codes64(block: int, j: int) -> Any:
+        end = bitcast(u8x16, splat(u32x4, load(uint32, block + QH)))
+        every = join(load(u8x32, block + QS), join(load(u8x16, block + QS + 32), end))
+        fours, fifths = first_four(every), fifth(every)
+        if j < 2:
+            return quarter0(fours, fifths) if j == 0 else quarter1(fours, fifths)
+        return quarter2(fours, fifths) if j == 2 else quarter3(fours, fifths)
+
+    return codes64
+
+
+codes64 = codes64_by_looking_up() if target().looks_bytes_up else codes64_by_multiplying()
 
 
 @inline

@@ -18,7 +18,15 @@ from numba.core.typing import templates
 
 from quant import cpu
 from quant.emit import I32, I64, call_llvm, emit_load, emit_splat, suffix
-from quant.simd import emit_dot4, emit_fma, emit_lookup16, emit_narrow_half, emit_pieces, emit_widen_half
+from quant.simd import (
+    emit_dot4,
+    emit_fma,
+    emit_lookup16,
+    emit_lookup256,
+    emit_narrow_half,
+    emit_pieces,
+    emit_widen_half,
+)
 
 # Said before numba makes its compiler, so that it compiles for the CPU that `quant.simd` chooses words for.
 vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected(), strict=True))
@@ -246,6 +254,16 @@ def lookup16(table: Sequence[int]) -> Any:
     @intrinsic
     def look_up(typingctx: Any, index: Any) -> Any:
         return word(index, [index], lambda b, args: emit_lookup16(b, table, args[0]))
+
+    return look_up
+
+
+def lookup256(table: Sequence[int]) -> Any:
+    """A word that puts table[i] for every byte i of a u8x64: 256 bytes; only where `target().looks_bytes_up`."""
+
+    @intrinsic
+    def look_up(typingctx: Any, index: Any) -> Any:
+        return word(index, [index], lambda b, args: emit_lookup256(b, table, args[0]))
 
     return look_up
 

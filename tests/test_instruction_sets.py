@@ -20,8 +20,9 @@ NEEDS = {
     "x86-64-v2": ("sse4.2",),
 }
 
-# What formats need of an instruction set, once: a half, codes of 4, 6 and 8 bits, groups of 16, blocks of 32, a lookup.
-FORMATS = "F16 or Q4_K or Q6_K or Q8_0 or IQ4_NL"
+# What formats need of an instruction set, once: a half, codes of 4, 6 and 8 bits, groups of 16, blocks of 32, a lookup,
+# digits in base 3.
+FORMATS = "F16 or Q4_K or Q6_K or Q8_0 or IQ4_NL or TQ1_0"
 TESTS = "any_bytes or integers or alone"
 CHECKOUT = Path(__file__).parents[1]
 
@@ -66,28 +67,28 @@ def test_what_cannot_run_here_is_compiled_to(
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
 @pytest.mark.parametrize(
-    ("name", "isa", "bfloats"),
+    ("name", "isa", "bfloats", "looks_bytes_up"),
     [
-        ("znver4", "avx512vnni", True),
-        ("sapphirerapids", "avx512vnni", True),
-        ("znver3", "avx2", False),
-        ("cascadelake", "avx512vnni", False),
-        ("icelake-client", "vnni256", False),
-        ("alderlake", "vnni256", False),
-        ("sierraforest", "vnni256", False),  # rounds to bfloat16 in registers of 256 bits, but multiplies none
-        ("skylake-avx512", "avx512", False),
-        ("haswell", "avx2", False),
-        ("ivybridge", "generic", False),
-        ("no-such-cpu", "generic", False),
+        ("znver4", "avx512vnni", True, True),
+        ("sapphirerapids", "avx512vnni", True, True),
+        ("znver3", "avx2", False, False),
+        ("cascadelake", "avx512vnni", False, False),
+        ("icelake-client", "vnni256", False, False),
+        ("alderlake", "vnni256", False, False),
+        ("sierraforest", "vnni256", False, False),  # rounds to bfloat16 in registers of 256 bits, but multiplies none
+        ("skylake-avx512", "avx512", False, False),
+        ("haswell", "avx2", False, False),
+        ("ivybridge", "generic", False, False),
+        ("no-such-cpu", "generic", False, False),
     ],
 )
 def test_a_named_cpu_gets_its_instruction_set(
-    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, bfloats: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, bfloats: bool, looks_bytes_up: bool
 ) -> None:
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
     found = cpu.target.__wrapped__()
-    assert (found.isa, found.bfloats) == (isa, bfloats)
+    assert (found.isa, found.bfloats, found.looks_bytes_up) == (isa, bfloats, looks_bytes_up)
 
 
 def test_a_name_alone_keeps_the_features_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from numba import njit, types
 
 from quant.cpu import target
 from quant.emit import I64, constant, emit_load
-from quant.simd import Block, block_takes_away, emit_block, emit_dot4, emit_pieces
+from quant.simd import Block, block_takes_away, emit_block, emit_dot4, emit_lookup256, emit_pieces
 from quant.vectors import Vector, intrinsic, word
 
 BITS = range(1, 9)
@@ -44,6 +44,22 @@ def side_by_side(numbers: Numbers, depth: int, kind: type) -> Numbers:
     """[row][column] as a block has it: [step][row][depth]."""
     rows, columns = numbers.shape
     return np.ascontiguousarray(numbers.reshape(rows, columns // depth, depth).swapaxes(0, 1).astype(kind))
+
+
+@pytest.mark.skipif(not target().looks_bytes_up, reason="this instruction set has no such tables")
+def test_bytes_in_a_table() -> None:
+    rng = np.random.default_rng(0)
+    table, indices = rng.integers(0, 256, 256, np.uint8), rng.permutation(256).astype(np.uint8)
+    kind, out = ir.VectorType(ir.IntType(8), 64), np.zeros(256, np.uint8)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        found = emit_lookup256(b, table.tolist(), emit_load(b, kind, args[0]))
+        return b.store(found, b.inttoptr(args[1], kind.as_pointer()), align=1)
+
+    look_up = compiled(emit)
+    for first in range(0, 256, 64):
+        look_up(indices[first:], out[first:], table)
+    assert (out == table[indices]).all()
 
 
 @pytest.mark.parametrize(("count", "size"), [(8, 1), (8, 2), (8, 4), (4, 16)])
