@@ -129,7 +129,7 @@ def fetch_word(words: Words) -> Any:
         for line in range(lines):
             prefetch(superblock + FAR + 64 * line)
 
-    return fetch if 8 * words.superblock_bytes < 256 * DENSE else nothing
+    return fetch
 
 
 def dot_word(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
@@ -233,17 +233,11 @@ def lengthen_word(words: Words) -> Any:
     return lengthen
 
 
-def dot_row(words: Words, passes: int) -> Any:
-    """The word dot(row, row_bytes, x, n): a row of weights times a flat token, float32; a row of a superblock at least.
-
-    Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
-    are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
-    """
-    sums, fetch = group_sums(words, passes), fetch_word(words)
-    scales, mins = words.scales, words.mins
-    superblock_bytes, groups, kind, zero = words.superblock_bytes, words.groups, words.kind, words.zero
-    int_kind, bytes_, order_at = kind.of(int32), len(ORDERS) * passes, passes * ORDERS.index(words.order)
-    for_group = lanes([lane * 8 // groups for lane in range(groups)])
+def superblock_word(words: Words) -> Any:
+    """The word superblock(at, products, x_scale, x_sums, x_totals, acc): the sums of all places, and what the groups of
+    one more superblock add to them."""
+    scales, mins, kind, zero = words.scales, words.mins, words.kind, words.zero
+    int_kind = kind.of(int32)
 
     @inline
     def with_zero(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
@@ -255,30 +249,47 @@ def dot_row(words: Words, passes: int) -> Any:
         acc = fma(convert(kind, products) * x_scale, scales(at), acc)
         return fma(mins(at), load(kind, x_sums), acc)
 
-    superblock = with_zero if zero else with_mins
+    return with_zero if zero else with_mins
 
-    def asking(fetch: Any) -> Any:
-        @inline
-        def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
-            columns = 256 * superblocks_of(n)
-            numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
-            x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
-            x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
-            acc = splat(kind, float32(0.0))
-            for block in range(columns // 256):
-                at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
-                fetch(at)
-                x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
-                acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
-            return total(acc)
 
-        return dot
-
-    far, near = asking(fetch), asking(nothing)
+def loop_word(words: Words, passes: int, fetch: Any) -> Any:
+    """The word dot of `dot_row`, which asks for memory as it is told."""
+    sums, superblock = group_sums(words, passes), superblock_word(words)
+    superblock_bytes, groups, kind = words.superblock_bytes, words.groups, words.kind
+    bytes_, order_at = len(ORDERS) * passes, passes * ORDERS.index(words.order)
+    for_group = lanes([lane * 8 // groups for lane in range(groups)])
 
     @inline
     def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
-        return far(row, row_bytes, x, n) if n >= LONG else near(row, row_bytes, x, n)
+        columns = 256 * superblocks_of(n)
+        numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
+        x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
+        x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
+        acc = splat(kind, float32(0.0))
+        for block in range(columns // 256):
+            at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
+            fetch(at)
+            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
+            acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
+        return total(acc)
+
+    return dot
+
+
+def dot_row(words: Words, passes: int) -> Any:
+    """The word dot(row, row_bytes, x, n): a row of weights times a flat token, float32; a row of a superblock at least.
+
+    Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
+    are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
+    """
+    plain = loop_word(words, passes, nothing)
+    if 8 * words.superblock_bytes >= 256 * DENSE:
+        return plain
+    asking = loop_word(words, passes, fetch_word(words))
+
+    @inline
+    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
+        return asking(row, row_bytes, x, n) if n >= LONG else plain(row, row_bytes, x, n)
 
     return dot
 

@@ -88,7 +88,7 @@ f32x8, f32x16 = Vector(types.float32, 8), Vector(types.float32, 16)
 i32x8, i32x16 = Vector(types.int32, 8), Vector(types.int32, 16)
 f16x8, f16x16 = Vector(types.float16, 8), Vector(types.float16, 16)
 u8x4, u8x8, u8x16, u8x32, u8x64 = (Vector(types.uint8, lanes) for lanes in (4, 8, 16, 32, 64))
-i8x16, i8x32, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 32, 64))
+i8x16, i8x64 = (Vector(types.int8, lanes) for lanes in (16, 64))
 u16x4, u16x8, u16x16, u16x32 = (Vector(types.uint16, lanes) for lanes in (4, 8, 16, 32))
 u32x4, u32x8, u32x16 = (Vector(types.uint32, lanes) for lanes in (4, 8, 16))
 u64x4, u64x8 = Vector(types.uint64, 4), Vector(types.uint64, 8)
@@ -146,6 +146,27 @@ def store(typingctx: Any, address: Any, value: Any) -> Any:
         return b.store(args[1], b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
 
     return word(types.void, [address, value], emit)
+
+
+@intrinsic
+def half(typingctx: Any, address: Any) -> Any:
+    """The half precision number at an address, as float32."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return emit_widen_half(b, emit_load(b, ir.HalfType(), args[0]), ir.FloatType())
+
+    return word(types.float32, [types.int64], emit)
+
+
+@intrinsic
+def store_half(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a float32 in half precision."""
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        narrow = emit_narrow_half(b, args[1], ir.HalfType())
+        return b.store(narrow, b.inttoptr(args[0], ir.HalfType().as_pointer()), align=1)
+
+    return word(types.void, [types.int64, types.float32], emit)
 
 
 @intrinsic
@@ -466,17 +487,6 @@ def bits_of_lanes(typingctx: Any, mask: Any) -> Any:
     return word(bits, [mask], lambda b, args: b.bitcast(args[0], LLVM[bits]))
 
 
-@intrinsic
-def any_lane(typingctx: Any, mask: Any) -> Any:
-    """Whether a mask has any lane set."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        bits = b.bitcast(args[0], ir.IntType(mask.lanes))
-        return b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
-    return word(types.boolean, [mask], emit)
-
-
 # --- the integer dot product ---------------------------------------------------------------------------------------
 
 
@@ -488,51 +498,3 @@ def dot4(bits: int) -> Any:
         return word(acc, [acc, codes, x], lambda b, args: emit_dot4(b, args[0], args[1], args[2], bits))
 
     return apply
-
-
-@intrinsic
-def half(typingctx: Any, address: Any) -> Any:
-    """The half precision number at an address, as float32."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_widen_half(b, emit_load(b, ir.HalfType(), args[0]), ir.FloatType())
-
-    return word(types.float32, [types.int64], emit)
-
-
-@intrinsic
-def store_half(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store a float32 in half precision."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        narrow = emit_narrow_half(b, args[1], ir.HalfType())
-        return b.store(narrow, b.inttoptr(args[0], ir.HalfType().as_pointer()), align=1)
-
-    return word(types.void, [types.int64, types.float32], emit)
-
-
-# --- functions ----------------------------------------------------------------------------------------------------
-
-LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
-
-
-@inline
-def exp(v: Any) -> Any:
-    """e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN of NaN.
-
-    Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7, then 2**n through the exponent.
-    """
-    x = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
-    n = rint(x * splat(f32x16, LOG2_E))
-    r = fma(n, splat(f32x16, -LN2_HIGH), x)
-    r = fma(n, splat(f32x16, -LN2_LOW), r)
-    p = splat(f32x16, 1.0 / 5040)
-    p = fma(p, r, splat(f32x16, 1.0 / 720))
-    p = fma(p, r, splat(f32x16, 1.0 / 120))
-    p = fma(p, r, splat(f32x16, 1.0 / 24))
-    p = fma(p, r, splat(f32x16, 1.0 / 6))
-    p = fma(p, r, splat(f32x16, 0.5))
-    p = fma(p, r, splat(f32x16, 1.0))
-    p = fma(p, r, splat(f32x16, 1.0))
-    exponent = convert(i32x16, maximum(n, splat(f32x16, -127.0))) + splat(i32x16, 127)
-    return select(v == v, p * bitcast(f32x16, exponent << splat(i32x16, 23)), v)
