@@ -177,7 +177,7 @@ def random_tokens(engine: "Engine", count: int) -> list[int]:
 
 
 def subject_of(f: "GGUF", options: Options) -> Subject:
-    from quant.cpu import target
+    from quant.jit.cpu import target
 
     kinds: dict[str, int] = {}
     for tensor in f.tensors.values():

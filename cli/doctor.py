@@ -109,7 +109,7 @@ def cpu() -> Finding:
     import llvmlite.binding as llvm
 
     from localinfer import machine
-    from quant.cpu import target
+    from quant.jit.cpu import target
 
     name, host, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
     chosen = os.environ.get("NUMBA_CPU_NAME", "")
@@ -155,7 +155,7 @@ def speed() -> Finding:
 def kernel_cache() -> Finding:
     """Where compiled kernels are kept, and whether they can be: without, each start compiles them again."""
     from localinfer import paths
-    from quant.jit import Cache, generations
+    from quant.jit.kernel_cache import Cache, generations
 
     root = paths.jit_dir()
     cache = Cache(root)

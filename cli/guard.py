@@ -26,12 +26,12 @@ def against_shrinking(path: str) -> None:
         return
     import llvmlite.binding as llvm
 
-    from quant import jit
+    from quant.jit import loader
 
     start = "\n" if sys.stderr.isatty() else ""
     line = f"{start}error: {path}: file changed or truncated while in use\n".encode("utf-8", "replace")
     text = "".join(f"\\{byte:02x}" for byte in line)
-    engine = jit.engine()
+    engine = loader.engine()
     engine.add_module(llvm.parse_assembly(HANDLER.format(size=len(line), text=text)))
     engine.finalize_object()
     handler = ctypes.c_void_p(engine.get_function_address("localinfer_file_shrank"))

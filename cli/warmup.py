@@ -37,7 +37,7 @@ def warmup_command(
     from localinfer.engine import kernels
     from localinfer.gguf import open_gguf
     from localinfer.options import from_environment, merge
-    from quant import jit
+    from quant.jit import loader
 
     wanted = kernels(open_gguf(path), merge(given, from_environment(os.environ), registry.default_options(model)))
     compiled = 0
@@ -48,7 +48,7 @@ def warmup_command(
         status(stage, done, total)
 
     begin = time.perf_counter()
-    _, warnings = jit.addresses(wanted, paths.jit_dir(), progress)
+    _, warnings = loader.addresses(wanted, paths.jit_dir(), progress)
     if warnings:
         raise LocalInferError(f"{warnings[0]}, so nothing was kept")
     seconds = time.perf_counter() - begin

@@ -23,7 +23,8 @@ from localinfer.mixture import Mixture, Request, changed, mix
 from localinfer.noise import Progress, measure
 from localinfer.quantize import compile_for, encoders, outputs_of
 from localinfer.source import Source, SourceTensor
-from quant import ggml, jit
+from quant import ggml
+from quant.jit import loader
 from quant.recipe_rules import NUMBER_OF_TYPE
 from quant.recipes import NEED_IMATRIX, fitting, left_open, recipe_of_base, role_of
 
@@ -85,7 +86,7 @@ def fit(
     effort: str,
     threads: int,
     keep_split: bool = False,
-    compiling: jit.Progress | None = None,
+    compiling: loader.Progress | None = None,
     measuring: Progress | None = None,
 ) -> Mixture:
     """The request's mixture with the least noise within the target; its recipe does not matter.
@@ -166,7 +167,7 @@ def measured_offers(
     target: Target,
     effort: str,
     threads: int,
-    compiling: jit.Progress | None,
+    compiling: loader.Progress | None,
     measuring: Progress | None,
 ) -> dict[str, list[Offer]]:
     """The candidates with what they cost and the noise that they bring."""

@@ -21,7 +21,8 @@ from localinfer.recorder import Context, Recorder
 from localinfer.stamps import StampedMemory, Stamps
 from localinfer.team import Team
 from localinfer.work import NOTHING_TO_DO, Amount
-from quant import jit
+from quant.jit import loader
+from quant.jit.kernel import Kernel
 
 Progress = Callable[[str, int, int], None]
 Logits = NDArray[np.float32]
@@ -34,7 +35,7 @@ DEFAULTS = Options()
 PASSES = {"fast": 1, "high": 2}
 NO_ROWS = np.zeros(0, np.int32)
 EXECUTE, EXECUTE_STAMPED = (
-    jit.Kernel(
+    Kernel(
         "localinfer.ops.execute",
         "execute",
         ("first", "end", "program", "sync", "stop"),
@@ -65,7 +66,7 @@ class Engine:
         assert self._recorder.logits_buffer is not None
         self.n_vocab = self._recorder.logits_buffer.n
         require_memory(f, self._plan.nbytes, self.n_ctx)
-        addresses, self.warnings = jit.addresses([EXECUTE, *self._plan.kernels], paths.jit_dir(), progress)
+        addresses, self.warnings = loader.addresses([EXECUTE, *self._plan.kernels], paths.jit_dir(), progress)
         self._program = self._plan.ready(addresses)
         self._stop = self._plan.stop.view(np.int64)
         self._team = Team(addresses[EXECUTE], self._program, self._stop, self._plan.scratches)
@@ -212,7 +213,7 @@ class Engine:
 
     def keep_stamps(self) -> None:
         """From now on, have every part of an op leave a time stamp, for `stamps` to take."""
-        addresses, _ = jit.addresses([EXECUTE_STAMPED], paths.jit_dir())
+        addresses, _ = loader.addresses([EXECUTE_STAMPED], paths.jit_dir())
         self._stamped = StampedMemory(self._plan.members, self._plan.scratch_bytes)
         self._team.close()
         self._team = Team(addresses[EXECUTE_STAMPED], self._program, self._stop, self._stamped.scratches)
@@ -279,7 +280,7 @@ def record(f: GGUF, options: Options) -> Recorder:
     return recorder
 
 
-def kernels(f: GGUF, options: Options) -> list[jit.Kernel]:
+def kernels(f: GGUF, options: Options) -> list[Kernel]:
     """All that an engine for this file has to have compiled, each once."""
     plan = record(f, options).plan
     return list(dict.fromkeys([EXECUTE, *plan.kernels]))

@@ -1,4 +1,5 @@
-"""Encoders that make up for errors, where it is known which inputs of a matrix go together: see `quant.feedback`."""
+"""Encoders that make up for errors, where it is known which inputs of a matrix go together: see
+`quant.encoders.feedback`."""
 
 from collections.abc import Mapping
 
@@ -11,15 +12,15 @@ from localinfer.errors import LocalInferError
 from localinfer.quantize import EncoderOf, RowEncoder, encoders
 from localinfer.rows import Matrix
 from localinfer.text import printable
-from quant import jit
-from quant.feedback import FeedbackEncoder, feedback_kernel, takes_feedback, triangle_of
+from quant.encoders.feedback import FeedbackEncoder, feedback_kernel, takes_feedback, triangle_of
+from quant.jit import loader
 
 Floats = NDArray[np.float32]
 
 
-def compile_feedback(types: set[int], progress: jit.Progress | None = None) -> None:
+def compile_feedback(types: set[int], progress: loader.Progress | None = None) -> None:
     """Have all kernels compiled that pass errors on in rows of these types."""
-    jit.addresses(map(feedback_kernel, filter(takes_feedback, types)), paths.jit_dir(), progress)
+    loader.addresses(map(feedback_kernel, filter(takes_feedback, types)), paths.jit_dir(), progress)
 
 
 def feedback_encoders(importance: Mapping[str, Floats], covariances: Mapping[str, Floats]) -> EncoderOf:

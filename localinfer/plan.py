@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from localinfer.gguf import Tensor
 from localinfer.work import NOTHING_TO_DO, Amount, Work
 from quant import FORMATS
-from quant.cpu import target
-from quant.jit import Kernel
-from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
-from quant.record import HEADER_WORDS, NEXT, RECORD_WORDS
+from quant.jit.cpu import target
+from quant.jit.kernel import Constants, Kernel, kernel_of
+from quant.jit.record import HEADER_WORDS, NEXT, RECORD_WORDS
+from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 
 ALIGNMENT = 64
 MOST_ROUNDS = 8  # parts of a thread's share: the others wait for no more than the last one of a slow thread
@@ -80,7 +80,6 @@ class Buffer:
 
 COUNTED_AS = {"quantized": "dots", "f32": "fmas", "bf16": "pairs"}  # products, by what they take
 
-Constants = Mapping[str, int | str]
 NOTHING: Constants = {}
 Argument = int | float | Region | Twin | Buffer | Tensor
 Rounds = tuple[int, int]  # the parts of an op for each thread, for few tokens and for many; 0: too small to share
@@ -252,7 +251,7 @@ class Plan:
         before, x.is_rounded = self.ops[-1], True
         few = 0 if before.meet else min(before.rounds[0], 1)
         arguments: dict[str, Argument] = {"tokens": x.rows, "x": x, "n": x.n, "y": x.rounded}
-        self.op(name, "quant.floats:to_bf16", x.rows, arguments, rounds=(few, 4))
+        self.op(name, "quant.formats.floats:to_bf16", x.rows, arguments, rounds=(few, 4))
 
     # --- after recording ---
 
@@ -321,9 +320,3 @@ def rounds_of(parts: int, threads: int) -> int:
     """Into how many parts a thread's share is cut, if so many are large enough: several, so that others can take some
     from a thread that is slow."""
     return max(1, min(parts, MOST_ROUNDS)) if threads > 1 else 1
-
-
-def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], inside: Constants) -> Kernel:
-    """The kernel named `module:function` with these arguments and constants."""
-    module, function = path.split(":")
-    return Kernel(module, function, parameters, floats, tuple(sorted(inside.items())))

@@ -30,8 +30,9 @@ from localinfer.safe_file import SafeFile, appearing, shown
 from localinfer.source import Field, Source, SourceTensor
 from localinfer.text import printable
 from localinfer.weights import decoding_kernel
-from quant import FORMATS, ggml, jit
-from quant.encode import Encoder, encoding_kernel
+from quant import FORMATS, ggml
+from quant.encoders.encode import Encoder, encoding_kernel
+from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
 EncoderOf = Callable[[Matrix], RowEncoder]
@@ -194,11 +195,11 @@ def _check_result(job: _Job, piece: Piece, x: Floats, out: Bytes) -> None:
 # --- encoders ---
 
 
-def compile_for(old: Iterable[int], new: Iterable[int], effort: str, progress: jit.Progress | None = None) -> None:
+def compile_for(old: Iterable[int], new: Iterable[int], effort: str, progress: loader.Progress | None = None) -> None:
     """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time."""
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
     kernels += [encoding_kernel(number, effort) for number in set(new)]
-    for warning in jit.addresses(kernels, paths.jit_dir(), progress)[1]:
+    for warning in loader.addresses(kernels, paths.jit_dir(), progress)[1]:
         warnings.warn(warning, stacklevel=2)
 
 

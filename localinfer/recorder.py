@@ -15,10 +15,11 @@ from localinfer.config import Config, Rope, frequencies
 from localinfer.errors import Unsupported
 from localinfer.gguf import GGUF, StringArray, Tensor
 from localinfer.ops.layout import BLOCK, EVERYTHING, PLENTY, attention_scratch_bytes, row_bytes, tile_rows
-from localinfer.plan import Argument, Buffer, Constants, Plan, Region
+from localinfer.plan import Argument, Buffer, Plan, Region
 from localinfer.work import Amount, Work
 from quant import FORMATS
 from quant.ggml import TYPES
+from quant.jit.kernel import Constants
 
 OPS = "localinfer.ops"
 CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends

@@ -16,11 +16,11 @@ import numpy as np
 
 from localinfer import machine, paths
 from localinfer.ops.layout import OPERAND_RING, products_shape, round_bytes
-from localinfer.team import RUN
 from localinfer.work import Amount
-from quant import jit
-from quant.cpu import target
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant.jit import loader
+from quant.jit.cpu import target
+from quant.jit.kernel import Kernel
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
 STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than caches hold; what is read of it at a time
 SHARE_OF_MEMORY = 4  # never more than a fourth of what is left
@@ -28,9 +28,9 @@ RUNS = 24  # the best one counts: many short ones, for some to be undisturbed ..
 SHORTEST = 0.004  # ... but of seconds enough that waking the threads, 50 us, does not count
 
 HERE = "localinfer.ops.measure"
-STREAM = jit.Kernel(HERE, "stream", ("memory", "nbytes", "result"))
+STREAM = Kernel(HERE, "stream", ("memory", "nbytes", "result"))
 MULTIPLY = {
-    kind: jit.Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
+    kind: Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
     for kind in (("dot", "fma", "pair") if target().bfloats else ("dot", "fma"))
 }
 KERNELS = [STREAM, *MULTIPLY.values()]
@@ -63,10 +63,10 @@ class Roofline:
 @cache
 def measured(threads: int) -> Roofline:
     """What so many threads reach. Raises what compiling and loading kernels raises, MemoryError where none is left."""
-    addresses, _ = jit.addresses(KERNELS, paths.jit_dir())
+    addresses, _ = loader.addresses(KERNELS, paths.jit_dir())
     with ThreadPoolExecutor(threads) as pool:
 
-        def seconds(kernel: jit.Kernel, *arguments: int) -> float:
+        def seconds(kernel: Kernel, *arguments: int) -> float:
             """Of one run of the kernel by all threads."""
             record = np.zeros(RECORD_WORDS, np.int64)
             record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments

@@ -16,11 +16,11 @@ from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.ops.layout import STAMP_WORDS, STAMPS_BYTES, STAMPS_FIRST
 from localinfer.plan import ALIGNMENT
-from localinfer.team import RUN
-from quant import jit
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
-CLOCK = jit.Kernel("localinfer.ops.measure", "clock", ("result",))
+CLOCK = Kernel("localinfer.ops.measure", "clock", ("result",))
 Numbers = NDArray[np.int64]
 
 
@@ -28,7 +28,7 @@ class Clock:
     """The clock that compiled code reads; how long its ticks are is known the better, the longer it is asked after."""
 
     def __init__(self) -> None:
-        addresses, _ = jit.addresses([CLOCK], paths.jit_dir())
+        addresses, _ = loader.addresses([CLOCK], paths.jit_dir())
         self._run, self._result = RUN(addresses[CLOCK]), np.zeros(1, np.int64)
         self._record = np.zeros(RECORD_WORDS, np.int64)
         self._record[HEADER_WORDS] = self._result.ctypes.data

@@ -5,7 +5,6 @@ team, and the main thread waits on a lock, which a signal interrupts. A stop fla
 """
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.ops.layout import LINE, STAGE, sync_bytes
-from quant.record import HEADER_WORDS
+from quant.jit.record import HEADER_WORDS, RUN
 
 DEAF_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
-
-RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 
 
 class Team:

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import Unsupported
 from localinfer.gguf import Tensor
-from localinfer.plan import kernel_of
-from localinfer.team import RUN
-from quant import FORMATS, ggml, jit
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant import FORMATS, ggml
+from quant.jit import loader
+from quant.jit.kernel import Kernel, kernel_of
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
 PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
 ONE = int.from_bytes(struct.pack("<d", 1.0), "little")
 
 
-def decoding_kernel(type_number: int) -> jit.Kernel:
+def decoding_kernel(type_number: int) -> Kernel:
     """The kernel that a Decoder of this type needs."""
     form = FORMATS[type_number]
     return kernel_of(form.get_rows, PARAMETERS, frozenset({"factor"}), {"room": form.room})
@@ -28,7 +28,7 @@ class Decoder:
 
     def __init__(self, type_number: int) -> None:
         kernel = decoding_kernel(type_number)
-        addresses, _ = jit.addresses([kernel], paths.jit_dir())
+        addresses, _ = loader.addresses([kernel], paths.jit_dir())
         self._type = type_number
         self._kernel = RUN(addresses[kernel])
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from quant.cpu import target
 from quant.ggml import TYPES
+from quant.jit.cpu import target
 
 
 class Format(NamedTuple):
@@ -16,19 +16,19 @@ class Format(NamedTuple):
     @property
     def get_rows(self) -> str:
         """The kernel that decodes rows, as `module:function`."""
-        return "quant.floats:get_rows" if self.plain else "quant.rows:get_rows"
+        return "quant.formats.floats:get_rows" if self.plain else "quant.products.rows:get_rows"
 
     @property
     def encode(self) -> str:
         """The kernel that makes rows from floats."""
-        return "quant.floats:encode" if self.plain else "quant.encode_rows:encode"
+        return "quant.formats.floats:encode" if self.plain else "quant.encoders.encode_rows:encode"
 
     @property
     def products(self) -> tuple[str, str]:
         """The kernels that multiply, for few and for many tokens."""
         if self.plain:
-            return "quant.float_products:matvec", "quant.float_products:matmul"
-        return "quant.rows:matvec", "quant.panels:matmul"
+            return "quant.products.float_products:matvec", "quant.products.float_products:matmul"
+        return "quant.products.rows:matvec", "quant.products.panels:matmul"
 
     def takes(self, passes: int) -> str:
         """What they take activations as: "f32", "bf16", or "quantized".

@@ -16,9 +16,11 @@ llvm.Target.from_default_triple = lambda: llvm.Target.from_triple(triple)
 
 from kernels import NUMBERS, PRODUCT  # noqa: E402  (numba must find that triple)
 
-from quant import FORMATS, compiler, jit  # noqa: E402
+from quant import FORMATS  # noqa: E402
+from quant.jit import compiler  # noqa: E402
+from quant.jit.kernel import Kernel  # noqa: E402
 
 fmt = FORMATS[NUMBERS[name]]
 path = fmt.products[function == "matmul"]
-kernel = jit.Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items())))
+kernel = Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items())))
 print(compiler.machine().emit_assembly(compiler.module_of(kernel)))

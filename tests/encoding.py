@@ -8,7 +8,7 @@ import numba  # noqa: F401  (kernels are compiled in this process then: starting
 import numpy as np
 
 from localinfer import paths
-from quant.encode import Encoder
+from quant.encoders.encode import Encoder
 
 GAUSSIAN = np.random.default_rng(0).standard_normal((64, 2048)).astype(np.float32)
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from random_blocks import random_blocks
 
 from localinfer import paths
-from localinfer.plan import kernel_of
-from quant import FORMATS, jit
-from quant.cpu import target
+from quant import FORMATS
 from quant.ggml import TYPES
-from quant.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant.jit import loader
+from quant.jit.cpu import target
+from quant.jit.kernel import Kernel, kernel_of
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS
+from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
 PRODUCT = (
@@ -40,9 +41,9 @@ NUMBERS = {kind.name: number for number, kind in TYPES.items() if number in FORM
 
 
 @cache
-def compiled(kernel: jit.Kernel) -> Any:
+def compiled(kernel: Kernel) -> Any:
     """The kernel as a callable."""
-    addresses, _ = jit.addresses([kernel], paths.jit_dir())
+    addresses, _ = loader.addresses([kernel], paths.jit_dir())
     return RUN(addresses[kernel])
 
 
@@ -88,14 +89,14 @@ def quantized(x: Floats, tile: int, passes: int) -> Bytes:
     count, n = x.shape
     out = np.zeros((tiled_bytes if tile else flat_bytes)(n, passes) * (count + tile), np.uint8)
     arguments = {"tokens": np.array([count]), "x": x, "n": n, "out": out}
-    run("quant.activations:quantize", arguments, tile=tile, passes=passes)
+    run("quant.products.activations:quantize", arguments, tile=tile, passes=passes)
     return out
 
 
 def in_bf16(x: Floats) -> NDArray[np.uint16]:
     """Activations in bfloat16, with a page behind them that may not be touched."""
     y = before_a_guard_page(np.zeros((len(x), 2 * x.shape[1]), np.uint8)).view(np.uint16)
-    run("quant.floats:to_bf16", {"tokens": np.array([len(x)]), "x": x, "n": x.shape[1], "y": y})
+    run("quant.formats.floats:to_bf16", {"tokens": np.array([len(x)]), "x": x, "n": x.shape[1], "y": y})
     return y
 
 

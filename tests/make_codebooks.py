@@ -1,4 +1,4 @@
-"""Makes quant/codebooks.npz from the tables of the gguf package.
+"""Makes quant/codes/codebooks.npz from the tables of the gguf package.
 
 python tests/make_codebooks.py
 """
@@ -9,7 +9,7 @@ import gguf.quants
 import numpy as np
 from numpy.typing import NDArray
 
-PLACE = Path(__file__).parent.parent / "quant" / "codebooks.npz"
+PLACE = Path(__file__).parent.parent / "quant" / "codes" / "codebooks.npz"
 TABLES = ("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S")
 
 

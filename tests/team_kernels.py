@@ -4,9 +4,9 @@ from typing import Any
 
 from numba import int64
 
-from quant.rows import share
-from quant.threads import atomic_add, atomic_load, pause
-from quant.vectors import load, store
+from quant.jit.threads import atomic_add, atomic_load, pause
+from quant.jit.vectors import load, store
+from quant.products.rows import share
 
 
 def count() -> Any:

@@ -18,7 +18,7 @@ from localinfer.ops.layout import (
     row_bytes,
     tile_rows,
 )
-from quant.cpu import target
+from quant.jit.cpu import target
 
 Floats = NDArray[np.float32]
 KINDS = list(CELL_BYTES)

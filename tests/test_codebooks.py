@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from make_codebooks import TABLES, table
 
-from quant.codebooks import codebook
+from quant.codes.codebooks import codebook
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -16,8 +16,8 @@ from localinfer.engine import kernels
 from localinfer.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.version import VERSION
-from quant import jit
-from quant.cpu import target
+from quant.jit import kernel_cache, loader
+from quant.jit.cpu import target
 
 Run = Callable[..., tuple[int, str, str]]
 DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
@@ -42,7 +42,7 @@ class TestDoctor:
         assert found["program"]["version"] == VERSION
         assert found["cpu"]["instruction_set"] == target().isa
         assert found["threads"]["default"] == machine.default_threads()
-        assert found["kernel_cache"]["path"] == str(paths.jit_dir() / jit.cache_key())
+        assert found["kernel_cache"]["path"] == str(paths.jit_dir() / kernel_cache.cache_key())
         assert found["kernel_cache"]["kernels"] >= 3
         assert found["speed"]["bytes_per_second"] > 1e8
         assert not [name for name, facts in found.items() if name != "can_run" and "trouble" in facts]
@@ -91,7 +91,7 @@ class TestWarmup:
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out) == (0, "")
         wanted = kernels(open_gguf(model), Options(ctx_size=64))
-        assert all(jit.Cache(paths.jit_dir()).read(kernel) for kernel in wanted)
+        assert all(kernel_cache.Cache(paths.jit_dir()).read(kernel) for kernel in wanted)
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out, err) == (0, "", f"{model}: all kernels were ready\n")
 
@@ -99,8 +99,8 @@ class TestWarmup:
         model = tiny_llama(tmp_path / "m.gguf")
         wanted = kernels(open_gguf(model), Options())
         [gone] = [kernel for kernel in wanted if kernel.function == "pick"]
-        (paths.jit_dir() / jit.cache_key() / f"{gone.symbol}.o").unlink(missing_ok=True)
-        jit.addresses([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
+        (paths.jit_dir() / kernel_cache.cache_key() / f"{gone.symbol}.o").unlink(missing_ok=True)
+        loader.addresses([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
         command = [sys.executable, "-m", "localinfer", "warmup", str(model)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0

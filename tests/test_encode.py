@@ -10,7 +10,7 @@ import pytest
 from encoding import GAUSSIAN, cruel_rows, decoded, encode, encoder
 from kernels import NUMBERS
 
-from quant.encode import EFFORTS
+from quant.encoders.encode import EFFORTS
 
 # Formats whose blocks are to be the gguf package's, byte for byte.
 AS_GGUF = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]

@@ -26,8 +26,8 @@ from localinfer.engine import Engine, record
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.gguf import open_gguf
 from localinfer.options import Options
-from quant.cpu import target
-from quant.layout import LARGEST
+from quant.jit.cpu import target
+from quant.products.layout import LARGEST
 
 DATA = Path(__file__).parent / "data"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"]

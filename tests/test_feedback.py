@@ -1,4 +1,5 @@
-"""Rounding that passes its errors on: `quant.feedback` against the same in numpy, column by column in float64."""
+"""Rounding that passes its errors on: `quant.encoders.feedback` against the same in numpy, column by column in
+float64."""
 
 from typing import Any
 
@@ -9,8 +10,8 @@ from kernels import NUMBERS
 from numpy.typing import NDArray
 
 from localinfer import paths
-from quant.encode import Encoder
-from quant.feedback import UNIFORM, FeedbackEncoder, takes_feedback, triangle_of
+from quant.encoders.encode import Encoder
+from quant.encoders.feedback import UNIFORM, FeedbackEncoder, takes_feedback, triangle_of
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quant import cpu
+from quant.jit import cpu
 
 NEEDS = {
     "icelake-client": ("avx512vnni", "avx512vl"),

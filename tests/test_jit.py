@@ -15,26 +15,28 @@ from localinfer.engine import kernels
 from localinfer.gguf import open_gguf
 from localinfer.model import Model
 from localinfer.options import Options
-from quant import jit
-from quant.compiler import compile_kernel
+from quant.jit import kernel_cache
+from quant.jit.compiler import compile_kernel
+from quant.jit.kernel import Kernel
 
-KERNEL = jit.Kernel("localinfer.ops.norm", "pick", ("tokens", "x", "rows", "n", "y"))
+KERNEL = Kernel("localinfer.ops.norm", "pick", ("tokens", "x", "rows", "n", "y"))
 HERE = Path(__file__).parent.parent
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from quant import jit
-kernel = jit.Kernel.from_json(sys.argv[2])
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+kernel = Kernel.from_json(sys.argv[2])
 reports = []
-found, warnings = jit.addresses([kernel], Path(sys.argv[1]), lambda *report: reports.append(report))
+found, warnings = loader.addresses([kernel], Path(sys.argv[1]), lambda *report: reports.append(report))
 assert found[kernel]
 print("compiled" if reports else "cached", "numba" in sys.modules, *warnings)
 """
 
 
 def load_elsewhere(
-    root: Path, kernel: jit.Kernel = KERNEL, program: Path = HERE, **environment: str
+    root: Path, kernel: Kernel = KERNEL, program: Path = HERE, **environment: str
 ) -> "subprocess.Popen[str]":
     """Another process that wants the kernel."""
     command = [sys.executable, "-c", PROGRAM, str(root), kernel.to_json()]
@@ -111,7 +113,7 @@ def test_another_version_has_kernels_of_its_own(tmp_path: Path) -> None:
         shutil.copytree(HERE / package, tmp_path / "upgraded" / package)
     assert answer(load_elsewhere(tmp_path / "jit")) == "compiled False"
     assert answer(load_elsewhere(tmp_path / "jit", program=tmp_path / "upgraded")) == "cached False"
-    with (tmp_path / "upgraded" / "quant" / "vectors.py").open("a") as file:
+    with (tmp_path / "upgraded" / "quant" / "jit" / "vectors.py").open("a") as file:
         file.write("# changed")
     assert answer(load_elsewhere(tmp_path / "jit", program=tmp_path / "upgraded")) == "compiled False"
     assert len(objects(tmp_path / "jit")) == 2
@@ -119,31 +121,31 @@ def test_another_version_has_kernels_of_its_own(tmp_path: Path) -> None:
 
 def test_what_was_not_used_lately_is_removed_when_a_new_version_comes(tmp_path: Path) -> None:
     now = time.time()
-    ages = {f"{number:024x}": now - 24 * 3600 * number for number in range(jit.KEPT + 8)}
+    ages = {f"{number:024x}": now - 24 * 3600 * number for number in range(kernel_cache.KEPT + 8)}
     for name, used in ages.items():
         (tmp_path / name).mkdir(mode=0o700)
         (tmp_path / name / "kernel.o").touch()
         os.utime(tmp_path / name, (used, used))
     (tmp_path / "not-ours").mkdir()
-    jit.Cache(tmp_path)
-    kept = {path.name for path in tmp_path.iterdir()} - {"not-ours", jit.cache_key()}
-    assert kept == {name for number, name in enumerate(ages) if number < jit.KEPT - 1}
+    kernel_cache.Cache(tmp_path)
+    kept = {path.name for path in tmp_path.iterdir()} - {"not-ours", kernel_cache.cache_key()}
+    assert kept == {name for number, name in enumerate(ages) if number < kernel_cache.KEPT - 1}
     assert (tmp_path / "not-ours").is_dir()
-    assert jit.generations(tmp_path)[0].name == jit.cache_key()
+    assert kernel_cache.generations(tmp_path)[0].name == kernel_cache.cache_key()
 
 
 def test_what_was_used_this_week_is_kept_however_much_it_is(tmp_path: Path) -> None:
-    for number in range(3 * jit.KEPT):
+    for number in range(3 * kernel_cache.KEPT):
         (tmp_path / f"{number:024x}").mkdir(mode=0o700)
-    jit.Cache(tmp_path)
-    assert len(jit.generations(tmp_path)) == 3 * jit.KEPT + 1
+    kernel_cache.Cache(tmp_path)
+    assert len(kernel_cache.generations(tmp_path)) == 3 * kernel_cache.KEPT + 1
 
 
 def test_a_use_is_remembered(tmp_path: Path) -> None:
-    directory = jit.Cache(tmp_path).directory
+    directory = kernel_cache.Cache(tmp_path).directory
     assert directory is not None
     os.utime(directory, (0, 0))
-    jit.Cache(tmp_path)
+    kernel_cache.Cache(tmp_path)
     assert time.time() - directory.stat().st_mtime < 60
 
 
@@ -157,13 +159,13 @@ def test_few_tokens_need_no_kernels_for_many(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_a_kernel_does_not_take_is_noticed() -> None:
-    wrong = jit.Kernel(KERNEL.module, KERNEL.function, ("something", "else"))
+    wrong = Kernel(KERNEL.module, KERNEL.function, ("something", "else"))
     with pytest.raises(TypeError, match="takes"):
         compile_kernel(wrong)
 
 
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
-    wrong = jit.Kernel(KERNEL.module, KERNEL.function, ("something", "else"))
+    wrong = Kernel(KERNEL.module, KERNEL.function, ("something", "else"))
     process = load_elsewhere(tmp_path, wrong)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -172,5 +174,5 @@ def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_a_kernel_survives_its_line_of_json() -> None:
-    kernel = jit.Kernel("m", "f", ("a", "eps"), frozenset({"eps"}), (("tile", 12), ("room", "q8_0")))
-    assert jit.Kernel.from_json(kernel.to_json()) == kernel
+    kernel = Kernel("m", "f", ("a", "eps"), frozenset({"eps"}), (("tile", 12), ("room", "q8_0")))
+    assert Kernel.from_json(kernel.to_json()) == kernel

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from random_blocks import HALVES
 
 from quant import FORMATS as KINDS
-from quant.cpu import target
 from quant.ggml import TYPES
-from quant.layout import LARGEST, MAGIC, MAGIC_BITS, ROWS, ZERO, flat_bytes, record_bytes, starts_with_magic
+from quant.jit.cpu import target
+from quant.products.layout import LARGEST, MAGIC, MAGIC_BITS, ROWS, ZERO, flat_bytes, record_bytes, starts_with_magic
 
 FORMATS = sorted(NUMBERS)
 FLOATS = {"F32", "F16", "BF16"}

@@ -19,7 +19,7 @@ from localinfer.gguf import open_gguf
 from localinfer.parts import from_gguf
 from localinfer.quantize import Matrix, encoders, quantize
 from localinfer.source import Field, Source, SourceTensor
-from quant.encode import Encoder
+from quant.encoders.encode import Encoder
 
 F32, F16, Q8_0 = (int(GGMLQuantizationType[name]) for name in ("F32", "F16", "Q8_0"))
 PLAIN = encoders("normal", {})

@@ -17,11 +17,11 @@ from localinfer.gguf import open_gguf
 from localinfer.ops.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
 from localinfer.roofline import MULTIPLY, STREAM, Roofline
-from localinfer.team import RUN
 from localinfer.work import NOTHING_TO_DO, Amount, Work
-from quant import jit
-from quant.cpu import target
-from quant.record import HEADER_WORDS, RECORD_WORDS
+from quant.jit import loader
+from quant.jit.cpu import target
+from quant.jit.kernel import Kernel
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
 
 @pytest.mark.parametrize("window", [1, 5, 8, 9, 13, 100])
@@ -88,9 +88,9 @@ def test_the_least_time_is_that_of_the_slower_half() -> None:
 # --- the kernels ---
 
 
-def run(kernel: jit.Kernel, *arguments: int, parts: int) -> None:
+def run(kernel: Kernel, *arguments: int, parts: int) -> None:
     """All parts of a kernel, one after the other."""
-    addresses, _ = jit.addresses([kernel], paths.jit_dir())
+    addresses, _ = loader.addresses([kernel], paths.jit_dir())
     record = np.zeros(RECORD_WORDS, np.int64)
     record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
     for part in range(parts):

@@ -9,10 +9,10 @@ from kernels import before_a_guard_page
 from llvmlite import ir
 from numba import njit, types
 
-from quant.cpu import target
-from quant.emit import I64, constant, emit_load
-from quant.simd import Block, block_takes_away, emit_block, emit_dot4, emit_lookup256, emit_pieces
-from quant.vectors import Vector, intrinsic, word
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load
+from quant.jit.simd import Block, block_takes_away, emit_block, emit_dot4, emit_lookup256, emit_pieces
+from quant.jit.vectors import Vector, intrinsic, word
 
 BITS = range(1, 9)
 Numbers = np.ndarray[Any, np.dtype[Any]]

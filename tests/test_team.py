@@ -12,7 +12,7 @@ import pytest
 from localinfer.engine import EXECUTE
 from localinfer.plan import Plan, Region
 from localinfer.team import Team
-from quant import jit
+from quant.jit import loader
 
 N = 60  # cells of an op
 
@@ -51,7 +51,7 @@ def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
 
 @contextmanager
 def ready(plan: Plan) -> Iterator[Team]:
-    addresses, _ = jit.addresses([EXECUTE, *plan.kernels], None)
+    addresses, _ = loader.addresses([EXECUTE, *plan.kernels], None)
     team = Team(addresses[EXECUTE], plan.ready(addresses), plan.stop.view(np.int64), plan.scratches)
     try:
         yield team

@@ -8,7 +8,7 @@ from localinfer.ops.attention import turning
 from localinfer.ops.cells import CELL_TYPES, put_key_word, put_value_word
 from localinfer.ops.norm import normalize
 from localinfer.ops.rope import ROTATE
-from quant.vectors import load
+from quant.jit.vectors import load
 
 Body = Callable[..., None]
 

@@ -19,10 +19,10 @@ from numba import float32, int32, int64, types
 
 from localinfer.ops.cells import F32, CellType
 from localinfer.ops.layout import BLOCK, EVERYTHING, PANEL, row_bytes
-from quant.cpu import target
-from quant.emit import I64, constant, emit_load, emit_splat
-from quant.simd import emit_fma
-from quant.vectors import (
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.simd import emit_fma
+from quant.jit.vectors import (
     bitcast,
     convert,
     emit_convert,

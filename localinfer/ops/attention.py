@@ -18,8 +18,8 @@ from localinfer.ops.attend import DENOMINATOR, SUMS, attend_word, merge_word, pr
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import nothing_word, turn_word
 from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
-from quant.activations import groups_word
-from quant.vectors import f32x16, inline, load, splat, store, total
+from quant.jit.vectors import f32x16, inline, load, splat, store, total
+from quant.products.activations import groups_word
 
 Body = Callable[..., None]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from numba import int64
 
-from quant.vectors import f32x16, load, store
+from quant.jit.vectors import f32x16, load, store
 
 Body = Callable[..., None]
 

@@ -22,8 +22,8 @@ from llvmlite import ir
 from numba import float32, float64, types, uint8
 
 from localinfer.ops.layout import BLOCK, CELL_BYTES, PANEL
-from quant.emit import constant, emit_load
-from quant.vectors import (
+from quant.jit.emit import constant, emit_load
+from quant.jit.vectors import (
     Vector,
     absolute,
     convert,

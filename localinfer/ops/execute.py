@@ -1,4 +1,4 @@
-"""The executor: the threads of a team run through one program of op records (`quant.record`) together.
+"""The executor: the threads of a team run through one program of op records (`quant.jit.record`) together.
 
 Ops that may run side by side, such as the products of q, k and v, are a stage. The work of a stage lies in lanes, one
 for each thread, and a lane is cut into parts, neighbours in memory. A thread takes the parts of its own lane, then what
@@ -24,9 +24,9 @@ from localinfer.ops.layout import (
     STAMPS_BYTES,
     STAMPS_FIRST,
 )
-from quant.record import KERNELS, NEXT, RECORD_WORDS, ROUNDS, TOKENS
-from quant.threads import atomic_add, atomic_load, atomic_store, atomic_swap, call, give_way, pause, ticks
-from quant.vectors import inline, load, store
+from quant.jit.record import KERNELS, NEXT, RECORD_WORDS, ROUNDS, TOKENS
+from quant.jit.threads import atomic_add, atomic_load, atomic_store, atomic_swap, call, give_way, pause, ticks
+from quant.jit.vectors import inline, load, store
 
 Body = Callable[..., None]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from numba import float32, int64
 
-from quant.activations import groups_word
-from quant.vectors import (
+from quant.jit.vectors import (
     bitcast,
     convert,
     f32x16,
@@ -21,6 +20,7 @@ from quant.vectors import (
     splat,
     store,
 )
+from quant.products.activations import groups_word
 
 Body = Callable[..., None]
 STRETCH = 128  # columns: four groups

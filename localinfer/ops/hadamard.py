@@ -10,8 +10,8 @@ from typing import Any
 from llvmlite import ir
 from numba import float32
 
-from quant.emit import I32
-from quant.vectors import Vector, f32x16, inline, intrinsic, load, splat, store, word
+from quant.jit.emit import I32
+from quant.jit.vectors import Vector, f32x16, inline, intrinsic, load, splat, store, word
 
 
 def swap_add(distance: int) -> Any:

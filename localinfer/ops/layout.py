@@ -1,6 +1,6 @@
 """What kernels and the plan that calls them must agree on, as numbers: sizes in memory, and places in it."""
 
-from quant.cpu import target
+from quant.jit.cpu import target
 
 # The words that threads share, each in cache lines of its own: see `localinfer.ops.execute`.
 LINE = 128  # bytes: two lines of x86, which are fetched together, or one of Apple's

@@ -11,11 +11,11 @@ from llvmlite import ir
 from numba import int64, types
 
 from localinfer.ops.layout import OPERAND_RING, WIDE, products_shape, round_bytes
-from quant.cpu import target
-from quant.emit import I64, constant, emit_load
-from quant.simd import BFLOATS, Block, emit_block, emit_dot2, emit_fma
-from quant.threads import ticks
-from quant.vectors import Vector, emit_fold, emit_sum, f32x16, i32x16, intrinsic, load, splat, store, total, word
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load
+from quant.jit.simd import BFLOATS, Block, emit_block, emit_dot2, emit_fma
+from quant.jit.threads import ticks
+from quant.jit.vectors import Vector, emit_fold, emit_sum, f32x16, i32x16, intrinsic, load, splat, store, total, word
 
 Body = Callable[..., None]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from quant.activations import groups_word
-from quant.threads import share
-from quant.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
+from quant.jit.threads import share
+from quant.jit.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
+from quant.products.activations import groups_word
 
 Body = Callable[..., None]
 

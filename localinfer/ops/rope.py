@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numba import float32, int64
 
 from localinfer.ops.norm import normalize
-from quant.vectors import f32x16, inline, load, store
+from quant.jit.vectors import f32x16, inline, load, store
 
 Body = Callable[..., None]
 

@@ -30,7 +30,7 @@ from localinfer import paths  # noqa: E402
 from localinfer.gguf import open_gguf  # noqa: E402
 from localinfer.registry import find  # noqa: E402
 from quant import BLOCKS, FORMATS  # noqa: E402
-from quant.encode import EFFORTS, Encoder  # noqa: E402
+from quant.encoders.encode import EFFORTS, Encoder  # noqa: E402
 from quant.ggml import TYPES  # noqa: E402
 
 Floats = NDArray[np.float32]

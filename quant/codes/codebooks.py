@@ -1,0 +1,148 @@
+"""The codebooks of the IQ formats, and the words that their rooms share: looking entries up, giving them signs.
+
+A codebook says which few of all possible rows of 4 or 8 numbers a format has a code for. They are facts of ggml's
+formats; codebooks.npz holds them, int8 (count, columns), as tests/make_codebooks.py takes them from the gguf package:
+
+    iq3_s      512 x 4    odd numbers, 1 to 15
+    iq3_xxs    256 x 4    4, 12, 20, 28, 36, 44, 52, 62
+    iq2_s     1024 x 8    8, 25, 43
+    iq2_xs     512 x 8    8, 25, 43
+    iq2_xxs    256 x 8    8, 25, 43
+    iq1_s     2048 x 8    -1, 0, 1; iq1_m has the same
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types, uint8, uint32
+from numpy.typing import NDArray
+
+from quant.jit.emit import I32, I64, constant
+from quant.jit.vectors import (
+    Vector,
+    bitcast,
+    count_bits,
+    inline,
+    intrinsic,
+    lanes_of_bits,
+    select,
+    splat,
+    u8x32,
+    u8x64,
+    u32x8,
+    word,
+)
+
+FILE = Path(__file__).with_name("codebooks.npz")
+
+
+def codebook(name: str) -> NDArray[np.int8]:
+    """The rows of a format: (count, columns), count a power of two."""
+    with np.load(FILE) as tables:
+        table: NDArray[np.int8] = tables[name]
+    assert len(table) & (len(table) - 1) == 0
+    return table
+
+
+# --- looking up ---------------------------------------------------------------------------------------------------
+#
+# The numbers of rows are parts of plain integers: leaving a vector register for each of them would be dearer, and so is
+# the gathering load of AVX-512. They count modulo the table's size, a power of two, so nothing that a file can hold
+# leads out of the table.
+
+
+def emit_rows(b: ir.IRBuilder, table: NDArray[np.int8], numbers: Sequence[ir.Value]) -> ir.Value:
+    """These rows of a table, one after the other, as bytes. The table becomes a constant of the object file."""
+    size, columns = table.shape
+    stored = ir.ArrayType(ir.IntType(8 * columns), size)
+    variable = ir.GlobalVariable(b.module, stored, b.module.get_unique_name("codebook"))
+    variable.linkage, variable.global_constant, variable.align = "internal", True, 64
+    variable.initializer = ir.Constant(stored, table.view(f"<u{columns}")[:, 0].tolist())
+    row = {4: ir.FloatType(), 8: ir.DoubleType()}[columns]  # loads of these are also steps of building a vector
+    place = b.bitcast(variable, row.as_pointer())
+    rows = ir.Constant(ir.VectorType(row, len(numbers)), ir.Undefined)
+    for lane, number in enumerate(numbers):
+        entry = b.load(b.gep(place, [number], inbounds=True, source_etype=row))
+        rows = b.insert_element(rows, entry, I32(lane))
+    return b.bitcast(rows, ir.VectorType(ir.IntType(8), len(numbers) * columns))
+
+
+def look_up(table: NDArray[np.int8], bits: int) -> Any:
+    """The word entries(numbers): rows whose numbers are fields of so many bits, the first in the lowest."""
+    size, columns = table.shape
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        kind = args[0].type
+        fields = [b.lshr(args[0], kind(at)) for at in range(0, kind.width, bits)]
+        return emit_rows(b, table, [b.zext(b.and_(field, kind(size - 1)), I64) for field in fields])
+
+    @intrinsic
+    def entries(typingctx: Any, numbers: Any) -> Any:
+        return word(Vector(types.uint8, columns * numbers.bitwidth // bits), [numbers], emit)
+
+    return entries
+
+
+def look_up_in_pieces(table: NDArray[np.int8], bits: int) -> Any:
+    """The word entries(low, high): four rows, whose numbers have eight bits in `low`, and further ones above them in
+    fields of so many bits in `high`, the first in the lowest."""
+    size, columns = table.shape
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        low, high = (b.zext(arg, I64) for arg in args)
+        above = b.shl(high, I64(8))
+        numbers = [
+            b.or_(b.and_(b.lshr(low, I64(8 * i)), I64(255)), b.and_(b.lshr(above, I64(bits * i)), I64(size - 256)))
+            for i in range(4)
+        ]
+        return emit_rows(b, table, numbers)
+
+    @intrinsic
+    def entries(typingctx: Any, low: Any, high: Any) -> Any:
+        return word(Vector(types.uint8, columns * 4), [types.uint32, high], emit)
+
+    return entries
+
+
+# --- signs --------------------------------------------------------------------------------------------------------
+
+
+@inline
+def with_signs(codes: Any, zero: int, negative: int) -> Any:
+    """The codes, around zero; with the others' sign where a bit of `negative` is set, the lowest for the first."""
+    return select(lanes_of_bits(negative), splat(u8x64, uint8(2 * zero)) - codes, codes)
+
+
+@inline
+def four_signs(packed: Any) -> Any:
+    """The signs of 8 times 32 columns, a bit each, from u32x8 that hold four times seven bits.
+
+    The eighth sign is the one that makes the number of negative weights even.
+    """
+    first = packed & splat(u32x8, uint32(0x0000007F))
+    second = (packed << splat(u32x8, uint32(1))) & splat(u32x8, uint32(0x00007F00))
+    third = (packed << splat(u32x8, uint32(2))) & splat(u32x8, uint32(0x007F0000))
+    fourth = (packed << splat(u32x8, uint32(3))) & splat(u32x8, uint32(0x7F000000))
+    return even_signs(bitcast(u8x32, first | second | third | fourth))
+
+
+@inline
+def even_signs(sevens: Any) -> Any:
+    """Eight signs from seven: as many more as make an even number."""
+    return sevens | (count_bits(sevens) << splat(u8x32, uint8(7)))
+
+
+@intrinsic
+def nibbles(typingctx: Any, packed: Any) -> Any:
+    """Two numbers of four bits from each byte, the lower first."""
+    count = packed.lanes
+    in_turn = ir.Constant(ir.VectorType(I32, 2 * count), [i // 2 + i % 2 * count for i in range(2 * count)])
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        [v] = args
+        return b.shuffle_vector(b.and_(v, constant(v.type, 15)), b.lshr(v, constant(v.type, 4)), in_turn)
+
+    return word(Vector(types.uint8, 2 * count), [packed], emit)

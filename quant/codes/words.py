@@ -1,0 +1,60 @@
+"""How a block-quantized format describes itself: a handful of words, from which `quant.products.rows` makes its
+kernels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from quant.jit.vectors import f32x8, f32x16
+
+Body = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A weight is scale * (code - zero) + min: a code below 2**bits, one scale and min for every `group` columns.
+
+    A format with a zero has no mins.
+
+    256 columns are a superblock: one block of a k-quant, or eight blocks of 32. It is given by its address.
+
+    codes64(superblock, j)                      u8x64: the codes of columns 64j .. 64j+63
+    scales(superblock), mins(superblock)        f32x8 (group 32) or f32x16 (group 16)
+    ordered(superblock, j)                      u8x64: part j of the codes in `order` (quant.products.layout.ORDERS)
+    codes32(block), scale(block), least(block)  u8x32, float32, float32 of one block of 32; absent in k-quants
+    """
+
+    bits: int
+    group: int
+    superblock_bytes: int
+    codes64: Any
+    scales: Any
+    mins: Any = None
+    codes32: Any = None
+    scale: Any = None
+    least: Any = None
+    zero: int = 0
+    order: str = "columns"
+    ordered: Any = None
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of 32 columns, where they are a block."""
+        return self.superblock_bytes // 8
+
+    @property
+    def kind(self) -> Any:
+        """The vector that holds the scales of a superblock."""
+        return f32x8 if self.group == 32 else f32x16
+
+    @property
+    def groups(self) -> int:
+        """The groups of a superblock."""
+        return 256 // self.group
+
+
+def words_of(room: str) -> Words:
+    """The words of a format, from its room: "q4_1"."""
+    words: Words = import_module(f"quant.formats.{room}").WORDS
+    return words

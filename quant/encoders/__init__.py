@@ -1,0 +1,1 @@
+"""Floats into blocks: the faces for Python, the kernels, and what encoders of several formats share."""

@@ -1,0 +1,139 @@
+"""The kernel that rounds the columns of blocks one after the other and passes errors on, made of a format's words.
+
+What for is said in `quant.encoders.feedback`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from numba import float32, int64, uint8
+
+from quant.codes.words import Body, Words
+from quant.encoders.encoding import every, inverses
+from quant.encoders.feedback import LANES
+from quant.jit.threads import share
+from quant.jit.vectors import (
+    convert,
+    f32x16,
+    fma,
+    i32x16,
+    inline,
+    load,
+    maximum,
+    minimum,
+    rint,
+    splat,
+    store,
+    u8x16,
+    u8x32,
+)
+
+W, CODES = 0, 4 * LANES * 256  # in scratch: weights and codes, a row of lanes for each column
+SCALES, MINS = CODES + LANES * 256, CODES + LANES * 256 + 4 * LANES * 16  # a row of lanes for each group
+ROW = MINS + 4 * LANES * 16  # the codes, or the scales, of one row
+
+
+def scales_word(words: Words) -> Any:
+    """The word take_scales(block, lane, scratch): the scales and mins of a row's block into its lane."""
+    scales, mins = words.scales, words.mins or words.scales
+    scale, least = words.scale, words.least or words.scale
+    groups, zero = words.groups, words.zero
+
+    @inline
+    def of_superblock(block: int, lane: int, scratch: int) -> None:
+        store(scratch + ROW, scales(block))
+        store(scratch + ROW + 64, mins(block))
+        for group in range(groups):
+            at = 4 * (LANES * group + lane)
+            store(scratch + SCALES + at, load(float32, scratch + ROW + 4 * group))
+            store(scratch + MINS + at, float32(0.0) if zero else load(float32, scratch + ROW + 64 + 4 * group))
+
+    @inline
+    def of_block(block: int, lane: int, scratch: int) -> None:
+        store(scratch + SCALES + 4 * lane, scale(block))
+        store(scratch + MINS + 4 * lane, float32(0.0) if zero else least(block))
+
+    return of_block if words.codes32 else of_superblock
+
+
+def codes_word(room: str, width: int) -> Any:
+    """The word put(block, lane, scratch): the codes of a lane into its row's block."""
+    module = import_module(f"quant.formats.{room}")
+
+    @inline
+    def gather_codes(lane: int, scratch: int) -> None:
+        for column in range(width):
+            store(scratch + ROW + column, load(uint8, scratch + CODES + LANES * column + lane))
+
+    if width == 256:
+        put_codes = module.put_codes
+
+        @inline
+        def put(block: int, lane: int, scratch: int) -> None:
+            gather_codes(lane, scratch)
+            put_codes(block, scratch + ROW)
+
+    else:
+        put32 = module.put32
+
+        @inline
+        def put(block: int, lane: int, scratch: int) -> None:
+            gather_codes(lane, scratch)
+            put32(block, load(u8x32, scratch + ROW))
+
+    return put
+
+
+def round_word(words: Words, width: int) -> Any:
+    """The word round_columns(u, u_stride, errors, scratch): sixteen rows, column by column.
+
+    A column's error, over u[i][i], is what the columns behind it share, each by its u[i][j].
+    """
+    group, zero, top = words.group, float32(words.zero), float32(2**words.bits - 1)
+
+    @inline
+    def round_columns(u: int, u_stride: int, errors: int, scratch: int) -> None:
+        for i in range(width):
+            at = 4 * LANES * (i // group)
+            scale, least = load(f32x16, scratch + SCALES + at), load(f32x16, scratch + MINS + at)
+            w = load(f32x16, scratch + W + 4 * LANES * i)
+            code = rint((w - least) * inverses(scale)) + every(zero)
+            code = minimum(maximum(code, every(0.0)), splat(f32x16, top))
+            store(scratch + CODES + LANES * i, convert(u8x16, convert(i32x16, code)))
+            value = fma(code - every(zero), scale, least)
+            row = u + u_stride * i
+            error = (w - value) * every(float32(1.0) / load(float32, row + 4 * i))
+            store(errors + 4 * LANES * i, error)
+            for j in range(i + 1, width):
+                place = scratch + W + 4 * LANES * j
+                store(place, fma(error, every(-load(float32, row + 4 * j)), load(f32x16, place)))
+
+    return round_columns
+
+
+def feedback(room: str) -> Body:
+    """The kernel for one block of each of some rows, whose scales are there already.
+
+    x: their weights, in rows x_stride bytes apart; u: the square of the triangle that belongs to their columns, in rows
+    u_stride bytes apart; y: the blocks; errors: float32 (ceil(rows / LANES), columns, LANES), what is to be passed on.
+    """
+    words: Words = import_module(f"quant.formats.{room}").WORDS
+    width = 32 if words.codes32 else 256
+    take_scales, put = scales_word(words), codes_word(room, width)
+    round_columns = round_word(words, width)
+
+    def body(x, x_stride, u, u_stride, y, row_bytes, rows, errors, part, parts, scratch):
+        first, end = share((rows + LANES - 1) // LANES, 1, part, parts)
+        for tile in range(first, end):
+            valid = min(int64(LANES), rows - LANES * tile)
+            for lane in range(LANES):
+                row = LANES * tile + min(lane, valid - 1)
+                take_scales(y + row_bytes * row, lane, scratch)
+                for column in range(width):
+                    weight = load(float32, x + x_stride * row + 4 * column)
+                    store(scratch + W + 4 * (LANES * column + lane), weight)
+            round_columns(u, u_stride, errors + 4 * LANES * width * tile, scratch)
+            for lane in range(valid):
+                put(y + row_bytes * (LANES * tile + lane), lane, scratch)
+
+    return body

@@ -1,0 +1,1 @@
+"""What is searched, for a smaller error: scales, mins, steps, and rows of a codebook."""

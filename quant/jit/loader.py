@@ -1,0 +1,55 @@
+"""Kernels as addresses: taken from the cache, or compiled once by numba and kept, and loaded by llvmlite."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quant.jit.kernel import Kernel
+from quant.jit.kernel_cache import Cache
+from quant.jit.pool import compile_all
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+Progress = Callable[[str, int, int], None]
+
+
+@cache
+def engine() -> "llvm.ExecutionEngine":
+    """The one place in the process that machine code is loaded into; it stays until the process ends."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+ADDRESSES: dict[Kernel, int] = {}
+
+
+def addresses(
+    kernels: Iterable[Kernel], root: Path | None, progress: Progress | None = None
+) -> tuple[dict[Kernel, int], list[str]]:
+    """The entry points of kernels, compiled where the cache under `root` has none, and warnings for the user."""
+    import llvmlite.binding as llvm
+
+    wanted = list(dict.fromkeys(kernels))
+    files = Cache(root)
+    found = {kernel: files.read(kernel) for kernel in wanted if kernel not in ADDRESSES}
+    objects = {kernel: code for kernel, code in found.items() if code is not None}
+    missing = [kernel for kernel in found if kernel not in objects]
+    if missing and progress:
+        progress("compile", 0, len(missing))
+    for done, (kernel, code) in enumerate(compile_all(missing), 1):
+        files.write(kernel, code)
+        objects[kernel] = code
+        if progress:
+            progress("compile", done, len(missing))
+    for code in objects.values():
+        engine().add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine().finalize_object()
+    for kernel in objects:
+        ADDRESSES[kernel] = engine().get_function_address(kernel.symbol)
+    return {kernel: ADDRESSES[kernel] for kernel in wanted}, files.warnings

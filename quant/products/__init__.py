@@ -1,0 +1,1 @@
+"""Matrix products: activations as what instructions multiply, and kernels for few and for many tokens."""

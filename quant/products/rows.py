@@ -1,0 +1,318 @@
+"""What every block-quantized format does with its rows, given the format's own words (`quant.codes.words`).
+
+    get_rows   rows of weights as floats: token embeddings, and everything that wants to look at weights
+    matvec     a few tokens: rows straight from the file, bound by memory
+
+The kernel for many tokens is `quant.products.panels`. Threads divide the rows of the output, never a sum, so a result
+does not depend on their number.
+"""
+
+from typing import Any
+
+from numba import float32, int32, int64, uint8
+
+from quant.codes.words import Body, Words, words_of
+from quant.jit.threads import share
+from quant.jit.vectors import (
+    convert,
+    dot4,
+    extract,
+    f32x8,
+    fma,
+    i8x64,
+    i32x16,
+    inline,
+    lanes,
+    load,
+    prefetch,
+    splat,
+    store,
+    total,
+)
+from quant.products.activations import superblocks_of
+from quant.products.layout import ORDERS, flat_bytes
+from quant.products.sums import sums_of_eights, sums_of_fours, sums_of_two
+
+# --- rows as floats -----------------------------------------------------------------------------------------------
+
+
+def value_word(words: Words) -> Any:
+    """The word value(code, scale, least): the weight, rounded just as ggml rounds it."""
+    zero = float32(words.zero)
+
+    @inline
+    def from_zero(code: int, scale: float, least: float) -> Any:
+        return scale * (float32(code) - zero)
+
+    @inline
+    def from_min(code: int, scale: float, least: float) -> Any:
+        return fma(float32(code), scale, least)
+
+    return from_zero if words.zero else from_min
+
+
+def decode_row(words: Words) -> Any:
+    """The word decode(row, n, y, factor): n weights as floats, exactly as ggml defines them, times a factor."""
+    codes64, scales, mins, group = words.codes64, words.scales, words.mins or words.scales, words.group
+    codes32, scale1, least1 = words.codes32, words.scale, words.least or words.scale
+    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
+    value = value_word(words)
+
+    @inline
+    def superblock(block: int, y: int, factor: float) -> None:
+        scale, least = scales(block), mins(block)
+        for j in range(4):
+            codes = codes64(block, j)
+            for lane in range(64):
+                part = (64 * j + lane) // group
+                weight = value(extract(codes, lane), extract(scale, part), extract(least, part))
+                store(y + 4 * (64 * j + lane), weight * factor)
+
+    if codes32 is None:
+
+        @inline
+        def rest(row: int, first: int, n: int, y: int, factor: float) -> None:
+            pass
+
+    else:
+
+        @inline
+        def rest(row: int, first: int, n: int, y: int, factor: float) -> None:
+            for block in range(first // 32, n // 32):
+                at = row + block * block_bytes
+                codes, scale, least = codes32(at), scale1(at), least1(at)
+                for lane in range(32):
+                    store(y + 128 * block + 4 * lane, value(extract(codes, lane), scale, least) * factor)
+
+    @inline
+    def decode(row: int, n: int, y: int, factor: float) -> None:
+        for block in range(n // 256):
+            superblock(row + block * superblock_bytes, y + 1024 * block, factor)
+        rest(row, n // 256 * 256, n, y, factor)
+
+    return decode
+
+
+def get_rows(room: str) -> Body:
+    """The kernel y[token] = factor * w[ids[token]]."""
+    decode = decode_row(words_of(room))
+
+    def body(tokens, ids, w, row_bytes, n, y, factor, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        for token in range(first, end):
+            row = int64(load(int32, ids + 4 * token))
+            decode(w + row * row_bytes, n, y + 4 * n * token, float32(factor))
+
+    return body
+
+
+# --- a few tokens -------------------------------------------------------------------------------------------------
+
+# How far ahead of the row loop memory is asked for. The processor's own prefetching ends with a page of 4 KB, and what
+# unpacks codes has too much to do per byte to run into the next page early.
+FAR = 8192
+DENSE = 8  # bits a weight from which on there is so little to do that asking costs more than it brings
+LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking made answers slower by a quarter
+
+
+@inline
+def nothing(superblock: int) -> None:
+    """Let memory be."""
+
+
+def fetch_word(words: Words) -> Any:
+    """The word fetch(superblock): have memory ask for the superblock that is read some time from now."""
+    lines = -(-words.superblock_bytes // 64)
+
+    @inline
+    def fetch(superblock: int) -> None:
+        for line in range(lines):
+            prefetch(superblock + FAR + 64 * line)
+
+    return fetch
+
+
+def dot_word(kind: Any, x_kind: Any, bits: int, passes: int) -> Any:
+    """The word dot(codes, x, n): the products of codes with as many activations, four columns a lane; n bytes lie
+    between the passes."""
+    dot4_ = dot4(bits)
+
+    @inline
+    def once(codes: Any, x: int, n: int) -> Any:
+        return dot4_(splat(kind, int32(0)), codes, load(x_kind, x))
+
+    @inline
+    def twice(codes: Any, x: int, n: int) -> Any:
+        high = dot4_(splat(kind, int32(0)), codes, load(x_kind, x))
+        return dot4_(high << splat(kind, int32(7)), codes, load(x_kind, x + n))
+
+    return {1: once, 2: twice}[passes]
+
+
+def two_dots_word(bits: int, passes: int) -> Any:
+    """The word two_dots(a, b, x, n): the products of 128 codes with as many activations, eight columns a lane."""
+    dot4_ = dot4(bits)
+
+    @inline
+    def add(start: Any, a: Any, b: Any, x: int) -> Any:
+        return dot4_(dot4_(start, a, load(i8x64, x)), b, load(i8x64, x + 64))
+
+    @inline
+    def once(a: Any, b: Any, x: int, n: int) -> Any:
+        return add(splat(i32x16, int32(0)), a, b, x)
+
+    @inline
+    def twice(a: Any, b: Any, x: int, n: int) -> Any:
+        high = add(splat(i32x16, int32(0)), a, b, x)
+        return add(high << splat(i32x16, int32(7)), a, b, x + n)
+
+    return {1: once, 2: twice}[passes]
+
+
+# Where the sum of each group of 16 columns is, by the order of columns: in which vector, and which of its four.
+SIXTEENS = {
+    "columns": [(group // 4, group % 4) for group in range(16)],
+    "fours": [(group // 2 % 4, group // 8 * 2 + group % 2) for group in range(16)],
+}
+
+
+# The same for groups of 32, where the two halves of a group have been added up.
+QUARTERS = {
+    "halves": [(group // 4, group % 4) for group in range(8)],
+    "evens": [(group % 2, group // 2) for group in range(8)],
+}
+
+
+def group_sums(words: Words, passes: int) -> Any:
+    """The word sums(superblock, x, n): the exact dot product of the codes of every group of columns, in its lane."""
+    dot, ordered = dot_word(i32x16, i8x64, words.bits, passes), words.ordered or words.codes64
+    two_dots = two_dots_word(words.bits, passes)
+    peak = 4 * (2**words.bits - 1) * 128 if passes == 1 else 1 << 31
+    sixteen_sums = sums_of_fours(SIXTEENS[words.order if words.group == 16 else "columns"], peak)
+    eight_sums, two_sums = sums_of_eights(peak), sums_of_two(QUARTERS.get(words.order, []), 2 * peak)
+    from_columns = lanes([0, 4, 1, 5, 2, 6, 3, 7])
+
+    @inline
+    def quarter(block: int, j: int, x: int, n: int) -> Any:
+        return dot(ordered(block, j), x + 64 * j, n)
+
+    @inline
+    def sixteens(block: int, x: int, n: int) -> Any:
+        a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
+        return sixteen_sums(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
+
+    @inline
+    def eights(block: int, x: int, n: int) -> Any:
+        a, b = quarter(block, 0, x, n), quarter(block, 1, x, n)
+        return eight_sums(a, b, quarter(block, 2, x, n), quarter(block, 3, x, n))
+
+    @inline
+    def columns(block: int, x: int, n: int) -> Any:
+        return from_columns(eights(block, x, n))
+
+    @inline
+    def quarters(block: int, x: int, n: int) -> Any:
+        first = two_dots(ordered(block, 0), ordered(block, 1), x, n)
+        return two_sums(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
+
+    by_order = {"columns": columns, "halves": quarters, "evens": quarters, "fours": eights}
+    return sixteens if words.group == 16 else by_order[words.order]
+
+
+def lengthen_word(words: Words) -> Any:
+    """The word lengthen(row, row_bytes, place): a row shorter than a superblock, copied to the end of an empty one."""
+    superblock_bytes = words.superblock_bytes
+
+    @inline
+    def lengthen(row: int, row_bytes: int, place: int) -> Any:
+        lacking = superblock_bytes - row_bytes
+        for i in range(superblock_bytes):
+            store(place + i, load(uint8, row + i - lacking) if i >= lacking else uint8(0))
+        return place
+
+    return lengthen
+
+
+def superblock_word(words: Words) -> Any:
+    """The word superblock(at, products, x_scale, x_sums, x_totals, acc): the sums of all places, and what the groups of
+    one more superblock add to them."""
+    scales, mins, kind, zero = words.scales, words.mins, words.kind, words.zero
+    int_kind = kind.of(int32)
+
+    @inline
+    def with_zero(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
+        lacking = load(int_kind, x_totals) * splat(int_kind, int32(zero))
+        return fma(convert(kind, products - lacking) * x_scale, scales(at), acc)
+
+    @inline
+    def with_mins(at: int, products: Any, x_scale: Any, x_sums: int, x_totals: int, acc: Any) -> Any:
+        acc = fma(convert(kind, products) * x_scale, scales(at), acc)
+        return fma(mins(at), load(kind, x_sums), acc)
+
+    return with_zero if zero else with_mins
+
+
+def loop_word(words: Words, passes: int, fetch: Any) -> Any:
+    """The word dot of `dot_row`, which asks for memory as it is told."""
+    sums, superblock = group_sums(words, passes), superblock_word(words)
+    superblock_bytes, groups, kind = words.superblock_bytes, words.groups, words.kind
+    bytes_, order_at = len(ORDERS) * passes, passes * ORDERS.index(words.order)
+    for_group = lanes([lane * 8 // groups for lane in range(groups)])
+
+    @inline
+    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
+        columns = 256 * superblocks_of(n)
+        numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
+        x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
+        x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
+        acc = splat(kind, float32(0.0))
+        for block in range(columns // 256):
+            at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
+            fetch(at)
+            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
+            acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
+        return total(acc)
+
+    return dot
+
+
+def dot_row(words: Words, passes: int) -> Any:
+    """The word dot(row, row_bytes, x, n): a row of weights times a flat token, float32; a row of a superblock at least.
+
+    Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
+    are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
+    """
+    plain = loop_word(words, passes, nothing)
+    if 8 * words.superblock_bytes >= 256 * DENSE:
+        return plain
+    asking = loop_word(words, passes, fetch_word(words))
+
+    @inline
+    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
+        return asking(row, row_bytes, x, n) if n >= LONG else plain(row, row_bytes, x, n)
+
+    return dot
+
+
+def matvec(room: str, passes: int) -> Body:
+    """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
+    words = words_of(room)
+    dot, lengthen, superblock_bytes = dot_row(words, passes), lengthen_word(words), words.superblock_bytes
+    token_bytes = flat_bytes(256, passes)
+
+    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+        first, end = share(n_out, 8, part, parts)
+        count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
+        at_least = max(row_bytes, superblock_bytes)
+        for row in range(first, end):
+            start = w + row * row_bytes
+            if row_bytes < superblock_bytes:
+                start = lengthen(start, row_bytes, scratch)
+            for token in range(count):
+                place = y + token * y_stride + 4 * row
+                result = dot(start, at_least, x + token * x_stride, n_in)
+                if add:
+                    result += load(float32, place)
+                store(place, result)
+
+    return body

@@ -1,9 +1,0 @@
-"""The op record: how a kernel is called. A row of 8-byte words; the kernel's own arguments follow the header.
-
-In the header, at these bytes: the kernels for few tokens and for many, into how many parts for each thread either is
-cut, the address of the number of tokens, and the op that begins the next stage (see `localinfer.ops.execute`).
-"""
-
-KERNELS, ROUNDS, TOKENS, NEXT = 0, 16, 32, 40
-HEADER_WORDS = 6
-RECORD_WORDS = 32
