@@ -5,7 +5,7 @@
 
 Measures the engine alone: random tokens go in, logits come out. Tokenizing and sampling are not in it. Beside that
 stands what it is worth on this machine: bytes of weights and cache, or multiply-accumulates, and their share of what
-simple kernels reach here (`localinfer.roofline`).
+simple kernels reach here (`localinfer.judging.roofline`).
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from cli.plot import plot, promised_plot
 from cli.results import WRITERS, Result, Subject, Test, machine_line
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Options, from_environment, merge
-from localinfer.work import NOTHING_TO_DO, Amount
+from localinfer.plan.work import NOTHING_TO_DO, Amount
 
 if TYPE_CHECKING:
-    from localinfer.engine import Engine
-    from localinfer.gguf import GGUF
+    from localinfer.engine.engine import Engine
+    from localinfer.files.gguf import GGUF
 
 
 def bench_command(
@@ -114,9 +114,9 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
     status = screen.Status()
     path = fetched(model, status)
     with status.busy(f"loading {screen.one_line(model)}"):
-        from localinfer.engine import Engine
-        from localinfer.gguf import open_gguf
-        from localinfer.roofline import measured
+        from localinfer.engine.engine import Engine
+        from localinfer.files.gguf import open_gguf
+        from localinfer.judging.roofline import measured
 
     f = open_gguf(path)
     n_ctx = max(test.depth + test.tokens for test in tests)

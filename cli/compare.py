@@ -18,10 +18,10 @@ from cli.texts import from_file
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.chunks import Chunks
-    from localinfer.compare import Spread, Summary
-    from localinfer.engine import Engine
-    from localinfer.perplexity import Mean
+    from localinfer.engine.engine import Engine
+    from localinfer.judging.chunks import Chunks
+    from localinfer.judging.compare import Spread, Summary
+    from localinfer.judging.perplexity import Mean
 
 
 @with_options("model", without=RING, defaults=CHUNK)
@@ -61,8 +61,8 @@ def compare_command(
 
 def measured(base: "Engine", other: "Engine", chunks: "Chunks", status: screen.Status) -> "Summary":
     """What there is to tell in the end; the divergence so far is shown on the way."""
-    from localinfer.compare import compare, summary
-    from localinfer.perplexity import Mean
+    from localinfer.judging.compare import compare, summary
+    from localinfer.judging.perplexity import Mean
 
     began = time.monotonic()
     for done, scores in enumerate(compare(base, other, chunks), 1):

@@ -108,7 +108,7 @@ def cpu() -> Finding:
     """The instruction set that kernels are compiled for, and what it was chosen by."""
     import llvmlite.binding as llvm
 
-    from localinfer import machine
+    from localinfer.engine import machine
     from quant.jit.cpu import target
 
     name, host, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
@@ -119,7 +119,7 @@ def cpu() -> Finding:
 
 
 def threads() -> Finding:
-    from localinfer import machine
+    from localinfer.engine import machine
 
     steps, count = machine.narrowing(), machine.default_threads()
     text = ", ".join(f"{number} {step}" for step, number in steps.items())
@@ -127,7 +127,7 @@ def threads() -> Finding:
 
 
 def memory() -> Finding:
-    from localinfer import machine
+    from localinfer.engine import machine
 
     free = machine.available_memory()
     trouble = f"less than the {screen.mib(LEAST_MEMORY)} that small models take" if free < LEAST_MEMORY else ""
@@ -136,8 +136,8 @@ def memory() -> Finding:
 
 def speed() -> Finding:
     """The proof that kernels can be compiled, loaded and run by threads; and how fast they can be at best."""
-    from localinfer import machine
-    from localinfer.roofline import measured
+    from localinfer.engine import machine
+    from localinfer.judging.roofline import measured
 
     found = measured(machine.default_threads())
     facts: dict[str, Fact] = {
@@ -172,7 +172,8 @@ def kernel_cache() -> Finding:
 
 
 def models() -> Finding:
-    from localinfer import paths, registry
+    from localinfer import paths
+    from localinfer.models import registry
 
     folder = paths.models_dir()
     entries = registry.catalogue().entries.values()
@@ -182,7 +183,7 @@ def models() -> Finding:
 
 
 def settings() -> Finding:
-    from localinfer import registry
+    from localinfer.models import registry
     from localinfer.options import from_environment
 
     path = registry.user_toml()

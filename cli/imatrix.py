@@ -21,9 +21,9 @@ from localinfer.errors import UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.chunks import Chunks
-    from localinfer.imatrix import Collector
-    from localinfer.imatrix_statistics import Statistics
+    from localinfer.judging.chunks import Chunks
+    from localinfer.judging.imatrix import Collector
+    from localinfer.judging.imatrix_statistics import Statistics
 
 FORMATS = ("gguf", "dat")
 HEADINGS = ("", "sum", "min", "max", "mean", "deviation", "active", "columns", "entropy", "ZD", "like before")
@@ -81,8 +81,8 @@ def imatrix_command(
     legacy = in_legacy_form(output, output_format, covariance)
     path, status = promised("--output", output), screen.Status()
 
-    from localinfer import imatrix_file
-    from localinfer.imatrix import Collector, merged
+    from localinfer.files import imatrix_file
+    from localinfer.judging.imatrix import Collector, merged
 
     matrices = [imatrix_file.read_imatrix(Path(name)) for name in earlier]
     if model is not None and file is not None:
@@ -131,8 +131,8 @@ def show(files: Sequence[str], as_json: bool) -> None:
     if len(files) != 1:
         raise UsageError("--show-statistics: takes one --in-file FILE")
 
-    from localinfer.imatrix_file import read_imatrix
-    from localinfer.imatrix_statistics import by_layer, by_matrix
+    from localinfer.files.imatrix_file import read_imatrix
+    from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 
     matrix = read_imatrix(Path(files[0]))
     matrices, layers = by_matrix(matrix), by_layer(matrix)

@@ -20,7 +20,7 @@ import typer
 from cli.flags import given, option
 from cli.tables import table
 from localinfer.errors import Unsupported
-from localinfer.gguf import GGUF, StringArray, Tensor, Value, open_gguf
+from localinfer.files.gguf import GGUF, StringArray, Tensor, Value, open_gguf
 from localinfer.options import Options, from_environment, merge
 from localinfer.text import printable
 
@@ -39,7 +39,7 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what is in a model file, and the memory that a context takes."""
-    from localinfer.registry import find
+    from localinfer.models.registry import find
 
     typed: dict[str, object] = {"ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
     inspect(find(model), merge(given(typed), from_environment(os.environ)), as_json)
@@ -73,7 +73,7 @@ class Memory:
 
 
 def memory_for(f: GGUF, options: Options) -> Memory:
-    from localinfer.engine import memory_plan
+    from localinfer.engine.engine import memory_plan
 
     try:
         return Memory(options.ctx_size, memory_plan(f, options))

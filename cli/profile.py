@@ -18,9 +18,9 @@ from localinfer.errors import UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.plan import Op
-    from localinfer.profile import Phase, Profile, Spent
-    from localinfer.roofline import Roofline
+    from localinfer.judging.profile import Phase, Profile, Spent
+    from localinfer.judging.roofline import Roofline
+    from localinfer.plan.plan import Op
 
 MOST_TOKENS = 1 << 20
 
@@ -72,8 +72,8 @@ def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Prof
     status = screen.Status()
     engine = open_engine(model, given, {"ctx_size": n_prompt + n_gen}, status)
 
-    from localinfer import roofline
-    from localinfer.profile import profile
+    from localinfer.judging import roofline
+    from localinfer.judging.profile import profile
 
     try:
         tokens = [random.randrange(engine.n_vocab) for _ in range(n_prompt + n_gen)]
@@ -96,7 +96,7 @@ def write_trace(file: Path, found: "Profile") -> None:
 
 
 def as_text(found: "Profile", rooflines: "Sequence[Roofline]") -> Iterator[str]:
-    from localinfer.profile import grouped, kind, layer
+    from localinfer.judging.profile import grouped, kind, layer
 
     for phase, roofline in zip(found.phases, rooflines, strict=True):
         rate = phase.tokens / phase.seconds
@@ -135,7 +135,7 @@ def time_cells(phase: "Phase", seconds: float) -> tuple[str, str]:
 
 def as_object(found: "Profile", rooflines: "Sequence[Roofline]") -> Mapping[str, Any]:
     """Times are in seconds, amounts in bytes and multiply-accumulates."""
-    from localinfer.profile import grouped, kind, layer
+    from localinfer.judging.profile import grouped, kind, layer
 
     def spent_by(phase: "Phase", roofline: "Roofline", name_of: "Callable[[Op], str]") -> Mapping[str, Any]:
         return {name: spent_object(spent, roofline) for name, spent in grouped(found, phase, name_of).items()}

@@ -1,8 +1,8 @@
 """`localinfer quantize`: a model in a smaller type, from a GGUF file or a checkpoint directory.
 
 Arguments and flags are llama-quantize's. What is asked for is read here and handed on; types are
-chosen in `localinfer.mixture`, the work is done in `localinfer.quantize`, and what is seen of it is drawn in
-`cli.quantizing`.
+chosen in `localinfer.quantizing.mixture`, the work is done in `localinfer.quantizing.quantize`, and what is seen of it
+is drawn in `cli.quantize_screen`.
 """
 
 import json
@@ -19,10 +19,10 @@ from cli.loading import fetched
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from localinfer.budget import Target
-    from localinfer.mixture import Mixture, Request
-    from localinfer.report import Report
-    from localinfer.source import Source
+    from localinfer.files.source import Source
+    from localinfer.quantizing.budget import Target
+    from localinfer.quantizing.mixture import Mixture, Request
+    from localinfer.quantizing.report import Report
 
 TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
 REPORTS = (".html", ".json")
@@ -135,9 +135,9 @@ def quantize_command(
     if effort not in EFFORTS:
         raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
 
-    from localinfer.mixture import Request, parsed_field, parsed_pattern, parsed_type
-    from localinfer.prune import parsed_layers
-    from quant.recipes import Wishes
+    from localinfer.quantizing.mixture import Request, parsed_field, parsed_pattern, parsed_type
+    from localinfer.quantizing.prune import parsed_layers
+    from localinfer.quantizing.recipes import Wishes
 
     patterns = [*(tensor_type or []), *words_of_file("--tensor-type-file", tensor_type_file)]
     wishes = Wishes(
@@ -170,7 +170,7 @@ def quantize_command(
 
 def read_words(words: Sequence[str]) -> Words:
     """[OUT] TYPE [THREADS]: OUT is the first word, unless that is a type."""
-    from quant.recipes import recipe_named
+    from localinfer.quantizing.recipes import recipe_named
 
     if not words:
         raise UsageError(f"TYPE: is missing, and no target is given; {TYPES_URL}")
@@ -186,7 +186,7 @@ def read_words(words: Sequence[str]) -> Words:
 
 def read_words_of_target(words: Sequence[str]) -> Words:
     """[OUT] [THREADS]: OUT is the first word, unless that is a number."""
-    from quant.recipes import recipe_named
+    from localinfer.quantizing.recipes import recipe_named
 
     out = None if not words or words[0].isdecimal() else Path(words[0])
     rest = words[1 if out else 0 :]
@@ -212,7 +212,7 @@ def read_target(size: str | None, bits: str | None) -> "Target | None":
     if size is not None and bits is not None:
         raise UsageError("--target-size and --target-bpw: only one of them can be reached")
 
-    from localinfer.budget import parsed_bits, parsed_size
+    from localinfer.quantizing.budget import parsed_bits, parsed_size
 
     found = parsed("--target-size", parsed_size, size)
     return found or parsed("--target-bpw", parsed_bits, bits)
@@ -239,7 +239,7 @@ def words_of_file(option: str, path: Path | None) -> list[str]:
 
 
 def threads_for(given: int | None) -> int:
-    from localinfer.machine import default_threads
+    from localinfer.engine.machine import default_threads
     from localinfer.options import from_environment, merge
 
     return given or merge(from_environment(os.environ)).threads or default_threads()
@@ -248,8 +248,8 @@ def threads_for(given: int | None) -> int:
 def opened(name: str, task: Task, status: screen.Status) -> "Source":
     """The source that a user means, less the layers that are not wanted."""
     from localinfer.checkpoint import open_checkpoint
-    from localinfer.parts import from_gguf
-    from localinfer.prune import without_layers
+    from localinfer.files.split import from_gguf
+    from localinfer.quantizing.prune import without_layers
 
     source = open_checkpoint(name) if Path(name).is_dir() else from_gguf(fetched(name, status))
     return without_layers(source, task.request.pruned)
@@ -260,7 +260,7 @@ def opened(name: str, task: Task, status: screen.Status) -> "Source":
 
 def show(name: str, task: Task) -> None:
     """The table of a dry run, on stdout."""
-    from cli.quantizing import dry_table
+    from cli.quantize_screen import dry_table
 
     status = screen.Status()
     mixture = mixed(opened(name, task, status), task, status)
@@ -271,10 +271,10 @@ def show(name: str, task: Task) -> None:
 
 def run(name: str, task: Task) -> None:
     from cli import guard
-    from cli.quantizing import Drawing, closing_lines
-    from localinfer.feedback import compile_feedback, feedback_encoders
-    from localinfer.quantize import compile_for, encoders, quantize
-    from localinfer.report import Report
+    from cli.quantize_screen import Drawing, closing_lines
+    from localinfer.quantizing.gptq import compile_feedback, feedback_encoders
+    from localinfer.quantizing.quantize import compile_for, encoders, quantize
+    from localinfer.quantizing.report import Report
 
     status, effort = screen.Status(), task.effort
     source = opened(name, task, status)
@@ -312,12 +312,12 @@ def run(name: str, task: Task) -> None:
 def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
     """The types that a recipe gives, or those that are found for a target."""
     if task.target is None:
-        from localinfer.mixture import mix
+        from localinfer.quantizing.mixture import mix
 
         return mix(source, task.request)
 
-    from cli.quantizing import Measuring
-    from localinfer.budget import fit
+    from cli.quantize_screen import Measuring
+    from localinfer.quantizing.budget import fit
 
     measuring = Measuring(status)
     mixture = fit(
@@ -340,7 +340,7 @@ def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
 
 def write_report(path: Path, report: "Report") -> None:
     """As a page to read, or for machines."""
-    from localinfer.report_page import page
+    from localinfer.quantizing.report_page import page
 
     found = report.as_object()
     text = page(found) if path.suffix.lower() == ".html" else json.dumps(found, indent=1) + "\n"

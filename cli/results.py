@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from cli import screen
 from localinfer.options import Options
-from localinfer.work import Amount
+from localinfer.plan.work import Amount
 
 if TYPE_CHECKING:
-    from localinfer.roofline import Roofline
+    from localinfer.judging.roofline import Roofline
 
 # Heading, side, width. The first seven are llama-bench's.
 COLUMNS = [

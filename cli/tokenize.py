@@ -33,7 +33,7 @@ def tokenize_command(
     text = joined(prompt, file)
     path = fetched(model, screen.Status())
 
-    from localinfer.gguf import open_gguf
+    from localinfer.files.gguf import open_gguf
     from localinfer.tokenizer import from_gguf
 
     tokenizer = from_gguf(open_gguf(path))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from localinfer.profile import Batch, Profile, kind
+from localinfer.judging.profile import Batch, Profile, kind
 
 MICROSECONDS = 1e6
 PROCESS = 1

@@ -33,9 +33,10 @@ def warmup_command(
     status = screen.Status()
     path = fetched(model, status)
 
-    from localinfer import paths, registry
-    from localinfer.engine import kernels
-    from localinfer.gguf import open_gguf
+    from localinfer import paths
+    from localinfer.engine.engine import kernels
+    from localinfer.files.gguf import open_gguf
+    from localinfer.models import registry
     from localinfer.options import from_environment, merge
     from quant.jit import loader
 

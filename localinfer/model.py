@@ -19,15 +19,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer import registry, tokenizer
-from localinfer.engine import Engine
+from localinfer import tokenizer
+from localinfer.engine.engine import Engine
 from localinfer.errors import Unsupported, UsageError
-from localinfer.gguf import GGUF, Tensor, Value, open_gguf
+from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
+from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.session import Progress, Session
+from localinfer.models import registry
 from localinfer.options import FLAGS, Options, from_environment, from_keywords, from_metadata, merge
-from localinfer.pieces import Piece, Stats
-from localinfer.prompt import Message, chat_prompt, check_messages
-from localinfer.session import Progress, Session
-from localinfer.template import KNOWN, ChatTemplate
+from localinfer.prompt.prompt import Message, chat_prompt, check_messages
+from localinfer.prompt.template import KNOWN, ChatTemplate
 
 __all__ = ["Model", "Piece", "Stats", "load"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localinfer.checkpoint import open_checkpoint
-from localinfer.quantize import encoders, quantize
+from localinfer.quantizing.quantize import encoders, quantize
 
 CHECKPOINTS = Path(__file__).parent / "data" / "checkpoints"
 NAMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())

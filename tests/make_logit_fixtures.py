@@ -27,7 +27,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS / "benchmarks")]
 import naive  # noqa: E402
 from peer import Llama  # noqa: E402
 
-from localinfer.gguf import open_gguf  # noqa: E402
+from localinfer.files.gguf import open_gguf  # noqa: E402
 
 N_TOKENS = 768  # beyond gemma3's window of 512
 POSITIONS = (0, 1, 2, 7, 31, 100, 255, 400, 511, 512, 640, 767)

@@ -26,7 +26,7 @@ from recipe_models import SHAPES, Shape
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from quant.recipes import RECIPES  # noqa: E402
+from localinfer.quantizing.recipes import RECIPES  # noqa: E402
 
 LOG: list[str] = []
 

@@ -2,7 +2,7 @@
 
 Every weight is dequantized to `dtype` (float64 by default) and every operation is computed in it; nothing is
 rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by
-`localinfer.gguf`, blocks are decoded by the `gguf` package.
+`localinfer.files.gguf`, blocks are decoded by the `gguf` package.
 
     model = naive.Model(open_gguf(path))
     logits = naive.forward(model, tokens)           # (n_tokens, n_vocab)
@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from localinfer.gguf import GGUF
+from localinfer.files.gguf import GGUF
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]

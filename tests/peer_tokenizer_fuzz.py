@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizer_texts import random_texts
 
-from localinfer import gguf
+from localinfer.files import gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 ORACLE = Path(__file__).with_name("llama_cpp_vocabulary.py")

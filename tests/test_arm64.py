@@ -15,7 +15,7 @@ from filelock import FileLock
 from tiny import tiny_llama
 
 from localinfer import paths
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 
 CHECKOUT = Path(__file__).parents[1]
 SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"

@@ -12,12 +12,12 @@ from cli import __main__, results
 from cli.files import promised, write_whole
 from cli.plot import plot
 from cli.results import Result, Subject
-from localinfer.engine import Engine
+from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
+from localinfer.judging.roofline import Roofline
 from localinfer.options import Options
-from localinfer.roofline import Roofline
-from localinfer.work import Amount
+from localinfer.plan.work import Amount
 
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)

@@ -10,7 +10,7 @@ import pytest
 from random_blocks import NAMES, random_blocks
 
 import localinfer
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))

@@ -12,18 +12,18 @@ from gguf import GGMLQuantizationType, dequantize
 from tiny import tiny_llama
 
 from cli import __main__
-from localinfer.budget import Offer, Target, candidates_for, chosen, fit, hull, parsed_bits, parsed_size
 from localinfer.errors import LocalInferError
-from localinfer.gguf import open_gguf
-from localinfer.mixture import Mixture, Request, parsed_pattern
-from localinfer.noise import measure, noise_share, spread
-from localinfer.parts import from_gguf
-from localinfer.quantize import encoders
-from localinfer.rows import matrices
-from localinfer.source import SourceTensor
+from localinfer.files.gguf import open_gguf
+from localinfer.files.source import SourceTensor
+from localinfer.files.split import from_gguf
+from localinfer.quantizing.budget import Offer, Target, candidates_for, chosen, fit, hull, parsed_bits, parsed_size
+from localinfer.quantizing.mixture import Mixture, Request, parsed_pattern
+from localinfer.quantizing.noise import measure, noise_share, spread
+from localinfer.quantizing.quantize import encoders
+from localinfer.quantizing.recipe_rules import NUMBER_OF_TYPE
+from localinfer.quantizing.recipes import RECIPES, Wishes, left_open, recipe_of_base
+from localinfer.quantizing.rows import matrices
 from quant.ggml import TYPES
-from quant.recipe_rules import NUMBER_OF_TYPE
-from quant.recipes import RECIPES, Wishes, left_open, recipe_of_base
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -16,10 +16,10 @@ from safetensors.numpy import load_file, save_file
 from localinfer.checkpoint import open_checkpoint
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.rope import read_ropes
-from localinfer.engine import Engine
-from localinfer.gguf import GGUF, StringArray, open_gguf
+from localinfer.engine.engine import Engine
+from localinfer.files.gguf import GGUF, StringArray, open_gguf
+from localinfer.files.source import Source
 from localinfer.options import Options
-from localinfer.source import Source
 
 each = pytest.mark.parametrize("name", NAMES)
 

@@ -16,7 +16,7 @@ from localinfer import tokenizer
 from localinfer.checkpoint import open_checkpoint, sentencepiece_file
 from localinfer.checkpoint.json_tokenizer import PRE
 from localinfer.errors import LocalInferError, Unsupported
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer
 from localinfer.tokenizer.pretokenizers import NAMED
 from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED

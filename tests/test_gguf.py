@@ -18,7 +18,7 @@ from attacks import Accepted, Rejected
 from tiny import Field, tiny_gemma3, tiny_llama
 
 from localinfer.errors import LocalInferError, ModelNotFound, NotEnoughMemory, Unsupported
-from localinfer.gguf import GGUF, StringArray, open_gguf
+from localinfer.files.gguf import GGUF, StringArray, open_gguf
 from localinfer.text import printable
 
 
@@ -114,7 +114,7 @@ def test_no_flipped_byte_does_harm(file: Path) -> None:
 OPEN_ALL = """
 import resource, sys, time
 from localinfer.errors import LocalInferError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for path in sys.argv[1:]:
     start = time.perf_counter()

@@ -11,13 +11,14 @@ import pytest
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
-from localinfer import chunks, tokenizer
-from localinfer.engine import Engine
+from localinfer import tokenizer
+from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError
-from localinfer.gguf import open_gguf
-from localinfer.imatrix import Collector, merged
-from localinfer.imatrix_file import Entry, Imatrix, read_imatrix
-from localinfer.imatrix_statistics import by_layer, by_matrix
+from localinfer.files.gguf import open_gguf
+from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix
+from localinfer.judging import chunks
+from localinfer.judging.imatrix import Collector, merged
+from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 from localinfer.options import Options
 
 N_CTX = 64

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from localinfer.errors import LocalInferError
-from localinfer.imatrix_file import Entry, Imatrix, read_imatrix, write_imatrix
+from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix, write_imatrix
 
 RNG = np.random.default_rng(0)
 Q = Entry(RNG.random((1, 8), np.float32), np.array([4], np.float32))

@@ -10,9 +10,9 @@ import pytest
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama
 
 from cli.inspect import inspect, inspect_command
-from localinfer.engine import memory_plan
+from localinfer.engine.engine import memory_plan
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 
 Capture = pytest.CaptureFixture[str]

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from localinfer.errors import LocalInferError
-from localinfer.imatrix_file import Entry, Imatrix
-from localinfer.mixture import fields_for, importance_for, parsed_field, parsed_pattern, parsed_type, traits_of
-from localinfer.source import Field, Source, SourceTensor
-from quant.recipes import COPY
+from localinfer.files.imatrix_file import Entry, Imatrix
+from localinfer.files.source import Field, Source, SourceTensor
+from localinfer.quantizing.mixture import (
+    fields_for,
+    importance_for,
+    parsed_field,
+    parsed_pattern,
+    parsed_type,
+    traits_of,
+)
+from localinfer.quantizing.recipes import COPY
 
 
 def source_of(fields: dict[str, Field], **shapes: tuple[int, ...]) -> Source:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
-from localinfer.engine import Engine, memory_plan
+from localinfer.engine.engine import Engine, memory_plan
 from localinfer.errors import LocalInferError, Unsupported
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
+from localinfer.generation.sampling import Sampler
 from localinfer.options import Options
-from localinfer.sampling import Sampler
 from localinfer.text import printable
 
 Write: TypeAlias = Callable[..., Path]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny_gemma3, tiny_llama
 
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 
 DATA = Path(__file__).parent / "data"
 

@@ -9,9 +9,9 @@ import pytest
 from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError, Unsupported
-from localinfer.gguf import open_gguf
-from localinfer.parts import from_gguf
-from localinfer.source import Field
+from localinfer.files.gguf import open_gguf
+from localinfer.files.source import Field
+from localinfer.files.split import from_gguf
 
 
 @pytest.fixture

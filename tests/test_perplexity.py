@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from tiny import Field, tiny_gemma3, tiny_llama
 
 from cli import __main__, screen
-from localinfer import chunks, tokenizer
-from localinfer.compare import Scores, compare, score, summary
-from localinfer.engine import Engine
+from localinfer import tokenizer
+from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
+from localinfer.judging import chunks
+from localinfer.judging.compare import Scores, compare, score, summary
+from localinfer.judging.perplexity import Mean, log_sum_exp, perplexity
 from localinfer.options import Options
-from localinfer.perplexity import Mean, log_sum_exp, perplexity
 
 N_CTX = 64
 TEXT = Path(__file__).parent / "data" / "varied.txt"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from localinfer.pieces import Outlet, Piece
+from localinfer.generation.pieces import Outlet, Piece
 
 
 def let_out(texts: list[str], stops: list[str], rest: str = "") -> tuple[list[list[str]], list[str], bool]:

@@ -11,13 +11,13 @@ from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
 from cli.trace import chrome_trace
-from localinfer.engine import Engine
+from localinfer.engine.engine import Engine
+from localinfer.engine.stamps import Clock, StampedMemory, Stamps
 from localinfer.errors import LocalInferError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
+from localinfer.judging.profile import RUNS, Profile, divided, grouped, kind, layer, profile
 from localinfer.options import Options
-from localinfer.profile import RUNS, Profile, divided, grouped, kind, layer, profile
-from localinfer.stamps import Clock, StampedMemory, Stamps
-from localinfer.work import NOTHING_TO_DO
+from localinfer.plan.work import NOTHING_TO_DO
 
 Run = Callable[..., tuple[int, str, str]]
 PROMPT, ANSWER = list(range(3, 15)), [20, 21, 22]

@@ -7,9 +7,9 @@ import pytest
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.errors import UsageError
-from localinfer.gguf import open_gguf
-from localinfer.prompt import PRIVATE, chat_prompt, check_messages, with_bos
-from localinfer.template import KNOWN, ChatTemplate
+from localinfer.files.gguf import open_gguf
+from localinfer.prompt.prompt import PRIVATE, chat_prompt, check_messages, with_bos
+from localinfer.prompt.template import KNOWN, ChatTemplate
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 GEMMA = (

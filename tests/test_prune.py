@@ -10,12 +10,12 @@ from tiny import tiny_gemma3, tiny_llama
 
 import localinfer
 from cli import __main__
-from localinfer.gguf import open_gguf
-from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
-from localinfer.mixture import Request, mix
-from localinfer.parts import from_gguf
-from localinfer.prune import renumbered, without_layers
-from localinfer.source import Field
+from localinfer.files.gguf import open_gguf
+from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
+from localinfer.files.source import Field
+from localinfer.files.split import from_gguf
+from localinfer.quantizing.mixture import Request, mix
+from localinfer.quantizing.prune import renumbered, without_layers
 
 Run = Callable[..., tuple[int, str]]
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.gguf import open_gguf
-from localinfer.parts import from_gguf
-from localinfer.quantize import Matrix, encoders, quantize
-from localinfer.source import Field, Source, SourceTensor
+from localinfer.files.gguf import open_gguf
+from localinfer.files.source import Field, Source, SourceTensor
+from localinfer.files.split import from_gguf
+from localinfer.quantizing.quantize import Matrix, encoders, quantize
 from quant.encoders.encode import Encoder
 
 F32, F16, Q8_0 = (int(GGMLQuantizationType[name]) for name in ("F32", "F16", "Q8_0"))
@@ -131,7 +131,7 @@ class TestHooks:
         experts = np.arange(6, dtype=np.float32).repeat(64).reshape(2, 3, 2, 32)
         source = from_arrays(experts=experts)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("localinfer.quantize.Encoder", Remembering)
+            patch.setattr("localinfer.quantizing.quantize.Encoder", Remembering)
             encoder_of = encoders("normal", {"experts": weights})
             quantize(source, tmp_path / "out.gguf", {"experts": Q8_0}, encoder_of=encoder_of)
         assert seen == {number: number for number in range(6)}

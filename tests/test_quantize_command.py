@@ -21,8 +21,8 @@ from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
-from localinfer.gguf import open_gguf
-from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
+from localinfer.files.gguf import open_gguf
+from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
 
 Run = Callable[..., tuple[int, str, str]]
 REAL = [sys.executable, "-m", "localinfer"]
@@ -288,7 +288,7 @@ def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time
-import localinfer.quantize
+import localinfer.quantizing.quantize
 from cli.__main__ import main
 
 def slow_encoders(*_):
@@ -296,7 +296,7 @@ def slow_encoders(*_):
         return lambda x, out: time.sleep(0.5)
     return encoder_of
 
-localinfer.quantize.encoders = slow_encoders
+localinfer.quantizing.quantize.encoders = slow_encoders
 sys.argv[0] = "localinfer"
 main()
 """

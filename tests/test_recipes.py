@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from recipe_models import SHAPES, Shape
 
-from quant.recipes import (
+from localinfer.quantizing.recipes import (
     COPY,
     RECIPES,
     Choice,

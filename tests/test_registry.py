@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from localinfer import paths, registry
+from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.models import registry
 
 DIGEST = "0123456789abcdef" * 4
 PART = '{ wheel = "some-wheel==1.0", bytes = 10, member = "some/file" }'

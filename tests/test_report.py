@@ -14,12 +14,12 @@ from gguf import GGMLQuantizationType
 from tiny import tiny_llama
 
 from cli import __main__
-from localinfer.imatrix_file import Entry, Imatrix, write_imatrix
-from localinfer.mixture import Request, mix
-from localinfer.parts import from_gguf
-from localinfer.quantize import encoders, quantize
-from localinfer.report import Report, Sums, figures
-from localinfer.report_page import page, round_numbers
+from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
+from localinfer.files.split import from_gguf
+from localinfer.quantizing.mixture import Request, mix
+from localinfer.quantizing.quantize import encoders, quantize
+from localinfer.quantizing.report import Report, Sums, figures
+from localinfer.quantizing.report_page import page, round_numbers
 
 VOID = {"meta", "br"}
 

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from random_blocks import to_bfloat
 from tiny import tiny_gemma3, tiny_llama
 
-from localinfer import paths, roofline
-from localinfer.engine import Engine, record
-from localinfer.gguf import open_gguf
+from localinfer import paths
+from localinfer.engine.engine import Engine, record
+from localinfer.files.gguf import open_gguf
+from localinfer.judging import roofline
+from localinfer.judging.roofline import MULTIPLY, STREAM, Roofline
 from localinfer.ops.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
-from localinfer.roofline import MULTIPLY, STREAM, Roofline
-from localinfer.work import NOTHING_TO_DO, Amount, Work
+from localinfer.plan.work import NOTHING_TO_DO, Amount, Work
 from quant.jit import loader
 from quant.jit.cpu import target
 from quant.jit.kernel import Kernel

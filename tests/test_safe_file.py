@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from localinfer import safe_file
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.safe_file import appearing
+from localinfer.files import safe_file
+from localinfer.files.safe_file import appearing
 
 OLD, NEW = b"old" * 10, b"new" * 1000
 CALLS = ("open", "truncate", "pwrite", "fsync", "replace")
@@ -98,7 +98,7 @@ def test_whatever_call_fails(tmp_path: Path, persistent: bool) -> None:
 DRIVER = f"""
 import os, signal, sys
 from pathlib import Path
-from localinfer import safe_file
+from localinfer.files import safe_file
 
 left = int(sys.argv[2])
 

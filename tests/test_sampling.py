@@ -11,10 +11,10 @@ import pytest
 from make_sampling_fixtures import FILE, N_CASES, draw_case
 from numpy.typing import NDArray
 
-from localinfer import sampling
 from localinfer.errors import LocalInferError
+from localinfer.generation import sampling
+from localinfer.generation.sampling import Candidates, Sampler
 from localinfer.options import Options
-from localinfer.sampling import Candidates, Sampler
 
 PROBS = [0.1, 0.5, 0.05, 0.35]
 OFF = Options(top_k=0, top_p=1.0, min_p=0.0, temp=1.0, seed=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gguf import GGUFValueType
 
-from localinfer.source import Field, SourceTensor
+from localinfer.files.source import Field, SourceTensor
 
 
 def as_gguf_writes(path: Path, value: object, kind: GGUFValueType, element: GGUFValueType | None = None) -> Field:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localinfer.engine import EXECUTE
-from localinfer.plan import Plan, Region
-from localinfer.team import Team
+from localinfer.engine.engine import EXECUTE
+from localinfer.engine.team import Team
+from localinfer.plan.plan import Plan, Region
 from quant.jit import loader
 
 N = 60  # cells of an op

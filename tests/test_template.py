@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.sandbox import MAX_OUTPUT, Renderer
-from localinfer.template import KNOWN, MAX_SOURCE, ChatTemplate
+from localinfer.prompt.sandbox import MAX_OUTPUT, Renderer
+from localinfer.prompt.template import KNOWN, MAX_SOURCE, ChatTemplate
 
 TALK = [
     {"role": "system", "content": "Be brief."},
@@ -185,7 +185,7 @@ def doubling(first: str, step: str, use: str = "{{ ns.x | length }}") -> str:
     doubling("[1]", "{% set ns.x = [ns.x, ns.x] %}", "{{ ns.x | tojson | length }}"),
 ])
 def test_time_is_limited_even_in_the_middle_of_c_code(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localinfer.template.MAX_SECONDS", 0.5)
+    monkeypatch.setattr("localinfer.prompt.template.MAX_SECONDS", 0.5)
     start = time.monotonic()
     assert child_error_of(source) in ("took longer than 0.5 s", "needs too much memory")
     assert time.monotonic() - start < 5
@@ -329,7 +329,7 @@ def test_ctrl_c_ends_only_the_parent(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
-        "from localinfer.template import ChatTemplate\n"
+        "from localinfer.prompt.template import ChatTemplate\n"
         "template = ChatTemplate('{{ messages | length }}', '', '')\n"
         "template.render([])\n"
         "try:\n    os.killpg(os.getpgrp(), signal.SIGINT); signal.pause()\n"
@@ -348,5 +348,5 @@ def test_ctrl_c_ends_only_the_parent(tmp_path: Path) -> None:
 
 
 def test_jinja2_stays_out_of_this_process() -> None:
-    code = "import sys, localinfer.template; assert not {'jinja2', 'numpy'} & set(sys.modules)"
+    code = "import sys, localinfer.prompt.template; assert not {'jinja2', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,7 +29,7 @@ from tokenizer_texts import random_texts, tricky
 
 from cli import __main__ as main
 from localinfer.errors import UsageError
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 DATA = Path(__file__).with_name("data")

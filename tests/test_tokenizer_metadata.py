@@ -25,7 +25,7 @@ from tiny_tokenizers import (
 )
 
 from localinfer.errors import LocalInferError, Unsupported
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 from localinfer.tokenizer.byte_level import BYTE_OF
 from localinfer.tokenizer.pretokenizers import NAMED

@@ -8,8 +8,8 @@ import pytest
 from tiny import Stored, tiny_gemma3, tiny_llama
 
 from localinfer.errors import Unsupported
-from localinfer.gguf import open_gguf
-from localinfer.weights import dequantize
+from localinfer.files.gguf import open_gguf
+from localinfer.files.weights import dequantize
 from quant import FORMATS
 from quant.ggml import TYPES
 

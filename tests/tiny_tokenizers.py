@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny import Field, bpe_vocabulary, spm_vocabulary, tiny_gemma3, tiny_llama
 
-from localinfer.gguf import open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 KEY = "tokenizer.ggml."

@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import Protocol
 
 from localinfer.errors import Unsupported
-from localinfer.gguf import GGUF
-from localinfer.recorder import Recorder
+from localinfer.files.gguf import GGUF
+from localinfer.plan.recorder import Recorder
 from localinfer.text import printable
 
 KNOWN = ("llama", "gemma3", "qwen2", "qwen3")

@@ -2,8 +2,8 @@
 
 import math
 
-from localinfer.config import read_sliding
-from localinfer.recorder import Recorder
+from localinfer.plan.config import read_sliding
+from localinfer.plan.recorder import Recorder
 
 BLOCKS_27B = 62  # the largest model scales scores by the embedding's share of a head; its file does not say so
 PATTERN = 6  # the last of every six blocks sees the whole context, unless the file says otherwise

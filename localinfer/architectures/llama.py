@@ -1,6 +1,6 @@
 """Llama (Touvron et al., 2023), and all that is built like it: Mistral, SmolLM2, TinyLlama, ..."""
 
-from localinfer.recorder import Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:

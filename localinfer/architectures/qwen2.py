@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5 (Alibaba, 2024): as llama, but queries, keys and values have biases, and heads turn in halves."""
 
-from localinfer.recorder import Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:

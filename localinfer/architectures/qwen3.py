@@ -1,6 +1,6 @@
 """Qwen3 (Alibaba, 2025): as qwen2, but heads of queries and keys are normalised, and nothing has a bias."""
 
-from localinfer.recorder import Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:

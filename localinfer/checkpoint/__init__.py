@@ -18,7 +18,7 @@ from pathlib import Path
 from localinfer.checkpoint import about, hyperparameters, special, tensors, vocabulary, weights
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
-from localinfer.source import Field, Source
+from localinfer.files.source import Field, Source
 
 __all__ = ["open_checkpoint"]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from localinfer.checkpoint.folder import Folder, Table
-from localinfer.source import Field, SourceTensor
+from localinfer.files.source import Field, SourceTensor
 
 SIZE = re.compile(r"\d+([._]\d+)?[KMBT]", re.IGNORECASE)
 FILE_TYPES = {"F32": 0, "F16": 1, "BF16": 32}  # llama.cpp's numbers: "all" or "mostly" of this type

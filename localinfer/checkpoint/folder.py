@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
-from localinfer import kinds
 from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.files import not_gguf
 from localinfer.text import printable
 
 CONFIG = "config.json"
@@ -165,7 +165,7 @@ class Folder:
             values = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
         except (ValueError, RecursionError) as error:
             what = "nested too deeply" if isinstance(error, RecursionError) else printable(str(error), 120)
-            kind = kinds.describe(text[: kinds.LONGEST].encode())
+            kind = not_gguf.describe(text[: not_gguf.LONGEST].encode())
             what = f"this is {kind}" if kind and "JSON" not in kind else what
             raise LocalInferError(f"{printable(str(path))}: not JSON: {what}") from None
         if not isinstance(values, dict):

@@ -8,9 +8,9 @@ from localinfer.architectures.gemma3 import BLOCKS_27B
 from localinfer.checkpoint.architectures import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.rope import Rope, read_ropes
-from localinfer.config import CONTEXT_LARGEST, LARGEST
 from localinfer.errors import Unsupported
-from localinfer.source import Field
+from localinfer.files.source import Field
+from localinfer.plan.config import CONTEXT_LARGEST, LARGEST
 from localinfer.text import printable
 
 PERIOD = 6  # the last of every six blocks sees the whole context, unless config.json says otherwise

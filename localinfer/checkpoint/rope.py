@@ -12,10 +12,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer import config as runtime
 from localinfer.checkpoint.folder import Table
 from localinfer.errors import Unsupported
-from localinfer.source import Field
+from localinfer.files.source import Field
+from localinfer.plan import config as runtime
 from localinfer.text import printable
 
 Factors: TypeAlias = NDArray[np.float32]

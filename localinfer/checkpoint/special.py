@@ -11,7 +11,7 @@ from localinfer.checkpoint.folder import CONFIG, Folder, Table
 from localinfer.checkpoint.json_tokenizer import NAME as TOKENIZER
 from localinfer.checkpoint.json_tokenizer import flattened
 from localinfer.checkpoint.tokens import Tokens
-from localinfer.source import Field
+from localinfer.files.source import Field
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEXTS = (TOKENIZER_CONFIG, "special_tokens_map.json")

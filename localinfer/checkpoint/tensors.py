@@ -15,7 +15,7 @@ from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.hyperparameters import Numbers
 from localinfer.checkpoint.weights import Stored
 from localinfer.errors import Unsupported
-from localinfer.source import SourceTensor
+from localinfer.files.source import SourceTensor
 from quant import ggml
 
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers

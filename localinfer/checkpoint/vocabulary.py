@@ -12,7 +12,7 @@ from localinfer.checkpoint import json_tokenizer, sentencepiece_file
 from localinfer.checkpoint.folder import Folder, Table
 from localinfer.checkpoint.tokens import Tokens
 from localinfer.errors import Unsupported
-from localinfer.source import Field
+from localinfer.files.source import Field
 from localinfer.text import printable
 
 KEY = "tokenizer.ggml."

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer import kinds
 from localinfer.checkpoint.folder import Folder, Table
 from localinfer.errors import LocalInferError, Unsupported
-from localinfer.mapped import MappedFile
+from localinfer.files import not_gguf
+from localinfer.files.mapped import MappedFile
 from localinfer.text import printable
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -110,7 +110,7 @@ def read_file(path: Path) -> Iterator[Stored]:
 def what_else(path: Path, error: Exception) -> str:
     """What the file is instead, where that is known."""
     with path.open("rb") as file:
-        kind = kinds.describe(file.read(kinds.LONGEST))
+        kind = not_gguf.describe(file.read(not_gguf.LONGEST))
     return f"this is {kind}" if kind and "safetensors" not in kind else printable(str(error), 160)
 
 

@@ -144,7 +144,7 @@ def execute(few: int, stamps: int) -> Body:
     """The kernel that runs ops first .. end - 1 of a program; `part` of `parts` is a thread's number in the team.
 
     Every thread returns when all is done or, as soon as it is between two parts, when the flag at `stop` is set.
-    With `stamps` it leaves time stamps of all that it runs: see `localinfer.stamps`.
+    With `stamps` it leaves time stamps of all that it runs: see `localinfer.engine.stamps`.
     """
     _, run = op_words(few, stamps)
     lane_parts, run_part = stage_words(few, stamps)

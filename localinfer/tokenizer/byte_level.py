@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import Unsupported
-from localinfer.gguf import GGUF, StringArray
+from localinfer.files.gguf import GGUF, StringArray
 from localinfer.text import printable
 
 from .pretokenizers import NAMED, PreTokenizer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.gguf import GGUF
+from localinfer.files.gguf import GGUF
 from localinfer.text import printable
 
 from .sentencepiece_model import serialized_model

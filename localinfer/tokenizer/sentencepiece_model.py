@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from localinfer.gguf import StringArray
+from localinfer.files.gguf import StringArray
 
 from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
 

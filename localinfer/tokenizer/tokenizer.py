@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from localinfer.errors import Unsupported, UsageError
-from localinfer.gguf import GGUF
+from localinfer.files.gguf import GGUF
 from localinfer.text import printable
 
 from .byte_level import ByteLevelBPE

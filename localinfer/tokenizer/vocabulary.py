@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
-from localinfer.gguf import GGUF, StringArray
+from localinfer.files.gguf import GGUF, StringArray
 from localinfer.text import printable
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type

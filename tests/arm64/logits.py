@@ -9,8 +9,8 @@ from pathlib import Path
 import numba  # noqa: F401  (compiles in this process: starting compilers takes long under emulation)
 import numpy as np
 
-from localinfer.engine import Engine
-from localinfer.gguf import open_gguf
+from localinfer.engine.engine import Engine
+from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 
 path, out, *ids = sys.argv[1:]

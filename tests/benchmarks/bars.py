@@ -10,10 +10,10 @@ Each engine runs in a process of its own and sleeps while another computes: A B 
 The table gives medians, and the median of the ratios of neighbouring runs with the smallest and the largest.
 llama.cpp has as many threads for prompts as for answers, and flash attention on or off, whichever is faster in a
 first run of each, where the row does not say. pp512 evaluates 512 tokens in one call, tg128 evaluates 128 one by
-one; "read bandwidth" is what as many threads read from memory that do nothing else (localinfer/roofline.py), and
-ours the bytes of the weights times the tokens a second. Models named 1B have the shape of Llama-3.2-1B, and 1B/4 four
-of its sixteen layers and a quarter of its vocabulary; their weights are random. Every result is appended to --output
-as a line of JSON. A row that fails says why, and the others go on. Nothing else should run on the machine.
+one; "read bandwidth" is what as many threads read from memory that do nothing else (localinfer/judging/roofline.py),
+and ours the bytes of the weights times the tokens a second. Models named 1B have the shape of Llama-3.2-1B, and 1B/4
+four of its sixteen layers and a quarter of its vocabulary; their weights are random. Every result is appended to
+--output as a line of JSON. A row that fails says why, and the others go on. Nothing else should run on the machine.
 
 Needs the dependency groups `test` and `bench`. The other peers live in environments of their own, with one package:
 
@@ -43,9 +43,9 @@ import synthetic  # noqa: E402
 from bar_rows import BARS, FAST, IK, LLAMA_AVX2, LLAMA_FLASH, MEMORY, NAMED, Bar, SpeedBar, StartBar  # noqa: E402
 from contest import Contestant, Setup, Test, take_turns  # noqa: E402
 
-from localinfer.gguf import GGUF, open_gguf  # noqa: E402
-from localinfer.machine import default_threads  # noqa: E402
-from localinfer.registry import find  # noqa: E402
+from localinfer.engine.machine import default_threads  # noqa: E402
+from localinfer.files.gguf import GGUF, open_gguf  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 from quant import FORMATS  # noqa: E402
 from quant.ggml import TYPES  # noqa: E402
 

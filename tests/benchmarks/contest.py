@@ -159,8 +159,8 @@ class Evaluator(Protocol):
 def localinfer(path: Path, *, threads: int, n_ctx: int, **options: str) -> Evaluator:
     """The engine of this checkout; `options` are fields of Options."""
     sys.path[:0] = [str(ROOT)]
-    from localinfer.engine import Engine
-    from localinfer.gguf import open_gguf
+    from localinfer.engine.engine import Engine
+    from localinfer.files.gguf import open_gguf
     from localinfer.options import Options
 
     chosen: dict[str, Any] = {"threads": threads, "ctx_size": n_ctx, "batch_size": BATCH, **options}
@@ -205,7 +205,7 @@ def run(engine: Evaluator, test: Test) -> float:
 def read_bandwidth(threads: int) -> float:
     """Gigabytes a second that so many threads read from memory which do nothing else."""
     sys.path[:0] = [str(ROOT)]
-    from localinfer import roofline
+    from localinfer.judging import roofline
 
     roofline.measured.cache_clear()
     return roofline.measured(threads).bandwidth / 1e9

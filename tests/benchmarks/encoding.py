@@ -27,8 +27,8 @@ TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 from localinfer import paths  # noqa: E402
-from localinfer.gguf import open_gguf  # noqa: E402
-from localinfer.registry import find  # noqa: E402
+from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 from quant import BLOCKS, FORMATS  # noqa: E402
 from quant.encoders.encode import EFFORTS, Encoder  # noqa: E402
 from quant.ggml import TYPES  # noqa: E402

@@ -28,8 +28,8 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 import naive  # noqa: E402
 from peer import Llama  # noqa: E402
 
-from localinfer.gguf import open_gguf  # noqa: E402
-from localinfer.registry import find  # noqa: E402
+from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 
 Logits = NDArray[np.float32]  # (n_tokens, n_vocab)
 
@@ -92,7 +92,7 @@ def localinfer_prefill(**options: str) -> Callable[[Job, Logits], None]:
 
 def localinfer_decode(job: Job, out: Logits) -> None:
     """The way of an answer: one token after another, through other kernels."""
-    from localinfer.engine import Engine
+    from localinfer.engine.engine import Engine
     from localinfer.options import Options
 
     options = Options(threads=job.threads, ctx_size=len(job.tokens))

@@ -24,8 +24,8 @@ from fidelity import TESTS, Job, Logits, distance, exact, llama_cpp, localinfer_
 from requantize import MIXES, NEED_IMPORTANCE, TYPES, importance_of, requantize, tokens_of
 
 from localinfer.errors import Unsupported
-from localinfer.gguf import GGUF, open_gguf
-from localinfer.registry import find
+from localinfer.files.gguf import GGUF, open_gguf
+from localinfer.models.registry import find
 
 AS_IT_IS = "as it is"
 HIGH_AT_MOST = 1e-5

@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT)]
 
 from peer import C  # noqa: E402
 
-from localinfer.imatrix_file import read_imatrix  # noqa: E402
-from localinfer.registry import find  # noqa: E402
+from localinfer.files.imatrix_file import read_imatrix  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 
 EFFORTS = ("fast", "normal", "max")
 VARIED = ROOT / "tests" / "data" / "varied.txt"

@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import synthetic  # noqa: E402
 
-from quant.recipes import RECIPES  # noqa: E402
+from localinfer.quantizing.recipes import RECIPES  # noqa: E402
 
 PEER = """
 import ctypes, sys

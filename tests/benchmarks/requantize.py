@@ -25,8 +25,8 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 import naive  # noqa: E402
 from peer import C, Llama  # noqa: E402
 
-from localinfer.gguf import open_gguf  # noqa: E402
-from localinfer.registry import find  # noqa: E402
+from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 
 Importance = Mapping[str, NDArray[np.float32]]  # tensor name -> mean square of each input, (n_in,)
 

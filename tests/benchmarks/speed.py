@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from contest import Contestant, Result, Setup, Test, take_turns  # noqa: E402
 
-from localinfer.registry import find  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 
 
 def results(path: Path, arguments: argparse.Namespace) -> Iterator[tuple[Test, int, Result]]:

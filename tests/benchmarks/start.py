@@ -21,10 +21,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from localinfer.engine import memory_plan  # noqa: E402
-from localinfer.gguf import open_gguf  # noqa: E402
+from localinfer.engine.engine import memory_plan  # noqa: E402
+from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.models.registry import find  # noqa: E402
 from localinfer.options import Options  # noqa: E402
-from localinfer.registry import find  # noqa: E402
 
 MIB = 1 << 20
 CTX_SIZE = 1280  # about what the long run fills: memory that is never touched does not count

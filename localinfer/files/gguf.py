@@ -1,0 +1,345 @@
+"""GGUF: a file on disk -> its metadata and a table of its tensors, memory-mapped, nothing copied.
+
+A file is hostile until proven otherwise: every count, length, offset, alignment and shape is checked against
+the bytes that are really there before it is used, and in Python's integers, which do not wrap. What this
+module hands out can be read without looking again. It knows no model: which keys and tensors a model needs,
+what their values may be and which types can be computed with is decided where they are used.
+
+The layout, little-endian throughout (versions 2 and 3):
+
+    magic "GGUF", version u32, n_tensors u64, n_kv u64
+    n_kv times       key: string, type: u32, value         string: length u64, bytes
+    n_tensors times  name: string, n_dims: u32, dims: u64[n_dims] (row length first), type: u32, offset: u64
+    padding to the alignment, then the tensors' data, each padded to the alignment, in the table's order
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import LocalInferError, Unsupported
+from localinfer.files import not_gguf
+from localinfer.files.cursor import Cursor, StringArray
+from localinfer.files.mapped import MappedFile
+from localinfer.text import printable
+from quant import ggml
+
+__all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf"]
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+HEADER_SIZE = 24
+HEADER_LIMIT = 64 << 20  # bytes of metadata and tensor table; 262,144 tokens with their scores take 7 MB
+MAX_KEY = 65535  # bytes, as the format says
+MAX_NAME = 63  # bytes of a tensor's name: readers in C keep a NUL after it
+MAX_DIMS = 4
+MAX_ALIGNMENT = 1 << 16
+DEFAULT_ALIGNMENT = 32
+MAX_ENTRIES = 1 << 16  # keys, or tensors
+
+UINT32, BOOL, STRING, ARRAY = 4, 7, 8, 9
+NUMBERS: Final[dict[int, np.dtype[Any]]] = {
+    0: np.dtype("u1"),
+    1: np.dtype("i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+SMALLEST_KEY_VALUE = 8 + 1 + 4 + 1  # bytes: a key of one letter, an 8-bit value
+SMALLEST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8  # bytes: a name of one letter, one dimension
+
+# These decide what a file means, so bytes that are not UTF-8 have no place in them.
+CHECKED_TEXT = (
+    "general.architecture",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.pre",
+    "tokenizer.chat_template",
+)
+
+
+Value: TypeAlias = int | float | bool | str | NDArray[np.generic] | StringArray
+KINDS: Final[dict[type, str]] = {
+    int: "an integer",
+    float: "a floating-point number",
+    bool: "a bool",
+    str: "a string",
+    np.ndarray: "an array of numbers",
+    StringArray: "an array of strings",
+}
+T = TypeVar("T", int, float, bool, str, NDArray[np.generic], StringArray)
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """`data`: its bytes in the map, uint8, (nbytes,), read-only; `shape` is numpy's, rows first."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    data: NDArray[np.uint8]
+    offset: int  # of the data, from the start of the file
+
+    @property
+    def type_name(self) -> str:
+        return ggml.TYPES[self.type].name
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+
+class _Required:
+    """Stands for "no default"."""
+
+
+_REQUIRED = _Required()
+
+
+@dataclass(frozen=True, eq=False)
+class GGUF:
+    """An open model file, checked. It stays mapped as long as anything made of it is in use."""
+
+    version: int
+    metadata: dict[str, Value]
+    spans: dict[str, tuple[int, int]]  # where in the file each value begins, at its type, and ends
+    tensors: dict[str, Tensor]
+    alignment: int
+    data_offset: int
+    file: MappedFile
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    @property
+    def trailing(self) -> int:
+        """Bytes behind the last tensor that belong to nothing."""
+        used = sum(_padded(tensor.nbytes, self.alignment) for tensor in self.tensors.values())
+        return max(0, self.size - self.data_offset - used)
+
+    def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
+        """The one line that says what is wrong with a key or a tensor of this file."""
+        return self.file.error(printable(field, 80), problem, kind)
+
+    def check_unchanged(self) -> None:
+        """Raise if the file was truncated or overwritten since it was opened."""
+        self.file.check_unchanged()
+
+    @overload
+    def get(self, key: str, kind: type[T], *, signed: bool = False) -> T: ...
+    @overload
+    def get(self, key: str, kind: type[T], default: D, *, signed: bool = False) -> T | D: ...
+    def get(self, key: str, kind: type, default: object = _REQUIRED, *, signed: bool = False) -> object:
+        """The value of `key`, which must be a `kind`: finite, UTF-8 and, unless `signed`, not negative.
+
+        Any integer type of the file is an int. Raises if there is neither such a key nor a default.
+        """
+        if key not in self.metadata:
+            if default is _REQUIRED:
+                raise self.error(key, f"is missing; it must be {KINDS[kind]}")
+            return default
+        value = self.metadata[key]
+        if problem := _misfit(value, kind, signed):
+            raise self.error(key, problem)
+        return value
+
+
+def open_gguf(path: str | Path, *, part: bool = False) -> GGUF:
+    """Map the file and check all of its metadata and its tensor table. It may be a `part` of a model only if asked for.
+
+    Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
+    """
+    file = MappedFile(Path(path))
+    header = Cursor(file, HEADER_LIMIT)
+    version, n_tensors, n_kv = _read_sizes(header)
+    metadata, spans = _read_metadata(header, n_kv)
+    _check_part(header, metadata, part)
+    alignment = _checked_alignment(header, metadata)
+    infos = _read_table(header, n_tensors)
+    data_offset = _padded(header.position, alignment)
+    tensors = _place(header, infos, alignment, data_offset)
+    return GGUF(version, metadata, spans, tensors, alignment, data_offset, file)
+
+
+def _read_sizes(header: Cursor) -> tuple[int, int, int]:
+    """Version, number of tensors and number of metadata keys."""
+    head = header.file.map[: not_gguf.LONGEST]
+    if not head.startswith(MAGIC):
+        kind = not_gguf.describe(head)
+        header.fail("magic", f"expected 'GGUF', found '{printable(head[:4])}'{kind and f': this is {kind}'}")
+    if header.file.size < HEADER_SIZE:
+        header.fail("header", f"truncated: {HEADER_SIZE} bytes are needed, the file has {header.file.size}")
+    header.take(len(MAGIC), "magic")
+    version = header.integer(4, "version")
+    if version and version & 0xFFFF == 0:
+        header.fail("version", "big-endian GGUF is not supported")
+    if version not in VERSIONS:
+        header.fail("version", f"{version} is not supported, only {VERSIONS[0]} and {VERSIONS[1]} are")
+    n_tensors = header.count("n_tensors", SMALLEST_TENSOR, MAX_ENTRIES)
+    return version, n_tensors, header.count("n_kv", SMALLEST_KEY_VALUE, MAX_ENTRIES)
+
+
+def _read_metadata(header: Cursor, n_kv: int) -> tuple[dict[str, Value], dict[str, tuple[int, int]]]:
+    """The values, and where in the file each begins and ends."""
+    metadata: dict[str, Value] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    for index in range(n_kv):
+        key = header.name(f"key {index}", MAX_KEY)
+        if key in metadata:
+            header.fail(key, "appears twice")
+        begin = header.position
+        metadata[key] = _read_value(header, key)
+        spans[key] = begin, header.position
+    return metadata, spans
+
+
+def _read_value(header: Cursor, key: str) -> Value:
+    type_id = header.integer(4, key)
+    if key == "general.alignment" and type_id != UINT32:
+        header.fail(key, f"its type is {type_id}, only {UINT32} (u32) is allowed")
+    if type_id == STRING:
+        raw = header.string(key, HEADER_LIMIT)
+        return header.text(raw, key) if key in CHECKED_TEXT else raw.decode("utf-8", "surrogateescape")
+    if type_id == BOOL:
+        return header.integer(1, key) != 0
+    if type_id == ARRAY:
+        return _read_array(header, key)
+    if type_id not in NUMBERS:
+        header.fail(key, f"unknown value type {type_id}")
+    number: int | float = header.numbers(NUMBERS[type_id], 1, key)[0].item()
+    return number
+
+
+def _read_array(header: Cursor, key: str) -> Value:
+    """Numbers are a view on the map; bytes that stand for bools are not trusted to be 0 or 1."""
+    type_id = header.integer(4, key)
+    if type_id == STRING:
+        return header.strings(key)
+    if type_id == ARRAY:
+        header.fail(key, "an array of arrays is not supported")
+    if type_id != BOOL and type_id not in NUMBERS:
+        header.fail(key, f"unknown type {type_id} of the array's values")
+    dtype = NUMBERS.get(type_id, NUMBERS[0])
+    values = header.numbers(dtype, header.count(key, dtype.itemsize), key)
+    return values != 0 if type_id == BOOL else values
+
+
+def _check_part(header: Cursor, metadata: dict[str, Value], part: bool) -> None:
+    """A model that was split over several files has to be joined, unless somebody wants its parts."""
+    count = _number_of_parts(header, metadata, "split.count", 1)
+    number = _number_of_parts(header, metadata, "split.no", 0)
+    if not 0 <= number < count:
+        header.fail("split.no", f"there is no part {number} of {count} (split.count)")
+    if count > 1 and not part:
+        problem = f"this is a part of a model in {count} files; `localinfer quantize FILE OUT copy` joins them"
+        raise header.file.error("split.count", problem, Unsupported)
+
+
+def _number_of_parts(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:
+    value = metadata.get(key, default)
+    if problem := _misfit(value, int, signed=False):
+        header.fail(key, problem)
+    assert isinstance(value, int)  # or _misfit would have said so
+    return value
+
+
+def _checked_alignment(header: Cursor, metadata: dict[str, Value]) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    assert isinstance(alignment, int)  # _read_value lets no other type through
+    if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        header.fail("general.alignment", f"{alignment} is not a power of two up to {MAX_ALIGNMENT}")
+    return alignment
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    """A line of the tensor table; `offset` counts from the start of the data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return ggml.nbytes(self.type, math.prod(self.shape))
+
+
+def _read_table(header: Cursor, n_tensors: int) -> dict[str, _Info]:
+    infos: dict[str, _Info] = {}
+    for index in range(n_tensors):
+        name = header.name(f"tensor {index}", MAX_NAME)
+        if name in infos:
+            header.fail(name, "appears twice")
+        infos[name] = _read_info(header, name)
+    return infos
+
+
+def _read_info(header: Cursor, name: str) -> _Info:
+    n_dims = header.integer(4, name)
+    if not 1 <= n_dims <= MAX_DIMS:
+        header.fail(name, f"{n_dims} dimensions, a tensor has 1 to {MAX_DIMS}")
+    dims = [header.integer(8, name) for _ in range(n_dims)]
+    if not all(0 < dim < 1 << 63 for dim in dims):
+        header.fail(name, f"impossible shape {dims}")
+    type_id = header.integer(4, name)
+    if type_id not in ggml.TYPES:
+        header.fail(name, ggml.NOT_STORAGE.get(type_id, f"unknown tensor type {type_id}"))
+    block = ggml.TYPES[type_id]
+    if dims[0] % block.elements:
+        header.fail(name, f"rows of {dims[0]} values, not a multiple of the {block.elements} of {block.name}")
+    return _Info(name, tuple(reversed(dims)), type_id, header.integer(8, name))
+
+
+def _place(header: Cursor, infos: dict[str, _Info], alignment: int, data_offset: int) -> dict[str, Tensor]:
+    """The tensors have to tile the data in the table's order: no overlap, no hole, nothing past the end."""
+    tensors: dict[str, Tensor] = {}
+    expected = 0
+    for name, info in infos.items():
+        if info.offset % alignment:
+            header.fail(name, f"offset {info.offset} is not a multiple of the alignment {alignment}")
+        if info.offset != expected:
+            header.fail(name, f"offset {info.offset}, but the tensors before it end at {expected}")
+        start = data_offset + info.offset
+        if info.nbytes > header.file.size - start:
+            left = max(0, header.file.size - start)
+            header.fail(name, f"{info.nbytes} bytes of data at offset {start}, but the file has {left} there")
+        data = header.file.bytes[start : start + info.nbytes]
+        tensors[name] = Tensor(name, info.shape, info.type, data, start)
+        expected = _padded(info.offset + info.nbytes, alignment)
+    return tensors
+
+
+def _padded(n: int, alignment: int) -> int:
+    return -(-n // alignment) * alignment
+
+
+def _misfit(value: Value, kind: type, signed: bool) -> str:
+    """Why `value` is not what was asked for; "" if it is."""
+    if type(value) is not kind:
+        return f"expected {KINDS[kind]}, got {KINDS[type(value)]}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a finite number"
+    if isinstance(value, int | float) and value < 0 and not signed:
+        return f"{value} is negative"
+    if isinstance(value, str) and any("\udc80" <= char <= "\udcff" for char in value):
+        return "is not valid UTF-8"
+    return ""

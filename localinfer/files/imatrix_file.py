@@ -1,0 +1,188 @@
+"""Importance matrices: how strongly each column of a weight matrix is used, as llama.cpp keeps it in files.
+
+For every matrix the squares of its inputs, summed up column by column, and how many inputs there were. Experts of one
+tensor have a row each. Two forms of file are read and written; strings and numbers are little-endian:
+
+    GGUF      tensors NAME.in_sum2, float32 (matrices, n), and NAME.counts, float32 (matrices, 1);
+              keys imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size (tokens).
+              Ours may also have NAME.in_cov, float32 (n, n): the products of all pairs of inputs, summed up.
+    legacy    n_entries i32, then n_entries times: length i32, name, calls i32, n_values i32, float32[n_values],
+              which are the means times `calls`; then chunk_count i32, length i32, data set. No sizes of chunks.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.files.cursor import Cursor
+from localinfer.files.gguf import GGUF, MAGIC, StringArray, open_gguf
+from localinfer.files.mapped import MappedFile
+from localinfer.files.safe_file import appearing
+from localinfer.files.source import Field
+from localinfer.files.writer import TensorInfo, lay_out
+
+SUMS, COUNTS, COVARIANCE = ".in_sum2", ".counts", ".in_cov"
+F32 = 0
+Floats = NDArray[np.float32]
+Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what they are
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """Of one tensor: `sums` (matrices, n), `counts` (matrices,), `covariance` (n, n) or None."""
+
+    sums: Floats
+    counts: Floats
+    covariance: Floats | None = None
+
+    @property
+    def means(self) -> Floats:
+        """The mean square of each column's inputs, (matrices, n); 1 for experts that were never asked."""
+        counts = self.counts[:, None]
+        return np.where(counts > 0, self.sums / np.maximum(counts, 1), np.float32(1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imatrix:
+    """`chunk_size` is 0 where a legacy file does not say it; its experts lie in one row, one behind the other."""
+
+    entries: Mapping[str, Entry]
+    datasets: tuple[str, ...] = ()
+    chunk_count: int = 0
+    chunk_size: int = 0
+
+
+def read_imatrix(path: Path) -> Imatrix:
+    """Read either form. Raises LocalInferError with `<path>: <entry>: <what is wrong>`."""
+    file = MappedFile(path)
+    if file.map[: len(MAGIC)] == MAGIC:
+        return _from_gguf(open_gguf(path))
+    return _from_legacy(file)
+
+
+def write_imatrix(path: Path, imatrix: Imatrix, *, legacy: bool = False, replace: bool = False) -> None:
+    """Write a file, whole or not at all; the legacy form loses covariances and sizes of chunks."""
+    size, pieces = _as_legacy(imatrix) if legacy else _as_gguf(imatrix)
+    with appearing({path: size}, replace=replace) as [file]:
+        for place, piece in pieces:
+            file.write_at(place, piece)
+
+
+# --- GGUF ---
+
+
+def _from_gguf(f: GGUF) -> Imatrix:
+    names = [name.removesuffix(SUMS) for name in f.tensors if name.endswith(SUMS)]
+    if not names:
+        raise f.error("", "is a GGUF file, but no importance matrix: it has no tensor NAME.in_sum2")
+    datasets: Iterable[bytes] = f.get("imatrix.datasets", StringArray, ())
+    return Imatrix(
+        {name: _entry(f, name) for name in names},
+        tuple(text.decode("utf-8", "replace") for text in datasets),
+        f.get("imatrix.chunk_count", int, 0),
+        f.get("imatrix.chunk_size", int, 0),
+    )
+
+
+def _entry(f: GGUF, name: str) -> Entry:
+    sums = _matrix(f, name + SUMS)
+    counts = _matrix(f, name + COUNTS).reshape(-1)
+    if len(counts) != len(sums):
+        raise f.error(name + COUNTS, f"{len(counts)} counts for {len(sums)} matrices")
+    n = sums.shape[1]
+    covariance = _matrix(f, name + COVARIANCE) if name + COVARIANCE in f.tensors else None
+    if covariance is not None and covariance.shape != (n, n):
+        raise f.error(name + COVARIANCE, f"is {covariance.shape[0]} x {covariance.shape[1]}, not {n} x {n}")
+    for suffix, values in ((SUMS, sums), (COUNTS, counts)):
+        if (bad := _first_bad(values)) is not None:
+            raise f.error(name + suffix, f"value {bad} is {values.flat[bad]}")
+    return Entry(sums, counts, covariance)
+
+
+def _matrix(f: GGUF, name: str) -> Floats:
+    """A tensor of two dimensions, as a view on the file."""
+    if name not in f.tensors:
+        raise f.error(name, "is missing")
+    tensor = f.tensors[name]
+    if tensor.type != F32:
+        raise f.error(name, f"is {tensor.type_name}, not F32")
+    values: Floats = tensor.data.view(np.float32).reshape(-1, tensor.shape[-1])
+    return values
+
+
+def _as_gguf(imatrix: Imatrix) -> tuple[int, Pieces]:
+    """The size of the file, and its pieces one by one: covariances are large."""
+    fields = {
+        "general.type": Field.text("imatrix"),
+        "imatrix.datasets": Field.texts(imatrix.datasets),
+        "imatrix.chunk_count": Field.uint32(imatrix.chunk_count),
+        "imatrix.chunk_size": Field.uint32(imatrix.chunk_size),
+    }
+    tensors: dict[str, Floats] = {}
+    for name, entry in sorted(imatrix.entries.items()):
+        tensors |= {name + SUMS: entry.sums, name + COUNTS: entry.counts.reshape(-1, 1)}
+        if entry.covariance is not None:
+            tensors[name + COVARIANCE] = entry.covariance
+    layout = lay_out(fields, [TensorInfo(name, values.shape, F32) for name, values in tensors.items()])
+    data = ((layout.places[name], values.astype("<f4").tobytes()) for name, values in tensors.items())
+    return layout.size, chain([(0, layout.header)], data)
+
+
+# --- the legacy form ---
+
+
+def _from_legacy(file: MappedFile) -> Imatrix:
+    cursor = Cursor(file, file.size)
+    n_entries = cursor.integer(4, "entries")
+    if not 1 <= n_entries <= file.size // 17:  # an entry of one letter and one value takes 17 bytes
+        cursor.fail("entries", f"{n_entries} of them: this is no importance matrix")
+    entries = dict(_legacy_entry(cursor, number) for number in range(n_entries))
+    if not cursor.remaining:
+        return Imatrix(entries)
+    chunk_count = cursor.integer(4, "chunks")
+    return Imatrix(entries, (_legacy_text(cursor, "data set"),) if cursor.remaining else (), chunk_count)
+
+
+def _legacy_entry(cursor: Cursor, number: int) -> tuple[str, Entry]:
+    name = _legacy_text(cursor, f"entry {number}")
+    calls, n_values = cursor.integer(4, name), cursor.integer(4, name)
+    if not n_values:
+        cursor.fail(name, "has no values")
+    values = cursor.numbers(np.dtype("<f4"), n_values, name).astype(np.float32)
+    if (bad := _first_bad(values)) is not None:
+        cursor.fail(name, f"value {bad} is {values[bad]}")
+    return name, Entry(values.reshape(1, -1), np.array([max(calls, 1)], np.float32))
+
+
+def _legacy_text(cursor: Cursor, field: str) -> str:
+    length = cursor.integer(4, field)
+    start = cursor.take(length, field)
+    return cursor.text(cursor.file.map[start : start + length], field)
+
+
+def _as_legacy(imatrix: Imatrix) -> tuple[int, Pieces]:
+    parts = [struct.pack("<i", len(imatrix.entries))]
+    for name, entry in sorted(imatrix.entries.items()):
+        most = int(entry.counts.max(initial=0))
+        calls = max(1, -(-most // imatrix.chunk_size) if imatrix.chunk_size else most)
+        values = (entry.means * np.float32(calls)).astype("<f4")
+        parts += [_legacy_string(name), struct.pack("<ii", calls, values.size), values.tobytes()]
+    parts += [struct.pack("<i", imatrix.chunk_count), _legacy_string((imatrix.datasets or ("",))[-1])]
+    content = b"".join(parts)
+    return len(content), [(0, content)]
+
+
+def _legacy_string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<i", len(raw)) + raw
+
+
+def _first_bad(values: Floats) -> int | None:
+    """The first that is no finite number, or is negative, if there is one."""
+    good = np.isfinite(values) & (values >= 0)
+    return None if good.all() else int(np.argmin(good))

@@ -1,0 +1,58 @@
+"""Weights to look at: rows of any tensor type as floats, decoded by the kernels that inference uses."""
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import paths
+from localinfer.errors import Unsupported
+from localinfer.files.gguf import Tensor
+from quant import FORMATS, ggml
+from quant.jit import loader
+from quant.jit.kernel import Kernel, kernel_of
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+
+PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
+ONE = int.from_bytes(struct.pack("<d", 1.0), "little")
+
+
+def decoding_kernel(type_number: int) -> Kernel:
+    """The kernel that a Decoder of this type needs."""
+    form = FORMATS[type_number]
+    return kernel_of(form.get_rows, PARAMETERS, frozenset({"factor"}), {"room": form.room})
+
+
+class Decoder:
+    """Rows of one tensor type as floats; several threads may use it at once."""
+
+    def __init__(self, type_number: int) -> None:
+        kernel = decoding_kernel(type_number)
+        addresses, _ = loader.addresses([kernel], paths.jit_dir())
+        self._type = type_number
+        self._kernel = RUN(addresses[kernel])
+
+    def rows(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+        """Decode whole rows, one behind the other, into out, (rows, n): to the last bit what ggml defines."""
+        count, n = out.shape
+        row_bytes = ggml.nbytes(self._type, n)
+        assert data.shape == (count * row_bytes,)
+        assert data.flags.c_contiguous
+        assert out.flags.c_contiguous
+        tokens, ids = np.array([count]), np.arange(count, dtype=np.int32)
+        places = tokens.ctypes.data, ids.ctypes.data, data.ctypes.data
+        record = np.zeros(RECORD_WORDS, np.int64)
+        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = (*places, row_bytes, n, out.ctypes.data, ONE)
+        self._kernel(record.ctypes.data, 0, 1, 0)
+
+
+def dequantize(tensor: Tensor) -> NDArray[np.float32]:
+    """The tensor's values, float32, in its shape.
+
+    Raises Unsupported for a type that has no kernels.
+    """
+    if tensor.type not in FORMATS:
+        raise Unsupported(f"tensor {tensor.name}: type {tensor.type_name} is not supported")
+    values = np.empty((tensor.n_elements // tensor.shape[-1], tensor.shape[-1]), np.float32)
+    Decoder(tensor.type).rows(tensor.data, values)
+    return values.reshape(tensor.shape)

@@ -1,0 +1,1 @@
+"""What a model is worth on a text, and where its time goes."""

@@ -1,0 +1,127 @@
+"""Importance matrices: how strongly a model uses each column of its weights while it reads a text.
+
+For every matrix the squares of what it is multiplied with are summed up, column by column, over all tokens of all
+chunks, as llama-imatrix does it: an error in a column that meets large inputs costs more. With covariance it is the
+products of all pairs of inputs, X^T X, whose diagonal are those sums: what quantization that passes errors on to the
+columns after (Frantar et al., 2022) needs. Knows nothing of text, nor of how the sums lie in a file.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.engine import machine
+from localinfer.engine.engine import Engine
+from localinfer.errors import LocalInferError, NotEnoughMemory
+from localinfer.files.gguf import Tensor
+from localinfer.files.imatrix_file import Entry, Floats, Imatrix
+
+
+@dataclass(eq=False)
+class Inputs:
+    """What weights that share an input were multiplied with: sums of squares (n,), and of products (n, n) or None."""
+
+    squares: NDArray[np.float64]
+    covariance: Floats | None
+    count: int = 0
+
+    def add(self, x: Floats) -> None:
+        """Add the rows of x, (rows, n)."""
+        self.squares += np.square(x).sum(axis=0, dtype=np.float64)
+        if self.covariance is not None:
+            self.covariance += x.T @ x
+        self.count += len(x)
+
+
+class Collector:
+    """Sums up the inputs of an engine's weights: those of all layers, and of the output layer too for `head`.
+
+    Raises NotEnoughMemory when `covariance` asks for more than there is.
+    """
+
+    def __init__(self, engine: Engine, *, head: bool = False, covariance: bool = False) -> None:
+        self.chunks = 0
+        self._engine, self._head, self._covariance = engine, head, covariance
+        self._inputs: dict[tuple[str, ...], Inputs] = {}
+        if covariance:
+            self._require_memory()
+
+    def read(self, chunks: Iterable[NDArray[np.int32]]) -> Iterator[int]:
+        """Read chunks of tokens, each as a text of its own; how many it were so far.
+
+        Raises LocalInferError when an input is not finite.
+        """
+        for chunk in chunks:
+            self._engine.reset()
+            for weights, x in self._engine.inputs(chunk, head=self._head):
+                self._add(weights, x)
+            self.chunks += 1
+            yield self.chunks
+
+    def _add(self, weights: Sequence[Tensor], x: Floats) -> None:
+        names, n = tuple(weight.name for weight in weights), x.shape[1]
+        if names not in self._inputs:
+            covariance = np.zeros((n, n), np.float32) if self._covariance else None
+            self._inputs[names] = Inputs(np.zeros(n), covariance)
+        self._inputs[names].add(x)
+        if not np.isfinite(self._inputs[names].squares).all():
+            raise self._engine.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
+
+    def _require_memory(self) -> None:
+        plan = self._engine.plan
+        sizes = {product.stage: 4 * product.x.n**2 for product in plan.products}
+        needed, available = sum(sizes.values()), machine.available_memory()
+        if needed > available:
+            what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+            raise self._engine.file.error("covariance", what, NotEnoughMemory)
+
+    def matrix(self, dataset: str) -> Imatrix:
+        """What was summed up so far; `dataset` names the text."""
+        entries = {
+            name: Entry(
+                inputs.squares.astype(np.float32)[None], np.array([inputs.count], np.float32), inputs.covariance
+            )
+            for names, inputs in self._inputs.items()
+            for name in names
+        }
+        return Imatrix(entries, (dataset,), self.chunks, self._engine.n_ctx)
+
+
+# --- several of them ---
+
+
+def merged(matrices: Sequence[Imatrix], chunk_size: int) -> Imatrix:
+    """All sums together; covariances only where every matrix has them. `chunk_size` is for those that do not say it.
+
+    Raises LocalInferError when an entry has not the same shape in all.
+    """
+    entries: dict[str, Entry] = {}
+    for matrix in matrices:
+        scaled = matrix if matrix.chunk_size else by_tokens(matrix, chunk_size)
+        for name, entry in scaled.entries.items():
+            entries[name] = joined(name, entries[name], entry) if name in entries else entry
+    size = next((matrix.chunk_size for matrix in matrices if matrix.chunk_size), chunk_size)
+    datasets = tuple(dataset for matrix in matrices for dataset in matrix.datasets)
+    most = max((float(entry.counts.max()) for entry in entries.values()), default=0.0)
+    return Imatrix(entries, datasets, int(most) // size, size)
+
+
+def by_tokens(matrix: Imatrix, chunk_size: int) -> Imatrix:
+    """A matrix whose sums are means over each chunk, as if it had been summed up over tokens."""
+    factor = np.float32(chunk_size)
+    entries = {
+        name: Entry(entry.sums * factor, entry.counts * factor, entry.covariance)
+        for name, entry in matrix.entries.items()
+    }
+    return replace(matrix, entries=entries, chunk_size=chunk_size)
+
+
+def joined(name: str, a: Entry, b: Entry) -> Entry:
+    """The sums of two entries."""
+    if a.sums.shape != b.sums.shape:
+        raise LocalInferError(f"{name}: has sums of shape {a.sums.shape} here and of {b.sums.shape} there")
+    together = a.covariance is not None and b.covariance is not None
+    covariance = a.covariance + b.covariance if together else None  # type: ignore[operator]  # both are there
+    return Entry(a.sums + b.sums, a.counts + b.counts, covariance)

@@ -1,0 +1,116 @@
+"""Rows of a source's tensors as floats, a piece at a time: what whoever encodes or measures them walks over.
+
+    for matrix in matrices(tensor, new_type):
+        for piece in pieces(matrix, data):
+            large = read_rows(source, piece, x)
+
+A piece has so few rows that they stay in a core's own cache. Nothing that is read is anything but a finite number.
+Knows no file that is written.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import LocalInferError
+from localinfer.files.source import Source, SourceTensor
+from localinfer.files.weights import Decoder
+from localinfer.text import printable
+from quant import FORMATS, ggml
+
+PIECE = 1 << 18  # weights
+LARGE = 65504.0  # the largest finite F16: what is larger may be too large for a format's scales
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix: a tensor's only one, or that of an expert. `type` is ggml's number of the type that it shall have."""
+
+    tensor: SourceTensor
+    number: int
+    rows: int
+    n: int
+    type: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """`count` rows of a matrix from row `first` on, and their bytes in the source."""
+
+    matrix: Matrix
+    first: int
+    count: int
+    data: Bytes
+
+    @property
+    def row(self) -> int:
+        """Which row of the tensor the first one is."""
+        return self.matrix.number * self.matrix.rows + self.first
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.count, self.matrix.n
+
+    def index(self, row: int, column: int) -> list[int]:
+        """A place in the piece as an index of the tensor."""
+        leading = self.matrix.tensor.shape[:-1]
+        return [*(int(i) for i in np.unravel_index(self.row + row, leading)), column] if leading else [column]
+
+
+def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
+    """The matrices of a tensor, which is to have that type; a vector is a matrix of one row."""
+    *experts, rows, n = (1, *tensor.shape)
+    for number in range(math.prod(experts)):
+        yield Matrix(tensor, number, rows, n, type_number)
+
+
+def pieces(matrix: Matrix, data: Bytes) -> Iterator[Piece]:
+    """All rows of a matrix; `data` are the bytes of its tensor."""
+    row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
+    step = max(1, PIECE // matrix.n)
+    for first in range(0, matrix.rows, step):
+        count = min(step, matrix.rows - first)
+        begin = (matrix.number * matrix.rows + first) * row_bytes
+        yield Piece(matrix, first, count, data[begin : begin + count * row_bytes])
+
+
+def load(source: Source, tensor: SourceTensor) -> Bytes:
+    """The bytes of a tensor, as many as it needs."""
+    data = tensor.load()
+    if data.shape != (tensor.nbytes,):
+        raise error_in(source, tensor, f"{len(data)} bytes were read, {tensor.nbytes} are needed")
+    return data
+
+
+def read_rows(source: Source, piece: Piece, x: Floats) -> bool:
+    """Decode a piece into x, (count, n); whether one of its values is so large that a format's scales may not be.
+
+    Raises LocalInferError for a value that is no finite number. Of types that cannot be decoded nothing is read.
+    """
+    if piece.matrix.tensor.type not in FORMATS:
+        return False
+    decoder_of(piece.matrix.tensor.type).rows(piece.data, x)
+    if x.min() >= -LARGE and x.max() <= LARGE:
+        return False
+    good = np.isfinite(x)
+    if not good.all():
+        row, column = divmod(int(good.argmin()), piece.matrix.n)
+        raise error_in(source, piece.matrix.tensor, f"value {x[row, column]} at {piece.index(row, column)}")
+    return True
+
+
+@cache
+def decoder_of(type_number: int) -> Decoder:
+    return Decoder(type_number)
+
+
+def error_in(source: Source, tensor: SourceTensor, problem: str) -> LocalInferError:
+    """The one line that says what is wrong with a tensor."""
+    return LocalInferError(f"{printable(str(source.path))}: {printable(tensor.name)}: {problem}")
