@@ -3,18 +3,15 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from places import CHECKOUT, TALKER
 from terminal import Terminal
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
-
-CHECKOUT = str(Path(__file__).parents[1])
-TALKER = [sys.executable, str(Path(__file__).with_name("talker.py"))]  # localinfer, but for the model
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the oracle's matrices are small: threads would only spin
 
@@ -57,7 +54,7 @@ def real_model(name: str) -> Path:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([CHECKOUT, os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": path, "TERM": "xterm"}
 
 

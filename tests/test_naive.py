@@ -6,11 +6,10 @@ from pathlib import Path
 import naive
 import numpy as np
 import pytest
+from places import DATA
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.files.gguf import open_gguf
-
-DATA = Path(__file__).parent / "data"
 
 
 def test_rms_norm_by_hand() -> None:

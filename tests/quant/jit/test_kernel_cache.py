@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from places import CHECKOUT
 from tiny import tiny_llama
 
 from localinfer.engine.engine import kernels
@@ -20,7 +21,6 @@ from quant.jit.compiler import compile_kernel
 from quant.jit.kernel import Kernel
 
 KERNEL = Kernel("localinfer.ops.norm", "pick", ("tokens", "x", "rows", "n", "y"))
-HERE = Path(__file__).parent.parent
 
 PROGRAM = """
 import sys
@@ -36,7 +36,7 @@ print("compiled" if reports else "cached", "numba" in sys.modules, *warnings)
 
 
 def load_elsewhere(
-    root: Path, kernel: Kernel = KERNEL, program: Path = HERE, **environment: str
+    root: Path, kernel: Kernel = KERNEL, program: Path = CHECKOUT, **environment: str
 ) -> "subprocess.Popen[str]":
     """Another process that wants the kernel."""
     command = [sys.executable, "-c", PROGRAM, str(root), kernel.to_json()]
@@ -110,7 +110,7 @@ def test_another_cpu_has_kernels_of_its_own(tmp_path: Path) -> None:
 def test_another_version_has_kernels_of_its_own(tmp_path: Path) -> None:
     """One changed line in any file that kernels come from is another version."""
     for package in ("quant", "localinfer"):
-        shutil.copytree(HERE / package, tmp_path / "upgraded" / package)
+        shutil.copytree(CHECKOUT / package, tmp_path / "upgraded" / package)
     assert answer(load_elsewhere(tmp_path / "jit")) == "compiled False"
     with (tmp_path / "upgraded" / "localinfer" / "quantizing" / "recipes.py").open("a") as file:
         file.write("# no kernel")

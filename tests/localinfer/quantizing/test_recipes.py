@@ -4,10 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DATA
 from recipe_models import SHAPES, Shape
 
 from localinfer.quantizing.recipes import (
@@ -22,7 +22,7 @@ from localinfer.quantizing.recipes import (
     requires_imatrix,
 )
 
-FOUND: Mapping[str, Any] = json.loads((Path(__file__).parent / "data" / "recipes.json").read_text())
+FOUND: Mapping[str, Any] = json.loads((DATA / "recipes.json").read_text())
 F32, F16 = 0, 1
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import TALKER
+from places import TALKER
 
 from cli import __main__, app
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import DATA
 from tiny import bpe_vocabulary, tiny_gemma3, tiny_llama
 from tiny_tokenizers import (
     CONTROL,
@@ -32,7 +33,6 @@ from localinfer.errors import UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
-DATA = Path(__file__).with_name("data")
 MODELS = ("smollm2", "gemma3")
 
 

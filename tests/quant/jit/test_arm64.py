@@ -12,12 +12,12 @@ import naive
 import numpy as np
 import pytest
 from filelock import FileLock
+from places import CHECKOUT
 from tiny import tiny_llama
 
 from localinfer import paths
 from localinfer.files.gguf import open_gguf
 
-CHECKOUT = Path(__file__).parents[1]
 SETUP = CHECKOUT / "tests" / "arm64" / "setup.sh"
 EMULATED = {"neoverse-n1": "neoverse-n1", "apple-m2": "max,sve=off,sme=off"}
 
@@ -56,7 +56,7 @@ def emulate(python: Path, name: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_products_of_bytes(arm64: Path, name: str) -> None:
-    assert "passed" in emulate(arm64, name, "-m", "pytest", "-q", "-x", "tests/test_simd.py")
+    assert "passed" in emulate(arm64, name, "-m", "pytest", "-q", "-x", "tests/quant/jit/test_simd.py")
 
 
 def test_a_tiny_model_from_end_to_end(arm64: Path, tmp_path: Path) -> None:

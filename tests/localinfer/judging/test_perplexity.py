@@ -12,6 +12,7 @@ import naive
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from places import DATA
 from tiny import Field, tiny_gemma3, tiny_llama
 
 from cli import __main__, screen
@@ -25,7 +26,7 @@ from localinfer.judging.perplexity import Mean, log_sum_exp, perplexity
 from localinfer.options import Options
 
 N_CTX = 64
-TEXT = Path(__file__).parent / "data" / "varied.txt"
+TEXT = DATA / "varied.txt"
 
 Logits = NDArray[np.float64]
 
@@ -140,7 +141,7 @@ def test_perplexity_of_a_real_model_is_that_of_llama_cpp(smollm2: Path, precisio
 
     From llama.cpp with flash attention it differs by 0.0026 itself.
     """
-    recorded = json.loads((TEXT.parent / "judging_smollm2.json").read_text())
+    recorded = json.loads((DATA / "judging_smollm2.json").read_text())
     value, error = recorded["perplexity"]["off"]
     engine = Engine(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
     try:

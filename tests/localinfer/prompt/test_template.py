@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from places import CHECKOUT
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.prompt.sandbox import MAX_OUTPUT, Renderer
@@ -338,7 +339,7 @@ def test_ctrl_c_ends_only_the_parent(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=20,
-        start_new_session=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        start_new_session=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
     )  # fmt: skip
     text, pid = done.stdout.split()
     assert text == "0"

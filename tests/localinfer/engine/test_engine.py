@@ -20,6 +20,7 @@ import naive
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from places import DATA
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
 from localinfer.engine.engine import Engine, record
@@ -29,7 +30,6 @@ from localinfer.options import Options
 from quant.jit.cpu import target
 from quant.products.layout import LARGEST
 
-DATA = Path(__file__).parent / "data"
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q4_K", "Q6_K"]
 TINY = [tiny_llama, tiny_gemma3]
 N = 150  # tokens: nine windows of tiny_gemma3

@@ -7,9 +7,9 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import CHECKOUT
 
 from quant.jit import cpu
 
@@ -24,7 +24,6 @@ NEEDS = {
 # digits in base 3.
 FORMATS = "F16 or Q4_K or Q6_K or Q8_0 or IQ4_NL or TQ1_0"
 TESTS = "any_bytes or integers or alone"
-CHECKOUT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -33,7 +32,8 @@ def test_kernels_on(name: str) -> None:
     if missing:
         pytest.skip(f"this CPU has no {', '.join(missing)}")
     environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
-    for tests in (["tests/test_simd.py"], ["tests/test_kernels.py", "-k", f"({FORMATS}) and ({TESTS})"]):
+    kernels = ["tests/quant/products/test_kernels.py", "-k", f"({FORMATS}) and ({TESTS})"]
+    for tests in (["tests/quant/jit/test_simd.py"], kernels):
         command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
         result = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]

@@ -8,6 +8,7 @@ from pathlib import Path
 import naive
 import numpy as np
 import pytest
+from places import DATA
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
@@ -22,7 +23,7 @@ from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 from localinfer.options import Options
 
 N_CTX = 64
-TEXT = Path(__file__).parent / "data" / "varied.txt"
+TEXT = DATA / "varied.txt"
 QUERY, DOWN = "blk.0.attn_q.weight", "blk.1.ffn_down.weight"
 
 
@@ -111,7 +112,7 @@ def test_batches_make_no_difference(engine: Engine) -> None:
 
 def test_sums_of_a_real_model_are_those_of_llama_cpp(smollm2: Path) -> None:
     """All columns of a matrix together; llama.cpp's activations are rounded to 8 bits on the way."""
-    recorded = json.loads((TEXT.parent / "judging_smollm2.json").read_text())
+    recorded = json.loads((DATA / "judging_smollm2.json").read_text())
     engine = Engine(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
     found = collected(engine, head=True)
     engine.close()

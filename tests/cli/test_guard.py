@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent.parent
+from places import CHECKOUT
 
 
 @pytest.mark.parametrize("harm", ["truncate", "overwrite"])
@@ -18,7 +17,7 @@ def test_a_model_harmed_during_an_answer(harm: str, smollm2: Path, tmp_path: Pat
     shutil.copy(smollm2, path)
     command = [sys.executable, "-m", "cli", "generate", str(path), "-p", "Once", "-n", "4000", "--ignore-eos"]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=HERE, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     assert process.stdout.read(20)  # it answers
     if harm == "truncate":
