@@ -51,7 +51,8 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, **option
 class Model:
     """A loaded model. `options` hold for every run that does not say otherwise; `stats` tell of the last one.
 
-    One run at a time: another one ends the one before. Not for several threads at once.
+    One run at a time: another one ends the one before. Several threads take turns, token by token; after `close`,
+    whatever would compute raises LocalInferError.
     """
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
@@ -114,6 +115,7 @@ class Model:
         Unsupported is raised for a model without a chat template. What messages spell stays text; with
         `parse_special` it may become control tokens.
         """
+        self.engine.require_open()
         chosen = self._chosen(options)
         check_messages(messages)
         if chosen.system_prompt and messages[0]["role"] != "system":

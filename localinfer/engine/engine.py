@@ -3,6 +3,7 @@
 It records the model's plan, has the kernels compiled or loaded, and then feeds batches of tokens through the team.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -14,7 +15,7 @@ from localinfer import architectures, paths
 from localinfer.engine import machine
 from localinfer.engine.stamps import StampedMemory, Stamps
 from localinfer.engine.team import Team
-from localinfer.errors import ContextOverflow, NotEnoughMemory, UsageError
+from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, UsageError
 from localinfer.files.gguf import GGUF, Tensor
 from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
@@ -51,6 +52,9 @@ class Engine:
 
     Raises LocalInferError for a file without sense, Unsupported for one that cannot be run, NotEnoughMemory when the
     cache and the scratch do not fit.
+
+    One thread at a time computes: it holds `turn`, and others wait. Who needs the cache to stay as it is for longer
+    than a call holds it, too.
     """
 
     n_past: int  # tokens in the cache
@@ -58,6 +62,8 @@ class Engine:
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
+        self.turn = threading.RLock()
+        self._closed = False
         self._recorder = record(f, options)
         self.config, self._plan = self._recorder.config, self._recorder.plan
         self.threads, self.threads_batch = self._plan.threads, self._plan.threads_batch
@@ -81,28 +87,30 @@ class Engine:
         The tokens are appended to the cache. Raises ContextOverflow when they do not fit and the policy is to stop;
         KeyboardInterrupt leaves in the cache what was whole batches, and `n_past` says how much that is.
         """
-        ids = self._checked(tokens)
-        last = (len(ids) - 1) // self._plan.batch * self._plan.batch
-        for first in range(0, last, self._plan.batch):
+        with self.turn:
+            ids = self._checked(tokens)
+            last = (len(ids) - 1) // self._plan.batch * self._plan.batch
+            for first in range(0, last, self._plan.batch):
+                if progress:
+                    progress("prefill", first, len(ids))
+                self._feed(ids[first : first + self._plan.batch])
             if progress:
-                progress("prefill", first, len(ids))
-            self._feed(ids[first : first + self._plan.batch])
-        if progress:
-            progress("prefill", last, len(ids))
-        logits = self._feed(ids[last:], np.array([len(ids) - 1 - last], np.int32))
-        if progress:
-            progress("prefill", len(ids), len(ids))
-        return logits.reshape(-1)
+                progress("prefill", last, len(ids))
+            logits = self._feed(ids[last:], np.array([len(ids) - 1 - last], np.int32))
+            if progress:
+                progress("prefill", len(ids), len(ids))
+            return logits.reshape(-1)
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the cache."""
-        ids = self._checked(tokens)
-        result = np.empty((len(ids), self.n_vocab), np.float32)
-        row = 0
-        for part in self.logits_in_parts(ids):
-            result[row : row + len(part)] = part
-            row += len(part)
-        return result
+        with self.turn:
+            ids = self._checked(tokens)
+            result = np.empty((len(ids), self.n_vocab), np.float32)
+            row = 0
+            for part in self.logits_in_parts(ids):
+                result[row : row + len(part)] = part
+                row += len(part)
+            return result
 
     def logits_in_parts(self, tokens: Tokens, skip: int = 0) -> Iterator[Logits]:
         """The logits after each of `tokens` but the first `skip`, some rows at a time: each part until the next one.
@@ -145,6 +153,7 @@ class Engine:
 
     def _checked(self, tokens: Tokens) -> NDArray[np.int32]:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""
+        self.require_open()
         ids = np.asarray(tokens)
         if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
@@ -194,7 +203,9 @@ class Engine:
 
     def _run(self, first: int, end: int, tokens: int) -> None:
         """Run some of the ops, for so many tokens."""
-        self._team.run(first, end, self.threads_for(tokens))
+        with self.turn:
+            self.require_open()
+            self._team.run(first, end, self.threads_for(tokens))
 
     def _pick(self, rows: NDArray[np.int32]) -> Logits:
         """Have the output layer compute these tokens of the batch; where their logits will be."""
@@ -257,9 +268,16 @@ class Engine:
         """The memory of everything else but the weights."""
         return self._plan.nbytes - self.kv_bytes
 
+    def require_open(self) -> None:
+        """Raise LocalInferError after `close`."""
+        if self._closed:
+            raise LocalInferError("the model is closed")
+
     def close(self) -> None:
-        """End the threads."""
-        self._team.close()
+        """End the threads. Nothing can be computed any more; what another thread computes ends after this batch."""
+        self._closed = True
+        with self.turn:
+            self._team.close()
 
 
 def record(f: GGUF, options: Options) -> Recorder:

@@ -52,7 +52,7 @@ class Team:
             member.start()
 
     def run(self, first: int, end: int, members: int) -> None:
-        """Run the ops first .. end - 1 with so many threads; the others sleep on.
+        """Run the ops first .. end - 1 with so many threads; the others sleep on. For one caller at a time.
 
         A KeyboardInterrupt (or any exception of a signal handler) passes through when all threads have stopped.
         """

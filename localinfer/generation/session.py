@@ -36,12 +36,14 @@ class Session:
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
-        self._current = None
-        self._keep(0)
-        try:
-            return self._engine.logits(tokens)
-        finally:
-            self._remember(tokens)
+        with self._engine.turn:
+            self._engine.require_open()
+            self._current = None
+            self._keep(0)
+            try:
+                return self._engine.logits(tokens)
+            finally:
+                self._remember(tokens)
 
     def run(self, prompt: Sequence[int], options: Options) -> tuple[Stats, Iterator[Piece]]:
         """Begin a run, which ends the one before: its statistics, kept up to date, and its pieces.
@@ -49,6 +51,7 @@ class Session:
         UsageError for a prompt of no tokens, ContextOverflow for one that does not fit; the latter also comes
         after the last piece when the context is full and the policy is to stop.
         """
+        self._engine.require_open()
         if not prompt:
             raise UsageError("the prompt is empty, and this model puts no token in front of it")
         if len(prompt) > self._engine.n_ctx and self._engine.policy == "stop":
@@ -80,23 +83,29 @@ class Session:
     def _ids(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[int]:
         """The tokens one by one; at the end, `stats.finish_reason` says why it is the end."""
         sampler = self._sampler(replace(options, seed=stats.seed))
-        logits = self._read(prompt, stats)
-        began = perf_counter()
-        while (id := sampler.sample(logits, self.tokens)) not in self._tokenizer.eog:
+        with self._engine.turn:
+            logits = self._read(prompt, stats)
+            id = self._sample(sampler, logits, stats, perf_counter())
+        while id not in self._tokenizer.eog:
             stats.generated_tokens += 1
-            stats.generate_seconds += perf_counter() - began
             yield id
-            began = perf_counter()
-            self._check_current(stats)
-            if stats.generated_tokens == options.n_predict:
-                stats.finish_reason = "length"
-                return
-            if self._is_full:
-                stats.finish_reason = "context"
-                return
-            logits = self._evaluate([id])
-        stats.generate_seconds += perf_counter() - began
+            with self._engine.turn:
+                began = perf_counter()
+                self._check_current(stats)
+                if stats.generated_tokens == options.n_predict:
+                    stats.finish_reason = "length"
+                    return
+                if self._is_full:
+                    stats.finish_reason = "context"
+                    return
+                id = self._sample(sampler, self._evaluate([id]), stats, began)
         stats.finish_reason = "stop"
+
+    def _sample(self, sampler: Sampler, logits: Logits, stats: Stats, began: float) -> int:
+        """The next token: its time is all that has passed since it `began`."""
+        id = sampler.sample(logits, self.tokens)
+        stats.generate_seconds += perf_counter() - began
+        return id
 
     def _sampler(self, options: Options) -> Sampler:
         if options.repeat_last_n < 0:
@@ -105,6 +114,7 @@ class Session:
         return Sampler(options, self._engine.n_vocab, banned)
 
     def _check_current(self, stats: Stats) -> None:
+        self._engine.require_open()
         if self._current is not stats:
             raise LocalInferError("this run has ended: another one was started on the same model")
 

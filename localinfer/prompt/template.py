@@ -47,6 +47,7 @@ class ChatTemplate:
             raise LocalInferError(f"{name}: {len(source)} characters (limit {MAX_SOURCE})")
         self.name = name
         self._source = source
+        self._turn = threading.Lock()  # the child answers one thread after the other
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._start()
 
@@ -60,7 +61,8 @@ class ChatTemplate:
             "messages": list(messages), "tools": None, "documents": None,
             "add_generation_prompt": add_generation_prompt, **self._tokens, **extra,
         }  # fmt: skip
-        reply = self._ask({"variables": variables})
+        with self._turn:
+            reply = self._ask({"variables": variables})
         if "error" in reply:
             raise self._error(str(reply["error"]))
         return str(reply["text"])

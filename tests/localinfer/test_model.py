@@ -1,9 +1,12 @@
 """The Python face on tiny models: runs, their ends, the reuse of prefixes, interrupts, errors."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +280,65 @@ def test_another_run_ends_the_one_before(llama: Model) -> None:
     llama.logits([1, 2])
     with pytest.raises(LocalInferError, match="another one was started"):
         next(second)
+
+
+# --- the end of a model, and several threads ---
+
+
+def test_a_closed_model_says_so_at_once(llama_file: Path) -> None:
+    model = localinfer.load(llama_file, ctx_size=64, ignore_eos=True)
+    begun = model.generate(PROMPT)
+    next(begun)
+    model.close()
+    model.close()
+    runs = (
+        lambda: next(begun),
+        lambda: model.generate(PROMPT),
+        lambda: model.chat(TALK),
+        lambda: model.logits([1]),
+        lambda: model.engine.evaluate([1]),
+    )
+    for run in runs:
+        with pytest.raises(LocalInferError, match=r"^the model is closed$"):
+            run()
+
+
+def test_closing_ends_a_prompt_that_another_thread_reads(llama_file: Path) -> None:
+    reading = threading.Event()
+    model = localinfer.load(llama_file, ctx_size=256, batch_size=1, progress=lambda *_: reading.set())
+    with ThreadPoolExecutor(1) as pool:
+        reading.clear()
+        logits = pool.submit(lambda: next(model.generate([5] * 256)))
+        assert reading.wait(30)
+        model.close()
+        with pytest.raises(LocalInferError, match=r"^the model is closed$"):
+            logits.result(30)
+
+
+def test_threads_take_turns(llama: Model) -> None:
+    prompts = [[number + 3] * 20 for number in range(4)]
+    expected = [llama.logits(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for mine, theirs in zip(expected, pool.map(llama.logits, prompts), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def test_of_several_threads_the_last_one_that_begins_a_run_ends_it(llama: Model) -> None:
+    expected = [ids_of(llama.generate([number + 3] * 20)) for number in range(4)]
+
+    def run(number: int) -> list[int]:
+        ids = []
+        with contextlib.suppress(LocalInferError):  # another one was started
+            ids.extend(piece.id for piece in llama.generate([number + 3] * 20))
+        return ids
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            answers = list(pool.map(run, range(4)))
+            assert any(len(ids) == 12 for ids in answers)
+            for ids, whole in zip(answers, expected, strict=True):
+                assert ids == whole[: len(ids)]
 
 
 # --- chat ---
