@@ -1,8 +1,8 @@
 """Machine code that is kept: kernels as plain object files.
 
-A cached kernel is an object file behind its SHA-256, so a damaged one is noticed and compiled again; the directory's
-name holds a hash of everything that machine code depends on (the kernel sources, the versions, the CPU), so an old one
-is never found. What is no longer used is removed when a new one is made.
+A cached kernel is an object file behind the SHA-256 of its name and itself, so one that is damaged, or another's, is
+noticed and compiled again; the directory's name holds a hash of everything that machine code depends on (the kernel
+sources, the versions, the CPU), so an old one is never found. What is no longer used is removed when a new one is made.
 """
 
 import contextlib
@@ -75,12 +75,14 @@ class Cache:
         """The object file, if it is there and whole."""
         if self.directory is None:
             return None
+        path = self.directory / f"{kernel.symbol}.o"
         try:
-            content = (self.directory / f"{kernel.symbol}.o").read_bytes()
+            content = path.read_bytes() if path.is_file() else b""  # a pipe would make us wait
         except OSError:
             return None
         digest, code = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-        return code if hashlib.sha256(code).digest() == digest else None
+        # What defines no such symbol is not given to LLVM, which takes whatever it gets for an object file.
+        return code if digest_of(kernel, code) == digest and kernel.symbol.encode() in code else None
 
     def write(self, kernel: Kernel, code: bytes) -> None:
         """Keep an object file: complete or not at all, whoever else writes it meanwhile."""
@@ -90,13 +92,18 @@ class Cache:
         try:
             handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".writing-")
             with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(code).digest() + code)
+                file.write(digest_of(kernel, code) + code)
             Path(temporary).replace(self.directory / f"{kernel.symbol}.o")
         except OSError as error:
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
             self.directory = None
             if temporary is not None:
                 Path(temporary).unlink(missing_ok=True)
+
+
+def digest_of(kernel: Kernel, code: bytes) -> bytes:
+    """What a cached object file begins with."""
+    return hashlib.sha256(kernel.symbol.encode() + b"\0" + code).digest()
 
 
 def generations(root: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Kernels as addresses: taken from the cache, or compiled once by numba and kept, and loaded by llvmlite."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,23 +33,30 @@ def addresses(
     kernels: Iterable[Kernel], root: Path | None, progress: Progress | None = None
 ) -> tuple[dict[Kernel, int], list[str]]:
     """The entry points of kernels, compiled where the cache under `root` has none, and warnings for the user."""
-    import llvmlite.binding as llvm
-
     wanted = list(dict.fromkeys(kernels))
     files = Cache(root)
     found = {kernel: files.read(kernel) for kernel in wanted if kernel not in ADDRESSES}
-    objects = {kernel: code for kernel, code in found.items() if code is not None}
-    missing = [kernel for kernel in found if kernel not in objects]
+    load({kernel: code for kernel, code in found.items() if code is not None})
+    missing = [kernel for kernel in found if kernel not in ADDRESSES]
     if missing and progress:
         progress("compile", 0, len(missing))
+    compiled = {}
     for done, (kernel, code) in enumerate(compile_all(missing), 1):
         files.write(kernel, code)
-        objects[kernel] = code
+        compiled[kernel] = code
         if progress:
             progress("compile", done, len(missing))
+    load(compiled)
+    return {kernel: ADDRESSES[kernel] for kernel in wanted}, files.warnings
+
+
+def load(objects: Mapping[Kernel, bytes]) -> None:
+    """Have the addresses of kernels from their object files, those that are in there."""
+    import llvmlite.binding as llvm
+
     for code in objects.values():
         engine().add_object_file(llvm.ObjectFileRef.from_data(code))
     engine().finalize_object()
     for kernel in objects:
-        ADDRESSES[kernel] = engine().get_function_address(kernel.symbol)
-    return {kernel: ADDRESSES[kernel] for kernel in wanted}, files.warnings
+        if address := engine().get_function_address(kernel.symbol):
+            ADDRESSES[kernel] = address

@@ -76,6 +76,38 @@ def test_a_damaged_kernel_is_compiled_again(tmp_path: Path, damage: str) -> None
     assert path.read_bytes() == whole
 
 
+def test_another_kernels_object_is_compiled_again(tmp_path: Path) -> None:
+    other = Kernel("localinfer.ops.bias", "add_bias", ("tokens", "x", "bias", "n"))
+    for kernel in KERNEL, other:
+        assert answer(load_elsewhere(tmp_path, kernel)) == "compiled False"
+    [folder] = tmp_path.iterdir()
+    mine = folder / f"{KERNEL.symbol}.o"
+    whole = mine.read_bytes()
+    shutil.copy(folder / f"{other.symbol}.o", mine)
+    assert answer(load_elsewhere(tmp_path)) == "compiled False"
+    assert mine.read_bytes() == whole
+
+
+def test_what_defines_no_such_kernel_is_compiled_again(tmp_path: Path) -> None:
+    """However right its digest is."""
+    files = kernel_cache.Cache(tmp_path)
+    files.write(KERNEL, b"?" * 999)
+    assert answer(load_elsewhere(tmp_path)) == "compiled False"
+    other = compile_kernel(Kernel("localinfer.ops.bias", "add_bias", ("tokens", "x", "bias", "n")))
+    files.write(KERNEL, other + KERNEL.symbol.encode())
+    assert answer(load_elsewhere(tmp_path)) == "compiled False"
+    assert answer(load_elsewhere(tmp_path)) == "cached False"
+
+
+def test_a_pipe_in_the_place_of_a_kernel_is_not_waited_for(tmp_path: Path) -> None:
+    assert answer(load_elsewhere(tmp_path)) == "compiled False"
+    [path] = objects(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert answer(load_elsewhere(tmp_path)) == "compiled False"
+    assert path.is_file()
+
+
 def test_processes_that_race_for_an_empty_cache_all_get_their_kernel(tmp_path: Path) -> None:
     racers = [load_elsewhere(tmp_path) for _ in range(4)]
     assert {answer(racer) for racer in racers} <= {"compiled False", "cached False"}
