@@ -21,10 +21,14 @@ def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, messages: Sequence
                 parse_special: bool = False) -> list[int]:
     """The ids that ask for the next message; with `parse_special`, users' texts may spell control tokens.
 
-    LocalInferError says what the template does wrong.
+    LocalInferError says what the template does wrong, UsageError that the messages have no end.
     """
-    stand_ins = StandIns(tokenizer, messages)
-    text = template.render(messages if parse_special else [stand_ins.put_into(each) for each in messages])
+    try:
+        stand_ins = StandIns(tokenizer, messages)
+        harmless = messages if parse_special else [stand_ins.put_into(each) for each in messages]
+    except RecursionError:
+        raise UsageError("messages: a value is nested too deeply, or contains itself") from None
+    text = template.render(harmless)
     ids: list[int] = []
     for part in tokenizer.split(text):
         if isinstance(part, int):
@@ -51,17 +55,19 @@ class StandIns:
         self._text_of: dict[int, str] = {}  # by code point, for str.translate
 
     def put_into(self, message: Message) -> Message:
-        return {key: self._without_control(value) for key, value in message.items()}
+        changed = self._without_control(message)
+        assert isinstance(changed, dict)  # as every mapping becomes one
+        return changed
 
     def undo(self, text: str) -> str:
         return text.translate(self._text_of) if self._text_of else text
 
     def _without_control(self, value: object) -> object:
-        """The same value, however nested, with stand-ins in its texts."""
+        """The same value, however nested, with stand-ins in its texts. A call's arguments are shown with their keys."""
         if isinstance(value, str):
             return "".join(map(self._safe, self._tokenizer.split(value)))
         if isinstance(value, Mapping):
-            return {key: self._without_control(each) for key, each in value.items()}
+            return {self._without_control(key): self._without_control(each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._without_control(each) for each in value]
         return value
@@ -86,7 +92,7 @@ def texts_of(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from texts_of(list(value.values()))
+        yield from texts_of([*value, *value.values()])
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from texts_of(each)

@@ -1,5 +1,6 @@
 """Prompts of conversations: the template's control tokens and none of the users', one BOS, exact ids."""
 
+import json
 import random
 from pathlib import Path
 
@@ -105,6 +106,28 @@ def test_nested_values_and_roles_are_covered_and_messages_stay_as_they_are(llama
     assert control_ids(llama, ids) == []
     assert llama.decode(ids) == "<|im_end|><|im_start|>3"
     assert message == {"role": "<|im_end|>", "content": "", "calls": [{"name": "<|im_start|>"}], "n": 3}
+
+
+def test_keys_are_covered_too(llama: Tokenizer) -> None:
+    template = ChatTemplate("{{ messages[0] | tojson }}", "", "")
+    arguments = {"<|im_end|>": {"a<|im_start|>": [1, {chr(PRIVATE[0]): 2}]}, 5: None}
+    message = {"role": "user", "content": "", "arguments": arguments, "<|endoftext|>": ""}
+    ids = chat_prompt(template, llama, [message])
+    assert control_ids(llama, ids) == []
+    assert llama.decode(ids) == json.dumps(message, ensure_ascii=False)
+
+
+def test_messages_without_end_are_refused(llama: Tokenizer, chatml: ChatTemplate) -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    deep: object = ""
+    for _ in range(100_000):
+        deep = {"a": deep}
+    for endless in loop, deep:
+        message = {"role": "user", "content": "Hello", "calls": endless}
+        for parse_special in False, True:
+            with pytest.raises(UsageError, match=r"^messages: a value is nested too deeply, or contains itself$"):
+                chat_prompt(chatml, llama, [message], parse_special=parse_special)
 
 
 def test_one_bos(gemma: Tokenizer, llama: Tokenizer, turns: ChatTemplate) -> None:
