@@ -1,5 +1,6 @@
 """The numbers of a model, read from the file's metadata and proven to make sense before anything is computed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +81,13 @@ class Reader:
 
 
 # What changes the computation of models of other families, and is not there in those that are supported.
-FOREIGN = ("expert_count", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale")
+FOREIGN: Mapping[str, type[int] | type[float]] = {
+    "expert_count": int,
+    "attention.scale": float,
+    "attn_logit_softcapping": float,
+    "final_logit_softcapping": float,
+    "logit_scale": float,
+}
 
 
 def read_config(f: GGUF) -> Config:
@@ -89,8 +96,8 @@ def read_config(f: GGUF) -> Config:
     Raises LocalInferError naming the key that is missing, of the wrong type or without sense.
     """
     r = Reader(f)
-    for key in FOREIGN:
-        if value := f.metadata.get(f"{r.architecture}.{key}", 0):
+    for key, kind in FOREIGN.items():
+        if value := f.get(f"{r.architecture}.{key}", kind, 0, signed=True):
             raise r.refuse(key, value)
     embedding_length = r.count("embedding_length", most=LARGEST["embedding_length"])
     head_count = r.count("attention.head_count", most=LARGEST["head_count"])

@@ -19,6 +19,7 @@ from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.gguf import open_gguf
 from localinfer.generation.sampling import Sampler
 from localinfer.options import Options
+from localinfer.plan.config import FOREIGN
 from localinfer.text import printable
 
 Write: TypeAlias = Callable[..., Path]
@@ -145,6 +146,19 @@ def test_architecture_of_a_wrong_type(value: Field, file: Path) -> None:
     assert refusal(tiny(file, **{"general.architecture": value})).startswith("general.architecture: expected a string")
 
 
+@pytest.mark.parametrize("key", FOREIGN)
+def test_keys_of_other_families(key: str, file: Path) -> None:
+    """What computes something else is refused, whatever its type; a zero changes nothing."""
+    name = f"llama.{key}"
+    for value in [*WRONG_FOR_BOTH.values(), Field("STRING", "\x1b[31m")]:
+        assert refusal(tiny(file, **{name: value})).startswith(f"{name}: expected ")
+    for number in FOREIGN[key](8), FOREIGN[key](-8):
+        line = refusal(tiny(file, **{name: Field(KIND[FOREIGN[key]], number)}), Unsupported)
+        assert line == f"{name}: {number} is not supported"
+    assert run(tiny(file, **{name: Field(KIND[FOREIGN[key]], 0)})) == run(tiny(file))
+
+
+KIND: dict[type, str] = {int: "INT32", float: "FLOAT32"}
 ANY_INTEGER = [Field(kind, 1) for kind in ("UINT8", "INT8", "UINT16", "INT16", "INT32", "UINT64", "INT64")]
 
 
