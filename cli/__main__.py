@@ -7,6 +7,7 @@ Imported by the shell's `localinfer`, so it stays light: an interrupt during the
 """
 
 import os
+import re
 import signal
 import sys
 from typing import NoReturn
@@ -32,6 +33,7 @@ def run(arguments: list[str]) -> int:
     from localinfer.errors import LocalInferError, NotEnoughMemory
 
     screen.prepare()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads are for many texts: here each is alone
     try:
         code = dispatch(arguments)
         sys.stdout.flush()
@@ -41,12 +43,15 @@ def run(arguments: list[str]) -> int:
         code = INTERRUPTED
     except BrokenPipeError:
         code = READER_GONE
-    except MemoryError:
-        code = screen.error("not enough memory", NotEnoughMemory.exit_code)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
         if debugging(arguments):
             raise
-        code = screen.error(unexpected(error), 1)
+        if is_of_memory(error):
+            code = screen.error("not enough memory", NotEnoughMemory.exit_code)
+        else:
+            code = screen.error(unexpected(error), 1)
     screen.let_go_of_stdout()
     return code
 
@@ -69,7 +74,21 @@ def dispatch(arguments: list[str]) -> int:
     return 0
 
 
-def unexpected(error: Exception) -> str:
+NO_MEMORY = re.compile(
+    "MemoryError|out of memory|Cannot allocate memory|failed to map segment|can't start new thread|ThreadPoolBuildError"
+)
+
+
+def is_of_memory(error: BaseException | None) -> bool:
+    """Whether it came from too little memory: libraries tell of that in all kinds of errors, or hide it behind one."""
+    while error is not None:
+        if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def unexpected(error: BaseException) -> str:
     """What no command has foreseen. Files are always named, so that an unnamed one is a standard stream."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'cannot write the output'}: {error.strerror}"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
-from localinfer.engine.engine import Engine
+from localinfer.engine.engine import Engine, require_room_to_load
 from localinfer.errors import Unsupported, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
 from localinfer.generation.pieces import Piece, Stats
@@ -59,6 +59,7 @@ class Model:
         self.file = f
         self.options = options
         self.stats = Stats()
+        require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
         for warning in self.engine.warnings:

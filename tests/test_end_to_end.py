@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,23 @@ class TestGenerate:
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr.startswith(f"error: {path}: ")
             assert done.stderr.count("\n") == 1
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+    def test_little_address_space(self, environment: dict[str, str], smollm2: Path) -> None:
+        """From where the file cannot be mapped to where everything fits: libraries, kernels, cache and threads."""
+        import resource
+
+        codes = []
+        for mebibytes in range(200, 1000, 50):
+            limit = partial(resource.setrlimit, resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
+            command = [*LOCALINFER, "generate", smollm2, "-p", "Hello", "-n", "1", "-q", "-t", "2"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=limit)
+            codes.append(done.returncode)
+            if done.returncode:
+                [line] = done.stderr.splitlines()
+                assert line.startswith("error: "), line
+        assert set(codes) == {0, 4}
+        assert (codes[0], codes[-1]) == (4, 0)
 
     def test_interrupt_while_the_prompt_is_read(self, environment: dict[str, str], smollm2: Path) -> None:
         process = subprocess.Popen(

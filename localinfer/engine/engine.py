@@ -31,6 +31,7 @@ Logits = NDArray[np.float32]
 Tokens = Sequence[int] | NDArray[np.int32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
+LIBRARIES_BYTES = 192 << 20  # of address space: LLVM, and what cuts texts into tokens
 LARGEST_DEFAULT_CONTEXT = 32_768
 LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count with
 DEFAULTS = Options()
@@ -316,6 +317,14 @@ def memory_plan(f: GGUF, options: Options = DEFAULTS) -> dict[str, int]:
     kv = kv_bytes(recorder)
     weights = sum(tensor.nbytes for tensor in f.tensors.values())
     return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}
+
+
+def require_room_to_load(f: GGUF) -> None:
+    """Raise NotEnoughMemory where libraries would find no place: one of them would end the process."""
+    left = machine.address_space()
+    if left < LIBRARIES_BYTES:
+        what = f"loading it takes {LIBRARIES_BYTES >> 20} MiB of address space, {left >> 20} MiB are left (ulimit -v)"
+        raise f.error("", what, NotEnoughMemory)
 
 
 def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:

@@ -123,12 +123,26 @@ def _quota(cores: int) -> int:
 
 
 def available_memory() -> int:
-    """The bytes that can be taken without swapping, within the cgroups' limits."""
+    """The bytes that can be taken without swapping, within the limits of the cgroups and of the process."""
     import psutil
 
-    available = int(psutil.virtual_memory().available)
+    available = min(int(psutil.virtual_memory().available), address_space())
     for folder in _own_cgroups():
         limit = _integer(folder / "memory.max")
         if limit:
             available = min(available, max(0, limit - _integer(folder / "memory.current")))
     return available
+
+
+def address_space() -> int:
+    """The bytes that this process may map yet: without end, unless somebody set a limit (`ulimit -v`)."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
+    except ImportError:  # not on this system
+        return sys.maxsize
+    limit, _ = getrlimit(RLIMIT_AS)
+    if limit == RLIM_INFINITY:
+        return sys.maxsize
+    import psutil
+
+    return max(0, limit - int(psutil.Process().memory_info().vms))

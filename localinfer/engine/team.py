@@ -14,6 +14,7 @@ from operator import call
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.errors import NotEnoughMemory
 from localinfer.ops.layout import LINE, STAGE, sync_bytes
 from quant.jit.record import HEADER_WORDS, RUN
 
@@ -44,12 +45,13 @@ class Team:
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
         self._closed = False
-        self._members = [
-            threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
-            for number in range(threads)
-        ]
-        for member in self._members:
-            member.start()
+        self._members: list[threading.Thread] = []
+        try:
+            for number in range(threads):
+                self._add_member(number)
+        except RuntimeError as error:  # no room for its stack, or too many processes
+            self.close()
+            raise NotEnoughMemory(f"thread {number + 1} of {threads}: {error}") from None
 
     def run(self, first: int, end: int, members: int) -> None:
         """Run the ops first .. end - 1 with so many threads; the others sleep on. For one caller at a time.
@@ -100,6 +102,11 @@ class Team:
         while len(self._ended) < len(self._begun):
             running = self._wait[len(self._ended) : len(self._begun)]
             self._ended.extend(takewhile(bool, map(call, running)))
+
+    def _add_member(self, number: int) -> None:
+        member = threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")
+        member.start()
+        self._members.append(member)
 
     def _member(self, number: int) -> None:
         record = self._call.ctypes.data

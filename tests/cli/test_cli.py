@@ -31,6 +31,17 @@ def one_error(done: Done, code: int) -> str:
     return line.removeprefix("error: ")
 
 
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+def hidden(cause: Exception) -> Exception:
+    """An error that does not tell the reason."""
+    error = OSError("not found or not loaded")
+    error.__context__ = cause
+    return error
+
+
 @pytest.fixture
 def usage_error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """The one line on stderr of a command line that is wrong; in this process, which is quicker."""
@@ -128,6 +139,27 @@ class TestStart:
         assert done.stderr.decode().splitlines()[1:] == [
             "error: unexpected ZeroDivisionError: division by zero (--debug shows where)"
         ]
+
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [
+            (MemoryError(), "not enough memory"),
+            (hidden(OSError("liblarge.so: failed to map segment from shared object")), "not enough memory"),
+            (RuntimeError("can't start new thread"), "not enough memory"),
+            (Panic("ThreadPoolBuildError { kind: IOError }"), "not enough memory"),
+            (Panic("wobbly"), "unexpected Panic: wobbly (--debug shows where)"),
+            (hidden(OSError("no such library")), "unexpected OSError: not found or not loaded (--debug shows where)"),
+        ],
+    )
+    def test_whatever_tells_of_too_little_memory(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, line: str
+    ) -> None:
+        def dispatch(arguments: list[str]) -> int:
+            raise error
+
+        monkeypatch.setattr(__main__, "dispatch", dispatch)
+        assert __main__.run([]) == (4 if "memory" in line else 1)
+        assert capsys.readouterr().err == f"error: {line}\n"
 
     @pytest.mark.parametrize("debug", [["--debug"], []])
     def test_debug_shows_where(self, talker: Run, own: str, debug: list[str]) -> None:

@@ -1,6 +1,7 @@
 """The team: every part of every op once and in order, for any number of threads, late ones, and none that comes."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 
 from localinfer.engine.engine import EXECUTE
 from localinfer.engine.team import Team
+from localinfer.errors import NotEnoughMemory
 from localinfer.plan.plan import Plan, Region
 from quant.jit import loader
 
@@ -107,6 +109,20 @@ def test_all_threads_leave_when_they_are_told_to(rounds: int) -> None:
                 assert time.perf_counter() - start <= 0.02 + 0.25
         finally:
             signal.signal(signal.SIGALRM, before)
+
+
+def test_a_thread_that_cannot_be_started_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, before = threading.Thread.start, threading.active_count()
+
+    def limited(thread: threading.Thread) -> None:
+        if threading.active_count() > before + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(NotEnoughMemory, match=r"^thread 4 of 16: can't start new thread$"), counting(threads=16):
+        pass
+    assert threading.active_count() == before
 
 
 def test_an_idle_team_takes_no_time() -> None:
