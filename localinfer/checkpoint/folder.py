@@ -5,6 +5,7 @@ Knows neither models nor tokenizers. Every file that is read is remembered in `f
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from localinfer.text import printable
 
 CONFIG = "config.json"
 BEYOND_FLOATS = 10**300
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LIMIT = 128 << 20  # bytes; the tokenizer.json of 262,144 tokens has 33 MB
 KINDS: dict[type, str] = {
     int: "a whole number",
@@ -163,6 +165,7 @@ class Folder:
             return Table(path, {})
         try:
             values = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
+            refuse_surrogates(text, values)
         except (ValueError, RecursionError) as error:
             what = "nested too deeply" if isinstance(error, RecursionError) else printable(str(error), 120)
             kind = not_gguf.describe(text[: not_gguf.LONGEST].encode())
@@ -176,6 +179,16 @@ class Folder:
 def refuse_constant(text: str) -> NoReturn:
     """For NaN and Infinity, which are not JSON."""
     raise ValueError(f"{text} is not a number")
+
+
+def refuse_surrogates(text: str, values: object) -> None:
+    """Raise ValueError where an escape stands for half a character: GGUF, and UTF-8 altogether, cannot say that."""
+    if not SURROGATE.search(text):
+        return
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"\\u{ord(error.object[error.start]):04x} is half a character") from None
 
 
 def finite(text: str) -> float:

@@ -90,6 +90,8 @@ LLAMA: dict[str, tuple[Attack, str]] = {
     "infinity": (write("config.json", b'{"rms_norm_eps": 1e999}'), "config.json: not JSON: 1e999"),
     "nested deeply": (write("config.json", b"[" * 200_000), "config.json: not JSON: nested too deeply"),
     "a number of 10,000 digits": (write("config.json", b"[" + b"1" * 10_000 + b"]"), "config.json: not JSON"),
+    "half a character": (model_of_tokenizer(vocab={"\ud800": 1}), "tokenizer.json: not JSON: \\ud800 is half a char"),
+    "half a character in a list": (model_of_tokenizer(merges=["\udFFf a"]), "not JSON: \\udfff is half"),
     "an index that is a list": (write(INDEX, b"[]"), f"{INDEX}: not a JSON object"),
     "a pointer": (write("tokenizer.json", POINTER), "tokenizer.json: not JSON: this is a Git LFS pointer"),
     "an index of nothing": (write(INDEX, b"{}"), f"{INDEX}: weight_map: is missing"),
