@@ -10,6 +10,7 @@ are made of a checked name and a checked digest.
 
 import difflib
 import re
+import stat
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Set
@@ -20,6 +21,7 @@ from typing import TypedDict, cast
 from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFound
 from localinfer.options import Layer, from_registry
+from localinfer.text import printable
 
 TOML_LIMIT = 1 << 20  # bytes; ours has 2,000
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # what a user typed and may have meant as a name
@@ -140,7 +142,8 @@ def catalogue() -> Catalogue:
     models = models_of(users, user_toml(), models)
     default = users.get("default", ours["default"])
     if not isinstance(default, str) or default not in models:
-        raise LocalInferError(f"{user_toml()}: default: must be the name of a model, not {default!r}")
+        given = printable(repr(default), 80) if isinstance(default, str) else "something else"
+        raise LocalInferError(f"{user_toml()}: default: must be the name of a model, not {given}")
     return Catalogue({name: Entry(name=name, **values) for name, values in models.items()}, default)
 
 
@@ -158,14 +161,17 @@ def user_toml() -> Path:
 def read_toml(path: Path) -> Table:
     """The file's tables. LocalInferError gives the line and the column of a mistake."""
     try:
-        if path.stat().st_size > TOML_LIMIT:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would make us wait
+            raise LocalInferError(f"{path}: is there, and is no file")
+        if status.st_size > TOML_LIMIT:
             raise LocalInferError(f"{path}: larger than {TOML_LIMIT:,} bytes")
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise LocalInferError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise LocalInferError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a mistake, or a number of thousands of digits
         raise LocalInferError(f"{path}: {error}") from None
     except RecursionError:
         raise LocalInferError(f"{path}: nested too deeply") from None
@@ -206,10 +212,17 @@ def values_of(table: Table, where: str, base: Path) -> Values:
         except ValueError as problem:
             raise LocalInferError(f"{where}: {key}: {problem}") from None
     if "path" in values:
-        values["path"] = base / Path(str(values["path"])).expanduser()
+        values["path"] = base / expanded(str(values["path"]), f"{where}: path")
     if "options" in table:
         values["options"] = from_registry(table_of(table["options"], f"{where}: options"), where)
     return cast(Values, values)
+
+
+def expanded(path: str, where: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # nobody has this name
+        raise LocalInferError(f"{where}: {printable(path, 80)}: {error}") from None
 
 
 def text(value: object) -> str:

@@ -1,6 +1,7 @@
 """models.toml: names, paths, the user's file laid over ours, and one-line errors for every mistake in it."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,7 +165,10 @@ MISTAKES = {
     "models is a number": ("models = 3", "models: must be a table"),
     "a model is a text": ('models.mine = "x"', "mine: must be a table"),
     "default unknown": ('default = "gpt"', "default: must be the name of a model, not 'gpt'"),
-    "default is a list": ("default = []", "default: must be the name of a model"),
+    "default is a list": ("default = []", "default: must be the name of a model, not something else"),
+    "default of many digits": ("default = 0x" + "f" * 5000, "default: must be the name of a model"),
+    "many digits": ("default = " + "1" * 5000, "digits"),
+    "nobody's home": ('[models.mine]\npath = "~nobody-\\nat-all/x"', r"mine: path: ~nobody-\\nat-all/x: "),
     "path is a number": ("[models.mine]\npath = 3", "mine: path: must be a text"),
     "path with NUL": ('[models.mine]\npath = "a\\u0000b"', "mine: path: must be a text"),
     "no source": ('[models.mine]\nabout = "x"', "mine: where is it"),
@@ -194,7 +198,13 @@ class TestMistakes:
     def test_directory_in_its_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
         (tmp_path / "models.toml").mkdir()
-        with pytest.raises(LocalInferError, match="Is a directory"):
+        with pytest.raises(LocalInferError, match=r"models.toml: is there, and is no file$"):
+            registry.catalogue()
+
+    def test_pipe_in_its_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+        os.mkfifo(tmp_path / "models.toml")
+        with pytest.raises(LocalInferError, match=r"models.toml: is there, and is no file$"):
             registry.catalogue()
 
     @pytest.mark.parametrize("name", ["", "a/b", "..", "../x", ".x", "A", "x.gguf", *STRANGE])
