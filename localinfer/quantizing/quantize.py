@@ -9,6 +9,7 @@ type a tensor gets is decided in `localinfer.quantizing.mixture`.
 """
 
 import math
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +80,7 @@ def quantize(
     `watch` sees what went into it and what came out. With `keep_split`, OUT names the parts: OUT-00001-of-00003.gguf.
     Raises LocalInferError, and then nothing is left.
     """
-    out = out.resolve() if out.is_symlink() else out  # the link stays, what it leads to is replaced
+    out = led_to(out) if out.is_symlink() else out  # the link stays, what it leads to is replaced
     outputs = outputs_of(source, out, types, source.fields if fields is None else fields, keep_split)
     for output in outputs:
         refuse_sources(source, output.path)
@@ -93,6 +94,14 @@ def quantize(
             for tensor in output.tensors:
                 job = _Job(source, tensor, types[tensor.name], file, output.layout.places[tensor.name], watch)
                 _give(crew, job, encoder_of, progress)
+
+
+def led_to(link: Path) -> Path:
+    """Where a link leads, whether something is there or not."""
+    end = Path(os.path.realpath(link))
+    if end.is_symlink():
+        raise UsageError(f"{shown(link)}: is a link that leads back to itself")
+    return end
 
 
 def outputs_of(

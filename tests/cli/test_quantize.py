@@ -98,6 +98,12 @@ class TestArguments:
         assert (tmp_path / "out").is_symlink()
         assert types(tmp_path / "target") == {"F32", "Q8_0"}
 
+    def test_loop_of_links(self, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").symlink_to("back")
+        (tmp_path / "back").symlink_to("out")
+        assert failure(2, model, "out", "Q8_0", "--force") == "out: is a link that leads back to itself"
+        assert names(tmp_path) == ["back", "m.gguf", "out"]
+
     def test_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
         options = ["--tensor-type", "attn_[QK]=F32", "--token-embedding-type", "bf16"]
         assert run(model, "out", "Q8_0", *options)[0] == 0
