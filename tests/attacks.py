@@ -194,6 +194,8 @@ METADATA = [
     Rejected("no parts", number("split.count", U16, b"\0\0"), "split.no", "no part 0 of 0"),
     Rejected("part out of range", number("split.no", U16, b"\1\0"), "split.no", "no part 1 of 1"),
     Rejected("negative part", number("split.no", I16, b"\xff\xff"), "split.no", "-1 is negative"),
+    Rejected("more tensors in all", number("split.tensors.count", U16, b"\t\0"), "split.tensors.count", "9, but"),
+    Rejected("tensors as a string", text("split.tensors.count", "1"), "split.tensors.count", "expected an integer"),
     Rejected("parts as a string", text("split.count", "2"), "split.count", "expected an integer, got a string"),
 ]
 

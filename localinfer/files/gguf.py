@@ -171,7 +171,7 @@ def open_gguf(path: str | Path, *, part: bool = False) -> GGUF:
     header = Cursor(file, HEADER_LIMIT)
     version, n_tensors, n_kv = _read_sizes(header)
     metadata, spans = _read_metadata(header, n_kv)
-    _check_part(header, metadata, part)
+    _check_part(header, metadata, n_tensors, part)
     alignment = _checked_alignment(header, metadata)
     infos = _read_table(header, n_tensors)
     data_offset = _padded(header.position, alignment)
@@ -242,18 +242,21 @@ def _read_array(header: Cursor, key: str) -> Value:
     return values != 0 if type_id == BOOL else values
 
 
-def _check_part(header: Cursor, metadata: dict[str, Value], part: bool) -> None:
+def _check_part(header: Cursor, metadata: dict[str, Value], n_tensors: int, part: bool) -> None:
     """A model that was split over several files has to be joined, unless somebody wants its parts."""
-    count = _number_of_parts(header, metadata, "split.count", 1)
-    number = _number_of_parts(header, metadata, "split.no", 0)
+    count = _split_number(header, metadata, "split.count", 1)
+    number = _split_number(header, metadata, "split.no", 0)
+    in_all = _split_number(header, metadata, "split.tensors.count", n_tensors)
     if not 0 <= number < count:
         header.fail("split.no", f"there is no part {number} of {count} (split.count)")
+    if n_tensors > in_all or (count == 1 and n_tensors < in_all):
+        header.fail("split.tensors.count", f"{in_all}, but {n_tensors} tensors are in this file")
     if count > 1 and not part:
         problem = f"this is a part of a model in {count} files; `localinfer quantize FILE OUT copy` joins them"
         raise header.file.error("split.count", problem, Unsupported)
 
 
-def _number_of_parts(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:
+def _split_number(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:
     value = metadata.get(key, default)
     if problem := _misfit(value, int, signed=False):
         header.fail(key, problem)

@@ -29,9 +29,10 @@ def from_gguf(path: Path) -> Source:
             if tensor.name in tensors:
                 raise part.error(tensor.name, "is in another part of the model, too")
             tensors[tensor.name] = tensor
-    promised = parts[0].get("split.tensors.count", int, len(tensors))
-    if promised != len(tensors):
-        raise parts[0].error("split.tensors.count", f"{promised}, but {len(tensors)} tensors are in the parts")
+    for part in parts:
+        promised = part.get("split.tensors.count", int, len(tensors))
+        if promised != len(tensors):
+            raise part.error("split.tensors.count", f"{promised}, but {len(tensors)} tensors are in the parts")
     return Source(path, fields, tensors, tuple(part.path for part in parts))
 
 

@@ -93,6 +93,18 @@ def test_part_of_another_model(parts: list[Path], tmp_path: Path) -> None:
         from_gguf(parts[0])
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_part_that_promises_other_tensors(parts: list[Path], number: int) -> None:
+    content = parts[number].read_bytes()
+    key = b"split.tensors.count" + (5).to_bytes(4, "little")  # an int32
+    place = content.index(key) + len(key)
+    assert content[place] == 5
+    for promised, problem in (6, "6, but 5 tensors are in the parts"), (0, "0, but . tensors are in this file"):
+        parts[number].write_bytes(content[:place] + bytes([promised]) + content[place + 1 :])
+        with pytest.raises(LocalInferError, match=f"^{parts[number]}: split.tensors.count: {problem}"):
+            from_gguf(parts[0])
+
+
 def test_source_that_is_cut_short(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
     source = from_gguf(path)
