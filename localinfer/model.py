@@ -42,10 +42,17 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, **option
     (LOCALINFER_*), then from models.toml, then from the file. Raises UsageError, ModelNotFound, Unsupported,
     NotEnoughMemory, or LocalInferError for a damaged file.
     """
+    name = _checked_name(path_or_name)
     given, environment = from_keywords(options), from_environment(os.environ)
-    named = registry.default_options(path_or_name)
-    f = open_gguf(registry.find(path_or_name))
+    named = registry.default_options(name)
+    f = open_gguf(registry.find(name))
     return Model(f, merge(given, environment, named, from_metadata(f.metadata, f.path)), progress)
+
+
+def _checked_name(value: object) -> str | Path:
+    if not isinstance(value, str | Path):
+        raise UsageError(f"path_or_name: must be a path or a name, not {type(value).__name__}")
+    return value
 
 
 class Model:

@@ -28,7 +28,7 @@ from quant.jit.kernel import Kernel
 
 Progress = Callable[[str, int, int], None]
 Logits = NDArray[np.float32]
-Tokens = Sequence[int] | NDArray[np.int32]
+Tokens = Sequence[int] | Iterator[int] | NDArray[np.int32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LIBRARIES_BYTES = 192 << 20  # of address space: LLVM, and what cuts texts into tokens
@@ -82,7 +82,7 @@ class Engine:
 
     # --- tokens in, logits out ---
 
-    def evaluate(self, tokens: Sequence[int], progress: Progress | None = None) -> Logits:
+    def evaluate(self, tokens: Tokens, progress: Progress | None = None) -> Logits:
         """The logits after the last of `tokens`, float32 (n_vocab,); valid until the next call.
 
         The tokens are appended to the cache. Raises ContextOverflow when they do not fit and the policy is to stop;
@@ -102,7 +102,7 @@ class Engine:
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
 
-    def logits(self, tokens: Sequence[int]) -> Logits:
+    def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the cache."""
         with self.turn:
             ids = self._checked(tokens)
@@ -155,7 +155,7 @@ class Engine:
     def _checked(self, tokens: Tokens) -> NDArray[np.int32]:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""
         self.require_open()
-        ids = np.asarray(tokens)
+        ids = np.asarray(list(tokens) if isinstance(tokens, Iterator) else tokens)  # numpy takes no iterators
         if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
         if ids.min() < 0 or ids.max() >= self.n_vocab:

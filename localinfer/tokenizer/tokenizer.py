@@ -111,8 +111,10 @@ class Tokenizer:
         return StreamDecoder(lambda id: self.token_bytes(id, special=special))
 
 
-def _well_formed(text: str) -> str:
-    """Two surrogates that make a character become it, a lone one becomes U+FFFD."""
+def _well_formed(text: object) -> str:
+    """Two surrogates that make a character become it, a lone one becomes U+FFFD. UsageError for what is no text."""
+    if not isinstance(text, str):
+        raise UsageError(f"text: must be a text, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError:

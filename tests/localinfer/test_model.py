@@ -142,6 +142,23 @@ def test_prompts_that_are_no_tokens(llama: Model, prompt: Sequence[int]) -> None
         llama.logits(prompt)
 
 
+def test_tokens_may_come_one_by_one(llama: Model) -> None:
+    expected = llama.logits([5, 6, 7])
+    np.testing.assert_array_equal(llama.logits(iter([5, 6, 7])), expected)  # type: ignore[arg-type]
+    llama.engine.reset()
+    np.testing.assert_array_equal(llama.engine.logits(iter([5, 6, 7])), expected)
+    assert ids_of(llama.generate(iter([5, 6, 7]))) == ids_of(llama.generate([5, 6, 7]))  # type: ignore[arg-type]
+    forget(llama)
+
+
+@pytest.mark.parametrize("wrong", [5, None, 1.5, b"m.gguf", ["m.gguf"]])
+def test_what_is_neither_a_path_nor_a_text(llama: Model, wrong: object) -> None:
+    with pytest.raises(UsageError, match=r"^path_or_name: must be a path or a name, not "):
+        localinfer.load(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^text: must be a text, not "):
+        llama.tokenize(wrong)  # type: ignore[arg-type]
+
+
 def test_an_empty_prompt_needs_a_bos(llama: Model, gemma: Model) -> None:
     with pytest.raises(UsageError, match=r"^the prompt is empty"):
         llama.generate("")
