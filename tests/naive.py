@@ -52,10 +52,9 @@ class Model:
 
     def slowing(self) -> float | Floats:
         """What the frequencies of layers that see everything are divided by: a number, or one for each pair."""
-        if "rope_freqs.weight" in self.file.tensors:
-            return self["rope_freqs"]
         linear = self.file.metadata.get(f"{self.architecture}.rope.scaling.type") == "linear"
-        return self.hyper("rope.scaling.factor") if linear else 1.0
+        slowed = self.hyper("rope.scaling.factor") if linear else 1.0
+        return slowed * self["rope_freqs"] if "rope_freqs.weight" in self.file.tensors else slowed
 
     def __getitem__(self, name: str) -> Floats:
         """The tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""

@@ -17,6 +17,7 @@ LARGEST = {
     "head_count": 1 << 12,
 }
 CONTEXT_LARGEST = 1 << 30
+ROPE_FACTORS = "rope_freqs.weight"  # of the layers that see everything
 LARGEST_GROUP = 64  # query heads a key head: attention's kernels are compiled for all of them at once
 
 
@@ -27,6 +28,7 @@ class Rope:
     n_rot: int
     freq_base: float
     scale: float = 1.0  # positions are divided by this
+    has_factors: bool = False  # and each pair's frequency by its own, which the file keeps as a tensor
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ def read_rope(r: Reader, head_dim: int) -> Rope:
     if kind not in ("none", "linear"):
         raise r.refuse("rope.scaling.type", repr(kind))
     scale = r.positive("rope.scaling.factor", 1.0) if kind == "linear" else 1.0
-    return Rope(read_n_rot(r, head_dim), r.positive("rope.freq_base", 10_000.0), scale)
+    base = r.positive("rope.freq_base", 10_000.0)
+    return Rope(read_n_rot(r, head_dim), base, scale, has_factors=ROPE_FACTORS in r.f.tensors)
 
 
 def frequencies(rope: Rope, factors: NDArray[np.float32] | None = None) -> NDArray[np.float64]:

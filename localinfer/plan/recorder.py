@@ -14,7 +14,7 @@ from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, StringArray, Tensor
 from localinfer.ops.layout import BLOCK, EVERYTHING, PLENTY, attention_scratch_bytes, row_bytes, tile_rows
 from localinfer.plan.cache import Angles, LayerCache, Ring
-from localinfer.plan.config import Config, Rope, frequencies
+from localinfer.plan.config import ROPE_FACTORS, Config, Rope, frequencies
 from localinfer.plan.plan import Argument, Buffer, Plan, Region
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
@@ -350,10 +350,9 @@ class Recorder:
         return self.tables[rope]
 
     def _frequencies(self, rope: Rope) -> NDArray[np.float64]:
-        name = "rope_freqs.weight"
-        if name not in self.f.tensors:
+        if not rope.has_factors:
             return frequencies(rope)
-        factors = self.vector(name, rope.n_rot // 2).data.view(np.float32)
+        factors = self.vector(ROPE_FACTORS, rope.n_rot // 2).data.view(np.float32)
         if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise self.f.error(f"tensor {name}", "has factors that are not positive numbers")
+            raise self.f.error(f"tensor {ROPE_FACTORS}", "has factors that are not positive numbers")
         return frequencies(rope, factors)

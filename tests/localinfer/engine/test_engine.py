@@ -135,6 +135,26 @@ def test_other_architectures_agree_with_the_oracle(tiny: Write, tmp_path: Path) 
     np.testing.assert_array_equal(one_by_one, logits[:20])
 
 
+@pytest.mark.parametrize("base", [10_000.0, 1_000_000.0])  # of sliding layers; the other is that of the others, too
+def test_factors_turn_the_layers_that_see_everything(base: float, tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": np.geomspace(1, 32, 128)}
+    path = tiny_gemma3(tmp_path / "m.gguf", **{"gemma3.rope.freq_base_swa": base}, **factors)
+    with engine(path) as e:
+        logits = e.logits(tokens())
+    model = Rounded(open_gguf(path))
+    assert_close(logits, naive.forward(model, tokens()))
+    model.slowed = 1.0
+    assert divergence(naive.forward(model, tokens()), logits) > 1e-4
+
+
+def test_factors_turn_every_layer_without_a_window(tmp_path: Path) -> None:
+    linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    path = tiny_llama(tmp_path / "m.gguf", **linear, **{"rope_freqs.weight": np.geomspace(1, 32, 32)})
+    with engine(path) as e:
+        logits = e.logits(tokens())
+    assert_close(logits, naive.forward(Rounded(open_gguf(path)), tokens()))
+
+
 def test_the_largest_gemma_scales_scores_by_another_length(tmp_path: Path) -> None:
     """It is known by its number of blocks. So many rounded ones are a little further from the oracle."""
     path = tiny_gemma3(tmp_path / "m.gguf", n_layer=62)
