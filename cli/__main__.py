@@ -6,6 +6,7 @@
 Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
 """
 
+import gc
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ READER_GONE = 141
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     try:
+        gc.set_threshold(50_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
         be_told_to_end()
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way

@@ -1,6 +1,7 @@
 """The whole program with the real models: what a user does first."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -42,6 +43,15 @@ class TestGenerate:
         command = ["generate", smollm2, "-p", "Once", "-n", "24", "-s", "7", "-t"]
         [text] = {localinfer(*command, threads).stdout for threads in ("1", "2", "3")}
         assert text
+
+    def test_a_warm_start_imports_little(self, environment: dict[str, str], localinfer: Run, smollm2: Path) -> None:
+        arguments = ["generate", smollm2, "-p", "Hello", "-n", "1", "-q"]
+        assert localinfer(*arguments).returncode == 0
+        listing = [sys.executable, "-X", "importtime", "-m", "localinfer", *arguments]
+        done = subprocess.run(listing, env=environment, capture_output=True, text=True)
+        assert re.search(r"\| +numpy\b", done.stderr)
+        heavy = ["numba", "jinja2", "rich", "pydantic", "importlib.metadata", *["psutil"] * (sys.platform == "linux")]
+        assert not re.findall(rf"\| +({'|'.join(heavy)})$", done.stderr, re.MULTILINE)
 
     def test_json(self, localinfer: Run, smollm2: Path) -> None:
         answer = json.loads(localinfer("generate", smollm2, "-p", "Hello", "-n", "5", "--json", "-q").stdout)

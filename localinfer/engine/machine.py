@@ -124,14 +124,25 @@ def _quota(cores: int) -> int:
 
 def available_memory() -> int:
     """The bytes that can be taken without swapping, within the limits of the cgroups and of the process."""
-    import psutil
-
-    available = min(int(psutil.virtual_memory().available), address_space())
+    available = min(_unused_memory(), address_space())
     for folder in _own_cgroups():
         limit = _integer(folder / "memory.max")
         if limit:
             available = min(available, max(0, limit - _integer(folder / "memory.current")))
     return available
+
+
+def _unused_memory() -> int:
+    """What the system can give away without swapping."""
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        return 1024 * int(found[1])
+    import psutil  # takes 8 ms: not where it can be read
+
+    return int(psutil.virtual_memory().available)
 
 
 def address_space() -> int:

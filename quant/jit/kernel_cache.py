@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from quant.jit import cpu
@@ -38,10 +39,16 @@ def sources_digest() -> str:
 
 def cache_key() -> str:
     """The name of the directory for kernels of this program, this stack and this CPU."""
-    from importlib.metadata import version
-
     parts = [sources_digest(), version("numba"), version("llvmlite"), sys.version, cpu.identity()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def version(package: str) -> str:
+    """The file in which a package keeps its version: neither numba nor importlib.metadata has to be imported for it."""
+    spec = find_spec(package)
+    assert spec is not None  # it is a dependency
+    assert spec.origin is not None
+    return Path(spec.origin).with_name("_version.py").read_text(encoding="utf-8")
 
 
 class Cache:
