@@ -11,10 +11,14 @@ from random_blocks import NAMES, random_blocks
 
 import localinfer
 from localinfer.files.gguf import open_gguf
+from localinfer.files.source import SourceTensor
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+import calibration  # noqa: E402
+import dither  # noqa: E402
+import ratios  # noqa: E402
 import synthetic  # noqa: E402
 
 
@@ -67,3 +71,58 @@ except RuntimeError as error:
     command = [sys.executable, "-c", code, str(path)]
     answer = subprocess.run(command, cwd=BENCHMARKS, check=True, capture_output=True, text=True)
     assert answer.stdout.strip().endswith("nowhere: no such file")
+
+
+@pytest.mark.parametrize("name", dither.ONES)
+def test_dithered_weights_stay_within_half_a_step(name: str) -> None:
+    blocks = random_blocks(np.random.default_rng(0), name, 64, 0.02).reshape(8, -1)
+    kind = gguf.GGMLQuantizationType[name]
+    values = gguf.dequantize(blocks, kind).astype(np.float32)
+    tensor = SourceTensor("blk.0.attn_q.weight", values.shape, kind, lambda: blocks.reshape(-1))
+    step = dither.steps(kind, blocks.reshape(-1), values.shape)
+    groups, widths = values.reshape(-1, 16), step.reshape(-1, 16)
+    codes = (groups - groups[:, :1]) / np.where(widths > 0, widths, 1)
+    np.testing.assert_allclose(codes, np.rint(codes), atol=0.01)
+    moved = dither.dither(tensor, seed=1).view(np.float32).reshape(values.shape) - values
+    part = moved[step > 0] / step[step > 0]
+    assert np.abs(part).max() <= 0.501
+    assert part.std() == pytest.approx(12**-0.5, rel=0.05)
+
+
+def test_calibrating_texts_take_turns() -> None:
+    texts = ["a1\n\na2\n\na3", "b1"]
+    assert calibration.in_turn(texts, size=5) == "a1\n\na2\n\nb1\n\na3\n\n"
+
+
+def test_the_error_of_a_ratio_is_that_of_tokens_side_by_side() -> None:
+    rng = np.random.default_rng(0)
+    b = rng.exponential(size=500)
+    a = 0.8 * b * rng.uniform(0.5, 1.5, 500)
+    drawn = rng.integers(0, 500, (2000, 500))
+    log = ratios.log_ratio(a, b)
+    assert log.error == pytest.approx(np.log(a[drawn].mean(axis=1) / b[drawn].mean(axis=1)).std(), rel=0.1)
+    assert log.value == np.log(a.mean() / b.mean())
+    assert ratios.log_ratio(2 * b, b).error == pytest.approx(0, abs=1e-12)
+
+
+def test_rows_of_quality_are_read_again_and_know_their_rivals(tmp_path: Path) -> None:
+    key = ratios.Key("model", "Q4_K_M", "localinfer", "", 0, 2)
+    weighted = ratios.Key("model", "Q4_K_M", "localinfer+imatrix", "mixed", 4, 2)
+    tokens = {"prose": np.array([2.0, 4.0]), "code": np.array([1.0, 1.0])}
+    half = {kind: values / 2 for kind, values in tokens.items()}
+    found = [ratios.Row(key, 10, 1.0, 2.0, tokens), ratios.Row(weighted, 11, 1.0, 2.0, half)]
+    rows = {row.key: row for row in found}
+    path = tmp_path / "rows.jsonl"
+    lines = [ratios.as_json(row, rows) for row in found]
+    path.write_text(f"{lines[0]}\n{lines[0][:100]}")  # the last one was cut off
+    ratios.append(path, lines[1])
+    assert {row.key: ratios.line(row, rows) for row in ratios.read(path)} == {
+        key: "| model | Q4_K_M | localinfer |  | 3 | 1 | 1.732 |  |",
+        weighted: "| model | Q4_K_M | localinfer+imatrix | 4 | 1.5 | 0.5 | 0.866 "
+        "| **0.500** ± 0.000 of localinfer (1.100 of the size) |",
+    }
+    _, bar = ratios.bars(rows)
+    assert bar == (
+        "| with importance to without | 1 | **0.500** | 0.500 ± 0.000 | model Q4_K_M, 4 chunks "
+        "| 0.500 ± 0.000 | model Q4_K_M, 4 chunks, prose |"
+    )

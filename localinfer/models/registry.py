@@ -23,7 +23,7 @@ from localinfer.errors import LocalInferError, ModelNotFound
 from localinfer.options import Layer, from_registry
 from localinfer.text import printable
 
-TOML_LIMIT = 1 << 20  # bytes; ours has 2,000
+TOML_LIMIT = 1 << 20  # bytes; ours has 5,000
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # what a user typed and may have meant as a name
 MODEL_NAME = re.compile(r"(?!.*\.gguf$)[a-z0-9][a-z0-9._-]{0,63}")
 PINNED_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*")

@@ -19,6 +19,9 @@ def _silent(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
     """llama.cpp's own messages are not part of a table."""
 
 
+C.llama_log_set(_silent, ctypes.c_void_p(0))
+
+
 class Llama:
     """A model and one context.  `flash_attn`: auto is the library's own default, and decides for itself.
 
@@ -29,7 +32,6 @@ class Llama:
         self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto",
         watch: Callable[[int, bool, object], bool] | None = None,
     ) -> None:  # fmt: skip
-        C.llama_log_set(_silent, ctypes.c_void_p(0))
         C.llama_backend_init()
         self.model = C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
         params = C.llama_context_default_params()
