@@ -9,8 +9,8 @@ squares.
 from typing import Any
 
 from quant.codes.words import Words
-from quant.encoders.encoding import HUGE, as_stored, every, inverses
-from quant.encoders.groups import FREE, GROUPS, NUMBERS, WEIGHTS, fold_word, importance_word, units_word
+from quant.encoders.encoding import GROUPS, HUGE, as_stored, every, fold_word, inverses
+from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.put import nearest_word
 from quant.encoders.searches.affine import SURE, center_word, error_word, search_word, totals_word
 from quant.encoders.searches.steps import step_word, whole_word
@@ -132,7 +132,7 @@ def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: 
         for first in range(0, n // length, GROUPS):
             count, at = min(GROUPS, n // length - first), 4 * length * first
             unit, inverse = in_units(x + at, count, columns)
-            total_w = weigh(importance + at if importance else 0, count, weights)
+            total_w = weigh(importance + at if importance else 0, count, columns, weights)
             mean, low, high = center(columns, weights, total_w)
             low = minimum(low, every(0.0) - mean)
             scale, least = search(columns, weights, mean, total_w, low, maximum(low, high))

@@ -9,8 +9,8 @@ from typing import Any
 from numba import float32, int64, uint32
 
 from quant.codes.nibbles import Block, offset
-from quant.encoders.encoding import every, inverse_of, put_scale
-from quant.encoders.groups import GROUPS, NUMBERS, WEIGHTS, importance_word, units_word
+from quant.encoders.encoding import GROUPS, every, inverse_of, put_scale
+from quant.encoders.groups import NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.searches.affine import center_word
 from quant.encoders.searches.affine import search_word as search_affine_word
 from quant.encoders.searches.symmetric import search_word as search_symmetric_word
@@ -121,7 +121,7 @@ def searched_word(block: Block, zero: int, bits: int, put32: Any, effort: str) -
     @inline
     def searched(x: int, importance: int, count: int, y: int, scratch: int) -> None:
         unit, _ = in_units(x, count, scratch)
-        scale, least = search(scratch, scratch + WEIGHTS, weigh(importance, count, scratch + WEIGHTS))
+        scale, least = search(scratch, scratch + WEIGHTS, weigh(importance, count, scratch, scratch + WEIGHTS))
         store(scratch + SCALES, scale * unit)
         store(scratch + MINS, least * unit)
         for i in range(count):

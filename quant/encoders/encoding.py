@@ -14,6 +14,7 @@ from quant.jit.vectors import (
     half,
     i32x16,
     inline,
+    lanes,
     maximum,
     minimum,
     select,
@@ -22,6 +23,7 @@ from quant.jit.vectors import (
 )
 
 LARGEST_HALF = float32(65504.0)
+GROUPS = 16  # of columns, side by side in the lanes of a vector
 HUGE = 3e38  # more than any error in units
 
 # --- numbers ------------------------------------------------------------------------------------------------------
@@ -66,6 +68,31 @@ def units(v: Any) -> Any:
     exponent = select(exponent < least, least, select(exponent > most, most, exponent))
     shift = splat(i32x16, int32(23))
     return bitcast(f32x16, exponent << shift), bitcast(f32x16, (splat(i32x16, int32(254)) - exponent) << shift)
+
+
+def fold_word(neighbours: int) -> tuple[Any, Any]:
+    """The words sum_of(v) and largest_of(v) of every 1, 8 or 16 lanes, in all of them; added in a fixed order."""
+    swap1, swap2, swap4, swap8 = (lanes([lane ^ distance for lane in range(GROUPS)]) for distance in (1, 2, 4, 8))
+
+    @inline
+    def same(v: Any) -> Any:
+        return v
+
+    @inline
+    def sum_of(v: Any) -> Any:
+        v = v + swap1(v)
+        v = v + swap2(v)
+        v = v + swap4(v)
+        return v + swap8(v) if neighbours == 16 else v
+
+    @inline
+    def largest_of(v: Any) -> Any:
+        v = maximum(v, swap1(v))
+        v = maximum(v, swap2(v))
+        v = maximum(v, swap4(v))
+        return maximum(v, swap8(v)) if neighbours == 16 else v
+
+    return (same, same) if neighbours == 1 else (sum_of, largest_of)
 
 
 # --- scales in half precision -------------------------------------------------------------------------------------

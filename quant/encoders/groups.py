@@ -10,11 +10,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.encoders.encoding import every, units
+from quant.encoders.encoding import GROUPS, every, fold_word, units
+from quant.encoders.objective import emphasis_word
 from quant.jit.emit import I32, I64, emit_load
-from quant.jit.vectors import absolute, f32x16, fma, inline, intrinsic, lanes, load, maximum, store, word
+from quant.jit.vectors import absolute, f32x16, fma, inline, intrinsic, load, maximum, store, word
 
-GROUPS = 16
 WEIGHTS, NUMBERS, FREE = 64 * 32, 2 * 64 * 32, 2 * 64 * 32 + 128  # in scratch, behind the columns: what a search keeps
 LITTLE = 2.0**-20  # of the largest importance: what a column without any has, so that no sum is zero
 
@@ -54,60 +54,37 @@ def transposed_word(length: int) -> Any:
     return transposed
 
 
-def fold_word(neighbours: int) -> tuple[Any, Any]:
-    """The words sum_of(v) and largest_of(v) of every 1, 8 or 16 lanes, in all of them; added in a fixed order."""
-    swap1, swap2, swap4, swap8 = (lanes([lane ^ distance for lane in range(GROUPS)]) for distance in (1, 2, 4, 8))
-
-    @inline
-    def same(v: Any) -> Any:
-        return v
-
-    @inline
-    def sum_of(v: Any) -> Any:
-        v = v + swap1(v)
-        v = v + swap2(v)
-        v = v + swap4(v)
-        return v + swap8(v) if neighbours == 16 else v
-
-    @inline
-    def largest_of(v: Any) -> Any:
-        v = maximum(v, swap1(v))
-        v = maximum(v, swap2(v))
-        v = maximum(v, swap4(v))
-        return maximum(v, swap8(v)) if neighbours == 16 else v
-
-    return (same, same) if neighbours == 1 else (sum_of, largest_of)
-
-
 def importance_word(length: int, neighbours: int) -> Any:
-    """The word weigh(importance, count, out): the importance of every column side by side, and its sum over each group.
+    """The word weigh(importance, count, columns, out): what errors count, side by side, and its sum over each group.
 
-    In units of the largest among its neighbours; 1 for all where the address is 0.
+    The importance, in units of the largest among its neighbours, or 1 for all where the address is 0, makes it what
+    `quant.encoders.objective` says; the weights lie at `columns` already.
     """
     transposed, (_, largest_of) = transposed_word(length), fold_word(neighbours)
+    emphasize = emphasis_word(length, neighbours)
 
     @inline
-    def alike(out: int) -> Any:
+    def alike(out: int) -> None:
         for column in range(length):
             store(out + 64 * column, every(1.0))
-        return every(length)
 
     @inline
-    def given(importance: int, count: int, out: int) -> Any:
+    def given(importance: int, count: int, out: int) -> None:
         transposed(importance, count, out)
-        most, total = every(0.0), every(0.0)
+        most = every(0.0)
         for column in range(length):
             most = maximum(most, load(f32x16, out + 64 * column))
         _, inverse = units(largest_of(most))
         for column in range(length):
-            w = fma(load(f32x16, out + 64 * column), inverse, every(LITTLE))
-            store(out + 64 * column, w)
-            total = total + w
-        return total
+            store(out + 64 * column, fma(load(f32x16, out + 64 * column), inverse, every(LITTLE)))
 
     @inline
-    def weigh(importance: int, count: int, out: int) -> Any:
-        return given(importance, count, out) if importance else alike(out)
+    def weigh(importance: int, count: int, columns: int, out: int) -> Any:
+        if importance:
+            given(importance, count, out)
+        else:
+            alike(out)
+        return emphasize(columns, out)
 
     return weigh
 

@@ -9,7 +9,7 @@ from numba import float32, int32, int64, uint32
 from quant.codes.codebooks import codebook
 from quant.encoders.searches.lattice import BEHIND, Lattice, row_fitting, row_numbers
 from quant.encoders.searches.scales import odd, searching, trying
-from quant.encoders.searches.tiles import by_tiles, transpose
+from quant.encoders.searches.tiles import by_tiles, tile_word
 from quant.jit.vectors import extract, f32x16, i32x16, inline, load, select, splat, store
 
 LATTICE = Lattice((codebook("iq1_s") + 1).view(np.uint8))  # its numbers are 0, 1 and 2
@@ -68,11 +68,12 @@ def encoding(group: int, together: int, block_bytes: int, put_block: Any, effort
     """The word `encode` of `quant.encoders.encode`, given put_block(scratch, d, k, first, block), which writes one
     block of groups whose lanes begin at `first`. The scales are odd multiples of d, up to 15."""
     fit, groups = fitting(group, together), 256 // group
+    make_tile = tile_word(group, groups)
     search = searching(fit, trying(fit, group, ENDS[effort]), odd(15), 2, DIVISORS, groups, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        transpose(x, importance, unit, group, scratch)
+        make_tile(x, importance, unit, scratch)
         d, k = search(scratch)
         fit(scratch, d * k)
         for first in range(0, 16, groups):

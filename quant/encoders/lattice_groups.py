@@ -13,7 +13,7 @@ from numba import float32, int32, int64, uint8, uint32
 
 from quant.encoders.searches.lattice import BEHIND, Lattice, row_fitting, row_numbers
 from quant.encoders.searches.scales import odd, searching, trying
-from quant.encoders.searches.tiles import WEIGHTS, by_tiles, important, transpose, weight
+from quant.encoders.searches.tiles import WEIGHTS, by_tiles, important, tile_word, weight
 from quant.jit.vectors import (
     absolute,
     count_bits,
@@ -133,11 +133,12 @@ def encoding(
     """The word `encode` of `quant.encoders.encode`, given put_block(scratch, d, k, first, block), which writes one
     block of groups whose lanes begin at `first`. The scales are odd multiples of d, up to 31."""
     fit, take_signs, groups = fitting(lattice, group), signs_word(group, even), 256 // group
+    make_tile = tile_word(group, groups)
     search = searching(fit, trying(fit, group, ends), odd(31), 2, DIVISORS, groups, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        transpose(x, importance, unit, group, scratch)
+        make_tile(x, importance, unit, scratch)
         take_signs(scratch)
         d, k = search(scratch)
         fit(scratch, d * k)

@@ -8,8 +8,8 @@ chosen by the error that codes rounded for them really have, and d once more by 
 from typing import Any
 
 from quant.codes.words import Words
-from quant.encoders.encoding import HUGE, as_stored, every, inverses
-from quant.encoders.groups import FREE, GROUPS, NUMBERS, WEIGHTS, fold_word, importance_word, units_word
+from quant.encoders.encoding import GROUPS, HUGE, as_stored, every, fold_word, inverses
+from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.put import nearest_word
 from quant.encoders.searches.steps import step_word, whole_word
 from quant.encoders.searches.symmetric import error_word, search_word, totals_word
@@ -88,7 +88,7 @@ def encoder_of(words: Words, limit: int, put_scales: Any, put_codes: Any, effort
         for first in range(0, n // length, GROUPS):
             count, at = min(GROUPS, n // length - first), 4 * length * first
             unit, inverse = in_units(x + at, count, columns)
-            weigh(importance + at if importance else 0, count, weights)
+            weigh(importance + at if importance else 0, count, columns, weights)
             d, scales = superblock(columns, weights, search(columns, weights), unit, inverse)
             store(numbers, convert(i8x16, convert(i32x16, scales)))
             for block in range(count // groups):

@@ -8,7 +8,7 @@ from quant.codes.nibbles import from_table, halves
 from quant.codes.words import Words
 from quant.encoders.searches.scales import as_half, ideal_scales, trying
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
-from quant.encoders.searches.tiles import TRIALS, by_tiles, transpose
+from quant.encoders.searches.tiles import TRIALS, by_tiles, tile_word
 from quant.jit.vectors import extract, inline, store, store_half
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -29,10 +29,11 @@ def encoder(effort: str) -> Any:
     """The word `encode` of `quant.encoders.encode`: the best of some scales for every block by itself."""
     fit, encode_groups, size = fitting(KVALUES), coding(KVALUES), BLOCK.itemsize
     try_scales = trying(fit, 32, ends(effort))
+    make_tile = tile_word(32, 1)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        transpose(x, importance, unit, 32, scratch)
+        make_tile(x, importance, unit, scratch)
         count = try_scales(scratch, scratch + TRIALS)
         d = as_half(ideal_scales(scratch + TRIALS, count))
         encode_groups(scratch, d)

@@ -10,7 +10,7 @@ from quant.codes.planes import halves_of_nibbles
 from quant.codes.words import Words
 from quant.encoders.searches.scales import searching, trying, whole
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
-from quant.encoders.searches.tiles import by_tiles, transpose
+from quant.encoders.searches.tiles import by_tiles, tile_word
 from quant.formats.iq4_nl import CODES, KVALUES, ZERO
 from quant.jit.vectors import (
     convert,
@@ -84,11 +84,12 @@ def encoder(effort: str) -> Any:
     """The word `encode` of `quant.encoders.encode`: the best of some scales for every group and, of a block, for all of
     them."""
     fit, encode_groups = fitting(KVALUES), coding(KVALUES)
+    make_tile = tile_word(32, 8)
     search = searching(fit, trying(fit, 32, ends(effort)), whole(-32, 31), 1, DIVISORS, 8, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        transpose(x, importance, unit, 32, scratch)
+        make_tile(x, importance, unit, scratch)
         d, k = search(scratch)
         encode_groups(scratch, d * k)
         for block in range(2):

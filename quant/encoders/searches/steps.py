@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from quant.encoders.encoding import as_stored, every, inverses
-from quant.encoders.groups import fold_word
+from quant.encoders.encoding import as_stored, every, fold_word, inverses
 from quant.jit.vectors import inline, maximum, minimum, rint, select
 
 

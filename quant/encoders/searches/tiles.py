@@ -3,7 +3,7 @@
 A tile is those groups, transposed in scratch memory:
 
     weights     column by column, 16 float32 each: column j of every group
-    importance  the weight of their squared error, alike
+    importance  what their squared errors count, alike
 
 Trials of scales lie behind them (see `quant.encoders.searches.scales`), and what else a format needs behind those.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from numba import float32, int64, uint8
 
+from quant.encoders.objective import emphasis_word
 from quant.jit.vectors import absolute, f32x16, gather, inline, load, maximum, minimum, select, splat, store
 
 LANES = 16
@@ -36,18 +37,25 @@ def important(scratch: int, column: int) -> Any:
     return load(f32x16, scratch + IMPORTANCE + 64 * column)
 
 
-@inline
-def transpose(x: int, importance: int, unit: float, group: int, scratch: int) -> None:
-    """Make a tile of 16 groups of so many columns; `unit` times the largest importance is 1."""
-    most, least = splat(f32x16, float32(LARGEST_WEIGHT)), splat(f32x16, float32(LEAST_IMPORTANCE))
-    for j in range(group):
-        column = gather(f32x16, x + 4 * j, int64(4 * group))
-        column = minimum(maximum(column, splat(f32x16, float32(-LARGEST_WEIGHT))), most)
-        store(scratch + WEIGHTS + 64 * j, column)
-        even = splat(f32x16, float32(1.0))
-        if importance != 0:
-            even = maximum(gather(f32x16, importance + 4 * j, int64(4 * group)) * splat(f32x16, unit), least)
-        store(scratch + IMPORTANCE + 64 * j, even)
+def tile_word(group: int, neighbours: int) -> Any:
+    """The word make_tile(x, importance, unit, scratch): a tile of 16 groups of so many columns, of which so many share
+    a superblock; `unit` times the largest importance is 1. What errors count: see `quant.encoders.objective`."""
+    emphasize = emphasis_word(group, neighbours)
+
+    @inline
+    def make_tile(x: int, importance: int, unit: float, scratch: int) -> None:
+        most, least = splat(f32x16, float32(LARGEST_WEIGHT)), splat(f32x16, float32(LEAST_IMPORTANCE))
+        for j in range(group):
+            column = gather(f32x16, x + 4 * j, int64(4 * group))
+            column = minimum(maximum(column, splat(f32x16, float32(-LARGEST_WEIGHT))), most)
+            store(scratch + WEIGHTS + 64 * j, column)
+            even = splat(f32x16, float32(1.0))
+            if importance != 0:
+                even = maximum(gather(f32x16, importance + 4 * j, int64(4 * group)) * splat(f32x16, unit), least)
+            store(scratch + IMPORTANCE + 64 * j, even)
+        emphasize(scratch + WEIGHTS, scratch + IMPORTANCE)
+
+    return make_tile
 
 
 @inline

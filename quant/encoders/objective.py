@@ -1,0 +1,51 @@
+"""What an error in a weight counts: the weights of the squared errors that every search for scales adds up.
+
+Importance m_j, the mean square of a column's inputs, says what an error e_j does to what a matrix puts out: it adds
+m_j e_j^2 to its power, provided that errors do not go together. Those of rounding do not. But a scale that cuts the
+largest weights off takes something away from all of them alike, and outputs are large just because large weights meet
+inputs that agree with them. So where the columns of a group matter alike, the errors of large weights count for more,
+by sqrt(1 + x_j^2 / mean(x^2)): ggml's factor, which made better files of every model as long as nothing was known of
+the columns. Where a few columns matter much more than all the others (massive activations; Sun et al., 2024), having
+these right is worth what it costs the large weights elsewhere, and the factor does harm. Between the two stands the
+share of the columns that matter:
+
+    share = (sum m)^2 / (n sum m^2),    w_j = m_j (1 + share (sqrt(1 + x_j^2 / mean(x^2)) - 1))
+
+It is 1 where all columns of a group count alike, or nothing is known of them, and 1 / n where one alone counts. Sums go
+over a group, the mean over all groups that share a superblock.
+
+Nothing is made of how sure an importance is. The inputs of attention and of gates are close to normal: of N tokens the
+mean square has a relative error of sqrt(2 / N), far below what columns differ by, and other kinds of text keep their
+order. Importances that were drawn towards their mean, added or in powers, made worse files, those of ffn_down too.
+"""
+
+from typing import Any
+
+from quant.encoders.encoding import every, fold_word, inverses
+from quant.jit.vectors import f32x16, fma, inline, load, sqrt, store
+
+NOTHING = 1e-30  # a sum of squares that is less cannot be divided by
+
+
+def emphasis_word(length: int, neighbours: int) -> Any:
+    """The word emphasize(columns, weights): makes the importance of the columns of sixteen groups, side by side, what
+    their errors count; returns its sum over each group. The weights of the model lie at `columns`; so many groups,
+    which are neighbours, share a superblock."""
+    sum_of, _ = fold_word(neighbours)
+
+    @inline
+    def emphasize(columns: int, weights: int) -> Any:
+        total_m, total_mm, total_xx = every(0.0), every(0.0), every(0.0)
+        for column in range(length):
+            m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
+            total_m, total_mm, total_xx = total_m + m, fma(m, m, total_mm), fma(x, x, total_xx)
+        share = total_m * total_m * inverses(every(length) * total_mm)
+        over, total = every(length * neighbours) / (sum_of(total_xx) + every(NOTHING)), every(0.0)
+        for column in range(length):
+            m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
+            w = fma(m * share, sqrt(fma(x * x, over, every(1.0))) - every(1.0), m)
+            store(weights + 64 * column, w)
+            total = total + w
+        return total
+
+    return emphasize
