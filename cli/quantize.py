@@ -272,9 +272,10 @@ def show(name: str, task: Task) -> None:
 def run(name: str, task: Task) -> None:
     from cli import guard
     from cli.quantize_screen import Drawing, closing_lines
-    from localinfer.quantizing.gptq import compile_feedback, feedback_encoders
+    from localinfer.quantizing.gptq import compile_feedback, feedback_encoders, triangles_of
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
+    from quant.encoders.feedback import ROWS
 
     status, effort = screen.Status(), task.effort
     source = opened(name, task, status)
@@ -285,10 +286,11 @@ def run(name: str, task: Task) -> None:
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
+    threads, with_feedback = threads_for(task.words.threads), effort == "max" and bool(mixture.covariances)
     encoder_of = encoders(effort, mixture.importance)
-    if effort == "max" and mixture.covariances:
+    if with_feedback:
         compile_feedback(mixture.changed_types, status)
-        encoder_of = feedback_encoders(mixture.importance, mixture.covariances)
+        encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     quantize(
         source,
@@ -296,7 +298,8 @@ def run(name: str, task: Task) -> None:
         mixture.types,
         encoder_of=encoder_of,
         fields=mixture.fields,
-        threads=threads_for(task.words.threads),
+        least_rows=ROWS if with_feedback else 1,
+        threads=threads,
         replace=task.replace,
         keep_split=task.keep_split,
         progress=drawing,

@@ -21,6 +21,7 @@ from localinfer.quantizing.recipe_rules import EMBEDDINGS, NUMBER_OF_TYPE
 from localinfer.quantizing.recipes import COPY, FLOATS, RECIPES, Choice, Traits, Wishes, choose, requires_imatrix
 from localinfer.text import printable
 from quant import FORMATS, ggml
+from quant.encoders.covariance import Covariance
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
 
@@ -50,14 +51,14 @@ class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
     `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `covariances` of some
-    of those, float32 (n, n), which columns' inputs go together.
+    of those which columns' inputs go together.
     """
 
     source: Source
     choices: Mapping[str, Choice]
     fields: Mapping[str, Field]
     importance: Mapping[str, Floats]
-    covariances: Mapping[str, Floats]
+    covariances: Mapping[str, Covariance]
     problem: LocalInferError | None
 
     @property
@@ -79,7 +80,7 @@ def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
     more = dict(request.fields)
     importance: dict[str, Floats] = {}
-    covariances: dict[str, Floats] = {}
+    covariances: dict[str, Covariance] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
         imatrix = replace(imatrix, entries=renumbered(imatrix.entries, request.pruned))
@@ -180,7 +181,7 @@ def importance_for(
     return found
 
 
-def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
+def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Covariance]:
     """Of the matrices that have an importance, and no experts, the covariance of their inputs, if it is known."""
     known = {name: imatrix.entries[name].covariance for name in importance if len(source.tensors[name].shape) == 2}
     return {name: covariance for name, covariance in known.items() if covariance is not None}
