@@ -33,7 +33,8 @@ class Request:
     """`recipe` is a name of `localinfer.quantizing.recipes`; `fields` are put over the source's metadata.
 
     Of the importance matrix, entries with one of `excluded` in their names are left out; if any are `included`, all
-    others are. The layers that were `pruned` from the source are still in it, under their old numbers.
+    others are. The layers that were `pruned` from the source are still in it, under their old numbers. `calibrated`:
+    which columns matter will be known of every matrix when it is its turn.
     """
 
     recipe: str
@@ -44,6 +45,7 @@ class Request:
     included: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     pruned: tuple[int, ...] = ()
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def mix(source: Source, request: Request) -> Mixture:
         covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more
     fields = fields_for(source, request.recipe, more)
-    model = traits_of(source, request.fields, bool(importance))
+    model = traits_of(source, request.fields, bool(importance) or request.calibrated)
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
     return Mixture(source, choices, fields, importance, covariances, _problem(source, choices, request, importance))
 
@@ -107,7 +109,7 @@ def _problem(
 ) -> LocalInferError | None:
     """The first tensor that cannot have its type, or that nobody would want to have it."""
     for name, choice in choices.items():
-        if problem := _problem_of(source.tensors[name], choice.type, request, name in importance):
+        if problem := _problem_of(source.tensors[name], choice.type, request, request.calibrated or name in importance):
             return _error(source, name, problem)
     return None
 
@@ -123,7 +125,7 @@ def _problem_of(tensor: SourceTensor, new: str, request: Request, weighted: bool
     if requires_imatrix(request.recipe, tensor.name, new) and not weighted:
         return (
             f"{new} is worth nothing without an importance matrix of this tensor: "
-            "`localinfer imatrix MODEL -f TEXT -o FILE` makes one, --imatrix FILE uses it"
+            "`localinfer imatrix MODEL -f TEXT -o FILE` makes one, --imatrix FILE uses it; or give --calibrate TEXT"
         )
     return ""
 

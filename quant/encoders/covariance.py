@@ -2,7 +2,7 @@
 
     covariance = Covariance.empty(n)
     covariance.add(x)           # float32 (tokens, n): what the matrix was multiplied with during a chunk
-    covariance.doubt            # 0: another text would have the same products; 1: quite others
+    covariance.doubt            # 0: more text of the kind would have the same products; 1: quite others
 
 Of what n inputs share, a text of a few thousand tokens shows much that is chance. The error of an estimate is least
 when what is off its diagonal is made smaller by the share of its variance in its square (Ledoit & Wolf, 2004). Tokens
@@ -24,7 +24,7 @@ from operator import call
 import numpy as np
 from numpy.typing import NDArray
 
-DOUBT_OF_ONE = 0.5  # of a single chunk, which has nothing to be compared with
+DOUBT_OF_ONE = 0.5  # of a single chunk, which has nothing to be compared with: more than two chunks of a text have
 STRIPE = 512  # rows of a square that a thread works on at a time
 
 Floats = NDArray[np.float32]

@@ -33,9 +33,11 @@ def weights() -> Floats:
     return np.random.default_rng(1).standard_normal((ROWS, N)).astype(np.float32)
 
 
-def triangle(covariance: NDArray[np.float64], doubt: float = 0.4, **more: float) -> Triangle:
-    """Of products that nobody wants to keep."""
-    return triangle_of(Covariance(covariance.astype(np.float32)), doubt=doubt, **more)
+def triangle(covariance: NDArray[np.float64], trust: float = 0.6, **more: float) -> Triangle:
+    """Of products that nobody wants to keep, and that two chunks agree on."""
+    products = covariance.astype(np.float32)
+    agreed = float(np.square(products - np.diag(products.diagonal()), dtype=np.float64).sum()) / 2
+    return triangle_of(Covariance(products, agreed, 2), trust=trust, **more)
 
 
 def encoded(name: str, weights: Floats, triangle: Triangle) -> NDArray[np.uint8]:
@@ -51,11 +53,18 @@ def decoded(name: str, rows: NDArray[np.uint8]) -> Floats:
 
 def test_the_triangle_is_that_of_the_covariance(inputs: NDArray[np.float64]) -> None:
     covariance = inputs.T @ inputs
-    found = triangle(covariance, doubt=0.3, damping=0.02)
+    found = triangle(covariance, trust=0.7, damping=0.02)
     r = (np.triu(found.shares, 1).astype(np.float64) + np.eye(N)) * np.sqrt(found.costs, dtype=np.float64)
     diagonal = covariance.diagonal()
     h = 0.7 * covariance + np.diag(0.3 * diagonal + 0.02 * diagonal.mean())
     assert abs(r @ r.T - h).max() < 1e-5 * abs(h).max()
+
+
+def test_what_is_doubted_is_not_passed_on(inputs: NDArray[np.float64]) -> None:
+    products = (inputs.T @ inputs).astype(np.float32)
+    found = triangle_of(Covariance(products.copy(), 1e30, 2), damping=0.0)
+    assert not np.triu(found.shares, 1).any()
+    np.testing.assert_allclose(found.costs, products.diagonal(), rtol=1e-5)
 
 
 def test_factors_are_numpys_and_the_same_bits_for_any_number_of_threads() -> None:
@@ -133,7 +142,7 @@ def test_products_come_out_nearer(name: str, inputs: NDArray[np.float64], weight
     search = Encoder(NUMBERS[name], "max", paths.jit_dir())
     plain = np.zeros((ROWS, search.row_bytes(N)), np.uint8)
     search.rows(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
-    rows = encoded(name, weights, triangle(covariance, doubt=0))
+    rows = encoded(name, weights, triangle(covariance, trust=1.0))
     with_feedback, without = (np.square((decoded(name, found) - weights) @ inputs.T).mean() for found in (rows, plain))
     assert with_feedback < 0.5 * without
 
