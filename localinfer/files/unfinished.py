@@ -117,7 +117,7 @@ def found_in(made: Unfinished) -> tuple[int, str]:
     """How many steps are done, and why it is none although there was something."""
     if not made.notes.exists():
         return 0, ""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         notes = json.loads(made.notes.read_bytes())
         other = [word for word, value in made.identity.items() if notes["identity"].get(word) != value]
         if other:

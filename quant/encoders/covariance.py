@@ -65,10 +65,11 @@ class Covariance:
         """How much of what is off the diagonal is chance, from 0 to 1."""
         if self.chunks < 2:
             return DOUBT_OF_ONE
+        squares = float(np.float32(self.squares))  # as files keep it
         half = sum(squares_above(self.products[first : first + STRIPE, first:]) for first in self._stripes())
         if not half:
             return 1.0
-        return float(np.clip((self.chunks * self.squares / (2 * half) - 1) / (self.chunks - 1), 0.0, 1.0))
+        return float(np.clip((self.chunks * squares / (2 * half) - 1) / (self.chunks - 1), 0.0, 1.0))
 
     def _stripes(self) -> range:
         return range(0, len(self.products), STRIPE)

@@ -36,7 +36,7 @@ def weights() -> Floats:
 def triangle(covariance: NDArray[np.float64], trust: float = 0.6, **more: float) -> Triangle:
     """Of products that nobody wants to keep, and that two chunks agree on."""
     products = covariance.astype(np.float32)
-    agreed = float(np.square(products - np.diag(products.diagonal()), dtype=np.float64).sum()) / 2
+    agreed = float(np.square(products * (1 - np.eye(len(products))), dtype=np.float64).sum()) / 2
     return triangle_of(Covariance(products, agreed, 2), trust=trust, **more)
 
 
