@@ -25,6 +25,7 @@ from localinfer.engine.engine import Progress as Compiling
 from localinfer.engine.inputs import Inputs
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import Tensor, open_gguf
+from localinfer.files.safe_file import require_free_name
 from localinfer.files.source import SourceTensor
 from localinfer.files.unfinished import Unfinished, unfinished
 from localinfer.options import Options
@@ -79,6 +80,7 @@ def calibrate(
     out = out.resolve() if out.is_symlink() else out
     [output] = outputs_of(source, out, mixture.types, mixture.fields, keep_split=False)
     refuse_sources(source, out)
+    require_free_name(out, replace)
     with threadpool_limits(1, "blas"), engine_for(source.files[0], chunks, threads, compiling) as exact:
         require_memory(exact, chunks)
         identity = identity_of(source.files[0], output, chunks)
@@ -144,7 +146,9 @@ class _Walk:
             self._file.file.write_at(0, self._output.layout.header)
             self._write(self._outside(), encoders("max", {}))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
-            states = np.stack([rounded.embedded(chunk) for chunk in self._chunks])  # (chunks, tokens, n)
+            states = np.empty((*self._chunks.shape, rounded.config.embedding_length), np.float32)
+            for x, chunk in zip(states, self._chunks, strict=True):
+                x[:] = rounded.embedded(chunk)
             for number in range(self._blocks):
                 if number >= self._file.done:
                     self._do_block(number, states)

@@ -5,10 +5,10 @@
 
 The source is the model with its matrices in F16. Both quantizers get the same importance matrix, which `localinfer
 imatrix --covariance` makes of Python's own documentation: the sums of squares are what llama.cpp takes, and the efforts
-`fast` and `normal` of localinfer; `max` also uses the covariances. A number is the mean of KL(source || file) over the
-second half of every 512 tokens of another text (`localinfer compare --precision high`), in nats, with its error; then
-its ratio to that of llama.cpp's file, and their sizes in bytes. Needs the groups `test` and `bench`. Prints a Markdown
-table.
+`fast` and `normal` of localinfer; `max` also uses the covariances, and `calibrate` reads that text itself. A number is
+the mean of KL(source || file) over the second half of every 512 tokens of another text (`localinfer compare --precision
+high`), in nats, with its error; then its ratio to that of llama.cpp's file, and their sizes in bytes. Needs the groups
+`test` and `bench`. Prints a Markdown table.
 """
 
 import argparse
@@ -76,10 +76,13 @@ def main() -> None:
         localinfer("imatrix", source, *collect)
         for recipe in arguments.recipes or ("Q4_K_M", "Q3_K_M", "Q2_K"):
             base = 0.0
-            for name in ("llama.cpp", *EFFORTS):
+            for name in ("llama.cpp", *EFFORTS, "calibrate"):
                 out = Path(folder) / f"{recipe}-{name}.gguf"
                 if name == "llama.cpp":
                     by_llama_cpp(source, out, recipe, imatrix)
+                elif name == "calibrate":
+                    reading = ("--calibrate", calibration, "--calibrate-chunks", arguments.chunks)
+                    localinfer("quantize", source, out, recipe, *reading)
                 else:
                     localinfer("quantize", source, out, recipe, "--imatrix", imatrix, "--effort", name)
                 found = divergence(source, out, arguments.text)

@@ -13,6 +13,7 @@ from places import DATA
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
+from cli.calibration_screen import Walking
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError
@@ -201,6 +202,29 @@ def test_the_command(run: Run, model: Path, tmp_path: Path) -> None:
     found = open_gguf(tmp_path / "out.gguf").metadata
     assert found["quantize.imatrix.dataset"] == str(TEXT)
     assert found["quantize.imatrix.chunks_count"] == 2
+
+
+def test_an_interruption_says_how_to_go_on(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("quantize", model, "out.gguf", "Q4_K_M", "--calibrate", TEXT, "--calibrate-chunks", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Walking, "step", Interrupting.step)
+        patch.setattr(Walking, "where", "layer 3 of 3: attn_output", raising=False)
+        patch.setattr(Walking, "shares", [0.0], raising=False)
+        code, _, err = run(*command)
+    assert code == 130
+    assert err.splitlines()[-1] == "interrupted behind layer 2 of 3: the same command goes on from there"
+    code, _, err = run(*command)
+    assert code == 0
+    assert "going on behind layer 2 of 3, where it was interrupted" in err.splitlines()
+    assert names(tmp_path) == ["out.gguf"]
+
+
+def test_types_found_for_a_size(run: Run, model: Path, tmp_path: Path) -> None:
+    found = run("quantize", model, "out.gguf", "--target-bpw", 5, "--calibrate", TEXT, "--calibrate-chunks", 2)
+    assert found[0] == 0, found[2]
+    assert len({tensor.type_name for tensor in open_gguf(tmp_path / "out.gguf").tensors.values()}) > 2
 
 
 @pytest.mark.parametrize(
