@@ -155,6 +155,9 @@ def quantize_command(
     OUT is ggml-model-TYPE.gguf beside the source unless it is given, and appears when it is whole. TYPE is a recipe,
     which gives some tensors more bits than others just as llama.cpp does, or its number. Metadata stays as it is.
 
+    With --calibrate the model reads the text, layer by layer, and the error of each weight is made up for by others. It
+    takes long; when it is interrupted, the same command goes on behind the last layer that was finished.
+
     \b
       localinfer quantize model-f16.gguf model.gguf Q4_K_M
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
