@@ -220,7 +220,7 @@ class _Walk:
     def _pass_on(self, rounded: Engine, number: int, states: Floats) -> None:
         """Have the residual streams go through a finished block."""
         cost = self._cost_of_running(number)
-        for x in states:
+        for x in states if cost else ():
             self._tell(f"layer {number + 1} of {self._blocks}: running")
             rounded.run_block(number, x)
             self._spent += cost
@@ -262,6 +262,9 @@ class _Walk:
         return float(self._chunks.shape[1] * (products + squares))
 
     def _cost_of_running(self, number: int) -> float:
+        """Of a chunk; none where nobody asks what comes of it."""
+        if number + 1 == self._blocks and OUTPUT not in self._source.tensors:
+            return 0.0
         return RUN * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
 
     def _cost_of_encoding(self, tensor: SourceTensor) -> float:
