@@ -7,7 +7,8 @@ is drawn in `cli.quantize_screen`.
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
@@ -16,10 +17,12 @@ import typer
 from cli import screen
 from cli.files import promised, write_whole
 from cli.loading import fetched
+from cli.texts import from_file
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from localinfer.files.source import Source
+    from localinfer.files.source import Field, Source
+    from localinfer.judging.chunks import Chunks
     from localinfer.quantizing.budget import Target
     from localinfer.quantizing.mixture import Mixture, Request
     from localinfer.quantizing.report import Report
@@ -27,6 +30,14 @@ if TYPE_CHECKING:
 TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
 REPORTS = (".html", ".json")
 EFFORTS = ("fast", "normal", "max")
+CHUNKS, CHUNK = 64, 512  # of a text to calibrate on, and the tokens of each
+NOT_CALIBRATED = {
+    "--imatrix": "with --calibrate it is measured which columns matter: leave one of them out",
+    "--keep-split": "--calibrate runs the model, which must be in one file",
+    "--prune-layers": "--calibrate needs the model to be whole: prune it first, with COPY",
+    "--report": "does not go together with --calibrate, which may take several runs",
+    "--effort": "--calibrate is done with the most effort: leave one of them out",
+}
 Value = TypeVar("Value")
 
 
@@ -36,6 +47,13 @@ class Words(NamedTuple):
     out: Path | None
     recipe: str | None
     threads: int | None
+
+
+class Calibration(NamedTuple):
+    """A text's name, and how many chunks of it are read at most."""
+
+    file: str
+    most: int
 
 
 class Task(NamedTuple):
@@ -48,6 +66,7 @@ class Task(NamedTuple):
     keep_split: bool
     replace: bool
     page: Path | None
+    calibration: Calibration | None
 
 
 def quantize_command(
@@ -75,9 +94,24 @@ def quantize_command(
         list[str] | None,
         typer.Option("--exclude-weights", metavar="TEXT", help="Do not use it for names with this in them."),
     ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate", metavar="FILE", help="Make up for errors, layer by layer, on this text: --effort max."
+        ),
+    ] = None,
+    calibrate_chunks: Annotated[
+        int | None,
+        typer.Option(
+            "--calibrate-chunks", metavar="N", min=2, help="So many chunks of 512 tokens of it [default: 64, or all]."
+        ),
+    ] = None,
     effort: Annotated[
-        str, typer.Option("--effort", metavar="|".join(EFFORTS), help="How long to search for blocks of less error.")
-    ] = "normal",
+        str | None,
+        typer.Option(
+            "--effort", metavar="|".join(EFFORTS), help="How long to search for blocks of less error [default: normal]."
+        ),
+    ] = None,
     pure: Annotated[bool, typer.Option("--pure", help="One type for all matrices.")] = False,
     leave_output_tensor: Annotated[
         bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")
@@ -121,9 +155,13 @@ def quantize_command(
     OUT is ggml-model-TYPE.gguf beside the source unless it is given, and appears when it is whole. TYPE is a recipe,
     which gives some tensors more bits than others just as llama.cpp does, or its number. Metadata stays as it is.
 
+    With --calibrate the model reads the text, layer by layer, and the error of each weight is made up for by others. It
+    takes long; when it is interrupted, the same command goes on behind the last layer that was finished.
+
     \b
       localinfer quantize model-f16.gguf model.gguf Q4_K_M
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
+      localinfer quantize model-f16.gguf model.gguf Q4_K_M --calibrate calibration.txt
       localinfer quantize model-f16.gguf Q4_K_M --dry-run
       localinfer quantize model-f16.gguf --target-size 700MB
       localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
@@ -132,6 +170,18 @@ def quantize_command(
     asked = read_words_of_target(words or []) if target else read_words(words or [])
     if target and pure:
         raise UsageError("--pure: with a target each matrix has a type of its own")
+    calibration = read_calibration(
+        calibrate,
+        calibrate_chunks,
+        {
+            "--imatrix": imatrix,
+            "--keep-split": keep_split,
+            "--prune-layers": prune_layers,
+            "--report": report,
+            "--effort": effort not in (None, "max") and effort,
+        },
+    )
+    effort = effort or ("max" if calibration else "normal")
     if effort not in EFFORTS:
         raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
 
@@ -156,11 +206,14 @@ def quantize_command(
         included=tuple(include_weights or ()),
         excluded=tuple(exclude_weights or ()),
         pruned=parsed("--prune-layers", parsed_layers, prune_layers) or (),
+        calibrated=calibration is not None,
     )
     page = promised("--report", report, REPORTS) if report is not None else None
-    task = Task(asked, request, target, effort, keep_split, force, page)
+    task = Task(asked, request, target, effort, keep_split, force, page, calibration)
     if dry_run:
         show(source, task)
+    elif calibration:
+        run_calibrated(source, task, calibration)
     else:
         run(source, task)
 
@@ -218,6 +271,18 @@ def read_target(size: str | None, bits: str | None) -> "Target | None":
     return found or parsed("--target-bpw", parsed_bits, bits)
 
 
+def read_calibration(file: str | None, most: int | None, others: Mapping[str, object]) -> Calibration | None:
+    """What to calibrate on, if that is asked for, and nothing of what does not go together with it."""
+    if file is None:
+        if most is not None:
+            raise UsageError("--calibrate-chunks: of which text? --calibrate FILE names it")
+        return None
+    for option, given in others.items():
+        if given:
+            raise UsageError(f"{option}: {NOT_CALIBRATED[option]}")
+    return Calibration(file, most or CHUNKS)
+
+
 def parsed(option: str, parse: Callable[[str], Value], text: str | None) -> Value | None:
     return None if text is None else parsed_all(option, parse, [text])[0]
 
@@ -272,9 +337,10 @@ def show(name: str, task: Task) -> None:
 def run(name: str, task: Task) -> None:
     from cli import guard
     from cli.quantize_screen import Drawing, closing_lines
-    from localinfer.quantizing.gptq import compile_feedback, feedback_encoders
+    from localinfer.quantizing.gptq import compile_feedback, feedback_encoders, triangles_of
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
+    from quant.encoders.feedback import ROWS
 
     status, effort = screen.Status(), task.effort
     source = opened(name, task, status)
@@ -285,10 +351,11 @@ def run(name: str, task: Task) -> None:
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, effort, status)
+    threads, with_feedback = threads_for(task.words.threads), effort == "max" and bool(mixture.covariances)
     encoder_of = encoders(effort, mixture.importance)
-    if effort == "max" and mixture.covariances:
+    if with_feedback:
         compile_feedback(mixture.changed_types, status)
-        encoder_of = feedback_encoders(mixture.importance, mixture.covariances)
+        encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     quantize(
         source,
@@ -296,7 +363,8 @@ def run(name: str, task: Task) -> None:
         mixture.types,
         encoder_of=encoder_of,
         fields=mixture.fields,
-        threads=threads_for(task.words.threads),
+        least_rows=ROWS if with_feedback else 1,
+        threads=threads,
         replace=task.replace,
         keep_split=task.keep_split,
         progress=drawing,
@@ -307,6 +375,76 @@ def run(name: str, task: Task) -> None:
         screen.note(line)
     if task.page and report:
         write_report(task.page, report)
+
+
+def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
+    from cli import guard
+    from cli.calibration_screen import Walking
+    from cli.quantize_screen import closing_lines
+    from localinfer.quantizing.calibrate import calibrate
+    from localinfer.quantizing.gptq import compile_feedback
+    from localinfer.quantizing.quantize import compile_for
+
+    status, text = screen.Status(), from_file(calibration.file)
+    source = opened_to_run(name, task, status)
+    guard.against_shrinking(screen.one_line(str(source.path)))
+    with status.busy("cutting the text into chunks"):
+        chunks = chunks_of(source.path, text, calibration)
+    described = {**fields_of_text(calibration.file, len(chunks)), **task.request.fields}
+    task = task._replace(request=replace(task.request, fields=described))
+    mixture = mixed(source, task, status)
+    if mixture.problem:
+        raise mixture.problem
+    label = task.target.label if task.target else task.words.recipe
+    out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
+    compile_for(mixture.old_types, mixture.changed_types, task.effort, status)
+    compile_feedback(mixture.changed_types, status)
+    walking = Walking(mixture, status)
+    try:
+        calibrate(
+            mixture,
+            out,
+            chunks,
+            threads=threads_for(task.words.threads),
+            replace=task.replace,
+            spectator=walking,
+            compiling=status,
+        )
+    except (KeyboardInterrupt, SystemExit):
+        status.erase()
+        walking.say_what_is_kept()
+        raise
+    status.erase()
+    for line in closing_lines(mixture, walking.seconds):
+        screen.note(line)
+
+
+def opened_to_run(name: str, task: Task, status: screen.Status) -> "Source":
+    """The source, if it is a file that can be run. Raises UsageError."""
+    if Path(name).is_dir():
+        raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE F16` makes a file of it")
+    source = opened(name, task, status)
+    if len(source.files) > 1:
+        raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE COPY` joins its parts")
+    return source
+
+
+def chunks_of(path: Path, text: str, calibration: Calibration) -> "Chunks":
+    """The text as the model reads it. Raises UsageError where it is too short."""
+    from localinfer import tokenizer
+    from localinfer.files.gguf import open_gguf
+    from localinfer.judging.chunks import cut
+
+    found = tokenizer.from_gguf(open_gguf(path))
+    return cut(found, text, CHUNK, most=calibration.most, option="--calibrate", hint="")
+
+
+def fields_of_text(file: str, chunks: int) -> "dict[str, Field]":
+    """What was calibrated on, under the keys that llama.cpp has for importance matrices."""
+    from localinfer.files.source import Field
+
+    dataset = Field.text(file.encode("utf-8", "surrogateescape"))
+    return {"quantize.imatrix.dataset": dataset, "quantize.imatrix.chunks_count": Field.uint32(chunks)}
 
 
 def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":

@@ -143,14 +143,63 @@ class Engine:
                 self._pick(rows)
                 yield from self._inputs(self._recorder.head_start, len(self._plan.ops), len(rows))
 
-    def _inputs(self, first: int, end: int, tokens: int) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
-        """Run some of the ops, and stop before each stage with products to look at what goes into them."""
+    def _inputs(
+        self, first: int, end: int, tokens: int, *, whole: bool = True
+    ) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
+        """Run some of the ops, and stop before each stage with products to look at what goes into them.
+
+        Those from the last of these stages on are run only if it shall be done as a `whole`.
+        """
         within = [product for product in self._plan.products if first <= product.stage < end]
         for (stage, x), products in groupby(within, key=attrgetter("stage", "x")):
             self._run(first, stage, tokens)
             first = stage
             yield [product.weight for product in products], x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
-        self._run(first, end, tokens)
+        if whole:
+            self._run(first, end, tokens)
+
+    # --- one block after the other, over a text that begins at position 0 and fits in a batch ---
+
+    def embedded(self, tokens: Tokens) -> NDArray[np.float32]:
+        """The residual stream before the first block, float32 (len(tokens), n)."""
+        self.reset()
+        ids = self._checked(tokens)
+        self._place(ids)
+        self._run(0, self._recorder.block_starts[0], len(ids))
+        return self._residual(len(ids)).copy()
+
+    def run_block(self, number: int, x: NDArray[np.float32]) -> None:
+        """Put into x, the residual stream before a block, what it is behind it."""
+        self._begin(x)
+        self._run(*self._recorder.block(number), len(x))
+        x[:] = self._residual(len(x))
+
+    def inputs_of_block(
+        self, number: int, x: NDArray[np.float32]
+    ) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
+        """As `inputs`, of one block, before which the residual stream is x."""
+        self._begin(x)
+        yield from self._inputs(*self._recorder.block(number), len(x), whole=False)
+
+    def inputs_of_head(self, x: NDArray[np.float32]) -> Iterator[tuple[Sequence[Tensor], NDArray[np.float32]]]:
+        """As `inputs`, of the output layer, before which the residual stream is x."""
+        self._begin(x)
+        for rows in self._rows_of(np.arange(len(x), dtype=np.int32)):
+            self._pick(rows)
+            yield from self._inputs(self._recorder.head_start, len(self._plan.ops), len(rows), whole=False)
+
+    def _begin(self, x: NDArray[np.float32]) -> None:
+        """Have a residual stream where the blocks find it, and nothing in the cache."""
+        assert len(x) <= self._plan.batch
+        self.reset()
+        self._place(np.zeros(len(x), np.int32))
+        self._residual(len(x))[:] = x
+
+    def _residual(self, tokens: int) -> NDArray[np.float32]:
+        x = self._recorder.residual
+        assert x is not None
+        rows: NDArray[np.float32] = x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
+        return rows
 
     def _checked(self, tokens: Tokens) -> NDArray[np.int32]:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""

@@ -5,7 +5,10 @@ tensor have a row each. Two forms of file are read and written; strings and numb
 
     GGUF      tensors NAME.in_sum2, float32 (matrices, n), and NAME.counts, float32 (matrices, 1);
               keys imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size (tokens).
-              Ours may also have NAME.in_cov, float32 (n, n): the products of all pairs of inputs, summed up.
+              Ours may also have covariances (`quant.encoders.covariance`): NAME.in_cov, float32 (n, n), the products
+              of all pairs of inputs, summed up; and NAME.in_cov_chunks, float32 (1, 2), the sum of squares over chunks
+              that tells how far to believe them, and the number of chunks. Matrices with the same inputs share one:
+              imatrix.covariance.names are those that have it from imatrix.covariance.owners, one by one.
     legacy    n_entries i32, then n_entries times: length i32, name, calls i32, n_values i32, float32[n_values],
               which are the means times `calls`; then chunk_count i32, length i32, data set. No sizes of chunks.
 """
@@ -25,8 +28,11 @@ from localinfer.files.mapped import MappedFile
 from localinfer.files.safe_file import appearing
 from localinfer.files.source import Field
 from localinfer.files.writer import TensorInfo, lay_out
+from localinfer.text import printable
+from quant.encoders.covariance import Covariance
 
-SUMS, COUNTS, COVARIANCE = ".in_sum2", ".counts", ".in_cov"
+SUMS, COUNTS, COVARIANCE, CHUNKS = ".in_sum2", ".counts", ".in_cov", ".in_cov_chunks"
+NAMES, OWNERS = "imatrix.covariance.names", "imatrix.covariance.owners"
 F32 = 0
 Floats = NDArray[np.float32]
 Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what they are
@@ -34,11 +40,14 @@ Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what th
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Of one tensor: `sums` (matrices, n), `counts` (matrices,), `covariance` (n, n) or None."""
+    """Of one tensor: `sums` (matrices, n), `counts` (matrices,), and the covariance of n inputs, if it is known.
+
+    Entries of tensors with the same inputs have the same covariance, not one that is equal.
+    """
 
     sums: Floats
     counts: Floats
-    covariance: Floats | None = None
+    covariance: Covariance | None = None
 
     @property
     def means(self) -> Floats:
@@ -81,27 +90,60 @@ def _from_gguf(f: GGUF) -> Imatrix:
     if not names:
         raise f.error("", "is a GGUF file, but no importance matrix: it has no tensor NAME.in_sum2")
     datasets: Iterable[bytes] = f.get("imatrix.datasets", StringArray, ())
+    covariances = _covariances(f)
     return Imatrix(
-        {name: _entry(f, name) for name in names},
+        {name: _entry(f, name, covariances.get(name)) for name in names},
         tuple(text.decode("utf-8", "replace") for text in datasets),
         f.get("imatrix.chunk_count", int, 0),
         f.get("imatrix.chunk_size", int, 0),
     )
 
 
-def _entry(f: GGUF, name: str) -> Entry:
+def _entry(f: GGUF, name: str, covariance: Covariance | None) -> Entry:
     sums = _matrix(f, name + SUMS)
     counts = _matrix(f, name + COUNTS).reshape(-1)
     if len(counts) != len(sums):
         raise f.error(name + COUNTS, f"{len(counts)} counts for {len(sums)} matrices")
-    n = sums.shape[1]
-    covariance = _matrix(f, name + COVARIANCE) if name + COVARIANCE in f.tensors else None
-    if covariance is not None and covariance.shape != (n, n):
-        raise f.error(name + COVARIANCE, f"is {covariance.shape[0]} x {covariance.shape[1]}, not {n} x {n}")
+    if covariance is not None and len(covariance.products) != sums.shape[1]:
+        raise f.error(name, f"has a covariance of {len(covariance.products)} inputs, and {sums.shape[1]} columns")
     for suffix, values in ((SUMS, sums), (COUNTS, counts)):
-        if (bad := _first_bad(values)) is not None:
-            raise f.error(name + suffix, f"value {bad} is {values.flat[bad]}")
+        _check(f, name + suffix, values)
     return Entry(sums, counts, covariance)
+
+
+def _covariances(f: GGUF) -> dict[str, Covariance]:
+    """Of all tensors that have one, views on the file; those that share one get the same."""
+    found = {name: _covariance(f, name) for name in (_owner(name) for name in f.tensors) if name}
+    names, owners = (
+        [text.decode("utf-8", "replace") for text in f.get(key, StringArray, ())] for key in (NAMES, OWNERS)
+    )
+    if len(names) != len(owners):
+        raise f.error(OWNERS, f"{len(owners)} owners of covariances for {len(names)} names")
+    for name, owner in zip(names, owners, strict=True):
+        if owner not in found:
+            raise f.error(OWNERS, f"{printable(owner)} has no covariance for {printable(name)}")
+        found[name] = found[owner]
+    return found
+
+
+def _owner(name: str) -> str:
+    """The tensor that a covariance is stored with; "" of anything else."""
+    return name.removesuffix(COVARIANCE) if name.endswith(COVARIANCE) else ""
+
+
+def _covariance(f: GGUF, name: str) -> Covariance:
+    products, chunks = _matrix(f, name + COVARIANCE), _matrix(f, name + CHUNKS)
+    if products.shape[0] != products.shape[1]:
+        raise f.error(name + COVARIANCE, f"is {products.shape[0]} x {products.shape[1]}, and no square")
+    if chunks.size != 2:
+        raise f.error(name + CHUNKS, f"has {chunks.size} values, not 2")
+    _check(f, name + CHUNKS, chunks)
+    return Covariance(products, float(chunks.flat[0]), int(chunks.flat[1]))
+
+
+def _check(f: GGUF, name: str, values: Floats) -> None:
+    if (bad := _first_bad(values)) is not None:
+        raise f.error(name, f"value {bad} is {values.flat[bad]}")
 
 
 def _matrix(f: GGUF, name: str) -> Floats:
@@ -124,13 +166,24 @@ def _as_gguf(imatrix: Imatrix) -> tuple[int, Pieces]:
         "imatrix.chunk_size": Field.uint32(imatrix.chunk_size),
     }
     tensors: dict[str, Floats] = {}
+    owners: dict[Covariance, str] = {}
+    shared: dict[str, str] = {}
     for name, entry in sorted(imatrix.entries.items()):
         tensors |= {name + SUMS: entry.sums, name + COUNTS: entry.counts.reshape(-1, 1)}
-        if entry.covariance is not None:
-            tensors[name + COVARIANCE] = entry.covariance
+        if entry.covariance in owners:
+            shared[name] = owners[entry.covariance]
+        elif entry.covariance:
+            owners[entry.covariance] = name
+            tensors |= {name + COVARIANCE: entry.covariance.products, name + CHUNKS: _chunks(entry.covariance)}
+    if shared:
+        fields |= {NAMES: Field.texts(list(shared)), OWNERS: Field.texts(list(shared.values()))}
     layout = lay_out(fields, [TensorInfo(name, values.shape, F32) for name, values in tensors.items()])
     data = ((layout.places[name], values.astype("<f4").tobytes()) for name, values in tensors.items())
     return layout.size, chain([(0, layout.header)], data)
+
+
+def _chunks(covariance: Covariance) -> Floats:
+    return np.array([[covariance.squares, covariance.chunks]], np.float32)
 
 
 # --- the legacy form ---

@@ -58,6 +58,10 @@ class MappedFile:
         if _identity(os.fstat(self._descriptor)) != self._identity:
             raise self.error("", "file changed or truncated while in use")
 
+    def accept_changes(self) -> None:
+        """From now on the file shall be what it is now: for whoever writes it while it is open."""
+        self._identity = _identity(os.fstat(self._descriptor))
+
     def window(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """Some of the bytes in a mapping of their own. It ends with the array, and then they take no memory any more.
 

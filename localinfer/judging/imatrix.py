@@ -3,36 +3,26 @@
 For every matrix the squares of what it is multiplied with are summed up, column by column, over all tokens of all
 chunks, as llama-imatrix does it: an error in a column that meets large inputs costs more. With covariance it is the
 products of all pairs of inputs, X^T X, whose diagonal are those sums: what quantization that passes errors on to the
-columns after (Frantar et al., 2022) needs. Knows nothing of text, nor of how the sums lie in a file.
+columns after (Frantar et al., 2022) needs. Matrices with the same inputs share them. Knows nothing of text, nor of how
+the sums lie in a file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
+from localinfer.engine.inputs import Floats, Inputs
 from localinfer.errors import LocalInferError, NotEnoughMemory
 from localinfer.files.gguf import Tensor
-from localinfer.files.imatrix_file import Entry, Floats, Imatrix
-
-
-@dataclass(eq=False)
-class Inputs:
-    """What weights that share an input were multiplied with: sums of squares (n,), and of products (n, n) or None."""
-
-    squares: NDArray[np.float64]
-    covariance: Floats | None
-    count: int = 0
-
-    def add(self, x: Floats) -> None:
-        """Add the rows of x, (rows, n)."""
-        self.squares += np.square(x).sum(axis=0, dtype=np.float64)
-        if self.covariance is not None:
-            self.covariance += x.T @ x
-        self.count += len(x)
+from localinfer.files.imatrix_file import Entry, Imatrix
+from quant.encoders.covariance import Covariance
 
 
 class Collector:
@@ -55,17 +45,17 @@ class Collector:
         """
         for chunk in chunks:
             self._engine.reset()
-            for weights, x in self._engine.inputs(chunk, head=self._head):
-                self._add(weights, x)
+            with threadpool_limits(1, "blas"):  # so that sums are the same bits for any number of threads
+                for weights, x in self._engine.inputs(chunk, head=self._head):
+                    self._add(weights, x, len(chunk))
             self.chunks += 1
             yield self.chunks
 
-    def _add(self, weights: Sequence[Tensor], x: Floats) -> None:
-        names, n = tuple(weight.name for weight in weights), x.shape[1]
+    def _add(self, weights: Sequence[Tensor], x: Floats, tokens: int) -> None:
+        names = tuple(weight.name for weight in weights)
         if names not in self._inputs:
-            covariance = np.zeros((n, n), np.float32) if self._covariance else None
-            self._inputs[names] = Inputs(np.zeros(n), covariance)
-        self._inputs[names].add(x)
+            self._inputs[names] = Inputs.of(x.shape[1], covariance=self._covariance)
+        self._inputs[names].add(x, tokens, self._engine.threads_batch)
         if not np.isfinite(self._inputs[names].squares).all():
             raise self._engine.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
 
@@ -99,9 +89,9 @@ def merged(matrices: Sequence[Imatrix], chunk_size: int) -> Imatrix:
     """
     entries: dict[str, Entry] = {}
     for matrix in matrices:
-        scaled = matrix if matrix.chunk_size else by_tokens(matrix, chunk_size)
+        scaled, add = matrix if matrix.chunk_size else by_tokens(matrix, chunk_size), cache(operator.add)
         for name, entry in scaled.entries.items():
-            entries[name] = joined(name, entries[name], entry) if name in entries else entry
+            entries[name] = joined(name, entries[name], entry, add) if name in entries else entry
     size = next((matrix.chunk_size for matrix in matrices if matrix.chunk_size), chunk_size)
     datasets = tuple(dataset for matrix in matrices for dataset in matrix.datasets)
     most = max((float(entry.counts.max()) for entry in entries.values()), default=0.0)
@@ -118,10 +108,9 @@ def by_tokens(matrix: Imatrix, chunk_size: int) -> Imatrix:
     return replace(matrix, entries=entries, chunk_size=chunk_size)
 
 
-def joined(name: str, a: Entry, b: Entry) -> Entry:
-    """The sums of two entries."""
+def joined(name: str, a: Entry, b: Entry, add: Callable[[Covariance, Covariance], Covariance]) -> Entry:
+    """The sums of two entries. `add` gives the same sum for the same covariances: it stays shared."""
     if a.sums.shape != b.sums.shape:
         raise LocalInferError(f"{name}: has sums of shape {a.sums.shape} here and of {b.sums.shape} there")
-    together = a.covariance is not None and b.covariance is not None
-    covariance = a.covariance + b.covariance if together else None  # type: ignore[operator]  # both are there
+    covariance = add(a.covariance, b.covariance) if a.covariance and b.covariance else None
     return Entry(a.sums + b.sums, a.counts + b.counts, covariance)

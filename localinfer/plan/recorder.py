@@ -69,7 +69,9 @@ class Recorder:
         self.layers: list[LayerCache] = []
         self.used: set[str] = set()
         self.partial = plan.region(0)
+        self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
+        self.residual: Buffer | None = None
         self.logits_buffer: Buffer | None = None
 
     # --- tensors ---
@@ -110,6 +112,7 @@ class Recorder:
     def blocks(self) -> Iterator[tuple[int, str]]:
         """The number and the name prefix of each block; what a block computed in is used again by the next."""
         for number in range(self.config.block_count):
+            self.block_starts.append(len(self.plan.ops))
             with self.plan.recycling():
                 yield number, f"blk.{number}."
 
@@ -129,6 +132,7 @@ class Recorder:
         }
         work = Work(token=Amount(weight.nbytes // vocabulary))
         self.plan.op(name, fmt.get_rows, x.rows, arguments, constants={"room": fmt.room}, work=work)
+        self.residual = x
         return x
 
     def n_vocab(self, name: str) -> int:
@@ -323,6 +327,11 @@ class Recorder:
         }
         self.plan.op("pick", f"{OPS}.norm:pick", picked.rows, arguments)
         self.logits_buffer = self.matmul(self.norm(picked, "output_norm.weight"), output, self.n_vocab(embedding))
+
+    def block(self, number: int) -> tuple[int, int]:
+        """The first op of a block, and the first one behind it."""
+        ends = [*self.block_starts[1:], self.head_start]
+        return self.block_starts[number], ends[number]
 
     # --- what layers share ---
 

@@ -1,7 +1,8 @@
 """Encoders that make up for errors, where it is known which inputs of a matrix go together: see
 `quant.encoders.feedback`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -12,10 +13,12 @@ from localinfer.errors import LocalInferError
 from localinfer.quantizing.quantize import EncoderOf, RowEncoder, encoders
 from localinfer.quantizing.rows import Matrix
 from localinfer.text import printable
-from quant.encoders.feedback import FeedbackEncoder, feedback_kernel, takes_feedback, triangle_of
+from quant.encoders.covariance import Covariance
+from quant.encoders.feedback import FeedbackEncoder, Triangle, feedback_kernel, takes_feedback, triangle_of
 from quant.jit import loader
 
 Floats = NDArray[np.float32]
+TriangleFor = Callable[[str], Triangle | None]  # of a tensor, by name, if the covariance of its inputs is known
 
 
 def compile_feedback(types: set[int], progress: loader.Progress | None = None) -> None:
@@ -23,22 +26,42 @@ def compile_feedback(types: set[int], progress: loader.Progress | None = None) -
     loader.addresses(map(feedback_kernel, filter(takes_feedback, types)), paths.jit_dir(), progress)
 
 
-def feedback_encoders(importance: Mapping[str, Floats], covariances: Mapping[str, Floats]) -> EncoderOf:
-    """The encoders of --effort max: with feedback for the matrices whose covariance, (n, n), is known.
+def feedback_encoders(importance: Mapping[str, Floats], triangle_for: TriangleFor) -> EncoderOf:
+    """The encoders of --effort max: with feedback for the matrices that have a triangle.
 
-    Others are searched for with the most effort, and with their importance. Raises LocalInferError, when asked for an
-    encoder, where a covariance is none.
+    Others are searched for with the most effort, and with their importance.
     """
     searching = encoders("max", importance)
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
-        name = matrix.tensor.name
-        if name not in covariances or not takes_feedback(matrix.type):
-            return searching(matrix)
-        try:
-            triangle = triangle_of(covariances[name])
-        except LinAlgError as problem:
-            raise LocalInferError(f"{printable(name)}: its covariance in the importance matrix: {problem}") from None
-        return FeedbackEncoder(matrix.type, triangle, paths.jit_dir()).rows
+        triangle = triangle_for(matrix.tensor.name) if takes_feedback(matrix.type) else None
+        return FeedbackEncoder(matrix.type, triangle, paths.jit_dir()).rows if triangle else searching(matrix)
 
     return encoder_of
+
+
+def triangles_of(covariances: Mapping[str, Covariance], threads: int = 1) -> TriangleFor:
+    """Those of an importance matrix. The last one is kept: neighbours in a file often share it.
+
+    The function raises LocalInferError where a covariance is none.
+    """
+    last: dict[Covariance, Triangle] = {}
+
+    def triangle_for(name: str) -> Triangle | None:
+        if name not in covariances:
+            return None
+        covariance = covariances[name]
+        if covariance not in last:
+            last.clear()
+            last[covariance] = checked_triangle(name, replace(covariance, products=covariance.products.copy()), threads)
+        return last[covariance]
+
+    return triangle_for
+
+
+def checked_triangle(name: str, covariance: Covariance, threads: int) -> Triangle:
+    """The triangle in the place of a covariance, which is gone then. Raises LocalInferError where it is none."""
+    try:
+        return triangle_of(covariance, threads=threads)
+    except LinAlgError as problem:
+        raise LocalInferError(f"{printable(name)}: the covariance of its inputs: {problem}") from None

@@ -21,6 +21,7 @@ from localinfer.quantizing.recipe_rules import EMBEDDINGS, NUMBER_OF_TYPE
 from localinfer.quantizing.recipes import COPY, FLOATS, RECIPES, Choice, Traits, Wishes, choose, requires_imatrix
 from localinfer.text import printable
 from quant import FORMATS, ggml
+from quant.encoders.covariance import Covariance
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
 
@@ -32,7 +33,8 @@ class Request:
     """`recipe` is a name of `localinfer.quantizing.recipes`; `fields` are put over the source's metadata.
 
     Of the importance matrix, entries with one of `excluded` in their names are left out; if any are `included`, all
-    others are. The layers that were `pruned` from the source are still in it, under their old numbers.
+    others are. The layers that were `pruned` from the source are still in it, under their old numbers. `calibrated`:
+    which columns matter will be known of every matrix when it is its turn.
     """
 
     recipe: str
@@ -43,6 +45,7 @@ class Request:
     included: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     pruned: tuple[int, ...] = ()
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,14 @@ class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
     `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `covariances` of some
-    of those, float32 (n, n), which columns' inputs go together.
+    of those which columns' inputs go together.
     """
 
     source: Source
     choices: Mapping[str, Choice]
     fields: Mapping[str, Field]
     importance: Mapping[str, Floats]
-    covariances: Mapping[str, Floats]
+    covariances: Mapping[str, Covariance]
     problem: LocalInferError | None
 
     @property
@@ -79,7 +82,7 @@ def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
     more = dict(request.fields)
     importance: dict[str, Floats] = {}
-    covariances: dict[str, Floats] = {}
+    covariances: dict[str, Covariance] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
         imatrix = replace(imatrix, entries=renumbered(imatrix.entries, request.pruned))
@@ -87,7 +90,7 @@ def mix(source: Source, request: Request) -> Mixture:
         covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more
     fields = fields_for(source, request.recipe, more)
-    model = traits_of(source, request.fields, bool(importance))
+    model = traits_of(source, request.fields, bool(importance) or request.calibrated)
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
     return Mixture(source, choices, fields, importance, covariances, _problem(source, choices, request, importance))
 
@@ -106,7 +109,7 @@ def _problem(
 ) -> LocalInferError | None:
     """The first tensor that cannot have its type, or that nobody would want to have it."""
     for name, choice in choices.items():
-        if problem := _problem_of(source.tensors[name], choice.type, request, name in importance):
+        if problem := _problem_of(source.tensors[name], choice.type, request, request.calibrated or name in importance):
             return _error(source, name, problem)
     return None
 
@@ -122,7 +125,7 @@ def _problem_of(tensor: SourceTensor, new: str, request: Request, weighted: bool
     if requires_imatrix(request.recipe, tensor.name, new) and not weighted:
         return (
             f"{new} is worth nothing without an importance matrix of this tensor: "
-            "`localinfer imatrix MODEL -f TEXT -o FILE` makes one, --imatrix FILE uses it"
+            "`localinfer imatrix MODEL -f TEXT -o FILE` makes one, --imatrix FILE uses it; or give --calibrate TEXT"
         )
     return ""
 
@@ -180,7 +183,7 @@ def importance_for(
     return found
 
 
-def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
+def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Covariance]:
     """Of the matrices that have an importance, and no experts, the covariance of their inputs, if it is known."""
     known = {name: imatrix.entries[name].covariance for name in importance if len(source.tensors[name].shape) == 2}
     return {name: covariance for name, covariance in known.items() if covariance is not None}

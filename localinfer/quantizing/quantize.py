@@ -68,6 +68,7 @@ def quantize(
     *,
     encoder_of: EncoderOf,
     fields: Mapping[str, Field] | None = None,
+    least_rows: int = 1,
     threads: int = 1,
     replace: bool = False,
     keep_split: bool = False,
@@ -76,9 +77,9 @@ def quantize(
 ) -> None:
     """Write the source's tensors in the types, by ggml's number, and its metadata, or the `fields` instead.
 
-    Every tensor is proven to have finite values. `encoder_of` is asked once for each matrix that changes its type; the
-    `watch` sees what went into it and what came out. With `keep_split`, OUT names the parts: OUT-00001-of-00003.gguf.
-    Raises LocalInferError, and then nothing is left.
+    Every tensor is proven to have finite values. `encoder_of` is asked once for each matrix that changes its type, and
+    gets at least so many rows at a time; the `watch` sees what went into it and what came out. With `keep_split`, OUT
+    names the parts: OUT-00001-of-00003.gguf. Raises LocalInferError, and then nothing is left.
     """
     out = led_to(out) if out.is_symlink() else out  # the link stays, what it leads to is replaced
     outputs = outputs_of(source, out, types, source.fields if fields is None else fields, keep_split)
@@ -92,8 +93,8 @@ def quantize(
         for file, output in zip(files, outputs, strict=True):
             file.write_at(0, output.layout.header)
             for tensor in output.tensors:
-                job = _Job(source, tensor, types[tensor.name], file, output.layout.places[tensor.name], watch)
-                _give(crew, job, encoder_of, progress)
+                job = Job(source, tensor, types[tensor.name], file, output.layout.places[tensor.name], watch)
+                give(crew, job, encoder_of, least_rows, progress)
 
 
 def led_to(link: Path) -> Path:
@@ -141,7 +142,7 @@ def refuse_sources(source: Source, out: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """A tensor on its way to its place in a file."""
 
     source: Source
@@ -152,13 +153,13 @@ class _Job:
     watch: Watcher | None
 
 
-def _give(crew: Crew, job: _Job, encoder_of: EncoderOf, progress: Progress | None) -> None:
-    """Hand out all pieces of a tensor."""
+def give(crew: Crew, job: Job, encoder_of: EncoderOf, least_rows: int, progress: Progress | None) -> None:
+    """Hand out all pieces of a tensor, of at least so many rows."""
     data = load(job.source, job.tensor)
     done = 0
     for matrix in matrices(job.tensor, job.type):
         encode = encoder_of(matrix) if job.type != job.tensor.type else None
-        for piece in pieces(matrix, data):
+        for piece in pieces(matrix, data, least_rows):
             done += math.prod(piece.shape)
             crew.give(partial(_do, job, piece, encode), partial(progress, job.tensor, done) if progress else None)
 
@@ -183,7 +184,7 @@ class _Room(threading.local):
 _ROOM = _Room()
 
 
-def _do(job: _Job, piece: Piece, encode: RowEncoder | None) -> None:
+def _do(job: Job, piece: Piece, encode: RowEncoder | None) -> None:
     """What is done with a piece, in one of the threads."""
     x, out = _ROOM.take(piece.shape, job.type)
     place = job.place + piece.row * ggml.nbytes(job.type, piece.matrix.n)
@@ -199,7 +200,7 @@ def _do(job: _Job, piece: Piece, encode: RowEncoder | None) -> None:
     job.file.write_at(place, out.data)
 
 
-def _check_result(job: _Job, piece: Piece, x: Floats, out: Bytes) -> None:
+def _check_result(job: Job, piece: Piece, x: Floats, out: Bytes) -> None:
     """Of rows with large values: warn if one was too large for the new type, raise if it is no finite number now."""
     back = np.empty_like(x)
     decoder_of(job.type).rows(out.reshape(-1), back)

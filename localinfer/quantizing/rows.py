@@ -71,10 +71,10 @@ def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
         yield Matrix(tensor, number, rows, n, type_number)
 
 
-def pieces(matrix: Matrix, data: Bytes) -> Iterator[Piece]:
-    """All rows of a matrix; `data` are the bytes of its tensor."""
+def pieces(matrix: Matrix, data: Bytes, least: int = 1) -> Iterator[Piece]:
+    """All rows of a matrix, at least so many at a time; `data` are the bytes of its tensor."""
     row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
-    step = max(1, PIECE // matrix.n)
+    step = max(least, PIECE // matrix.n)
     for first in range(0, matrix.rows, step):
         count = min(step, matrix.rows - first)
         begin = (matrix.number * matrix.rows + first) * row_bytes

@@ -28,7 +28,8 @@ from quant.jit.vectors import (
     u8x32,
 )
 
-W, CODES = 0, 4 * LANES * 256  # in scratch: weights and codes, a row of lanes for each column
+WIDE = 4 * LANES * 256
+X, W, CODES = 0, WIDE, 2 * WIDE  # in scratch: what is wanted, weights and codes, a row of lanes for each column
 SCALES, MINS = CODES + LANES * 256, CODES + LANES * 256 + 4 * LANES * 16  # a row of lanes for each group
 ROW = MINS + 4 * LANES * 16  # the codes, or the scales, of one row
 
@@ -85,28 +86,26 @@ def codes_word(room: str, width: int) -> Any:
 
 
 def round_word(words: Words, width: int) -> Any:
-    """The word round_columns(u, u_stride, errors, scratch): sixteen rows, column by column.
+    """The word round_columns(a, a_stride, errors, scratch): sixteen rows, column by column.
 
-    A column's error, over u[i][i], is what the columns behind it share, each by its u[i][j].
+    Of a column's error, that of its weights and not of what was wanted, the columns behind it get a[i][j] each.
     """
     group, zero, top = words.group, float32(words.zero), float32(2**words.bits - 1)
 
     @inline
-    def round_columns(u: int, u_stride: int, errors: int, scratch: int) -> None:
+    def round_columns(a: int, a_stride: int, errors: int, scratch: int) -> None:
         for i in range(width):
             at = 4 * LANES * (i // group)
             scale, least = load(f32x16, scratch + SCALES + at), load(f32x16, scratch + MINS + at)
-            w = load(f32x16, scratch + W + 4 * LANES * i)
-            code = rint((w - least) * inverses(scale)) + every(zero)
+            code = rint((load(f32x16, scratch + X + 4 * LANES * i) - least) * inverses(scale)) + every(zero)
             code = minimum(maximum(code, every(0.0)), splat(f32x16, top))
             store(scratch + CODES + LANES * i, convert(u8x16, convert(i32x16, code)))
             value = fma(code - every(zero), scale, least)
-            row = u + u_stride * i
-            error = (w - value) * every(float32(1.0) / load(float32, row + 4 * i))
+            error = load(f32x16, scratch + W + 4 * LANES * i) - value
             store(errors + 4 * LANES * i, error)
             for j in range(i + 1, width):
-                place = scratch + W + 4 * LANES * j
-                store(place, fma(error, every(-load(float32, row + 4 * j)), load(f32x16, place)))
+                place = scratch + X + 4 * LANES * j
+                store(place, fma(error, every(load(float32, a + a_stride * i + 4 * j)), load(f32x16, place)))
 
     return round_columns
 
@@ -114,15 +113,16 @@ def round_word(words: Words, width: int) -> Any:
 def feedback(room: str) -> Body:
     """The kernel for one block of each of some rows, whose scales are there already.
 
-    x: their weights, in rows x_stride bytes apart; u: the square of the triangle that belongs to their columns, in rows
-    u_stride bytes apart; y: the blocks; errors: float32 (ceil(rows / LANES), columns, LANES), what is to be passed on.
+    x: what is wanted of them, in rows x_stride bytes apart; w: their weights, in rows w_stride bytes apart; a: the
+    square of the triangle that belongs to their columns, in rows a_stride bytes apart; y: the blocks; errors: float32
+    (ceil(rows / LANES), columns, LANES), those of the weights.
     """
     words: Words = import_module(f"quant.formats.{room}").WORDS
     width = 32 if words.codes32 else 256
     take_scales, put = scales_word(words), codes_word(room, width)
     round_columns = round_word(words, width)
 
-    def body(x, x_stride, u, u_stride, y, row_bytes, rows, errors, part, parts, scratch):
+    def body(x, x_stride, w, w_stride, a, a_stride, y, row_bytes, rows, errors, part, parts, scratch):
         first, end = share((rows + LANES - 1) // LANES, 1, part, parts)
         for tile in range(first, end):
             valid = min(int64(LANES), rows - LANES * tile)
@@ -130,9 +130,10 @@ def feedback(room: str) -> Body:
                 row = LANES * tile + min(lane, valid - 1)
                 take_scales(y + row_bytes * row, lane, scratch)
                 for column in range(width):
-                    weight = load(float32, x + x_stride * row + 4 * column)
-                    store(scratch + W + 4 * (LANES * column + lane), weight)
-            round_columns(u, u_stride, errors + 4 * LANES * width * tile, scratch)
+                    at = 4 * (LANES * column + lane)
+                    store(scratch + X + at, load(float32, x + x_stride * row + 4 * column))
+                    store(scratch + W + at, load(float32, w + w_stride * row + 4 * column))
+            round_columns(a, a_stride, errors + 4 * LANES * width * tile, scratch)
             for lane in range(valid):
                 put(y + row_bytes * (LANES * tile + lane), lane, scratch)
 

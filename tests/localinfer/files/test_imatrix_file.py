@@ -9,6 +9,7 @@ import pytest
 
 from localinfer.errors import LocalInferError
 from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix, write_imatrix
+from quant.encoders.covariance import Covariance
 
 RNG = np.random.default_rng(0)
 Q = Entry(RNG.random((1, 8), np.float32), np.array([4], np.float32))
@@ -42,11 +43,54 @@ def test_gguf_as_the_package_reads_it(tmp_path: Path) -> None:
 
 
 def test_covariance_comes_back(tmp_path: Path) -> None:
-    covariance = RNG.random((8, 8), np.float32)
+    covariance = Covariance(RNG.random((8, 8), np.float32), 12.5, 3)
     write_imatrix(tmp_path / "m.gguf", Imatrix({"x": Entry(Q.sums, Q.counts, covariance)}))
     back = read_imatrix(tmp_path / "m.gguf").entries["x"].covariance
     assert back is not None
-    assert np.array_equal(back, covariance)
+    assert np.array_equal(back.products, covariance.products)
+    assert (back.squares, back.chunks) == (12.5, 3)
+
+
+def test_covariance_is_kept_once(tmp_path: Path) -> None:
+    shared, own = (Covariance(RNG.random((8, 8), np.float32), number, 3) for number in (1.0, 2.0))
+    of = {"k": shared, "q": shared, "v": shared, "o": own, "none": None}
+    matrix = Imatrix({name: Entry(Q.sums, Q.counts, covariance) for name, covariance in of.items()})
+    write_imatrix(tmp_path / "m.gguf", matrix)
+    stored = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors if "in_cov" in tensor.name}
+    assert stored == {"k.in_cov", "k.in_cov_chunks", "o.in_cov", "o.in_cov_chunks"}
+    back = read_imatrix(tmp_path / "m.gguf").entries
+    assert back["k"].covariance is back["q"].covariance is back["v"].covariance
+    assert back["o"].covariance is not back["k"].covariance
+    assert back["none"].covariance is None
+
+
+@pytest.mark.parametrize(
+    ("tensors", "keys", "problem"),
+    [
+        ({"x.in_cov": (3, 2)}, {}, "x.in_cov: is 3 x 2, and no square"),
+        ({"x.in_cov": (3, 3)}, {}, "x: has a covariance of 3 inputs, and 2 columns"),
+        ({"x.in_cov": (2, 2), "x.in_cov_chunks": (1, 3)}, {}, "x.in_cov_chunks: has 3 values, not 2"),
+        ({"x.in_cov": (2, 2), "x.in_cov_chunks": None}, {}, "x.in_cov_chunks: is missing"),
+        ({}, {"names": ["x"], "owners": ["y"]}, "owners: y has no covariance for x"),
+        ({"x.in_cov": (2, 2)}, {"names": ["x"]}, "owners: 0 owners of covariances for 1 names"),
+    ],
+)
+def test_broken_covariances(
+    tmp_path: Path, tensors: dict[str, tuple[int, int] | None], keys: dict[str, list[str]], problem: str
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "imatrix")
+    shapes = {"x.in_sum2": (1, 2), "x.counts": (1, 1), "x.in_cov_chunks": (1, 2)} | tensors
+    for name, shape in shapes.items():
+        if shape:
+            writer.add_tensor(name, np.ones(shape, np.float32))
+    for key, values in keys.items():
+        writer.add_array(f"imatrix.covariance.{key}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LocalInferError, match=problem):
+        read_imatrix(tmp_path / "m.gguf")
 
 
 def test_means() -> None:
@@ -130,10 +174,6 @@ def test_legacy_file_cut_anywhere(tmp_path: Path) -> None:
         ({"x.in_sum2": np.ones((1, 2))}, "x.counts: is missing"),
         ({"x.in_sum2": np.ones((1, 2)), "x.counts": np.ones((2, 1))}, "x.counts: 2 counts for 1 matrices"),
         ({"x.in_sum2": np.full((1, 2), np.inf), "x.counts": np.ones((1, 1))}, "x.in_sum2: value 0 is inf"),
-        (
-            {"x.in_sum2": np.ones((1, 2)), "x.counts": np.ones((1, 1)), "x.in_cov": np.ones((3, 2))},
-            "x.in_cov: is 3 x 2, not 2 x 2",
-        ),
     ],
 )
 def test_broken_gguf_files(tmp_path: Path, tensors: dict[str, np.ndarray], problem: str) -> None:

@@ -21,6 +21,7 @@ from localinfer.judging import chunks
 from localinfer.judging.imatrix import Collector, merged
 from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 from localinfer.options import Options
+from quant.encoders.covariance import Covariance
 
 N_CTX = 64
 TEXT = DATA / "varied.txt"
@@ -81,8 +82,17 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
         assert entry.counts.tolist() == [2 * N_CTX]
         assert entry.covariance is not None
         size = abs(expected).max()
-        np.testing.assert_allclose(entry.covariance, expected, atol=2e-3 * size)
+        np.testing.assert_allclose(np.triu(entry.covariance.products), np.triu(expected), atol=2e-3 * size)
+        assert entry.covariance.chunks == 2
         np.testing.assert_allclose(entry.sums[0], np.diag(expected), rtol=2e-2, atol=1e-4 * size)
+
+
+def test_matrices_with_the_same_inputs_share_a_covariance(engine: Engine) -> None:
+    entries = collected(engine, covariance=True).entries
+    q, k, gate, up = (entries[f"blk.0.{name}.weight"].covariance for name in ("attn_q", "attn_k", "ffn_gate", "ffn_up"))
+    assert q is k
+    assert gate is up
+    assert q is not gate
 
 
 def test_the_output_layer_and_covariance_are_left_out_unless_asked_for(engine: Engine) -> None:
@@ -104,10 +114,15 @@ def test_looking_at_inputs_changes_nothing(engine: Engine) -> None:
 
 def test_batches_make_no_difference(engine: Engine) -> None:
     other = Engine(engine.file, Options(threads=1, ctx_size=N_CTX, precision="high", batch_size=24))
-    one, two = collected(engine, head=True), collected(other, head=True)
+    one, two = (collected(each, head=True, covariance=True) for each in (engine, other))
     other.close()
     for name, entry in one.entries.items():
         np.testing.assert_allclose(entry.sums, two.entries[name].sums, rtol=1e-6)
+        covariance, other_covariance = entry.covariance, two.entries[name].covariance
+        assert covariance is not None
+        assert other_covariance is not None
+        assert other_covariance.chunks == covariance.chunks == 2
+        assert other_covariance.doubt == pytest.approx(covariance.doubt, rel=1e-4)
 
 
 def test_sums_of_a_real_model_are_those_of_llama_cpp(smollm2: Path) -> None:
@@ -136,7 +151,7 @@ def test_inputs_that_are_not_numbers(tmp_path: Path) -> None:
 
 
 def entry(*sums: float, count: float, covariance: float | None = None) -> Entry:
-    products = None if covariance is None else np.full((len(sums),) * 2, covariance, np.float32)
+    products = Covariance(np.full((len(sums),) * 2, covariance, np.float32), 1.0, 1) if covariance else None
     return Entry(np.array([sums], np.float32), np.array([count], np.float32), products)
 
 
@@ -148,8 +163,15 @@ def test_sums_of_several_files() -> None:
     assert both.entries["a"].sums.tolist() == [[6, 8]]
     assert both.entries["a"].counts.tolist() == [12]
     assert both.entries["a"].covariance is not None
-    assert both.entries["a"].covariance.tolist() == [[3, 3], [3, 3]]
+    assert both.entries["a"].covariance.products.tolist() == [[3, 3], [3, 3]]
+    assert (both.entries["a"].covariance.squares, both.entries["a"].covariance.chunks) == (2, 2)
     assert both.entries["b"] is first.entries["b"]
+
+
+def test_what_was_shared_is_shared_when_it_is_added() -> None:
+    parts = [entry(1, 2, count=8, covariance=1) for _ in range(2)]
+    both = merged([Imatrix({"q": part, "k": part}, (), 2, 4) for part in parts], 4)
+    assert both.entries["q"].covariance is both.entries["k"].covariance
 
 
 def test_covariance_is_lost_with_a_file_that_has_none() -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from kernels import NUMBERS
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from localinfer import paths
+from quant.encoders.covariance import Covariance
 from quant.encoders.encode import Encoder
-from quant.encoders.feedback import UNIFORM, FeedbackEncoder, takes_feedback, triangle_of
+from quant.encoders.feedback import UNIFORM, FeedbackEncoder, Triangle, factor, takes_feedback, triangle_of
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]
@@ -31,7 +33,14 @@ def weights() -> Floats:
     return np.random.default_rng(1).standard_normal((ROWS, N)).astype(np.float32)
 
 
-def encoded(name: str, weights: Floats, triangle: Floats) -> NDArray[np.uint8]:
+def triangle(covariance: NDArray[np.float64], trust: float = 0.6, **more: float) -> Triangle:
+    """Of products that nobody wants to keep, and that two chunks agree on."""
+    products = covariance.astype(np.float32)
+    agreed = float(np.square(products * (1 - np.eye(len(products))), dtype=np.float64).sum()) / 2
+    return triangle_of(Covariance(products, agreed, 2), trust=trust, **more)
+
+
+def encoded(name: str, weights: Floats, triangle: Triangle) -> NDArray[np.uint8]:
     kind = TYPES[NUMBERS[name]]
     out = np.zeros((len(weights), weights.shape[1] // kind.elements * kind.bytes), np.uint8)
     FeedbackEncoder(NUMBERS[name], triangle, paths.jit_dir()).rows(weights, out)
@@ -42,27 +51,49 @@ def decoded(name: str, rows: NDArray[np.uint8]) -> Floats:
     return np.asarray(gguf.dequantize(rows, gguf.GGMLQuantizationType(NUMBERS[name])), np.float32)
 
 
-def test_the_triangle_is_that_of_the_inverse(inputs: NDArray[np.float64]) -> None:
+def test_the_triangle_is_that_of_the_covariance(inputs: NDArray[np.float64]) -> None:
     covariance = inputs.T @ inputs
-    u = triangle_of(covariance, trust=0.7, damping=0.02).astype(np.float64)
-    assert not np.tril(u, -1).any()
+    found = triangle(covariance, trust=0.7, damping=0.02)
+    r = (np.triu(found.shares, 1).astype(np.float64) + np.eye(N)) * np.sqrt(found.costs, dtype=np.float64)
     diagonal = covariance.diagonal()
     h = 0.7 * covariance + np.diag(0.3 * diagonal + 0.02 * diagonal.mean())
-    assert abs(u.T @ u @ h - np.eye(N)).max() < 1e-4
+    assert abs(r @ r.T - h).max() < 1e-5 * abs(h).max()
+
+
+def test_what_is_doubted_is_not_passed_on(inputs: NDArray[np.float64]) -> None:
+    products = (inputs.T @ inputs).astype(np.float32)
+    found = triangle_of(Covariance(products.copy(), 1e30, 2), damping=0.0)
+    assert not np.triu(found.shares, 1).any()
+    np.testing.assert_allclose(found.costs, products.diagonal(), rtol=1e-5)
+
+
+def test_factors_are_numpys_and_the_same_bits_for_any_number_of_threads() -> None:
+    """Several corners, and a last one that is not full; what is below the diagonal is not looked at."""
+    n = 1200
+    x = np.random.default_rng(2).standard_normal((2 * n, n)) * np.exp(-np.arange(n) / 300)
+    h = x.T @ x + np.eye(n)
+    expected = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
+    found = [(np.triu(h) + np.tril(np.full((n, n), 7.0), -1)).astype(np.float32) for _ in range(2)]
+    with threadpool_limits(1, "blas"):
+        for threads, each in enumerate(found, 1):
+            factor(each, threads)
+    assert np.array_equal(*found)
+    assert abs(np.triu(found[0]) - expected).max() < 1e-5 * abs(expected).max()
 
 
 def test_columns_that_were_never_used_do_no_harm() -> None:
-    covariance = np.zeros((64, 64), np.float32)
+    covariance = np.zeros((64, 64))
     covariance[:9, :9] = np.eye(9) + 0.5
-    assert np.isfinite(triangle_of(covariance)).all()
-    assert np.isfinite(triangle_of(np.zeros((64, 64), np.float32))).all()
+    for products in (covariance, np.zeros((64, 64))):
+        found = triangle(products)
+        assert np.isfinite(found.shares).all()
+        assert (found.costs > 0).all()
 
 
 def test_what_is_no_covariance_is_refused() -> None:
-    with pytest.raises(np.linalg.LinAlgError):
-        triangle_of(np.full((64, 64), np.nan, np.float32))
-    with pytest.raises(np.linalg.LinAlgError):
-        triangle_of(np.eye(64) - 5)
+    for products in (np.full((64, 64), np.nan), np.eye(64) - 5, np.full((64, 64), np.inf)):
+        with pytest.raises(np.linalg.LinAlgError):
+            triangle(products)
 
 
 # --- a twin: the scales are those that the blocks have, the codes are found again ---
@@ -89,16 +120,18 @@ def scales_of(name: str, rows: NDArray[np.uint8]) -> tuple[NDArray[np.float64], 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
 def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
-    u = triangle_of(inputs.T @ inputs)
-    rows = encoded(name, weights, u)
+    h = inputs.T @ inputs
+    found = triangle(h)
+    rows = encoded(name, weights, found)
     scale, least, zero, codes = scales_of(name, rows)
-    rest, expected = weights.astype(np.float64), np.zeros(weights.shape)
-    for i in range(N):
-        inverse = np.divide(1, scale[:, i], out=np.zeros(ROWS), where=scale[:, i] != 0)
-        code = np.clip(np.rint((rest[:, i] - least[:, i]) * inverse) + zero, 0, codes - 1)
-        expected[:, i] = (code - zero) * scale[:, i] + least[:, i]
-        error = (rest[:, i] - expected[:, i]) / u[i, i]
-        rest[:, i:] -= np.outer(error, u[i, i:])
+    shares = np.triu(found.shares, 1).astype(np.float64)
+    errors, expected = np.zeros(weights.shape), np.zeros(weights.shape)
+    for j in range(N):
+        wanted = weights[:, j] + errors @ shares[:, j]
+        inverse = np.divide(1, scale[:, j], out=np.zeros(ROWS), where=scale[:, j] != 0)
+        code = np.clip(np.rint((wanted - least[:, j]) * inverse) + zero, 0, codes - 1)
+        expected[:, j] = (code - zero) * scale[:, j] + least[:, j]
+        errors[:, j] = weights[:, j] - expected[:, j]
     same = np.isclose(decoded(name, rows), expected, rtol=1e-3, atol=1e-4)
     assert same.mean() > 0.99, "but for weights that lie half way, and what follows from them"
 
@@ -109,15 +142,15 @@ def test_products_come_out_nearer(name: str, inputs: NDArray[np.float64], weight
     search = Encoder(NUMBERS[name], "max", paths.jit_dir())
     plain = np.zeros((ROWS, search.row_bytes(N)), np.uint8)
     search.rows(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
-    rows = encoded(name, weights, triangle_of(covariance, trust=1.0))
+    rows = encoded(name, weights, triangle(covariance, trust=1.0))
     with_feedback, without = (np.square((decoded(name, found) - weights) @ inputs.T).mean() for found in (rows, plain))
     assert with_feedback < 0.5 * without
 
 
 def test_rows_do_not_depend_on_how_they_are_cut(inputs: NDArray[np.float64], weights: Floats) -> None:
-    u = triangle_of(inputs.T @ inputs)
-    whole = encoded("Q4_K", weights, u)
-    parts = [encoded("Q4_K", weights[first : first + 16], u) for first in range(0, ROWS, 16)]
+    known = triangle(inputs.T @ inputs)
+    whole = encoded("Q4_K", weights, known)
+    parts = [encoded("Q4_K", weights[first : first + 16], known) for first in range(0, ROWS, 16)]
     assert (whole == np.concatenate(parts)).all()
 
 
@@ -126,7 +159,7 @@ def test_formats_with_tables_take_none() -> None:
 
 
 def test_shapes_are_proven(weights: Floats) -> None:
-    encoder = FeedbackEncoder(NUMBERS["Q4_0"], np.eye(N, dtype=np.float32), paths.jit_dir())
+    encoder = FeedbackEncoder(NUMBERS["Q4_0"], triangle(np.eye(N)), paths.jit_dir())
     with pytest.raises(ValueError, match="whole blocks"):
         encoder.rows(weights[:, :40].copy(), np.zeros((ROWS, 22), np.uint8))
     with pytest.raises(ValueError, match="triangle"):

@@ -1,0 +1,274 @@
+"""Quantizing with error feedback, layer by layer: what a layer's matrices meet is seen when its turn comes.
+
+    calibrate(mixture, out, chunks, threads=2)
+
+Two engines read the chunks of a text side by side. The one of the source shows what the matrices of a block are
+multiplied with; these are encoded for such inputs (`quant.encoders.feedback`) and written into their place; then the
+engine of the file in the making, which sees what is written, computes what the next block will meet. So each block
+makes up for errors of those before it, too, as GPTQ has it (Frantar et al., 2022), and no more is in memory than the
+chunks' residual streams and the covariances of one block. Finished blocks outlive an interruption.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from localinfer.engine import machine
+from localinfer.engine.engine import Engine
+from localinfer.engine.engine import Progress as Compiling
+from localinfer.engine.inputs import Inputs
+from localinfer.errors import NotEnoughMemory
+from localinfer.files.gguf import Tensor, open_gguf
+from localinfer.files.safe_file import require_free_name
+from localinfer.files.source import SourceTensor
+from localinfer.files.unfinished import Unfinished, unfinished
+from localinfer.options import Options
+from localinfer.quantizing.crew import Crew
+from localinfer.quantizing.gptq import checked_triangle, feedback_encoders
+from localinfer.quantizing.mixture import Mixture
+from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
+from localinfer.version import VERSION
+from quant.encoders.feedback import ROWS, takes_feedback
+
+OUTPUT = "output.weight"
+SEARCH = 5000  # what the search for the blocks of a weight takes, in multiplications
+RUN = 0.5  # what multiplying with blocks takes, as a part of multiplying with floats
+
+Floats = NDArray[np.float32]
+Chunks = NDArray[np.int32]  # (chunks, tokens)
+Given = Iterable[tuple[Sequence[Tensor], Floats]]  # weights, and what they are multiplied with
+
+
+class Spectator:
+    """Is told how far it is: to be overridden."""
+
+    def begun(self, done: int, blocks: int, discarded: str) -> None:
+        """So many of the blocks are finished already; why those of an earlier run are of no use, if there were any."""
+
+    def step(self, what: str, share: float) -> None:
+        """What is done next, and the share of the work that is behind it."""
+
+    def tensor(self, tensor: SourceTensor, done: int) -> None:
+        """Of a tensor, so many weights are encoded."""
+
+    def kept(self, done: int) -> None:
+        """So many blocks are finished, and on the disk."""
+
+
+def calibrate(
+    mixture: Mixture,
+    out: Path,
+    chunks: Chunks,
+    *,
+    threads: int = 1,
+    replace: bool = False,
+    spectator: Spectator | None = None,
+    compiling: Compiling | None = None,
+) -> None:
+    """Write the mixture, whose source is one GGUF file, calibrated on chunks of tokens of one text.
+
+    An interrupted run is gone on with when the same is asked for again. Raises LocalInferError, and then nothing is
+    left; Unsupported for a model that cannot run, NotEnoughMemory.
+    """
+    source = mixture.source
+    out = out.resolve() if out.is_symlink() else out
+    [output] = outputs_of(source, out, mixture.types, mixture.fields, keep_split=False)
+    refuse_sources(source, out)
+    require_free_name(out, replace)
+    with threadpool_limits(1, "blas"), engine_for(source.files[0], chunks, threads, compiling) as exact:
+        require_memory(exact, chunks)
+        identity = identity_of(source.files[0], output, chunks)
+        with unfinished(out, output.layout.size, identity, replace=replace) as file:
+            _Walk(mixture, output, exact, file, chunks, threads, spectator or Spectator()).go(compiling)
+
+
+@contextmanager
+def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Compiling | None) -> Iterator[Engine]:
+    """An engine for chunks of this size, each of which it reads at once."""
+    size = chunks.shape[1]
+    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size)
+    with closing(Engine(open_gguf(path), options, compiling)) as engine:
+        yield engine
+
+
+def require_memory(engine: Engine, chunks: Chunks) -> None:
+    """Raise NotEnoughMemory before hours of work."""
+    widths = {(product.stage, product.x.n) for product in engine.plan.products if product.weight.name != OUTPUT}
+    squares = sum(n * n for _, n in widths) // engine.config.block_count
+    needed = 4 * (chunks.size * engine.config.embedding_length + squares)
+    available = machine.available_memory()
+    if needed > available:
+        what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise engine.file.error("calibration", f"{what}; --calibrate-chunks sets fewer", NotEnoughMemory)
+
+
+def identity_of(source: Path, output: Output, chunks: Chunks) -> dict[str, str]:
+    """What must be the same in two runs, so that one goes on with the work of the other."""
+    status = source.stat()
+    return {
+        "source": f"{source.resolve()} {status.st_size} {status.st_mtime_ns}",
+        "choice of types or metadata": hashlib.sha256(output.layout.header).hexdigest(),
+        "text": hashlib.sha256(chunks.tobytes()).hexdigest() + f" {len(chunks)}",
+        "version of localinfer": VERSION,
+    }
+
+
+class _Walk:
+    """One run through all blocks that are not finished."""
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        output: Output,
+        exact: Engine,
+        file: Unfinished,
+        chunks: Chunks,
+        threads: int,
+        spectator: Spectator,
+    ) -> None:
+        self._source, self._types = mixture.source, mixture.types
+        self._output, self._exact, self._file, self._chunks = output, exact, file, chunks
+        self._threads, self._spectator = threads, spectator
+        self._blocks = exact.config.block_count
+        self._whole = self._cost_of_all()
+        self._spent = 0.0
+
+    def go(self, compiling: Compiling | None) -> None:
+        """Write what is missing."""
+        self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
+        if not self._file.done:
+            self._file.file.write_at(0, self._output.layout.header)
+            self._write(self._outside(), encoders("max", {}))
+        with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
+            states = np.empty((*self._chunks.shape, rounded.config.embedding_length), np.float32)
+            for x, chunk in zip(states, self._chunks, strict=True):
+                x[:] = rounded.embedded(chunk)
+            for number in range(self._blocks):
+                if number >= self._file.done:
+                    self._do_block(number, states)
+                    rounded.file.file.accept_changes()
+                    self._file.keep(number + 1)
+                    self._spectator.kept(number + 1)
+                else:
+                    self._spent += self._cost_of_block(number)
+                self._pass_on(rounded, number, states)
+        self._do_head(states)
+
+    # --- a block ---
+
+    def _do_block(self, number: int, states: Floats) -> None:
+        """See what goes into the matrices of a block, and write them, and what else is in it."""
+        where = f"layer {number + 1} of {self._blocks}"
+        found = self._collected(f"{where}: reading", number, states)
+        met = {name for names in found for name in names}
+        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("max", {}))
+        for names in list(found):
+            self._encode(where, names, found.pop(names))
+
+    def _do_head(self, states: Floats) -> None:
+        """The output matrix, where there is one."""
+        if OUTPUT in self._source.tensors:
+            found = self._collected("output layer: reading", None, states)
+            for names in list(found):
+                self._encode("output layer", names, found.pop(names))
+
+    def _collected(self, what: str, number: int | None, states: Floats) -> dict[tuple[str, ...], Inputs]:
+        """What a block's matrices, or the output layer's, are multiplied with: by the names of those that share it."""
+        found: dict[tuple[str, ...], Inputs] = {}
+        cost = self._cost_of_reading(number)
+        for x in states:
+            self._tell(what)
+            given = self._exact.inputs_of_head(x) if number is None else self._exact.inputs_of_block(number, x)
+            self._add(found, given, len(x))
+            self._spent += cost
+        for names, inputs in found.items():
+            if not np.isfinite(inputs.squares).all():
+                raise self._exact.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
+        return found
+
+    def _add(self, found: dict[tuple[str, ...], Inputs], given: Given, tokens: int) -> None:
+        for weights, x in given:
+            names = tuple(weight.name for weight in weights)
+            if names not in found:
+                found[names] = Inputs.of(x.shape[1], covariance=any(map(self._gets_feedback, names)))
+            found[names].add(x, tokens, self._threads)
+
+    def _encode(self, where: str, names: tuple[str, ...], inputs: Inputs) -> None:
+        """Write matrices that share an input."""
+        self._tell(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
+        covariance = inputs.covariance
+        triangle = checked_triangle(names[0], covariance, self._threads) if covariance else None
+        importance = dict.fromkeys(names, inputs.means)
+        tensors = [self._source.tensors[name] for name in names]
+        self._write(tensors, feedback_encoders(importance, lambda _: triangle))
+        self._spent += sum(map(self._cost_of_encoding, tensors))
+
+    def _write(self, tensors: Iterable[SourceTensor], encoder_of: EncoderOf) -> None:
+        """Encode tensors and write them where they belong, and wait until that is done."""
+        with Crew(self._threads) as crew:
+            for tensor in tensors:
+                number, place = self._types[tensor.name], self._output.layout.places[tensor.name]
+                job = Job(self._source, tensor, number, self._file.file, place, None)
+                give(crew, job, encoder_of, ROWS, self._spectator.tensor)
+
+    def _pass_on(self, rounded: Engine, number: int, states: Floats) -> None:
+        """Have the residual streams go through a finished block."""
+        cost = self._cost_of_running(number)
+        for x in states if cost else ():
+            self._tell(f"layer {number + 1} of {self._blocks}: running")
+            rounded.run_block(number, x)
+            self._spent += cost
+
+    # --- which tensors ---
+
+    def _tensors_of(self, number: int | None) -> list[SourceTensor]:
+        """Of a block, or of the output layer."""
+        prefix = OUTPUT if number is None else f"blk.{number}."
+        return [tensor for name, tensor in self._source.tensors.items() if name.startswith(prefix)]
+
+    def _outside(self) -> list[SourceTensor]:
+        """What belongs to no block: the engine of the new file needs it to begin with."""
+        inside = {each.name for each in chain.from_iterable(map(self._tensors_of, (*range(self._blocks), None)))}
+        return [tensor for name, tensor in self._source.tensors.items() if name not in inside]
+
+    def _gets_feedback(self, name: str) -> bool:
+        tensor, number = self._source.tensors[name], self._types[name]
+        return number != tensor.type and len(tensor.shape) == 2 and takes_feedback(number)
+
+    # --- how much work that is, in multiplications ---
+
+    def _tell(self, what: str) -> None:
+        self._spectator.step(what, self._spent / self._whole)
+
+    def _cost_of_all(self) -> float:
+        running = sum(map(self._cost_of_running, range(self._blocks)))
+        return sum(map(self._cost_of_block, (*range(self._blocks), None))) + len(self._chunks) * running
+
+    def _cost_of_block(self, number: int | None) -> float:
+        encoding = sum(map(self._cost_of_encoding, self._tensors_of(number)))
+        return len(self._chunks) * self._cost_of_reading(number) + encoding
+
+    def _cost_of_reading(self, number: int | None) -> float:
+        """Of a chunk: the products of the source, and those of its inputs with each other."""
+        matrices = [tensor for tensor in self._tensors_of(number) if len(tensor.shape) == 2]
+        squares = sum(n * n for n in {tensor.shape[-1] for tensor in matrices})
+        products = 0 if number is None else sum(tensor.n_elements for tensor in matrices)
+        return float(self._chunks.shape[1] * (products + squares))
+
+    def _cost_of_running(self, number: int) -> float:
+        """Of a chunk; none where nobody asks what comes of it."""
+        if number + 1 == self._blocks and OUTPUT not in self._source.tensors:
+            return 0.0
+        return RUN * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
+
+    def _cost_of_encoding(self, tensor: SourceTensor) -> float:
+        if self._types[tensor.name] == tensor.type:
+            return 0.0
+        columns = tensor.shape[-1] / 2 if self._gets_feedback(tensor.name) else 0.0
+        return tensor.n_elements * (SEARCH + columns)

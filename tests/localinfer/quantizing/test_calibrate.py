@@ -1,0 +1,281 @@
+"""Layer by layer: each block is encoded for what it meets behind those that are encoded already, in one run or many."""
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from places import DATA
+from tiny import tiny_gemma3, tiny_llama
+
+from cli import __main__
+from cli.calibration_screen import Walking
+from localinfer import tokenizer
+from localinfer.engine.engine import Engine
+from localinfer.errors import LocalInferError
+from localinfer.files.gguf import open_gguf
+from localinfer.files.imatrix_file import write_imatrix
+from localinfer.files.split import from_gguf
+from localinfer.judging.chunks import Chunks, cut
+from localinfer.judging.imatrix import Collector
+from localinfer.options import Options
+from localinfer.quantizing.calibrate import Spectator, calibrate
+from localinfer.quantizing.gptq import feedback_encoders, triangles_of
+from localinfer.quantizing.mixture import Mixture, Request, mix, parsed_pattern
+from localinfer.quantizing.quantize import quantize
+from localinfer.quantizing.recipes import Wishes
+from quant.encoders.feedback import ROWS
+
+TEXT = DATA / "varied.txt"
+TOKENS, CHUNKS = 64, 4
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("source") / "m.gguf", type="F16", n_layer=3, tied=False)
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model, calibrated in one run."""
+    return calibrated(model, tmp_path_factory.mktemp("whole") / "out.gguf")
+
+
+def chunks_of(model: Path) -> Chunks:
+    return cut(tokenizer.from_gguf(open_gguf(model)), TEXT.read_text(), TOKENS, most=CHUNKS)
+
+
+def mixture_of(model: Path, *patterns: str, **more: Any) -> Mixture:
+    """Q4_K, but for the embedding: all that comes before the first block is as it is in the source."""
+    wishes = Wishes(pure=True, token_embedding="F16", patterns=tuple(map(parsed_pattern, patterns)))
+    mixture = mix(from_gguf(model), Request("Q4_K_M", wishes, **{"calibrated": True} | more))
+    assert mixture.problem is None
+    return mixture
+
+
+def calibrated(model: Path, out: Path, *patterns: str, **more: Any) -> Path:
+    calibrate(mixture_of(model, *patterns), out, chunks_of(model), **{"threads": 2} | more)
+    return out
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+# --- one block after the other ---
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gemma3])
+def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..., Path]) -> None:
+    path = make(tmp_path / "m.gguf")
+    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
+    chunk = chunks_of(path)[0]
+    expected = {tuple(w.name for w in weights): x.copy() for weights, x in engine.inputs(chunk, head=True)}
+    x, found = engine.embedded(chunk), {}
+    for number in range(engine.config.block_count):
+        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_block(number, x)}
+        engine.run_block(number, x)
+    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_head(x)}
+    engine.close()
+    assert found.keys() == expected.keys()
+    for each, rows in expected.items():
+        assert np.array_equal(found[each], rows), each
+
+
+def by_imatrix(model: Path, seen: Path, tmp_path: Path) -> Path:
+    """The model, quantized with the covariances that the matrices of another file show."""
+    engine = Engine(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
+    collector = Collector(engine, head=True, covariance=True)
+    list(collector.read(chunks_of(model)))
+    engine.close()
+    write_imatrix(tmp_path / "imatrix.gguf", collector.matrix("text"), replace=True)
+    mixture = mixture_of(model, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
+    encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances))
+    out = tmp_path / "by_imatrix.gguf"
+    quantize(mixture.source, out, mixture.types, encoder_of=encoder_of, least_rows=ROWS, replace=True)
+    return out
+
+
+def test_the_first_block_is_as_with_an_imatrix(model: Path, whole: Path, tmp_path: Path) -> None:
+    expected, found = open_gguf(by_imatrix(model, model, tmp_path)).tensors, open_gguf(whole).tensors
+    same = {name: np.array_equal(tensor.data, expected[name].data) for name, tensor in found.items()}
+    assert all(same[name] for name in found if name.startswith("blk.0."))
+    assert not same["blk.2.ffn_down.weight"]
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_other_blocks_see_those_before_them_quantized(model: Path, whole: Path, tmp_path: Path, block: int) -> None:
+    """As an imatrix of a model whose blocks are quantized up to this one."""
+    half = calibrated(model, tmp_path / "half.gguf", *(f"blk\\.{number}=f16" for number in range(block, 3)))
+    expected, found = open_gguf(by_imatrix(model, half, tmp_path)).tensors, open_gguf(whole).tensors
+    for name in found:
+        if name.startswith(f"blk.{block}."):
+            assert np.array_equal(found[name].data, expected[name].data), name
+
+
+def test_types_without_feedback_know_which_columns_matter(model: Path, tmp_path: Path) -> None:
+    out = open_gguf(calibrated(model, tmp_path / "out.gguf", "ffn_down=iq4_nl"))
+    plain = open_gguf(calibrated(model, tmp_path / "other.gguf", "ffn_down=iq4_nl", threads=1))
+    assert out.tensors["blk.0.ffn_down.weight"].type_name == "IQ4_NL"
+    assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, plain.tensors["blk.0.ffn_down.weight"].data)
+
+
+def test_threads_change_nothing(model: Path, whole: Path, tmp_path: Path) -> None:
+    assert calibrated(model, tmp_path / "one.gguf", threads=1).read_bytes() == whole.read_bytes()
+    assert names(tmp_path) == ["one.gguf"]
+
+
+# --- in several runs ---
+
+
+class Interrupting(Spectator):
+    """Interrupts at the step with this in its name, and notes where a run began."""
+
+    def __init__(self, where: str = "never") -> None:
+        self.where, self.found, self.shares = where, (0, ""), [0.0]
+
+    def begun(self, done: int, blocks: int, discarded: str) -> None:
+        self.found = done, discarded
+
+    def step(self, what: str, share: float) -> None:
+        assert self.shares[-1] <= share <= 1
+        self.shares.append(share)
+        if self.where in what:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("where", "done"), [("layer 2 of 3: reading", 1), ("layer 3 of 3: ffn_down", 2), ("output layer: output", 3)]
+)
+def test_an_interrupted_run_is_gone_on_with(model: Path, whole: Path, tmp_path: Path, where: str, done: int) -> None:
+    out = tmp_path / "out.gguf"
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(model, out, spectator=Interrupting(where))
+    assert names(tmp_path) == [".out.gguf.unfinished", ".out.gguf.unfinished.json"]
+    again = Interrupting()
+    calibrated(model, out, spectator=again, threads=1)
+    assert again.found == (done, "")
+    assert out.read_bytes() == whole.read_bytes()
+    assert names(tmp_path) == ["out.gguf"]
+
+
+def test_of_other_types_nothing_can_be_used(model: Path, whole: Path, tmp_path: Path) -> None:
+    out, again = tmp_path / "out.gguf", Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(model, out, "ffn_down=q8_0", spectator=Interrupting("layer 2"))
+    calibrated(model, out, spectator=again)
+    assert again.found == (0, "it has another choice of types or metadata")
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_inputs_that_are_not_numbers(tmp_path: Path) -> None:
+    nan = np.full(256, np.nan, np.float32)
+    path = tiny_llama(tmp_path / "m.gguf", type="F16", **{"blk.1.attn_norm.weight": nan})
+    with pytest.raises(LocalInferError, match=r"blk\.1\.attn_norm\.weight: value nan|blk\.1\.attn_q.* not finite"):
+        calibrated(path, tmp_path / "out.gguf")
+    assert names(tmp_path) == ["m.gguf"]
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *arguments: object) -> tuple[int, str, str]:
+        code = __main__.run([command, *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_command(run: Run, model: Path, tmp_path: Path) -> None:
+    code, out, err = run("quantize", model, "out.gguf", "Q4_K_M", "--calibrate", TEXT, "--calibrate-chunks", 2)
+    assert (code, out) == (0, ""), err
+    assert re.search(r"\[  30/  30\] output\.weight .* converting to Q6_K", err)
+    found = open_gguf(tmp_path / "out.gguf").metadata
+    assert found["quantize.imatrix.dataset"] == str(TEXT)
+    assert found["quantize.imatrix.chunks_count"] == 2
+
+
+def test_an_interruption_says_how_to_go_on(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("quantize", model, "out.gguf", "Q4_K_M", "--calibrate", TEXT, "--calibrate-chunks", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Walking, "step", Interrupting.step)
+        patch.setattr(Walking, "where", "layer 3 of 3: attn_output", raising=False)
+        patch.setattr(Walking, "shares", [0.0], raising=False)
+        code, _, err = run(*command)
+    assert code == 130
+    assert err.splitlines()[-1] == "interrupted behind layer 2 of 3: the same command goes on from there"
+    code, _, err = run(*command)
+    assert code == 0
+    assert "going on behind layer 2 of 3, where it was interrupted" in err.splitlines()
+    assert names(tmp_path) == ["out.gguf"]
+
+
+def test_types_found_for_a_size(run: Run, model: Path, tmp_path: Path) -> None:
+    found = run("quantize", model, "out.gguf", "--target-bpw", 5, "--calibrate", TEXT, "--calibrate-chunks", 2)
+    assert found[0] == 0, found[2]
+    assert len({tensor.type_name for tensor in open_gguf(tmp_path / "out.gguf").tensors.values()}) > 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--calibrate", TEXT, "--imatrix", "x"], "--imatrix: with --calibrate it is measured"),
+        (["--calibrate", TEXT, "--effort", "normal"], "--effort: --calibrate is done with the most effort"),
+        (["--calibrate", TEXT, "--keep-split"], "--keep-split: --calibrate runs the model"),
+        (["--calibrate", TEXT, "--prune-layers", "1"], "--prune-layers: --calibrate needs the model to be whole"),
+        (["--calibrate", TEXT, "--report", "r.json"], "--report: does not go together with --calibrate"),
+        (["--calibrate-chunks", "5"], "--calibrate-chunks: of which text?"),
+        (["--calibrate", "none.txt"], "none.txt: No such file or directory"),
+        (["--calibrate", "short.txt"], "--calibrate: a text of 5 tokens is too short: 2 chunks of 512 need 1024"),
+    ],
+)
+def test_what_cannot_be_meant(run: Run, model: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
+    (tmp_path / "short.txt").write_text("Hello hello")
+    code, out, err = run("quantize", model, "out.gguf", "Q4_K_M", *arguments)
+    assert (code in (1, 2), out) == (True, "")
+    [line] = err.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert names(tmp_path) == ["short.txt"]
+
+
+def test_a_checkpoint_must_be_a_file_first(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    code, _, err = run("quantize", "checkpoint", "out.gguf", "Q4_K_M", "--calibrate", TEXT)
+    assert (code, err) == (
+        2,
+        "error: --calibrate: checkpoint cannot be run: `localinfer quantize checkpoint FILE F16` makes a file of it\n",
+    )
+
+
+def test_types_that_need_an_imatrix_need_none(model: Path) -> None:
+    mixture = mix(from_gguf(model), Request("IQ2_XXS", calibrated=True))
+    assert mixture.problem is None
+    assert mix(from_gguf(model), Request("IQ2_XXS")).problem is not None
+
+
+def test_a_real_model_comes_out_nearer(run: Run, smollm2: Path, tmp_path: Path) -> None:
+    """The text and what is measured on are halves of one."""
+    text = TEXT.read_text()
+    (tmp_path / "a.txt").write_text(text[: len(text) * 3 // 5])
+    (tmp_path / "b.txt").write_text(text[len(text) * 3 // 5 :])
+    quantizing = partial(run, "quantize", smollm2)
+    more = ["--allow-requantize", "--force"]
+    assert quantizing("f16.gguf", "F16", *more)[0] == 0
+    divergences = []
+    for arguments in (["--calibrate", "a.txt"], []):
+        assert run("quantize", "f16.gguf", "out.gguf", "Q3_K_M", *arguments, *more)[0] == 0
+        code, out, err = run("compare", "f16.gguf", "out.gguf", "-f", "b.txt", "-c", 256, "--json")
+        assert code == 0, err
+        divergences.append(json.loads(out)["divergence"]["mean"]["value"])
+    assert divergences[0] < 0.9 * divergences[1]
