@@ -39,7 +39,8 @@ def important(scratch: int, column: int) -> Any:
 
 def tile_word(group: int, neighbours: int) -> Any:
     """The word make_tile(x, importance, unit, scratch): a tile of 16 groups of so many columns, of which so many share
-    a superblock; `unit` times the largest importance is 1. What errors count: see `quant.encoders.objective`."""
+    a superblock; `unit` times the largest importance is 1. What errors count is said in `quant.encoders.objective`; but
+    a group that stands alone, and of which nothing is known, is held to the plain error, as blocks of Q4_0 are."""
     emphasize = emphasis_word(group, neighbours)
 
     @inline
@@ -53,7 +54,8 @@ def tile_word(group: int, neighbours: int) -> Any:
             if importance != 0:
                 even = maximum(gather(f32x16, importance + 4 * j, int64(4 * group)) * splat(f32x16, unit), least)
             store(scratch + IMPORTANCE + 64 * j, even)
-        emphasize(scratch + WEIGHTS, scratch + IMPORTANCE)
+        if importance != 0 or neighbours > 1:
+            emphasize(scratch + WEIGHTS, scratch + IMPORTANCE)
 
     return make_tile
 
