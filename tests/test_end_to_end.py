@@ -123,7 +123,8 @@ class TestGenerate:
 
 class TestChat:
     def test_conversation(self, environment: dict[str, str], smollm2: Path) -> None:
-        with closing(Terminal([*LOCALINFER, "chat", "--temp", "0"], environment)) as t:
+        # A story that is cut somewhere makes the model repeat itself: it ends after so many tokens.
+        with closing(Terminal([*LOCALINFER, "chat", "--temp", "0", "-n", "1000"], environment)) as t:
             t.expect("smollm2: context 8,192 tokens", seconds=120)
             t.expect("> ")
             t.type(QUESTION + "\n")
