@@ -10,7 +10,7 @@ from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.rope import Rope, read_ropes
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan.config import CONTEXT_LARGEST, LARGEST
+from localinfer.plan.keys import LARGEST, MOST
 from localinfer.text import printable
 
 PERIOD = 6  # the last of every six blocks sees the whole context, unless config.json says otherwise
@@ -65,15 +65,15 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         if config.values.get(key):
             raise config.error(key, problem, Unsupported)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
-    n_head = config.count("num_attention_heads", LARGEST["head_count"])
-    n_head_kv = config.count("num_key_value_heads", LARGEST["head_count"], n_head)
+    n_head = config.count("num_attention_heads", LARGEST["attention.head_count"])
+    n_head_kv = config.count("num_key_value_heads", LARGEST["attention.head_count"], n_head)
     if n_head % n_head_kv:
         raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
     head_dim = config.count("head_dim", LARGEST_HEAD, max(n_embd // n_head, 1))
     if head_dim % 2:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
-    n_ctx = config.count("max_position_embeddings", CONTEXT_LARGEST)
+    n_ctx = config.count("max_position_embeddings", MOST)
     sliding = read_sliding(architecture, config, n_layer)
     rope, rope_swa = read_ropes(config, head_dim, n_ctx)
     if any(sliding) and rope_swa.fields:
@@ -91,7 +91,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         tied=config.get("tie_word_embeddings", bool, False),
         rope=rope,
         rope_swa=rope_swa,
-        window=config.count("sliding_window", CONTEXT_LARGEST) if any(sliding) else 0,
+        window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
     )
     refuse_other_function(architecture, config, numbers)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from localinfer.checkpoint.folder import Table
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan import config as runtime
+from localinfer.plan.keys import MOST
+from localinfer.plan.rope import plain_frequencies
 from localinfer.text import printable
 
 Factors: TypeAlias = NDArray[np.float32]
@@ -88,13 +89,13 @@ def llama3(table: Table, theta: float, head_dim: int, n_ctx: int) -> Rope:
     low, high = table.positive("low_freq_factor"), table.positive("high_freq_factor")
     if low >= high:
         raise table.error("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, {low:g}")
-    rounds = context * runtime.frequencies(runtime.Rope(head_dim, theta)) / (2 * math.pi)
+    rounds = context * plain_frequencies(theta, head_dim) / (2 * math.pi)
     fast = np.clip((rounds - low) / (high - low), 0.0, 1.0)
     return Rope(theta, {}, (1.0 / ((1.0 - fast) / factor + fast)).astype(np.float32))
 
 
 def original_context_length(table: Table, n_ctx: int) -> int:
-    return table.count("original_max_position_embeddings", runtime.CONTEXT_LARGEST, n_ctx)
+    return table.count("original_max_position_embeddings", MOST, n_ctx)
 
 
 SCALINGS: dict[str, Callable[[Table, float, int, int], Rope]] = {

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from places import DATA
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
-from localinfer.engine.engine import Engine, record
+from localinfer.engine.engine import Engine
+from localinfer.engine.program import record
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options

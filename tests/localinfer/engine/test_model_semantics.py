@@ -12,14 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from localinfer.plan.config import FOREIGN
 from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
-from localinfer.engine.engine import Engine, memory_plan
+from localinfer.engine.engine import Engine
+from localinfer.engine.program import memory_plan
 from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.gguf import open_gguf
 from localinfer.generation.sampling import Sampler
 from localinfer.options import Options
-from localinfer.plan.config import FOREIGN
 from localinfer.text import printable
 
 Write: TypeAlias = Callable[..., Path]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localinfer.engine.engine import EXECUTE
+from localinfer.engine.program import EXECUTE
 from localinfer.engine.team import Team
 from localinfer.errors import NotEnoughMemory
 from localinfer.plan.plan import Plan, Region

@@ -12,7 +12,8 @@ from random_blocks import to_bfloat
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer import paths
-from localinfer.engine.engine import Engine, record
+from localinfer.engine.engine import Engine
+from localinfer.engine.program import record
 from localinfer.files.gguf import open_gguf
 from localinfer.judging import roofline
 from localinfer.judging.roofline import MULTIPLY, STREAM, Roofline
