@@ -90,6 +90,12 @@ def prefixed(prefix: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     return lambda tensors: {prefix + key: value for key, value in tensors.items()}
 
 
+def renamed(name: str, parts: Mapping[str, str]) -> str:
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
 def within_mistral3(config: dict[str, Any]) -> dict[str, Any]:
     """The text model of one that sees pictures."""
     name = "Mistral3ForConditionalGeneration"
@@ -126,27 +132,24 @@ INTERNLM2 = {
     "post_attention_layernorm": "ffn_norm",
     "lm_head": "output",
 }
+BITNET = {"self_attn.attn_sub_norm": "self_attn.inner_attn_ln", "mlp.ffn_sub_norm": "mlp.ffn_layernorm"}
 PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
 def internlm2(shapes: Shapes) -> Shapes:
     """Other names than llama's, and one matrix for queries, keys and values."""
-    found = {}
-    for key, (rows, *columns) in shapes.items():
-        for ours, theirs in INTERNLM2.items():
-            key = key.replace(ours, theirs)
-        for part in PARTS:
-            key = key.replace(part, "attention.wqkv")
+    found: Shapes = {}
+    for name, (rows, *columns) in shapes.items():
+        key = renamed(name, INTERNLM2 | dict.fromkeys(PARTS, "attention.wqkv"))
         found[key] = (found.get(key, (0,))[0] + rows if "wqkv" in key else rows, *columns)
     return found
 
 
 def internlm2_as_llama(tensors: Tensors, kv: int = 2, heads_of_group: int = 3, head: int = 16) -> Tensors:
     """A group's queries, its key and its value lie together."""
-    found = {}
-    for key, values in tensors.items():
-        for ours, theirs in INTERNLM2.items():
-            key = key.replace(theirs, ours)
+    found: Tensors = {}
+    for name, values in tensors.items():
+        key = renamed(name, {new: old for old, new in INTERNLM2.items()})
         if "wqkv" in key:
             groups = values.reshape(kv, heads_of_group + 2, head, -1)
             slices = slice(heads_of_group), slice(-2, -1), slice(-1, None)
@@ -155,6 +158,15 @@ def internlm2_as_llama(tensors: Tensors, kv: int = 2, heads_of_group: int = 3, h
         else:
             found[key] = values
     return found
+
+
+def bitnet(shapes: Shapes) -> Shapes:
+    """The first model's names of its inner norms."""
+    return {renamed(key, BITNET): shape for key, shape in shapes.items()}
+
+
+def bitnet_as_b158(tensors: Tensors) -> Tensors:
+    return {renamed(key, {new: old for old, new in BITNET.items()}): values for key, values in tensors.items()}
 
 
 def ternary(tensors: Tensors) -> Tensors:
@@ -197,6 +209,7 @@ MINISTRAL3 = rope(
     mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
 )  # fmt: skip
 HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
 ODD_QWEN = sizes(7, 1, hidden_size=224)
 
 PROOFS = {
@@ -266,7 +279,7 @@ PROOFS = {
         ),
     ),
     "exaone4-windows": Proof(
-        architecture="exaone4", config=T.Exaone4Config(**sizes(6, 2, 5), **rope(theta=1e6), **layer_types(5, 4))
+        architecture="exaone4", config=T.Exaone4Config(**sizes(2, 1, 64, **SMALL), **LLAMA3, **layer_types(64, 4))
     ),
     "olmo2": Proof(architecture="olmo2", config=T.Olmo2Config(**sizes(6, 2), **rope(theta=5e5))),
     "olmo3": Proof(
@@ -302,7 +315,16 @@ PROOFS = {
         config=T.NemotronConfig(**sizes(6, 2), **rope(partial_rotary_factor=0.5)),
     ),
     "bitnet": Proof(
-        architecture="bitnet", config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5)), computed=ternary
+        architecture="bitnet",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5), hidden_act="silu"),
+        written=lambda config: config | {"architectures": ["BitnetForCausalLM"]},
+        shapes=bitnet,
+        computed=lambda tensors: bitnet_as_b158(ternary(tensors)),
+    ),
+    "bitnet-b1.58": Proof(
+        architecture="bitnet-b1.58",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5)),
+        computed=ternary,
     ),
     # gemma
     "gemma": Proof(
@@ -333,7 +355,9 @@ PROOFS = {
     ),
     "phi3-short": Proof(
         architecture="phi3",
-        config=T.Phi3Config(**sizes(3, 1), **longrope(16, 128), original_max_position_embeddings=128),
+        config=T.Phi3Config(
+            **sizes(3, 1, max_position_embeddings=512), **longrope(16, 256), original_max_position_embeddings=256
+        ),
     ),
     "phi4-mini": Proof(
         architecture="phi3",
@@ -367,7 +391,9 @@ PROOFS = {
     ),
     "command-r-plus": Proof(
         architecture="command-r",
-        config=T.CohereConfig(**sizes(6, 2) | TIED, **rope(theta=8e6), logit_scale=0.75, use_qk_norm=True),
+        config=T.CohereConfig(
+            **sizes(2, 1, 64, **SMALL) | TIED, **rope(theta=8e6), logit_scale=0.75, use_qk_norm=True
+        ),
     ),
     "cohere2": Proof(
         architecture="cohere2",
