@@ -14,6 +14,8 @@ localinfer's own code.
 
 import hashlib
 import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 from pathlib import Path
@@ -69,6 +71,18 @@ def divergence(expected: Floats, found: Floats) -> NDArray[np.float64]:
     """KL(expected || found) of the two distributions of the next token, nats: (n_positions,)"""
     p, q = (_log_softmax(logits.astype(np.float64)) for logits in (expected, found))
     return np.sum(np.exp(p) * (p - q), axis=1)
+
+
+def summary(tensors: Mapping[str, tuple[Sequence[int], NDArray[Any]]]) -> dict[str, list[Any]]:
+    """Of a file's tensors, shapes and bytes: for all blocks together how many there are, the shape, and a hash."""
+    found: dict[str, list[Any]] = {}
+    for name in sorted(tensors, key=lambda name: [int(part) if part.isdecimal() else 0 for part in name.split(".")]):
+        shape, data = tensors[name]
+        each = found.setdefault(re.sub(r"\.\d+\.", ".{}.", name), [0, list(shape), hashlib.sha256()])
+        assert each[1] == list(shape)
+        each[0] += 1
+        each[2].update(np.ascontiguousarray(data).tobytes())
+    return {name: [n, shape, sha.hexdigest()[:16]] for name, (n, shape, sha) in sorted(found.items())}
 
 
 def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
