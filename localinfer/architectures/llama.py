@@ -8,12 +8,12 @@ def record(r: Recorder, pairs: str = "neighbours", norm: str = "no") -> None:
 
     Others are the same but for which pairs of a head turn, and when heads are normalised.
     """
-    rope = r.rope(pairs)
+    rope, n = r.rope(pairs), r.embedding_length
     x = r.embed()
     for blk in r.blocks():
         q, k, v = r.qkv(r.norm(x, f"{blk}attn_norm"), blk)
         a = r.attend(blk, q, k, v, rope=rope, norm=norm)
-        r.matmul(a, f"{blk}attn_output", x.n, add_to=x)
+        r.matmul(a, f"{blk}attn_output", n, add_to=x)
         f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "silu")
-        r.matmul(f, f"{blk}ffn_down", x.n, add_to=x)
+        r.matmul(f, f"{blk}ffn_down", n, add_to=x)
     r.logits(x)

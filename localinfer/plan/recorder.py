@@ -55,7 +55,7 @@ class Recorder:
         self.head_start = 0
         self.residual: Buffer | None = None
         self.logits_buffer: Buffer | None = None
-        self._biased: dict[str, bool] = {}
+        self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
     @property
     def memories(self) -> Sequence[Memory]:
@@ -195,23 +195,24 @@ class Recorder:
         return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
 
     def _bias(self, name: str, n: int) -> Tensor | None:
-        """The bias of a matrix or a norm, if the file has one: those of all blocks have, or none."""
-        found, kind = self.tensors.has(f"{name}.bias"), name.rpartition(".")[2]
-        if self._biased.setdefault(kind, found) or found:
-            return self.tensors.vector(f"{name}.bias", n)
-        return None
+        """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
+        kind = name.rpartition(".")[2]
+        if kind not in self._biased:
+            names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
+            self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
+        return self.tensors.vector(f"{name}.bias", n) if self._biased[kind] else None
 
-    def feed_forward(self, h: Buffer, blk: Block, activation: str) -> Buffer:
-        """act(gate . h) * (up . h), the input of ffn_down; act(up . h) where the file has no gate, nor `up` twice the
-        rows, of which the first half is the gate."""
-        n, up = self.feed_forward_length(blk), f"{blk}ffn_up"
-        if self.tensors.has(f"{blk}ffn_gate.weight"):
-            gate = self.matmul(h, f"{blk}ffn_gate", n, meet=False)
-            return self._gated(blk, gate, self.matmul(h, up, n), activation)
+    def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
+        """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
+        gate, that is the first half of the rows of `up`."""
+        n, up = multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number), f"{blk}ffn_up"
+        if not gated:
+            return self._gated(blk, self.matmul(h, up, n), 0, activation)
         if self.tensors.has(f"{up}.weight") and self.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
             gate, values = self.slices(h, up, n, n)
-            return self._gated(blk, gate, values, activation)
-        return self._gated(blk, self.matmul(h, up, n), 0, activation)
+        else:
+            gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
+        return self._gated(blk, gate, values, activation)
 
     def _gated(self, blk: Block, gate: Buffer, up: Buffer | int, activation: str) -> Buffer:
         few, many = ({**layout, "activation": activation} for layout in self.plan.layouts)
@@ -220,10 +221,6 @@ class Recorder:
             q=gate.quantized,
         )  # fmt: skip
         return gate
-
-    def feed_forward_length(self, blk: Block) -> int:
-        """The values between the matrices of a block's feed-forward network."""
-        return multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number)
 
     # --- attention ---
 

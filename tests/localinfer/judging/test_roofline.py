@@ -75,7 +75,7 @@ def test_a_sliding_window_bounds_what_is_read(tmp_path: Path) -> None:
 def test_the_engine_counts_what_evaluate_does(tmp_path: Path) -> None:
     """Batches of 4: logits after the last token only, and later batches see what earlier ones left."""
     engine = Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
-    plan = engine._plan
+    plan = engine.plan
     parts = [plan.amount(4, 3, 0), plan.amount(4, 7, 0), plan.amount(2, 11, 1)]
     assert engine.amount(10, past=3) == sum(parts, NOTHING_TO_DO)
     engine.close()
