@@ -108,6 +108,7 @@ class Turning:
     pairs: str
     frequencies: Floats
     amplitude: float = 1.0
+    growth: Callable[[Positions], Floats] | None = None  # of queries
 
 
 class Words:
@@ -188,23 +189,33 @@ class Words:
         if kind == "yarn":
             fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
             frequencies = yarn(frequencies, base, stretch, original, fast, slow)
-            amplitude *= 0.1 * math.log(stretch) + 1
+            known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+            amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
         longer = (self.model.ctx_size or trained) > original
         for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)
-        return Turning(pairs, frequencies, amplitude)
+        rate = keys.number("attention.temperature_scale", 0.0)
+        return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
+
+    def plain_rope(self, pairs: str) -> Turning:
+        n = self.keys.count("rope.dimension_count", self.heads[0].key)
+        return Turning(pairs, plain(self.keys.positive("rope.freq_base", 10_000.0), n))
 
     def rope_swa(self, pairs: str) -> Turning:
         n = self.keys.count("rope.dimension_count", self.heads[0].key)
         return Turning(pairs, plain(self.keys.positive("rope.freq_base_swa", 10_000.0), n))
 
-    def sliding_window(self) -> int:
-        return self.keys.count("attention.sliding_window", 0, least=0)
+    def sliding_window(self, default: int = 0) -> int:
+        return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int) -> Sequence[bool]:
-        return [flag and self.sliding_window() > 0 for flag in sliding(self.keys, self.block_count, pattern)]
+    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
+        window = self.sliding_window(default_window)
+        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern)]
 
-    def qkv(self, h: Floats, blk: Block) -> Sequence[Floats]:
+    def has(self, name: str) -> bool:
+        return self.model.has(name)
+
+    def qkv(self, h: Floats, blk: Block, *, bias: bool = False) -> Sequence[Floats]:
         heads = blk.heads
         q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
         if self.model.has(f"{blk}attn_qkv.weight"):
@@ -226,7 +237,11 @@ class Words:
         def turned(x: Floats, name: str, at: Positions) -> Floats:
             if norm == "before":
                 x = rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps)
+            if norm == "each":
+                x = layer_norm(x, model[f"{blk}attn_{name}_norm"][:, None], self.eps)
             x = x if rope is None else turn(x, at, rope)
+            if rope is not None and rope.growth and name == "q":
+                x = x * rope.growth(at)[:, None]
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
 
         k, v = model.remember(turned(k, "k", position)), model.remember(v)

@@ -2,6 +2,7 @@
 
 import math
 
+from localinfer.plan.decoder import BEHIND_BRANCHES, Sight, decoder
 from localinfer.plan.recorder import Recorder
 
 BLOCKS_27B = 62  # the largest model scales scores by the embedding's share of a head; its file does not say so
@@ -10,16 +11,13 @@ PATTERN = 6  # the last of every six blocks sees the whole context, unless the f
 
 def record(r: Recorder) -> None:
     """The embedding is scaled by sqrt(n); sliding layers turn with a base of their own."""
-    n = r.embedding_length
-    far, near = r.rope("halves"), r.rope_swa("halves")
-    window, sliding = r.sliding_window(), r.sliding(PATTERN)
-    scale = (n / r.heads[0].count) ** -0.5 if r.block_count == BLOCKS_27B else None
-    x = r.embed(math.sqrt(n))
-    for blk in r.blocks():
-        rope, span = (near, window) if sliding[blk.number] else (far, 0)
-        q, k, v = r.qkv(r.norm(x, f"{blk}attn_norm"), blk)
-        a = r.attend(blk, q, k, v, rope=rope, norm="before", window=span, scale=scale)
-        r.add_norm(x, r.matmul(a, f"{blk}attn_output", n), f"{blk}post_attention_norm")
-        f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "gelu")
-        r.add_norm(x, r.matmul(f, f"{blk}ffn_down", n), f"{blk}post_ffw_norm")
-    r.logits(x)
+    n, everything, nearby = r.embedding_length, Sight(r.rope("halves")), Sight(r.rope_swa("halves"), r.sliding_window())
+    decoder(
+        r,
+        [nearby if sliding else everything for sliding in r.sliding(PATTERN)],
+        activation="gelu",
+        head_norm="before",
+        behind=BEHIND_BRANCHES,
+        embedding_scale=math.sqrt(n),
+        scale=(n / r.heads[0].count) ** -0.5 if r.block_count == BLOCKS_27B else None,
+    )

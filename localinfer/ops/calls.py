@@ -39,6 +39,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
+NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
 ADD = Call.of("localinfer.ops.residual:add", "tokens branch factor:float n x:out")

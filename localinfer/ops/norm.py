@@ -37,24 +37,28 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
 
 
 @inline
-def mean(x: int, n: int) -> Any:
-    """The mean of n floats, n a multiple of 16."""
-    sums = splat(f32x16, float32(0.0))
-    for i in range(0, n, 16):
+def centre(x: int, n: int, y: int) -> None:
+    """y = x without its mean."""
+    sums, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
+    for i in range(0, whole, 16):
         sums = sums + load(f32x16, x + 4 * i)
-    return total(sums) / float32(n)
+    for i in range(whole, n):
+        rest += load(float32, x + 4 * i)
+    middle = (total(sums) + rest) / float32(n)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) - splat(f32x16, middle))
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) - middle)
 
 
 @inline
 def normalize_layer(x: int, weight: int, bias: int, n: int, eps: float, y: int) -> None:
     """y = x normalised to mean 0 and variance 1, times weight, plus bias unless that is 0; n is a multiple of 16."""
-    middle = splat(f32x16, mean(x, n))
-    for i in range(0, n, 16):
-        store(y + 4 * i, load(f32x16, x + 4 * i) - middle)
-    factor = splat(f32x16, inverse_rms(y, n, eps))
-    for i in range(0, n, 16):
-        value = load(f32x16, y + 4 * i) * factor * load(f32x16, weight + 4 * i)
-        store(y + 4 * i, value + load(f32x16, bias + 4 * i) if bias else value)
+    centre(x, n, y)
+    normalize(y, weight, n, eps, y)
+    if bias:
+        for i in range(0, n, 16):
+            store(y + 4 * i, load(f32x16, y + 4 * i) + load(f32x16, bias + 4 * i))
 
 
 def rms_norm(tile: int, passes: int) -> Body:
@@ -81,5 +85,18 @@ def layer_norm(tile: int, passes: int) -> Body:
             normalize_layer(x + 4 * n * token, weight, bias, n, eps, y + 4 * n * token)
             if q:
                 quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+
+    return body
+
+
+def norm_heads() -> Body:
+    """The kernel that normalises every head by mean and variance in place, with weights of its own."""
+
+    def body(tokens, weight, heads, size, eps, x, part, parts, scratch):
+        items = load(int64, tokens) * heads
+        for item in range(items * part // parts, items * (part + 1) // parts):
+            head = x + 4 * size * item
+            centre(head, size, head)
+            normalize(head, weight + 4 * size * (item % heads), size, eps, head)
 
     return body

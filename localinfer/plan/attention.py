@@ -55,7 +55,7 @@ class Attention:
     def __init__(self, plan: Plan, context: Context, eps: float) -> None:
         self.plan, self.context, self.eps = plan, context, eps
         self.positions = plan.region(4 * plan.batch)
-        self.tables: dict[Rope, RopeTable] = {}
+        self.tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.rings: dict[int, Ring] = {}
         self._partial = plan.region(0)
 
@@ -74,15 +74,15 @@ class Attention:
         cap: float,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it; float32 [token][head][value]."""
-        ring, table = self._ring(window), self._table(rope or NO_ROPE)
+        ring, table, own = self._ring(window), self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
         cache = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
         q_sink = q
-        if table.sinks and ring.sinks:
+        if own.sinks and ring.sinks:
             q_sink = self.plan.buffer(heads.count * heads.key_dim)
-            self._rope(blk, q, q_sink, heads, table, table.sinks, norms)
+            self._rope(blk, q, q_sink, heads, own, own.sinks, norms)
         wide = q if heads.key == heads.key_dim else self.plan.buffer(heads.count * heads.key_dim)
         if wide is not q or table.rope.n_rot or norms.q:
-            self._rope(blk, q, wide, heads, table, table.rows, norms)
+            self._rope(blk, q, wide, heads, own, own.rows, norms)
         self._append(blk, k, v, heads, table, norms, ring, cache)
         return self._look(blk, wide, q_sink if q_sink is not q else wide, heads, ring, cache, scale, cap)
 
@@ -226,10 +226,11 @@ class Attention:
             self.rings[window] = ring
         return self.rings[window]
 
-    def _table(self, rope: Rope) -> RopeTable:
-        """The angles of all layers with this rotary embedding."""
-        if rope not in self.tables:
+    def _table(self, rope: Rope, *, grow: bool = False) -> RopeTable:
+        """The angles of all layers with this rotary embedding: of keys, and of queries if these grow."""
+        key = rope, grow and rope.growth is not None
+        if key not in self.tables:
             nbytes = 4 * rope.n_rot * self.plan.batch
             sinks = self.plan.region(nbytes) if self.context.turning else None
-            self.tables[rope] = RopeTable(rope, Angles(rope), self.plan.region(nbytes), sinks)
-        return self.tables[rope]
+            self.tables[key] = RopeTable(rope, Angles(rope, grow=grow), self.plan.region(nbytes), sinks)
+        return self.tables[key]

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from localinfer.files.gguf import GGUF, StringArray, Tensor
-from localinfer.ops.calls import ADD, ADD_BIAS, ADD_NORM, GATED, GET_ROWS, LAYER_NORM, PICK, RMS_NORM, SOFT_CAP
+from localinfer.ops.calls import (
+    ADD,
+    ADD_BIAS,
+    ADD_NORM,
+    GATED,
+    GET_ROWS,
+    LAYER_NORM,
+    NORM_HEADS,
+    PICK,
+    RMS_NORM,
+    SOFT_CAP,
+)
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.heads import Heads, read_heads
@@ -61,6 +72,10 @@ class Recorder:
     def memories(self) -> Sequence[Memory]:
         """What a sequence keeps of its past."""
         return list(self.attention.rings.values())
+
+    def has(self, name: str) -> bool:
+        """Whether the file has a tensor of this name."""
+        return self.tensors.has(name)
 
     def finish(self) -> None:
         """Raise for what the file says and the forward pass ignores."""
@@ -228,22 +243,30 @@ class Recorder:
         """The rotary embedding of the file, stretched as it says."""
         return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx)
 
+    def plain_rope(self, pairs: str) -> Rope:
+        """The same, not stretched."""
+        return plain_rope(self.keys, pairs, self.heads[0].key)
+
     def rope_swa(self, pairs: str) -> Rope:
         """That of layers with a sliding window, where they have one of their own."""
         return plain_rope(self.keys, pairs, self.heads[0].key, "rope.freq_base_swa")
 
-    def sliding_window(self) -> int:
+    def sliding_window(self, default: int = 0) -> int:
         """How many tokens a layer with a window looks at, 0 if there is no such layer."""
-        return self.keys.count("attention.sliding_window", 0, least=0)
+        return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int) -> Sequence[bool]:
+    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
         """Whether each block has the window: as the file says, or all but the last of every `pattern`; none has, where
         there is no window."""
         given = sliding(self.keys, self.block_count, pattern)
-        return given if self.sliding_window() else [False] * self.block_count
+        return given if self.sliding_window(default_window) else [False] * self.block_count
 
-    def qkv(self, h: Buffer, blk: Block) -> Sequence[Buffer]:
-        """Queries, keys and values, float32 [token][head][value]: of three matrices, or of one."""
+    def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:
+        """Queries, keys and values, float32 [token][head][value]: of three matrices, or of one. With `bias`, there must
+        be one for each.
+        """
+        if bias:
+            self._biased.update(attn_q=True, attn_k=True, attn_v=True, attn_qkv=True)
         heads = blk.heads
         q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
         if self.tensors.has(f"{blk}attn_qkv.weight"):
@@ -269,16 +292,25 @@ class Recorder:
     ) -> Buffer:
         """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output.
 
-        Heads of queries and keys are normalised "before" they turn, "after" it, or not. Scores are multiplied by
+        Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
+        variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
         key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0.
         """
         heads, norms = blk.heads, NO_NORMS
-        if norm != "no":
+        if norm == "each":
+            self._norm_heads(q, f"{blk}attn_q_norm", heads.count, heads.key)
+            self._norm_heads(k, f"{blk}attn_k_norm", heads.count_kv, heads.key)
+        elif norm != "no":
             weights = (self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
             norms = HeadNorms(norm, *weights)
         return self.attention.attend(
             str(blk), q, k, v, heads, rope=rope, norms=norms, window=window, scale=scale or heads.key**-0.5, cap=cap
         )
+
+    def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
+        """Normalise every head with weights of its own."""
+        weight = self.tensors.floats(f"{name}.weight", heads, size)
+        self.plan.op(name, NORM_HEADS, x.rows, weight=weight, heads=heads, size=size, eps=self.eps, x=x)
 
 
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:

@@ -25,16 +25,30 @@ BASE = 10_000.0
 class Rope:
     """The first n_rot values of a head turn in pairs: "neighbours" (0, 1), (2, 3), ..., or "halves" (0, n_rot / 2), ...
 
-    `frequencies` are radians a position for each pair; the rotated values are multiplied by `amplitude`.
+    `frequencies` are radians a position for each pair; the rotated values are multiplied by `amplitude`, those of
+    queries also by what they grow with their position, if they do.
     """
 
     pairs: str
     frequencies: NDArray[np.float64]
     amplitude: float = 1.0
+    growth: "Growth | None" = None
 
     @property
     def n_rot(self) -> int:
         return 2 * len(self.frequencies)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """1 + rate * ln(1 + floor(position / original)): how much larger scores are made beyond the original context."""
+
+    rate: float
+    original: int
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        factors: NDArray[np.float64] = 1 + self.rate * np.log1p(positions // self.original)
+        return factors
 
 
 NO_ROPE = Rope("halves", np.zeros(0))
@@ -61,7 +75,8 @@ def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: i
         if base <= 1:
             raise keys.error("rope.freq_base", f"is {base}; YaRN asks for more than 1")
         frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow)
-        amplitude *= 1 + 0.1 * math.log(stretch)
+        trained = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+        amplitude *= yarn_amplitude(stretch) / yarn_amplitude(stretch, trained)
     elif kind not in ("none", "longrope"):
         raise keys.refuse("rope.scaling.type", repr(kind))
     factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
@@ -71,7 +86,13 @@ def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: i
         factors = FACTORS
     if factors in tensors.f.tensors:
         frequencies = frequencies / tensors.positive(factors, n_rot // 2)
-    return Rope(pairs, frequencies, amplitude)
+    rate = keys.number("attention.temperature_scale", 0.0)
+    return Rope(pairs, frequencies, amplitude, Growth(rate, original) if rate else None)
+
+
+def yarn_amplitude(stretch: float, multiplier: float = 1.0) -> float:
+    """What YaRN multiplies rotated values with; a file's multiplier tells how much of that is trained into weights."""
+    return 1 + 0.1 * abs(multiplier) * math.log(max(1.0, stretch))
 
 
 def plain_frequencies(base: float, n_rot: int) -> NDArray[np.float64]:
@@ -108,14 +129,16 @@ class Angles:
 
     STRETCH = 256
 
-    def __init__(self, rope: Rope) -> None:
+    def __init__(self, rope: Rope, *, grow: bool = False) -> None:
         self._rope = rope
+        self._growth = rope.growth if grow else None
         self._stretch: dict[int, NDArray[np.float32]] = {}
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """The rows of some positions."""
         angles = positions[:, None] * self._rope.frequencies[None, :]
-        return (self._rope.amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        amplitude = self._rope.amplitude * (self._growth.at(positions)[:, None] if self._growth else 1.0)
+        return (amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
 
     def one(self, position: int) -> NDArray[np.float32]:
         """The row of one position."""

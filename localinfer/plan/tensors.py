@@ -44,7 +44,11 @@ class Tensors:
 
     def vector(self, name: str, n: int) -> Tensor:
         """A tensor of n float32 numbers."""
-        found = self.tensor(name, n)
+        return self.floats(name, n)
+
+    def floats(self, name: str, *shape: int) -> Tensor:
+        """A tensor of this shape, of float32 numbers."""
+        found = self.tensor(name, *shape)
         if found.type_name != "F32":
             raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
         return found

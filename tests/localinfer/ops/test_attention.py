@@ -49,7 +49,9 @@ def encoded(x: Floats, kind: str) -> NDArray[np.uint8]:
 
 def remembered(x: Floats, kind: str) -> NDArray[np.float64]:
     """What a cell gives back, turned where it was."""
-    blocks = encoded(x if kind in UNSCALED else turned(x), kind).reshape(*x.shape[:-1], -1)
+    if kind in UNSCALED:
+        return x.astype({"f16": np.float16, "f32": np.float32}[kind]).astype(np.float64)
+    blocks = encoded(turned(x), kind).reshape(*x.shape[:-1], -1)
     return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64)
 
 
