@@ -1,4 +1,4 @@
-"""Gemma (Google, 2024): as llama, with a scaled embedding, gates of gelu, and heads as long as the family likes them."""
+"""Gemma (Google, 2024): as llama, with a scaled embedding, gates of gelu, and long heads."""
 
 import math
 
