@@ -136,6 +136,9 @@ class Options:
     batch_size: int = option(
         512, "-b", "--batch-size", section="model", low=1, high=16384,
         about="Tokens of a prompt that are computed at once.")
+    architecture: str = option(
+        "", "--architecture", section="model",
+        about="A Python file whose function `record` says what the model computes, in place of ours.")
     precision: Precision = option(
         "fast", "--precision", section="model", choices=get_args(Precision),
         about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high).")

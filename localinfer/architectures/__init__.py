@@ -1,44 +1,75 @@
 """The model families: one file each, a function `record` that writes down the forward pass.
 
-A file has the name that GGUF gives the architecture, with `_` for `-`.
+A file has the name that GGUF gives the architecture, with `_` for what no module's name may have. Others can add
+theirs: by a file that the user names, or by an entry point `localinfer.architectures` of a package.
 """
 
 import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
-from localinfer.errors import Unsupported
+from localinfer.errors import LocalInferError, Unsupported, UsageError
 from localinfer.files.gguf import GGUF
 from localinfer.plan.recorder import Recorder
 from localinfer.text import printable
 
-NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+Record = Callable[[Recorder], None]  # records a whole forward pass
 
-
-class Record(Protocol):
-    """Records a whole forward pass."""
-
-    def __call__(self, r: Recorder) -> None: ...
+ENTRY_POINTS = "localinfer.architectures"
 
 
 def known() -> list[str]:
-    """The names of all architectures that there are."""
+    """The modules of all architectures that come with localinfer."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def find(f: GGUF) -> Record:
-    """The `record` function of the file's architecture.
+def find(f: GGUF, own: str = "") -> Record:
+    """The `record` function of the user's `own` file if there is one, else of the file's architecture.
 
-    Raises Unsupported naming the architecture and the nearest one that is known.
+    Raises Unsupported naming the architecture and the nearest one that is known, UsageError for an own file that is
+    none.
     """
     name = f.get("general.architecture", str)
-    module = re.sub(r"[.-]", "_", name)
-    if not NAME.fullmatch(name) or module not in known():
-        from difflib import get_close_matches
+    if own:
+        return of_file(Path(own))
+    module = re.sub(r"[-.]", "_", name)
+    if module in known():
+        record: Record = import_module(f"localinfer.architectures.{module}").record
+        return record
+    for added in of_packages(name):
+        return added
+    raise f.error("general.architecture", f"{printable(name, 80)!r} is not supported ({hint(module)})", Unsupported)
 
-        near = get_close_matches(module, known(), 1, 0.5)
-        hint = f"the nearest one that is: {near[0]}" if near else f"only {', '.join(known())}"
-        raise f.error("general.architecture", f"{printable(name, 80)!r} is not supported ({hint})", Unsupported)
-    record: Record = import_module(f"localinfer.architectures.{module}").record
+
+def of_file(path: Path) -> Record:
+    """The `record` function of a Python file, which is run."""
+    import runpy
+
+    try:
+        found = runpy.run_path(str(path)).get("record")
+    except OSError as error:
+        raise UsageError(f"--architecture: {path}: {error.strerror or error}") from None
+    except Exception as error:
+        what = f"{type(error).__name__}: {printable(str(error), 200)}"
+        raise LocalInferError(f"{path}: its code raised {what}") from error
+    if not callable(found):
+        raise UsageError(f"--architecture: {path}: has no function `record`")
+    record: Record = found
     return record
+
+
+def of_packages(name: str) -> Iterator[Record]:
+    """The `record` functions that installed packages offer for an architecture."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=ENTRY_POINTS, name=name):
+        yield found.load()
+
+
+def hint(module: str) -> str:
+    """Which architecture could have been meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(module, known(), 1, 0.5)
+    return f"the nearest one that is: {near[0]}" if near else f"only {', '.join(known())}"

@@ -9,7 +9,7 @@ ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 def record(r: Recorder) -> None:
     """Branches are parallel where the file has one norm for both; some values of a head do not turn."""
-    parallel = not r.has("blk.0.ffn_norm.weight")
+    parallel = r.keys.flag("use_parallel_residual", not r.has("blk.0.ffn_norm.weight"))
     decoder(
         r,
         Sight(r.rope("halves")),

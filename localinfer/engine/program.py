@@ -121,7 +121,7 @@ class Program:
 
 def record(f: GGUF, options: Options) -> Recorder:
     """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
-    write_down = architectures.find(f)
+    write_down = architectures.find(f, options.architecture)
     keys = Keys(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
     turning = options.ctx_policy == "ring"
