@@ -190,8 +190,7 @@ class Words:
             fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
             frequencies = yarn(frequencies, base, stretch, original, fast, slow)
             known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
-            whole = keys.positive("rope.scaling.yarn_attn_factor", 0.1 * math.log(stretch) + 1)
-            amplitude *= whole / (0.1 * known * math.log(stretch) + 1)
+            amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
         longer = (self.model.ctx_size or trained) > original
         for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)

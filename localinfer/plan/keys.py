@@ -29,6 +29,7 @@ DESCRIPTIVE = (
     "vocab_size",
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor",  # what attn_factor was computed from
     "tensor_data_layout",
 )
 

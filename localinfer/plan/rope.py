@@ -76,7 +76,7 @@ def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: i
             raise keys.error("rope.freq_base", f"is {base}; YaRN asks for more than 1")
         frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow)
         trained = yarn_amplitude(stretch, keys.number("rope.scaling.yarn_log_multiplier", 0.0))
-        amplitude *= keys.positive("rope.scaling.yarn_attn_factor", yarn_amplitude(stretch)) / trained
+        amplitude *= yarn_amplitude(stretch) / trained
     elif kind not in ("none", "longrope"):
         raise keys.refuse("rope.scaling.type", repr(kind))
     factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
