@@ -160,9 +160,9 @@ class Model:
 
     def require_chat_template(self) -> None:
         """Start the template's process, which takes a moment. Unsupported if the model has none, UsageError if the
-        options name none that there is.
+        options name none that there is, or variables that cannot be.
         """
-        self._prompts().template(self.options)
+        self._prompts().prepare(self.options)
 
     def close(self) -> None:
         """End the threads and the template's process."""

@@ -59,9 +59,11 @@ class StandIns:
 
 
 def unused_characters(texts: list[str]) -> Iterator[str]:
+    """Looks at the texts only when one is asked for: most conversations need none."""
     used = {char for text in texts for char in text}
-    free = (chr(code) for code in PRIVATE if chr(code) not in used)
-    return (char for char in free if not any(each in text for each in spellings(char) for text in texts))
+    for char in map(chr, PRIVATE):
+        if char not in used and not any(each in text for each in spellings(char) for text in texts):
+            yield char
 
 
 def spellings(text: str) -> tuple[str, str, str]:

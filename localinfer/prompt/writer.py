@@ -11,13 +11,12 @@ from typing import Self
 from localinfer.files.gguf import GGUF
 from localinfer.options import Options
 from localinfer.prompt.choice import Source, chosen
-from localinfer.prompt.conversation import Conversation, template_kwargs
+from localinfer.prompt.conversation import Conversation, check_template_kwargs, template_kwargs
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
 from localinfer.tokenizer import Tokenizer
 
-# Hugging Face's names of special tokens, and the file's keys. There is hardly a template without the first two.
-TOKENS = {
+TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls them
     "bos_token": "bos",
     "eos_token": "eos",
     "unk_token": "unknown",
@@ -50,6 +49,11 @@ class PromptWriter:
         template = self.template(options, with_tools=conversation.tools is not None)
         return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
 
+    def prepare(self, options: Options) -> None:
+        """Before there is a conversation: what is wrong with the options, and the start of the template's process."""
+        check_template_kwargs(template_kwargs(options.chat_template_kwargs))
+        self.template(options)
+
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """The template that such a conversation is written with, its process started.
 
@@ -76,7 +80,7 @@ class PromptWriter:
         self.close()
 
     def _special_tokens(self) -> dict[str, str]:
-        """By the names of their variables. Few templates ask whether there is a BOS or an EOS: there always is."""
+        """By the names of their variables; BOS and EOS are empty where there are none: few templates ask."""
         ids = {name: self._file.get(f"tokenizer.ggml.{key}_token_id", int, None) for name, key in TOKENS.items()}
         ids |= {"bos_token": self._tokenizer.bos, "eos_token": self._tokenizer.eos}
         known = {name: id for name, id in ids.items() if id is not None and id < self._tokenizer.n_vocab}
