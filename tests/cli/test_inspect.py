@@ -80,6 +80,12 @@ def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> No
     assert lines == [f"  {CHATML}", r"  second line\x1b[2J\r[red]"]
 
 
+def test_shows_templates_with_names(file: Path, capsys: Capture) -> None:
+    named = {"tokenizer.chat_template.rag": "{{ 1 }}", "tokenizer.chat_templates": Field("ARRAY", ["rag"], "STRING")}
+    out = report(tiny_llama(file, **named), capsys)
+    assert out.endswith(f"\nchat template rag, sha256 {sha256(b'{{ 1 }}').hexdigest()}\n  {{{{ 1 }}}}\n")
+
+
 def test_text_of_a_file_stays_text(file: Path, capsys: Capture) -> None:
     """Escape sequences, markup, line breaks and bytes that are no text are shown, and do nothing."""
     odd = {
