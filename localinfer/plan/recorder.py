@@ -92,7 +92,7 @@ class Recorder:
     def add_positions(self, x: Buffer) -> None:
         """x += a row of position_embd for each token's position, of which there are as many as the trained context."""
         count = self.keys.count("context_length")
-        if self.context.n_ctx > count or self.context.turning:
+        if self.context.n_ctx > count or self.context.wraps:
             raise self.keys.refuse("context_length", f"a context of more than its {count} learned positions")
         with self.plan.recycling():
             self.add(x, self._look_up("position_embd.weight", count, self.attention.positions, 1.0))
