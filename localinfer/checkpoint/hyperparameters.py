@@ -40,6 +40,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     Raises LocalInferError naming the key that is missing or without sense, Unsupported for what cannot be expressed.
     """
     refuse_foreign(architecture, config)
+    packed = read_packing(architecture, config)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
     n_head = config.count("num_attention_heads", LARGEST["head_count"])
     n_head_kv = read_heads_kv(config, n_head)
@@ -70,6 +71,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         rope_swa=rope_swa,
         window=config.count("sliding_window", CONTEXT_LARGEST) if any(sliding) else 0,
         sliding=sliding,
+        packed=packed,
     )
     refuse_other_scale(architecture, config, numbers)
     return numbers
@@ -83,6 +85,21 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     if n_head % n_head_kv:
         raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
     return n_head_kv
+
+
+def read_packing(architecture: Architecture, config: Table) -> int:
+    """What power of their scale ternary matrices have, if they are packed: two classes of layers keep the inverse.
+
+    Raises Unsupported for weights that are quantized in another way.
+    """
+    quantization = config.table("quantization_config")
+    if not quantization.values:
+        return 0
+    if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
+        raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
+    if quantization.get("quantization_mode", str, "offline") != "offline":
+        return 0
+    return 1 if quantization.get("linear_class", str, "bitlinear") == "autobitlinear" else -1
 
 
 # --- layers with a window ---
@@ -131,8 +148,6 @@ def warn_of_window(config: Table) -> None:
 
 def refuse_foreign(architecture: Architecture, config: Table) -> None:
     """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
-    if config.values.get("quantization_config"):
-        raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
     harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
     for key, value in (harmless | dict(architecture.fixed)).items():
         given = config.values.get(key, value)

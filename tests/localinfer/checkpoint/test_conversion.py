@@ -115,6 +115,59 @@ def test_older_configurations(name: str, tmp_path: Path) -> None:
     assert after.tensors.keys() == before.tensors.keys()
 
 
+# ------------------------------------------------------------------------------------------------ packed matrices
+
+
+def pack(matrix: Any) -> Any:
+    """As transformers packs a matrix of 0, 1 and 2: four quarters of its rows in the bits of one."""
+    quarters = matrix.astype(np.uint8).reshape(4, -1, matrix.shape[1])
+    return quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+
+
+def packed(folder: Path, name: str, linear_class: str) -> Path:
+    """A BitNet of the same values, packed, with scales that are inverted in one of the classes."""
+    path = proofs.checkpoint(name, folder)
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if "_proj" in key]:
+            mean = np.abs(tensors[key]).mean(dtype=np.float64).astype(np.float32)
+            signs = np.clip(np.round(tensors[key] / mean), -1, 1)
+            scale = mean if linear_class == "autobitlinear" else np.float32(1) / mean
+            tensors |= {key: pack(signs + 1), f"{key}_scale": np.array([scale])}
+
+    altered(path, change)
+    quantization = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": "offline"}
+    changed(path / "config.json", lambda config: config.update(quantization_config=quantization))
+    return path
+
+
+@pytest.mark.parametrize("linear_class", ["autobitlinear", "bitlinear"])
+def test_packed_matrices(linear_class: str, tmp_path: Path) -> None:
+    name = "bitnet-b1.58"
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain")).tensors
+    tensors = open_checkpoint(packed(tmp_path, name, linear_class)).tensors
+    assert tensors.keys() == plain.keys()
+    for key, tensor in tensors.items():
+        assert (tensor.shape, tensor.type) == (plain[key].shape, plain[key].type)
+        found, wanted = tensor.load().view(np.float32), plain[key].load().view(np.float32)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_packed_matrices_without_sense(tmp_path: Path) -> None:
+    folder, key = packed(tmp_path, "bitnet-b1.58", "autobitlinear"), "model.layers.1.mlp.up_proj.weight"
+    whole = load_file(folder / "model.safetensors")
+    odd = {
+        f"tensor {key}: is U8 [39, 96], not U8 [40, 96]": {key: whole[key][1:]},
+        f"tensor {key}: is F32 [40, 96], not U8": {key: whole[key].astype(np.float32)},
+        f"tensor {key}: has no scale": {f"{key}_scale": np.ones(2, np.float32)},
+    }
+    for line, changes in odd.items():
+        save_file(whole | changes, folder / "model.safetensors")
+        assert line in str(refusal(folder))
+    save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
+    assert f"tensor {key}: has no scale" in str(refusal(folder))
+
+
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
