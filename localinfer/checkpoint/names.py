@@ -7,8 +7,8 @@ it imports much else.
 import re
 from collections.abc import Callable, Mapping
 
-from localinfer.checkpoint.architectures import Architecture
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.architecture import Architecture
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
 ENDINGS = (".weight", ".bias", ".weight_scale")

@@ -10,14 +10,15 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from localinfer.checkpoint import names, ternary
-from localinfer.checkpoint.architectures import Architecture
+from localinfer.checkpoint import names
+from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.numbers import Numbers
-from localinfer.checkpoint.reorder import transposed
 from localinfer.checkpoint.shapes import shape_of
-from localinfer.checkpoint.values import FLOATS, Values, floats, items, raw
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.stored import ternary
+from localinfer.checkpoint.stored.reorder import transposed
+from localinfer.checkpoint.stored.values import FLOATS, Values, floats, items, raw
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import Unsupported
 from localinfer.files.source import SourceTensor
 from quant import ggml

@@ -14,8 +14,9 @@ from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
 from tokenizer_texts import tricky
 
 from localinfer import tokenizer
-from localinfer.checkpoint import known_tokenizers, open_checkpoint, sentencepiece_file
-from localinfer.checkpoint.json_tokenizer import PRE
+from localinfer.checkpoint import open_checkpoint
+from localinfer.checkpoint.vocabulary import known_tokenizers, sentencepiece_file
+from localinfer.checkpoint.vocabulary.json_tokenizer import PRE
 from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer

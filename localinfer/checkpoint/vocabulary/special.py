@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from localinfer.checkpoint.folder import CONFIG, Folder, Table
-from localinfer.checkpoint.json_tokenizer import NAME as TOKENIZER
-from localinfer.checkpoint.json_tokenizer import flattened
-from localinfer.checkpoint.tokens import Tokens
+from localinfer.checkpoint.vocabulary.json_tokenizer import NAME as TOKENIZER
+from localinfer.checkpoint.vocabulary.json_tokenizer import flattened
+from localinfer.checkpoint.vocabulary.tokens import Tokens
 from localinfer.files.source import Field
 
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.checkpoint.values import FLOATS, Floats, floats, raw
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.stored.values import FLOATS, Floats, floats, raw
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 
 SHIFTS = np.array([0, 2, 4, 6], np.uint8)
 

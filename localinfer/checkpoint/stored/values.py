@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 
 Values: TypeAlias = NDArray[Any]  # of any type: BF16 are whole numbers of 16 bits
 Floats: TypeAlias = NDArray[np.float32]

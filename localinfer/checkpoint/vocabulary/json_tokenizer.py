@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from localinfer.checkpoint import known_tokenizers
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.tokens import Token, Tokens
+from localinfer.checkpoint.vocabulary import known_tokenizers
+from localinfer.checkpoint.vocabulary.tokens import Token, Tokens
 from localinfer.errors import Unsupported
 from localinfer.text import printable
 from localinfer.tokenizer.pretokenizers import (

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from localinfer.checkpoint.numbers import Numbers
-from localinfer.checkpoint.values import Values
+from localinfer.checkpoint.stored.values import Values
 
 Reorder: TypeAlias = Callable[[Values, Numbers], Values]
 
