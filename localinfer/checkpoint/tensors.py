@@ -77,12 +77,12 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
     for kind in ("token_embd", "output_norm", *architecture.model):
         yield Wanted("", kind)
-    if not numbers.tied:
-        yield Wanted("", "output")
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
         for kind in (*architecture.block, *optional):
             yield Wanted(f"blk.{block}.", kind)
+    if not numbers.tied:
+        yield Wanted("", "output")
 
 
 def stored_name(present: Present, name: str) -> str:
