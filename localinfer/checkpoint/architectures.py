@@ -36,9 +36,7 @@ LLAMA = Architecture(
     optional=biases(*APART, *GATED),
     reorder=NEIGHBOURS,
 )
-MISTRAL3 = Architecture(
-    name="mistral3", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.growing_temperature
-)  # fmt: skip
+MISTRAL3 = Architecture(name="mistral3", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.growing_temperature)
 SMOLLM3 = Architecture(
     name="smollm3",
     block=LLAMA.block,
@@ -58,8 +56,20 @@ GRANITE = Architecture(
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     },
+    defaults={
+        "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    },
 )
-MINICPM = Architecture(name="minicpm", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.scales_of_minicpm)
+MINICPM = Architecture(
+    name="minicpm",
+    block=LLAMA.block,
+    reorder=NEIGHBOURS,
+    own_keys=own_keys.scales_of_minicpm,
+    defaults={"tie_word_embeddings": True},
+)
 INTERNLM2 = Architecture(
     name="internlm2",
     block=LLAMA.block,
@@ -78,9 +88,7 @@ INTERNLM2 = Architecture(
 )
 QWEN2 = Architecture(name="qwen2", block=(*LLAMA.block, *biases("attn_q", "attn_k", "attn_v")))
 QWEN3 = Architecture(name="qwen3", block=(*LLAMA.block, *HEAD_NORMS))
-EXAONE4 = Architecture(
-    name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True
-)  # fmt: skip
+EXAONE4 = Architecture(name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True)
 OLMO2 = Architecture(
     name="olmo2",
     block=(*BEHIND, *APART, *GATED, *HEAD_NORMS),
@@ -90,9 +98,7 @@ OLMO2 = Architecture(
     window_rope=True,
 )
 ERNIE4_5 = Architecture(name="ernie4_5", block=LLAMA.block, optional=biases(*APART, *GATED))
-HUNYUAN_DENSE = Architecture(
-    name="hunyuan-dense", block=(*LLAMA.block, *HEAD_NORMS), fixed={"use_cla": False}
-)  # fmt: skip
+HUNYUAN_DENSE = Architecture(name="hunyuan-dense", block=(*LLAMA.block, *HEAD_NORMS), fixed={"use_cla": False})
 SEED_OSS = Architecture(
     name="seed_oss",
     block=("attn_norm", "post_attention_norm", *APART, *GATED),

@@ -239,7 +239,6 @@ def test_a_bias_of_zeros_is_left_out(tmp_path: Path) -> None:
         ("phi2", {"qk_layernorm": True}, "qk_layernorm: True is not supported"),
         ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}, "no_rope_layers: others than each fourth are not"),
         ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3}, "no_rope_layers: others than"),
-        ("hunyuan", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type: 'dynamic' is not"),
         ("llama2", {"logits_scaling": 2.0}, "logits_scaling: 2.0 is not supported"),
         ("llama2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: is not supported"),
         ("glm4", {"rope_parameters": {"partial_rotary_factor": 0.04}}, "makes 1 values of a head turn"),
@@ -258,6 +257,15 @@ def test_what_config_json_may_not_say(name: str, changes: dict[str, Any], line: 
     folder = proofs.checkpoint(name, tmp_path)
     changed(folder / "config.json", lambda config: config.update(changes))
     assert line in str(refusal(folder))
+
+
+def test_a_base_that_grows_beyond_the_context_is_plain_within(tmp_path: Path) -> None:
+    """As internlm2 has it."""
+    folder = proofs.checkpoint("internlm2", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    growing = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    changed(folder / "config.json", lambda config: config.update(rope_parameters=growing))
+    assert keys_of(open_checkpoint(folder)) == before
 
 
 def test_a_pattern_of_windows_in_letters(tmp_path: Path) -> None:
