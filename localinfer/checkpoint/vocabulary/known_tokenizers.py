@@ -76,7 +76,6 @@ KNOWN = {
     "qwen2": "d4540891389ea895 e636dc30a262dcc0",
     "qwen35": "1444df51289cfa80 d30d75d9059f1aa2",
     "refact": "6221ad2852e85ce9",
-    "sarvam-moe": "62f6fb0a6fd5098c",
     "seed-coder": "d5f1dd6f980fec56",
     "smaug-bpe": "c136ed14d01c2745",
     "smollm": "855059429035d75a",
