@@ -73,7 +73,7 @@ class Memory:
 
 
 def memory_for(f: GGUF, options: Options) -> Memory:
-    from localinfer.engine.engine import memory_plan
+    from localinfer.engine.program import memory_plan
 
     try:
         return Memory(options.ctx_size, memory_plan(f, options))

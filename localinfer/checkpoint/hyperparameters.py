@@ -9,7 +9,7 @@ from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.rope import read_ropes
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan.config import CONTEXT_LARGEST, LARGEST
+from localinfer.plan.keys import LARGEST, MOST
 from localinfer.text import printable
 
 LARGEST_VOCABULARY = 1 << 20
@@ -42,13 +42,13 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     refuse_foreign(architecture, config)
     packed = read_packing(architecture, config)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
-    n_head = config.count("num_attention_heads", LARGEST["head_count"])
+    n_head = config.count("num_attention_heads", LARGEST["attention.head_count"])
     n_head_kv = read_heads_kv(config, n_head)
     head_dim = config.count("head_dim", LARGEST_HEAD, max(n_embd // n_head, 1))
     if head_dim % 2:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
-    n_ctx = config.count("max_position_embeddings", CONTEXT_LARGEST)
+    n_ctx = config.count("max_position_embeddings", MOST)
     sliding = windows.read(architecture, config, n_layer)
     rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
     if rope.n_rot != head_dim and not architecture.part_turns:
@@ -69,7 +69,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         tied=config.get("tie_word_embeddings", bool, False),
         rope=rope,
         rope_swa=rope_swa,
-        window=config.count("sliding_window", CONTEXT_LARGEST) if any(sliding) else 0,
+        window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
         packed=packed,
     )
@@ -81,7 +81,7 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     """The heads of keys and values; one, where all heads of queries share it."""
     if config.get("multi_query", bool, False) and not config.get("new_decoder_architecture", bool, False):
         return 1
-    n_head_kv = config.count("num_key_value_heads", LARGEST["head_count"], n_head)
+    n_head_kv = config.count("num_key_value_heads", LARGEST["attention.head_count"], n_head)
     if n_head % n_head_kv:
         raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
     return n_head_kv

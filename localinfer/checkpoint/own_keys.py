@@ -7,7 +7,7 @@ from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan.config import CONTEXT_LARGEST
+from localinfer.plan.keys import MOST
 
 Fields = dict[str, Field]
 PERIOD_WITHOUT_ROPE = 4
@@ -42,7 +42,7 @@ def growing_temperature(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 def original_context(config: Table, n: Numbers) -> Fields:
     """Phi-3 says it with and without scaling, and a window of 0 where there is none."""
-    length = config.count("original_max_position_embeddings", CONTEXT_LARGEST, n.n_ctx)
+    length = config.count("original_max_position_embeddings", MOST, n.n_ctx)
     window = {} if n.window else {"attention.sliding_window": Field.uint32(0)}
     return window | {"rope.scaling.original_context_length": Field.uint32(length)}
 

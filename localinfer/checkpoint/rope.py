@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from localinfer.checkpoint.folder import Table
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan import config as runtime
+from localinfer.plan.keys import MOST
+from localinfer.plan.rope import plain_frequencies
 from localinfer.text import printable
 
 Factors: TypeAlias = NDArray[np.float32]
@@ -73,7 +74,7 @@ def read_rope(config: Table, table: Table, head_dim: int, n_ctx: int) -> Rope:
         what = f"{printable(repr(kind), 40)} is not supported (only {', '.join(SCALINGS)})"
         raise table.error("rope_type", what, Unsupported)
     original = config.get("original_max_position_embeddings", int, n_ctx)
-    length = table.count("original_max_position_embeddings", runtime.CONTEXT_LARGEST, original)
+    length = table.count("original_max_position_embeddings", MOST, original)
     return SCALINGS[kind](table, plain, length, n_ctx)
 
 
@@ -136,7 +137,7 @@ def llama3(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noq
     low, high = table.positive("low_freq_factor"), table.positive("high_freq_factor")
     if low >= high:
         raise table.error("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, {low:g}")
-    rounds = original * runtime.frequencies(runtime.Rope(plain.n_rot, plain.theta)) / (2 * math.pi)
+    rounds = original * plain_frequencies(plain.theta, plain.n_rot) / (2 * math.pi)
     fast = np.clip((rounds - low) / (high - low), 0.0, 1.0)
     factors = (1.0 / ((1.0 - fast) / factor + fast)).astype(np.float32)
     return Rope(plain.n_rot, plain.theta, factors={"rope_freqs.weight": factors})

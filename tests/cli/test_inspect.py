@@ -10,7 +10,7 @@ import pytest
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama
 
 from cli.inspect import inspect, inspect_command
-from localinfer.engine.engine import memory_plan
+from localinfer.engine.program import memory_plan
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options

@@ -20,7 +20,7 @@ from localinfer.options import Options
 
 EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 FAST = Options(ctx_size=128, threads=1)
-KNOWN = [name for name in proofs.NAMES if proofs.architecture(name) in architectures.KNOWN]
+KNOWN = [name for name in proofs.NAMES if proofs.architecture(name) in architectures.known()]
 NOT_YET = {
     "llama-biases": "biases",
     "llama-longrope": "longrope",
