@@ -38,7 +38,7 @@ from quant.encoders.feedback import ROWS, takes_feedback
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
-SEARCH = 5000  # what the search for the blocks of a weight takes, in multiplications
+SEARCH = 2000  # what the search for the blocks of a weight takes, in multiplications
 RUN = 0.5  # what multiplying with blocks takes, as a part of multiplying with floats
 
 Floats = NDArray[np.float32]
@@ -145,7 +145,7 @@ class _Walk:
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._outside(), encoders("max", {}))
+            self._write(self._outside(), encoders("normal", {}))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
@@ -168,7 +168,7 @@ class _Walk:
         where = f"layer {number + 1} of {self._blocks}"
         found = self._collected(f"{where}: reading", number, states)
         met = {name for names in found for name in names}
-        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("max", {}))
+        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("normal", {}))
         for names in list(found):
             self._encode(where, names, found.pop(names))
 
