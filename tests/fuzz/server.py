@@ -65,7 +65,8 @@ class Server:
     def __init__(self, sources: Sequence[Source], folder: Path, findings: Path, spare_kernels: int) -> None:
         self.sources, self.findings, self.spare_kernels = sources, findings, spare_kernels
         self.mutant, self.log = folder / "mutant", folder / "log"
-        wanted = {kernel for path, own in sources for kernel in kernels(open_gguf(path), merge(from_keywords(own)))}
+        runs = [(open_gguf(path), merge(from_keywords({**own, "ctx_size": 64}))) for path, own in sources]
+        wanted = {kernel for f, options in runs for kernel in kernels(f, options)}
         self.compile(sorted(wanted, key=Kernel.to_json))
 
     def compile(self, wanted: Sequence[Kernel]) -> None:
@@ -112,13 +113,18 @@ class Server:
         os.dup2(log, 2)
         faulthandler.enable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for seed in seeds:
-            limit()
-            outcome = self.outcome(seed)
-            os.write(pipe, json.dumps(outcome).encode() + b"\n")
-            if outcome.kind == "much memory":
-                break  # what another takes would not be seen
-        os._exit(0)
+        code = 1
+        try:
+            for seed in seeds:
+                limit()
+                outcome = self.outcome(seed)
+                os.write(pipe, json.dumps(outcome).encode() + b"\n")
+                if outcome.kind == "much memory":
+                    break  # what another takes would not be seen
+            code = 0
+        except BaseException:  # nothing may pass: it would end the parent's work here
+            traceback.print_exc()
+        os._exit(code)
 
     def outcome(self, seed: int) -> Outcome:
         """What comes of a mutant, if it does not end the process."""
