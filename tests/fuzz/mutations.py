@@ -3,6 +3,7 @@
 Changes of pieces keep the rest of the file as it should be, so that they get far; changes of bytes do not care.
 """
 
+import math
 import struct
 from collections.abc import Callable
 from random import Random
@@ -18,6 +19,7 @@ from quant.ggml import TYPES
 CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
 FLOATS = 0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 1e-30, 1e30, 3.4e38, float("nan"), float("inf"), -float("inf")
 INTEGERS = *range(-2, 12), *(2**bits + more for bits in range(4, 65) for more in (-1, 0, 1)), -128, -(2**31), -(2**63)
+MOST_ELEMENTS = 1 << 24  # of a tensor: more only because its dimensions were changed before
 ODD_HALVES = b"\0\x7c", b"\0\xfc", b"\xff\x7b", b"\0\x7e"
 NUMBERS = {kind.name: number for number, kind in TYPES.items()}
 KEYS = (  # behind the architecture's name: what models of some family have
@@ -133,10 +135,10 @@ def another_key(draft: Draft, choose: Random) -> None:
 def another_format(draft: Draft, choose: Random) -> None:
     """Tensors in any type that divides their rows, as they should be."""
     for each in choose.sample(draft.tensors, choose.randint(1, len(draft.tensors))):
-        if len(each.dims) < 2:
+        if len(each.dims) != 2 or not 0 < math.prod(each.dims) <= MOST_ELEMENTS:
             continue
         name = choose.choice([name for name in NAMES if each.dims[0] % BLOCK[name] == 0])
-        blocks = int(np.prod(each.dims)) // BLOCK[name]
+        blocks = math.prod(each.dims) // BLOCK[name]
         rng = np.random.default_rng(choose.getrandbits(32))
         each.type, each.data = NUMBERS[name], random_blocks(rng, name, blocks, each.dims[0] ** -0.5).tobytes()
 
