@@ -115,7 +115,8 @@ def sha256(template: str) -> str:
 def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
     """The lines of the report."""
     yield printable(str(f.path))
-    yield f"GGUF version {f.version}, {f.size:,} bytes, {len(f.metadata)} keys, {len(f.tensors)} tensors"
+    files = f" in {len(f.files)} files" * (len(f.files) > 1)
+    yield f"GGUF version {f.version}, {f.size:,} bytes{files}, {len(f.metadata)} keys, {len(f.tensors)} tensors"
     if f.trailing:
         yield f"{f.trailing:,} bytes behind the last tensor belong to nothing"
     yield from table("metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata])
@@ -180,6 +181,7 @@ def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
     template = f.get(TEMPLATE, str, "")
     return {
         "path": valid_text(str(f.path)),
+        "files": [valid_text(str(file.path)) for file in f.files],
         "version": f.version,
         "size": f.size,
         "alignment": f.alignment,
@@ -211,6 +213,7 @@ def tensor_object(tensor: Tensor) -> Json:
         "shape": shape,
         "type": tensor.type_name,
         "bytes": tensor.nbytes,
+        "file": tensor.part,
         "offset": tensor.offset,
     }
 
