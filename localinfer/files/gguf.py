@@ -18,6 +18,7 @@ split.tensors.count, the number of tensors in all of them.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
@@ -33,7 +34,7 @@ from localinfer.files.part_names import names_of_parts
 from localinfer.text import printable
 from quant import ggml
 
-__all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf"]
+__all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf", "open_part", "peek"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -181,7 +182,7 @@ def open_gguf(path: str | Path) -> GGUF:
 
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
-    opened = _open_file(Path(path))
+    opened = open_part(Path(path))
     count = opened.get("split.count", int, 1)
     if count == 1:
         return opened
@@ -189,7 +190,23 @@ def open_gguf(path: str | Path) -> GGUF:
     if not names:
         ending = f"-NNNNN-of-{count:05d}.gguf"
         raise opened.error("split.count", f"a part of a model in {count} files must have a name that ends in {ending}")
-    return _joined([_open_file(name) for name in names])
+    return _joined([open_part(name) for name in names])
+
+
+def open_part(path: Path) -> GGUF:
+    """Map one file of a model, as if it were all of it, and check it."""
+    file = MappedFile(path)
+    header = Cursor(file, HEADER_LIMIT)
+    version, n_tensors, n_kv = _read_sizes(header)
+    metadata, spans = _read_metadata(header, n_kv)
+    _check_part(header, metadata, n_tensors)
+    alignment = _checked_alignment(header, metadata)
+    infos = _read_table(header, n_tensors)
+    data_offset = _padded(header.position, alignment)
+    tensors = _place(header, infos, alignment, data_offset)
+    used = sum(_padded(tensor.nbytes, alignment) for tensor in tensors.values())
+    trailing = max(0, file.size - data_offset - used)
+    return GGUF(version, metadata, spans, tensors, alignment, data_offset, trailing, (file,))
 
 
 def _joined(parts: list[GGUF]) -> GGUF:
@@ -212,20 +229,15 @@ def _joined(parts: list[GGUF]) -> GGUF:
     return replace(parts[0], tensors=tensors, trailing=sum(part.trailing for part in parts), files=files)
 
 
-def _open_file(path: Path) -> GGUF:
-    """One file as if it were all of the model."""
-    file = MappedFile(path)
-    header = Cursor(file, HEADER_LIMIT)
-    version, n_tensors, n_kv = _read_sizes(header)
-    metadata, spans = _read_metadata(header, n_kv)
-    _check_part(header, metadata, n_tensors)
-    alignment = _checked_alignment(header, metadata)
-    infos = _read_table(header, n_tensors)
-    data_offset = _padded(header.position, alignment)
-    tensors = _place(header, infos, alignment, data_offset)
-    used = sum(_padded(tensor.nbytes, alignment) for tensor in tensors.values())
-    trailing = max(0, file.size - data_offset - used)
-    return GGUF(version, metadata, spans, tensors, alignment, data_offset, trailing, (file,))
+def peek(path: Path, wanted: str) -> Value | None:
+    """One value of a file's metadata, or None; what stands behind it is not looked at. Raises LocalInferError."""
+    header = Cursor(MappedFile(path), HEADER_LIMIT)
+    _, _, n_kv = _read_sizes(header)
+    for key in _read_keys(header, n_kv):
+        value = _read_value(header, key)
+        if key == wanted:
+            return value
+    return None
 
 
 def _read_sizes(header: Cursor) -> tuple[int, int, int]:
@@ -250,14 +262,19 @@ def _read_metadata(header: Cursor, n_kv: int) -> tuple[dict[str, Value], dict[st
     """The values, and where in the file each begins and ends."""
     metadata: dict[str, Value] = {}
     spans: dict[str, tuple[int, int]] = {}
-    for index in range(n_kv):
-        key = header.name(f"key {index}", MAX_KEY)
+    for key in _read_keys(header, n_kv):
         if key in metadata:
             header.fail(key, "appears twice")
         begin = header.position
         metadata[key] = _read_value(header, key)
         spans[key] = begin, header.position
     return metadata, spans
+
+
+def _read_keys(header: Cursor, n_kv: int) -> Iterator[str]:
+    """Each key, when the value of the one before has been read."""
+    for index in range(n_kv):
+        yield header.name(f"key {index}", MAX_KEY)
 
 
 def _read_value(header: Cursor, key: str) -> Value:
