@@ -17,7 +17,9 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import typer
 
+from cli import screen
 from cli.flags import given, option
+from cli.loading import fetched
 from cli.tables import table
 from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, StringArray, Tensor, Value, open_gguf
@@ -39,10 +41,8 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what is in a model file, and the memory that a context takes."""
-    from localinfer.models.registry import find
-
     typed: dict[str, object] = {"ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
-    inspect(find(model), merge(given(typed), from_environment(os.environ)), as_json)
+    inspect(fetched(model, screen.Status()), merge(given(typed), from_environment(os.environ)), as_json)
 
 
 def inspect(path: Path, options: Options, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from cli import screen
 from cli.loading import fetch
 from cli.tables import table
+from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:
@@ -68,11 +69,6 @@ class Row(NamedTuple):
     files: tuple[str, ...] = ()
     default: bool = False
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        name = f"{'*' if self.default else ' '} {self.name}"
-        return tuple(map(screen.one_line, (name, shown(self.size), self.type, self.state, self.licence, self.about)))
-
 
 def list_command(as_json: Annotated[bool, typer.Option("--json", help="Write one JSON array.")] = False) -> None:
     """Show the models that have a name, and which are on this machine.
@@ -81,17 +77,22 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Write one
     """
     from localinfer.models import registry
 
-    shelves = [("models.toml", rows_of_names())]
+    shelves = {"models.toml": rows_of_names()}
     for store, models in registry.listed():
         title = f"{store.TITLE}: {', '.join(map(str, store.folders()))}"
-        shelves.append((screen.one_line(title), [row_of(model) for model in models]))
+        shelves[screen.one_line(title)] = [row_of(model) for model in models]
     if as_json:
-        rows = [row._asdict() | {"store": title.partition(":")[0]} for title, rows in shelves for row in rows]
+        rows = [row._asdict() | {"store": title.partition(":")[0]} for title, rows in shelves.items() for row in rows]
         screen.write(json.dumps(rows, indent=1) + "\n")
         return
-    lines = [line for title, rows in shelves for line in table(title, "<>><<<", [row.cells for row in rows])]
-    screen.write("\n".join(lines).lstrip("\n") + "\n")
-    screen.aside(f"* default; models of your own: {registry.user_toml()}")
+    _, _, *lines = [line for title, rows in shelves.items() for line in table(title, "<>><<<", map(cells, rows))]
+    screen.write("".join(f"{line.removeprefix('  ')}\n" for line in lines))
+    screen.aside(f"* default; fetched to {paths.models_dir()}; models of your own: {registry.user_toml()}")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    name, size = f"{'*' if row.default else ' '} {row.name}", screen.mib(row.size) if row.size else ""
+    return tuple(map(screen.one_line, (name, size, row.type, row.state, row.licence, row.about)))
 
 
 def rows_of_names() -> list[Row]:
@@ -124,10 +125,6 @@ def type_of(path: Path) -> str:
         return "damaged"
     known = {recipe.number: name for name, recipe in RECIPES.items()}
     return known.get(number & ~GUESSED, "?") if isinstance(number, int) else "?"
-
-
-def shown(size: int) -> str:
-    return screen.mib(size) if size else ""
 
 
 def rm_command(

@@ -1,6 +1,6 @@
 """A file from a web server: in as many goes as it takes, and proved before it has its name.
 
-    about = look(name, url)                       # how large it is, and by what we know it again
+    about = look(name, file, url, digest)         # how large it is, and by what we know it again
     download(name, about, path, progress)
 
 What has arrived outlives an interruption, an error and a power cut, as `localinfer.files.unfinished` has it, and the
@@ -49,6 +49,10 @@ class Unreachable(LocalInferError):
         self.wait = wait
 
 
+class NoConnection(Unreachable):
+    """There is no way to the server, or no server: for a question, waiting is of no use."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """What is known of a file before it is here.
@@ -70,8 +74,8 @@ class About:
         return {"file": self.file, "content": self.digest or self.version}
 
 
-def look(name: str, url: str, digest: str = "") -> About:
-    """Ask a server about a file, without taking it. Raises ModelNotFound, LocalInferError."""
+def look(name: str, file: str, url: str, digest: str) -> About:
+    """Ask a server about a file whose `digest` may be known, without taking it. Raises ModelNotFound, LocalInferError."""
 
     def ask() -> About:
         with answer(name, url, {}) as response:
@@ -82,7 +86,7 @@ def look(name: str, url: str, digest: str = "") -> About:
                 raise LocalInferError(f"{name}: the server does not say how large it is")
             tag = response.headers.get("ETag", "")
             version = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
-            return About(url, url, size, digest or linked_digest(response), version)
+            return About(file, url, size, digest or linked_digest(response), version)
 
     return patiently(ask)
 
@@ -242,7 +246,11 @@ def answer(name: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.R
     except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects, httpx2.InvalidURL) as error:
         raise LocalInferError(f"{name}: {reason(error)}") from None
     except httpx2.TransportError as error:
-        raise Unreachable(f"{name}: {reason(error)}") from None
+        raise broken(f"{name}: {reason(error)}", error) from None
+
+
+def broken(message: str, error: httpx2.HTTPError) -> Unreachable:
+    return (NoConnection if isinstance(error, httpx2.ConnectError) else Unreachable)(message)
 
 
 def refuse(name: str, response: httpx2.Response) -> NoReturn:
@@ -273,6 +281,8 @@ def patiently(ask: Callable[[], T]) -> T:
     for failures in range(len(QUESTION_PAUSES) + 1):
         try:
             return ask()
+        except NoConnection:
+            raise
         except Unreachable as failure:
             pause(failure, failures, QUESTION_PAUSES)
     raise AssertionError("the last failure is raised")

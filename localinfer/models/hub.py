@@ -11,7 +11,7 @@ from localinfer.errors import UsageError
 from localinfer.files.unfinished import left_in
 from localinfer.models.choice import Wanted, chosen, means, models_among, wanted
 from localinfer.models.hub_cache import cache, note_of, repo_folder, snapshots
-from localinfer.models.stores import Listed, NotFetched, Progress, files_below, readable
+from localinfer.models.stores import Listed, NotFetched, Progress, children, files_below, readable
 from localinfer.options import Layer
 
 TITLE = "Hugging Face"
@@ -34,7 +34,7 @@ def default_options(_: str) -> Layer:
 
 
 def listed() -> Iterator[Listed]:
-    for folder in [each for root in folders() for each in sorted(root.iterdir())]:
+    for folder in children(cache()):
         if found := REPO_FOLDER.fullmatch(folder.name):
             yield from listed_in(folder, f"{found[1]}/{found[2]}")
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localinfer import paths
+from localinfer.models.stores import children
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -22,10 +23,8 @@ def snapshots(folder: Path) -> list[Path]:
     branch = ""
     with suppress(OSError, UnicodeDecodeError):
         branch = (folder / "refs" / "main").read_text().strip()
-    with suppress(OSError):
-        found = [each for each in (folder / "snapshots").iterdir() if COMMIT.fullmatch(each.name)]
-        return sorted(found, key=lambda each: (each.name == branch, each.stat().st_mtime), reverse=True)
-    return []
+    found = [each for each in children(folder / "snapshots") if COMMIT.fullmatch(each.name)]
+    return sorted(found, key=lambda each: (each.name == branch, each.stat().st_mtime), reverse=True)
 
 
 def cache() -> Path:

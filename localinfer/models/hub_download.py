@@ -22,7 +22,7 @@ from localinfer.errors import LocalInferError, ModelNotFound
 from localinfer.files.safe_file import told_of
 from localinfer.files.unfinished import still_needed
 from localinfer.models.choice import Wanted, chosen, what_there_is
-from localinfer.models.download import BUSY, About, Unreachable, download, patiently, reason
+from localinfer.models.download import BUSY, About, Unreachable, broken, download, patiently, reason
 from localinfer.models.hub_cache import COMMIT, cache, note_of, repo_folder
 from localinfer.models.stores import Progress, one_at_a_time, require_network, require_room
 from localinfer.version import VERSION
@@ -94,7 +94,7 @@ def ask(name: str, repo: str) -> Repository:
         kind = Unreachable if status in BUSY else LocalInferError
         raise kind(f"{name}: {constants.ENDPOINT} answers {status} {error.response.reason_phrase}") from None
     except httpx2.HTTPError as error:
-        raise Unreachable(f"{name}: {constants.ENDPOINT}: {reason(error)}") from None
+        raise broken(f"{name}: {constants.ENDPOINT}: {reason(error)}", error) from None
     except (ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL):
         raise LocalInferError(f"{name}: {constants.ENDPOINT} does not answer as a hub does") from None
     return Repository(repo, checked_commit(name, info.sha), list(checked(files)))
@@ -179,6 +179,6 @@ def tie(link: Path, blob: Path) -> None:
 def write_name(path: Path, commit: str) -> None:
     """Have the branch name this commit."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     unfinished.write_text(commit)
     unfinished.replace(path)

@@ -104,6 +104,14 @@ def readable(folder: Path) -> bool:
         return False
 
 
+def children(folder: Path) -> list[Path]:
+    """What is in a directory, as far as we can see."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
 def siblings(first: Path) -> list[Path]:
     """All files of the model whose first one this is."""
     part = NAME.fullmatch(first.name)

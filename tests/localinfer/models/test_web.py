@@ -86,16 +86,26 @@ class TestWhole:
         assert one.name == other.name == "model.gguf"
         assert one.parent != other.parent
 
-    @pytest.mark.parametrize("digest", [True, False])
-    def test_digest_in_the_address(self, address: str, model_bytes: bytes, digest: bool) -> None:
+    def test_digest_in_the_address(self, address: str, model_bytes: bytes) -> None:
+        """What was fetched without it was not proved by it."""
         right = hashlib.sha256(model_bytes).hexdigest()
-        name = f"{address}#sha256={right if digest else '0' * 64}"
-        if digest:
-            assert pull(name) == registry.find(address)
-            return
+        pull(address)
+        name = f"{address}#sha256={right.upper()}"
+        with pytest.raises(NotFetched):
+            registry.find(name)
+        assert pull(name) == registry.find(f"{address}#sha256={right}") != registry.find(address)
+        assert sorted(each.name for each in web.listed()) == sorted([address, f"{address}#sha256={right}"])
+
+    def test_wrong_digest_in_the_address(self, address: str, model_bytes: bytes) -> None:
+        right = hashlib.sha256(model_bytes).hexdigest()
         with pytest.raises(LocalInferError, match=f"sha256 mismatch: expected {'0' * 64}, got {right}$"):
-            pull(name)
+            pull(f"{address}#sha256={'0' * 64}")
         assert left() == []
+
+    @pytest.mark.parametrize("fragment", ["sha256=abc", "md5=0", "x"])
+    def test_what_is_no_digest(self, address: str, fragment: str) -> None:
+        with pytest.raises(UsageError, match="behind # can only be sha256="):
+            pull(f"{address}#{fragment}")
 
     def test_digest_that_a_hub_tells(self, hub: Hub, model_bytes: bytes) -> None:
         hub.repos["o/r"] = {"m.gguf": model_bytes}
