@@ -57,8 +57,13 @@ def fetch(name: str, status: screen.Status) -> Path:
     entry = registry.named(name)
     about = f": {screen.mib(entry.size)}, licence: {entry.licence or 'not known'}" if entry and entry.parts else ""
     screen.note(f"fetching {screen.one_line(name)}{about}")
-    with status.busy("waiting for the server"):
-        return pull(name, status)
+    try:
+        with status.busy("waiting for the server"):
+            return pull(name, status)
+    except (KeyboardInterrupt, SystemExit):
+        status.erase()
+        screen.note(f"{screen.one_line(name)}: interrupted; the same command goes on from there")
+        raise
 
 
 def default_model() -> str:

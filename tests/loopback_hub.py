@@ -59,7 +59,7 @@ class Hub:
         self.repos: dict[str, dict[str, bytes]] = {}
         self.files: dict[str, bytes] = {}
         self.commit = COMMIT
-        self.gated: set[str] = set()
+        self.gated: set[str] = set()  # everybody is told of them, and nobody gets their files
         self.private: dict[str, str] = {}  # token that a repository wants
         self.lfs = True
         self.info: Any = None  # instead of what is true of a repository
@@ -137,6 +137,10 @@ class Handler(BaseHTTPRequestHandler):
     def lead(self, repo: str, commit: str, file: str) -> None:
         if not self.allowed(repo):
             return
+        if repo in self.hub.gated:
+            message = f"Access to model {repo} is restricted."
+            self.answer(403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": message})
+            return
         content = self.hub.repos[repo].get(file)
         if content is None or commit not in ("main", self.hub.commit):
             self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
@@ -149,11 +153,8 @@ class Handler(BaseHTTPRequestHandler):
         token = self.hub.private.get(repo)
         if repo not in self.hub.repos or (token and self.headers.get("Authorization") != f"Bearer {token}"):
             self.answer(401, headers={"X-Error-Code": "RepoNotFound"})
-        elif repo in self.hub.gated:
-            self.answer(403, headers={"X-Error-Code": "GatedRepo"})
-        else:
-            return True
-        return False
+            return False
+        return True
 
     def deliver(self, content: bytes | None) -> None:
         """The bytes of a file, or those that are asked for; with the next fault, if there is one."""

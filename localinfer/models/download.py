@@ -75,7 +75,7 @@ class About:
 
 
 def look(name: str, file: str, url: str, digest: str) -> About:
-    """Ask a server about a file whose `digest` may be known, without taking it. Raises ModelNotFound, LocalInferError."""
+    """Ask about a file whose `digest` may be known, without taking it. Raises ModelNotFound, LocalInferError."""
 
     def ask() -> About:
         with answer(name, url, {}) as response:
@@ -257,7 +257,8 @@ def refuse(name: str, response: httpx2.Response) -> NoReturn:
     """The error that an answer is."""
     status, host = response.status_code, response.url.host
     if status in REFUSED:
-        raise ModelNotFound(f"{name}: {host} {REFUSED[status]} ({status})")
+        why = printable(response.headers.get("X-Error-Message", ""), 200)
+        raise ModelNotFound(f"{name}: {host} {REFUSED[status]} ({status}){why and f': {why}'}")
     raise LocalInferError(f"{name}: {host} answers {called(response)}")
 
 

@@ -3,6 +3,7 @@
 What is in the cache is found without asking anybody; of several commits, first in the branch's.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,12 +69,17 @@ def removable(name: str) -> list[Path]:
     notes = [note_of(part) for part in parts]
     if not all(note.is_file() for note in notes):
         raise UsageError(f"hf:{name}: another program has put it into the cache that they share; `hf cache` removes it")
-    blobs = {part.resolve() for part in parts}
+    blobs = {led_to(part) for part in parts}
     every = [path for path in (folder / "snapshots").rglob("*") if not path.is_dir()]
-    links = [path for path in every if path.resolve() in blobs]
+    links = [path for path in every if led_to(path) in blobs]
     commits = [path for path in (folder / "refs").rglob("*") if path.is_file()] if len(links) == len(every) else []
     unfinished = [file for left in started for file in left.files]
     return [*links, *sorted(blobs - set(links)), *unfinished, *notes, *commits]
+
+
+def led_to(link: Path) -> Path:
+    """The file that a link names; where there are no links, the file itself."""
+    return Path(os.path.normpath(link.parent / link.readlink())) if link.is_symlink() else link
 
 
 def located(what: Wanted) -> list[Path]:

@@ -22,7 +22,7 @@ from localinfer.errors import LocalInferError, ModelNotFound
 from localinfer.files.safe_file import told_of
 from localinfer.files.unfinished import still_needed
 from localinfer.models.choice import Wanted, chosen, what_there_is
-from localinfer.models.download import BUSY, About, Unreachable, broken, download, patiently, reason
+from localinfer.models.download import BUSY, REFUSED, About, Unreachable, broken, download, patiently, reason
 from localinfer.models.hub_cache import COMMIT, cache, note_of, repo_folder
 from localinfer.models.stores import Progress, one_at_a_time, require_network, require_room
 from localinfer.version import VERSION
@@ -61,9 +61,14 @@ def fetch(what: Wanted, progress: Progress) -> Path:
     files = [file for part in parts for file in repository.files if file.path == part]
     folder = repo_folder(what.repo)
     with told_of(folder, sum(file.size for file in files)):
-        folder.mkdir(parents=True, exist_ok=True)
-        with one_at_a_time(cache() / ".locks" / folder.name / f"{files[0].digest}.lock"):
-            return bring(name, repository, files, progress)
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        try:
+            with one_at_a_time(cache() / ".locks" / folder.name / f"{files[0].digest}.lock"):
+                return bring(name, repository, files, progress)
+        finally:
+            with suppress(OSError):  # they are empty if nothing has come
+                (folder / "blobs").rmdir()
+                folder.rmdir()
 
 
 def hint(what: Wanted, there: Sequence[str]) -> str:
@@ -85,19 +90,23 @@ def ask(name: str, repo: str) -> Repository:
             for each in info.siblings or []
         ]
     except GatedRepoError:
-        where = f"{constants.ENDPOINT}/{repo}"
-        raise ModelNotFound(f"{name}: its owner wants to be asked first: {where} has the form{who()}") from None
+        raise ModelNotFound(f"{name}: {form(repo)}") from None
     except RepositoryNotFoundError:
         raise ModelNotFound(f"{name}: the hub has no such repository, or it is private{who()}") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
-        kind = Unreachable if status in BUSY else LocalInferError
+        kind = Unreachable if status in BUSY else ModelNotFound if status in REFUSED else LocalInferError
         raise kind(f"{name}: {constants.ENDPOINT} answers {status} {error.response.reason_phrase}") from None
     except httpx2.HTTPError as error:
         raise broken(f"{name}: {constants.ENDPOINT}: {reason(error)}", error) from None
     except (ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL):
         raise LocalInferError(f"{name}: {constants.ENDPOINT} does not answer as a hub does") from None
     return Repository(repo, checked_commit(name, info.sha), list(checked(files)))
+
+
+def form(repo: str) -> str:
+    """What to do where the owner of a repository wants to be asked first."""
+    return f"if its owner wants to be asked first, {constants.ENDPOINT}/{repo} has the form{who()}"
 
 
 def who() -> str:
@@ -140,10 +149,12 @@ def bring(name: str, repository: Repository, files: Sequence[File], progress: Pr
     require_room(name, folder, sum(still_needed(target.blob, target.file.size) for target in missing))
     done, total = 0, sum(target.file.size for target in missing)
     for file, link, blob in missing:
-        blob.parent.mkdir(exist_ok=True)
         url = hf_hub_url(repository.name, file.path, revision=repository.commit)
         about = About(file.path, url, file.size, file.digest, headers=headers())
-        download(name, about, blob, progress, done, total)
+        try:
+            download(name, about, blob, progress, done, total)
+        except ModelNotFound as refused:  # the hub tells everybody of a model that not everybody may have
+            raise ModelNotFound(f"{refused}; {form(repository.name)}") from None
         note(link)
         done += file.size
     for target in targets:

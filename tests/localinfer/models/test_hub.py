@@ -163,7 +163,18 @@ class TestAsked:
 
     def test_gated(self, hub: Hub, repo: dict[str, bytes]) -> None:
         hub.gated.add(REPO)
-        with pytest.raises(ModelNotFound, match=f"its owner wants to be asked first: {hub.url}/{REPO} has the form"):
+        form = f"if its owner wants to be asked first, {hub.url}/{REPO} has the form; HF_TOKEN, or `hf auth login`"
+        restricted = r"does not let us have it \(403\): Access to model .* is restricted\."
+        with pytest.raises(ModelNotFound, match=f"{restricted}; {form}"):
+            pull(f"hf:{REPO}")
+        hub.info_statuses.append((403, {"X-Error-Code": "GatedRepo"}))
+        with pytest.raises(ModelNotFound, match=f"^hf:{REPO}: {form}"):
+            pull(f"hf:{REPO}")
+        assert not store.repo_folder(REPO).exists()
+
+    def test_token_that_the_hub_does_not_take(self, hub: Hub, repo: dict[str, bytes]) -> None:
+        hub.info_statuses.append((403, {}))
+        with pytest.raises(ModelNotFound, match="answers 403 Forbidden"):
             pull(f"hf:{REPO}")
 
     def test_no_such_repository(self, hub: Hub) -> None:
@@ -304,6 +315,16 @@ class TestRemoved:
         registry.removal(f"hf:{REPO}:Q4_K_M").carry_out()
         assert registry.find(f"hf:{REPO}") == other
         assert huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).size_on_disk == len(repo["m-F16.gguf"])
+
+    def test_never_more_than_the_link_names(self, repo: dict[str, bytes], tmp_path: Path) -> None:
+        """Blobs may be links themselves, to what several caches share."""
+        shared = tmp_path / "shared"
+        blob = pull(f"hf:{REPO}").resolve()
+        blob.rename(shared)
+        blob.symlink_to(shared)
+        registry.removal(f"hf:{REPO}").carry_out()
+        assert in_cache() == []
+        assert shared.read_bytes() == repo["m-Q4_K_M.gguf"]
 
     def test_from_all_commits(self, hub: Hub, repo: dict[str, bytes]) -> None:
         pull(f"hf:{REPO}")
