@@ -12,11 +12,13 @@ import typer
 import typer.main
 from typer.core import TyperArgument, TyperCommand
 
+from cli.model_options import options_for, require_one_model
 from localinfer.version import VERSION
 
 ABOUT = """Run language models on this machine.
 
-MODEL is the path of a GGUF file, or a name that `localinfer list` shows.
+MODEL is the path of a GGUF file, a name that `localinfer list` shows, hf:OWNER/REPO[:QUANT] of the Hugging Face hub,
+or an https address.
 """
 EXAMPLES = """
 \b
@@ -32,6 +34,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
+    "rm": ("cli.models", "Remove models that localinfer has fetched."),
     "inspect": ("cli.inspect", "Show what is in a model file, and the memory that a context takes."),
     "quantize": ("cli.quantize", "Write a model in a smaller type."),
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
@@ -48,6 +51,15 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
 
 class Command(TyperCommand):
     """Shows arguments by their names, which tell what may be left out: `SOURCE [OUT] TYPE [THREADS]`."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.params += options_for(self.params)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        require_one_model(ctx)
+        return rest
 
     def collect_usage_pieces(self, _: Any) -> list[str]:
         return ["[OPTIONS]", *(name for name, _ in self.arguments)]

@@ -429,13 +429,10 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
 
 
 def opened_to_run(name: str, task: Task, status: screen.Status) -> "Source":
-    """The source, if it is a file that can be run. Raises UsageError."""
+    """The source, if it is no directory: it has to run. Raises UsageError."""
     if Path(name).is_dir():
         raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE F16` makes a file of it")
-    source = opened(name, task, status)
-    if len(source.files) > 1:
-        raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE COPY` joins its parts")
-    return source
+    return opened(name, task, status)
 
 
 def chunks_of(path: Path, text: str, calibration: Calibration) -> "Chunks":

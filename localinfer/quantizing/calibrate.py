@@ -72,7 +72,7 @@ def calibrate(
     spectator: Spectator | None = None,
     compiling: Progress | None = None,
 ) -> None:
-    """Write the mixture, whose source is one GGUF file, calibrated on chunks of tokens of one text.
+    """Write the mixture, whose source is a GGUF model, calibrated on chunks of tokens of one text.
 
     An interrupted run is gone on with when the same is asked for again. Raises LocalInferError, and then nothing is
     left; Unsupported for a model that cannot run, NotEnoughMemory.
@@ -84,7 +84,7 @@ def calibrate(
     require_free_name(out, replace)
     with threadpool_limits(1, "blas"), engine_for(source.files[0], chunks, threads, compiling) as exact:
         require_memory(exact, chunks)
-        identity = identity_of(source.files[0], output, chunks)
+        identity = identity_of(source.files, output, chunks)
         with unfinished(out, output.layout.size, identity, replace=replace) as file:
             _Walk(mixture, output, exact, file, chunks, threads, spectator or Spectator()).go(compiling)
 
@@ -109,11 +109,11 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
         raise engine.file.error("calibration", f"{what}; --calibrate-chunks sets fewer", NotEnoughMemory)
 
 
-def identity_of(source: Path, output: Output, chunks: Chunks) -> dict[str, str]:
+def identity_of(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[str, str]:
     """What must be the same in two runs, so that one goes on with the work of the other."""
-    status = source.stat()
+    states = [(file.resolve(), file.stat()) for file in files]
     return {
-        "source": f"{source.resolve()} {status.st_size} {status.st_mtime_ns}",
+        "source": " ".join(f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in states),
         "choice of types or metadata": hashlib.sha256(output.layout.header).hexdigest(),
         "text": hashlib.sha256(chunks.tobytes()).hexdigest() + f" {len(chunks)}",
         "version of localinfer": VERSION,
@@ -153,7 +153,7 @@ class _Walk:
             for number in range(self._blocks):
                 if number >= self._file.done:
                     self._do_block(number, states)
-                    rounded.file.file.accept_changes()
+                    rounded.file.accept_changes()
                     self._file.keep(number + 1)
                     self._spectator.kept(number + 1)
                 else:
