@@ -10,11 +10,11 @@ Here file, tokenizer, template and session come together; the work is theirs. Kn
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,17 @@ from localinfer import tokenizer
 from localinfer.engine.engine import Engine, require_room_to_load
 from localinfer.errors import Unsupported, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
+from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.sampling import Sampler
 from localinfer.generation.session import Progress, Session
 from localinfer.models import registry
-from localinfer.options import FLAGS, Options, from_environment, from_keywords, from_metadata, merge
+from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
 from localinfer.prompt.prompt import Message, chat_prompt, check_messages
 from localinfer.prompt.template import KNOWN, ChatTemplate
+
+if TYPE_CHECKING:
+    from localinfer.generation.constraint import Constraint, Vocabulary
 
 __all__ = ["Model", "Piece", "Stats", "load"]
 
@@ -72,6 +77,7 @@ class Model:
         for warning in self.engine.warnings:
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
+        self._vocabulary: Vocabulary | None = None  # as constraints want it
         self._template: tuple[str, ChatTemplate] | None = None  # with its source
 
     @property
@@ -105,18 +111,29 @@ class Model:
         """What the model expects after each of these tokens: float32, (len(ids), n_vocab)."""
         return self._session.logits(self._checked(ids))
 
-    def generate(self, prompt: str | Sequence[int], **options: object) -> Iterator[Piece]:
+    def generate(
+        self, prompt: str | Sequence[int], *, sampler: SamplerFunction | None = None, **options: object
+    ) -> Iterator[Piece]:
         """Continue a text, or tokens, piece by piece. `options` are those of Options that are not the model's.
+
+        `sampler` chooses the tokens in the place of the options' chain: it is given the logits, float32 (n_vocab,), and
+        the ids of prompt and text so far, a list, and returns the id of the next token.
 
         Raised at once: UsageError, ContextOverflow for a prompt that is too long, LocalInferError for a file
         that has changed. When the context is full in the middle, ContextOverflow comes after the last piece.
         """
         chosen = self._chosen(options)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
-        return self._run(tokens, chosen)
+        return self._run(tokens, chosen, sampler)
 
-    def chat(self, messages: Sequence[Message], *, parse_special: bool = False,
-             **options: object) -> Iterator[Piece]:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        parse_special: bool = False,
+        sampler: SamplerFunction | None = None,
+        **options: object,
+    ) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
         The option system_prompt is put first, unless the messages begin with a system message themselves.
@@ -130,7 +147,7 @@ class Model:
             messages = [{"role": "system", "content": chosen.system_prompt}, *messages]
         chat_template = self.chat_template(chosen.chat_template)
         tokens = chat_prompt(chat_template, self.tokenizer, messages, parse_special=parse_special)
-        return self._run(tokens, chosen)
+        return self._run(tokens, chosen, sampler)
 
     def chat_template(self, override: str = "") -> ChatTemplate:
         """The file's own, or the `override`: a known name, or a text. It is kept until another is asked for."""
@@ -155,18 +172,37 @@ class Model:
                  traceback: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, prompt: list[int], options: Options) -> Iterator[Piece]:
+    def sampler(self, **options: object) -> Sampler:
+        """The chain of samplers that these options describe: a function of logits and ids, as `generate` takes one."""
+        return self._session.sampler(self._chosen(options))
+
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> Iterator[Piece]:
         self.file.check_unchanged()
-        self.stats, pieces = self._session.run(prompt, options)
+        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options))
         return pieces
 
+    def _constraint(self, options: Options) -> "Constraint | None":
+        """What holds a run to the form that the options ask for, if they do."""
+        if not any(getattr(options, name) for name in FORMS):
+            return None
+        from localinfer.generation.constraint import Constraint, Vocabulary, form_of
+
+        form = form_of(options)
+        self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
+        return Constraint(form, self._vocabulary)
+
     def _chosen(self, given: Mapping[str, object]) -> Options:
-        """The model's options with those of one run."""
+        """The model's options with those of one run; `schema` is a JSON schema in any of Python's ways."""
+        if "schema" in given:
+            from localinfer.generation.constraint.json_schema import text_of
+
+            schema = text_of(given["schema"])
+            given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
         layer = from_keywords(given)
         for name in layer:
             if FLAGS[name].section == "model":
                 raise UsageError(f"{name}: can only be chosen when the model is loaded")
-        return replace(self.options, **layer)  # type: ignore[arg-type]  # from_keywords has checked the types
+        return merge(layer, asdict(self.options))
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         """Token ids as a list of Python's integers, each in the vocabulary."""
