@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from localinfer.errors import (
+        BadForm,
         ContextOverflow,
+        Incomplete,
         LocalInferError,
         ModelNotFound,
         NotEnoughMemory,
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from localinfer.options import Options
 
 __all__ = [
-    "ContextOverflow", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory", "Options", "Piece",
-    "Stats", "Unsupported", "UsageError", "load",
+    "BadForm", "ContextOverflow", "Incomplete", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory",
+    "Options", "Piece", "Stats", "Unsupported", "UsageError", "load",
 ]  # fmt: skip
 
 _HOMES = {"Model": "model", "Piece": "model", "Stats": "model", "load": "model", "Options": "options"}

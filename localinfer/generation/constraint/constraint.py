@@ -37,7 +37,7 @@ class Constraint:
         if self._ids is None:
             return logits
         allowed = self._allowed.result()
-        if not allowed.any():
+        if not allowed.any() or self._matcher.result().is_error():
             raise LocalInferError(f"{self.form.name}: no token of this model's vocabulary can go on here")
         return np.where(allowed, logits, -np.inf)
 
@@ -49,6 +49,7 @@ class Constraint:
                 self._ids = []
             return
         matcher = self._matcher.result()
+        self._allowed.result()  # who looks for what may come next has it to himself
         if not matcher.consume_token(id):
             raise LocalInferError(f"{self.form.name}: token {id} breaks it")
         if id not in self._vocabulary.ends:

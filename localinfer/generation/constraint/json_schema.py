@@ -12,6 +12,9 @@ DEFINITIONS = ("$defs", "definitions")
 TABLES = (*DEFINITIONS, "properties", "patternProperties")  # keywords with schemas under names of the user's
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = ("items", "additionalProperties")
+DEEPEST = 30  # levels in which a problem is looked for
+
+Schema = dict[str, Any]
 
 
 def text_of(schema: object) -> str:
@@ -42,19 +45,23 @@ def parsed(text: str, flag: str) -> Any:
 
 def grammar_of_schema(schema: Any, flag: str) -> str:
     """As llguidance writes it. BadForm names the place of what makes no sense, or what is not supported."""
+    if schema is True:  # which says the same
+        schema = {}
+    if not isinstance(schema, dict):
+        raise BadForm(f"{flag}: #: a schema is an object, not {printable(json.dumps(schema), 40)}")
     problem = problem_of(schema)
     if problem:
         raise BadForm(f"{flag}: {printable(place_of(problem, schema), 200)}: {printable(problem, 300)}")
     return compiled(schema)
 
 
-def compiled(schema: Any) -> str:
+def compiled(schema: Schema) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=OPTIONS)  # type: ignore[arg-type]
 
 
-def problem_of(schema: Any) -> str:
+def problem_of(schema: Schema) -> str:
     """What llguidance cannot do with it, in one line; "" for nothing."""
     from llguidance import LLMatcher
 
@@ -67,21 +74,21 @@ def problem_of(schema: Any) -> str:
     return " ".join(messages[0].split()) if failed else ""
 
 
-def place_of(problem: str, schema: Any) -> str:
+def place_of(problem: str, schema: Schema) -> str:
     """A JSON pointer to the innermost part of the schema that has this problem by itself."""
-    definitions = {name: schema[name] for name in DEFINITIONS if isinstance(schema, dict) and name in schema}
-    path, inner = "#", schema
-    while inner is not None:
-        place, inner = next(
-            ((place, part) for place, part in parts(inner) if problem_of(definitions | part) == problem), ("", None))
+    definitions = {name: schema[name] for name in DEFINITIONS if name in schema}
+    path = "#"
+    for _ in range(DEEPEST):
+        guilty = ((place, part) for place, part in parts(schema) if problem_of(definitions | part) == problem)
+        place, schema = next(guilty, ("", {}))
         path += place
     return path
 
 
-def parts(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """The schemas directly within a schema, and where they are."""
     for keyword in (*TABLES, *LISTS, *SINGLE):
-        value = schema.get(keyword) if isinstance(schema, dict) else None
+        value = schema.get(keyword)
         if keyword in TABLES and isinstance(value, dict):
             found = [(f"/{keyword}/{name}", part) for name, part in value.items()]
         elif keyword in LISTS and isinstance(value, list):
