@@ -252,7 +252,7 @@ class Options:
         about="DRY: what each further token of a repetition multiplies that with.")
     dry_allowed_length: int = option(
         2, "--dry-allowed-length", section="sampling", low=0, high=INT32_MAX,
-        about="DRY: tokens that may be repeated for nothing more than the multiplier.")
+        about="DRY: repetitions of fewer tokens cost nothing.")
     dry_penalty_last_n: int = option(
         64, "--dry-penalty-last-n", section="sampling", low=-1, high=INT32_MAX,
         about="DRY: how many of the last tokens it looks at (0: none, -1: the whole context).")

@@ -50,9 +50,10 @@ class Constraint:
             return
         matcher = self._matcher.result()
         self._allowed.result()  # who looks for what may come next has it to himself
-        if not matcher.consume_token(id):
+        is_end = id in self._vocabulary.ends
+        if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
             raise LocalInferError(f"{self.form.name}: token {id} breaks it")
-        if id not in self._vocabulary.ends:
+        if not is_end:
             self._ids.append(id)
         if not self.is_complete:
             self._allowed = self._worker.submit(self._next)

@@ -28,7 +28,7 @@ class Vocabulary:
         """Takes about a second for 150,000 tokens. Control tokens have no text, so that no form allows them."""
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        return LLTokenizer(TokenizerWrapper(self), eos_token=sorted(self.ends), slices=LLTokenizer.json_slices())
+        return LLTokenizer(TokenizerWrapper(self), eos_token=self.eos_token_id, slices=LLTokenizer.json_slices())
 
     @property
     def ends(self) -> frozenset[int]:
@@ -42,12 +42,14 @@ class Vocabulary:
         """Which tokens may come next: (n_vocab,)."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         known = np.unpackbits(bits, count=self._tokenizer.n_vocab, bitorder="little").view(bool)
+        known[sorted(self.ends)] = known[self.eos_token_id]
         return np.pad(known, (0, self.n_vocab - known.size)) if known.size < self.n_vocab else known
 
     # --- what TokenizerWrapper asks for ---
 
     @property
     def eos_token_id(self) -> int:
+        """One of the ends, which stands for all of them."""
         return min(self.ends)
 
     @property
