@@ -35,6 +35,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "inspect": ("cli.inspect", "Show what is in a model file, and the memory that a context takes."),
     "quantize": ("cli.quantize", "Write a model in a smaller type."),
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
+    "template": ("cli.template", "Show what a model sees of a conversation."),
     "bench": ("cli.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
     "profile": ("cli.profile", "Show where the time of a prompt and of an answer goes, by kind of op and by layer."),
     "imatrix": ("cli.imatrix", "Measure which columns of a model's weights matter, for `quantize --imatrix`."),

@@ -48,7 +48,7 @@ def chat_command(
     if message is None and not sys.stdin.isatty():
         raise UsageError("nothing to answer: stdin is neither a terminal nor a pipe")
     with open_model(name, given, screen.Status()) as opened:
-        opened.chat_template(opened.options.chat_template)  # a model without one cannot chat: say so at once
+        opened.require_chat_template()  # a model without one cannot chat: say so at once
         chat = Chat(opened)
         if message is not None:
             chat.say(message)

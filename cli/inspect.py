@@ -22,6 +22,7 @@ from cli.tables import table
 from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, StringArray, Tensor, Value, open_gguf
 from localinfer.options import Options, from_environment, merge
+from localinfer.prompt.choice import own_keys
 from localinfer.text import printable
 
 TEMPLATE = "tokenizer.chat_template"
@@ -73,7 +74,7 @@ class Memory:
 
 
 def memory_for(f: GGUF, options: Options) -> Memory:
-    from localinfer.engine.engine import memory_plan
+    from localinfer.engine.program import memory_plan
 
     try:
         return Memory(options.ctx_size, memory_plan(f, options))
@@ -166,9 +167,9 @@ def memory_rows(memory: Memory) -> Iterator[Sequence[str]]:
 
 def template_lines(f: GGUF) -> Iterator[str]:
     """The chat template as it is written; what could move a cursor is escaped line by line."""
-    template = f.get(TEMPLATE, str, "")
-    if template:
-        yield from ("", f"chat template, sha256 {sha256(template)}")
+    for name, key in own_keys(f).items():
+        template = f.get(key, str)
+        yield from ("", f"chat template{'' if name == 'default' else f' {printable(name)}'}, sha256 {sha256(template)}")
         yield from (f"  {printable(line)}" for line in template.split("\n"))
 
 

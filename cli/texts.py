@@ -1,9 +1,11 @@
 """Texts that a user hands in: as an argument, in a file, or piped into stdin."""
 
+import json
 import os
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 from cli import screen
 from localinfer.errors import LocalInferError, UsageError
@@ -58,6 +60,17 @@ def from_stdin() -> str | None:
     if text.encode() != content:
         screen.warn("stdin is not UTF-8: what cannot be read is replaced by U+FFFD")
     return without_newline(text)
+
+
+def from_json(name: str) -> Any:
+    """The value in a JSON file, or in what was piped in, for `-`."""
+    text = from_stdin() if name == "-" else from_file(name)
+    if text is None:
+        raise UsageError("nothing to read: stdin is no pipe")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LocalInferError(f"{'stdin' if name == '-' else name}: no JSON: {error}") from None
 
 
 def is_piped() -> bool:

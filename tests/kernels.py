@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from random_blocks import random_blocks
 
 from localinfer import paths
+from localinfer.ops.calls import PRODUCT
 from quant import FORMATS
 from quant.ggml import TYPES
 from quant.jit import loader
@@ -22,18 +23,6 @@ from quant.jit.record import HEADER_WORDS, RECORD_WORDS
 from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
-PRODUCT = (
-    "tokens",
-    "x",
-    "w",
-    "row_bytes",
-    "n_in",
-    "n_out",
-    "y",
-    "y_stride",
-    "add",
-    "stop",
-)
 SCRATCH_BYTES = matmul_scratch_bytes(1 << 14)
 Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
 
@@ -109,12 +98,12 @@ def product(
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
     takes = fmt.takes(passes)
     source = x if takes == "f32" else in_bf16(x) if takes == "bf16" else quantized(x, tile, passes)
+    base, stride = (0, 0) if add_to is None else (y, 4 * n_out)
     values = (
-        np.array([count]), source, rows, rows.shape[1], n_in, n_out, y, 4 * n_out, int(add_to is not None),
-        np.zeros(1, np.int64),
+        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out, np.zeros(1, np.int64),
     )  # fmt: skip
     path, constants = fmt.products[function == "matmul"], fmt.constants(passes)
-    run(path, dict(zip(PRODUCT, values, strict=True)), threads, **constants)
+    run(path, dict(zip(PRODUCT.parameters, values, strict=True)), threads, **constants)
     return y
 
 

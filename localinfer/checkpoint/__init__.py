@@ -38,7 +38,7 @@ def open_checkpoint(path: str | Path) -> Source:
     fields = {
         "general.architecture": Field.text(architecture.name),
         **about.fields(folder, converted.values()),
-        **hyperparameters.fields(architecture, numbers),
+        **hyperparameters.fields(architecture, config, numbers),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special.fields(folder, tokens, numbers.n_vocab),
     }

@@ -49,6 +49,35 @@ class Stored:
         return self.file.error(f"tensor {printable(self.name, 80)}", problem, kind)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stacked:
+    """Tensors of the same type and shape as one with a dimension more, the first."""
+
+    parts: tuple[Stored, ...]
+
+    @property
+    def name(self) -> str:
+        return self.parts[0].name
+
+    @property
+    def dtype(self) -> str:
+        return self.parts[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Raises LocalInferError naming a part that is different."""
+        for part in self.parts:
+            if (part.dtype, part.shape) != (self.dtype, self.parts[0].shape):
+                raise part.error(f"has another type or shape than {self.name}")
+        return (len(self.parts), *self.parts[0].shape)
+
+    def load(self) -> NDArray[np.uint8]:
+        return np.concatenate([part.load() for part in self.parts])
+
+    def error(self, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
+        return self.parts[0].error(problem, kind)
+
+
 def open_weights(folder: Folder) -> dict[str, Stored]:
     """All tensors of the checkpoint by name.
 

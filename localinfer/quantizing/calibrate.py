@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
-from localinfer.engine.engine import Progress as Compiling
 from localinfer.engine.inputs import Inputs
+from localinfer.engine.probe import Probe
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import Tensor, open_gguf
 from localinfer.files.safe_file import require_free_name
@@ -35,6 +35,7 @@ from localinfer.quantizing.mixture import Mixture
 from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
 from localinfer.version import VERSION
 from quant.encoders.feedback import ROWS, takes_feedback
+from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
 SEARCH = 5000  # what the search for the blocks of a weight takes, in multiplications
@@ -69,7 +70,7 @@ def calibrate(
     threads: int = 1,
     replace: bool = False,
     spectator: Spectator | None = None,
-    compiling: Compiling | None = None,
+    compiling: Progress | None = None,
 ) -> None:
     """Write the mixture, whose source is one GGUF file, calibrated on chunks of tokens of one text.
 
@@ -89,7 +90,7 @@ def calibrate(
 
 
 @contextmanager
-def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Compiling | None) -> Iterator[Engine]:
+def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
     """An engine for chunks of this size, each of which it reads at once."""
     size = chunks.shape[1]
     options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size)
@@ -100,8 +101,8 @@ def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Compiling | 
 def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemory before hours of work."""
     widths = {(product.stage, product.x.n) for product in engine.plan.products if product.weight.name != OUTPUT}
-    squares = sum(n * n for _, n in widths) // engine.config.block_count
-    needed = 4 * (chunks.size * engine.config.embedding_length + squares)
+    squares = sum(n * n for _, n in widths) // engine.program.recorder.block_count
+    needed = 4 * (chunks.size * engine.program.recorder.embedding_length + squares)
     available = machine.available_memory()
     if needed > available:
         what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
@@ -135,20 +136,20 @@ class _Walk:
         self._source, self._types = mixture.source, mixture.types
         self._output, self._exact, self._file, self._chunks = output, exact, file, chunks
         self._threads, self._spectator = threads, spectator
-        self._blocks = exact.config.block_count
+        self._blocks = exact.program.recorder.block_count
         self._whole = self._cost_of_all()
         self._spent = 0.0
 
-    def go(self, compiling: Compiling | None) -> None:
+    def go(self, compiling: Progress | None) -> None:
         """Write what is missing."""
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
             self._write(self._outside(), encoders("max", {}))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
-            states = np.empty((*self._chunks.shape, rounded.config.embedding_length), np.float32)
+            states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
-                x[:] = rounded.embedded(chunk)
+                x[:] = Probe(rounded).embedded(chunk)
             for number in range(self._blocks):
                 if number >= self._file.done:
                     self._do_block(number, states)
@@ -184,7 +185,8 @@ class _Walk:
         cost = self._cost_of_reading(number)
         for x in states:
             self._tell(what)
-            given = self._exact.inputs_of_head(x) if number is None else self._exact.inputs_of_block(number, x)
+            probe = Probe(self._exact)
+            given = probe.inputs_of_head(x) if number is None else probe.inputs_of_block(number, x)
             self._add(found, given, len(x))
             self._spent += cost
         for names, inputs in found.items():
@@ -222,7 +224,7 @@ class _Walk:
         cost = self._cost_of_running(number)
         for x in states if cost else ():
             self._tell(f"layer {number + 1} of {self._blocks}: running")
-            rounded.run_block(number, x)
+            Probe(rounded).run_block(number, x)
             self._spent += cost
 
     # --- which tensors ---

@@ -13,7 +13,7 @@ from tiny import tiny_llama
 from cli import __main__, doctor
 from localinfer import paths
 from localinfer.engine import machine
-from localinfer.engine.engine import kernels
+from localinfer.engine.program import kernels
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.version import VERSION

@@ -16,6 +16,7 @@ from cli import __main__
 from cli.calibration_screen import Walking
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine
+from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.imatrix_file import write_imatrix
@@ -74,13 +75,13 @@ def names(folder: Path) -> list[str]:
 def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..., Path]) -> None:
     path = make(tmp_path / "m.gguf")
     engine = Engine(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
-    chunk = chunks_of(path)[0]
-    expected = {tuple(w.name for w in weights): x.copy() for weights, x in engine.inputs(chunk, head=True)}
-    x, found = engine.embedded(chunk), {}
-    for number in range(engine.config.block_count):
-        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_block(number, x)}
-        engine.run_block(number, x)
-    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_head(x)}
+    chunk, probe = chunks_of(path)[0], Probe(engine)
+    expected = {tuple(w.name for w in weights): x.copy() for weights, x in probe.inputs(chunk, head=True)}
+    x, found = probe.embedded(chunk), {}
+    for number in range(engine.program.recorder.block_count):
+        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_block(number, x)}
+        probe.run_block(number, x)
+    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_head(x)}
     engine.close()
     assert found.keys() == expected.keys()
     for each, rows in expected.items():
