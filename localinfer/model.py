@@ -120,10 +120,12 @@ class Model:
         """Continue a text, or tokens, piece by piece. `options` are those of Options that are not the model's.
 
         `sampler` chooses the tokens in the place of the options' chain: it is given the logits, float32 (n_vocab,), and
-        the ids of prompt and text so far, a list, and returns the id of the next token.
+        the ids of prompt and text so far, a list, and returns the id of the next token. `schema` is one more option: a
+        JSON schema as a dict, a text, or a pydantic model, that the text shall fit.
 
-        Raised at once: UsageError, ContextOverflow for a prompt that is too long, LocalInferError for a file
-        that has changed. When the context is full in the middle, ContextOverflow comes after the last piece.
+        Raised at once: UsageError, BadForm for a schema or grammar, ContextOverflow for a prompt that is too long,
+        LocalInferError for a file that has changed. After the last piece comes ContextOverflow when the context is
+        full, and Incomplete for a text that has not the form that was asked for.
         """
         chosen = self._chosen(options)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
@@ -146,7 +148,7 @@ class Model:
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
         prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
-        return self._run(prompt.ids, chosen, sampler)
+        return self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
 
     def render(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
                documents: Sequence[Mapping[str, object]] | None = None,
@@ -200,20 +202,27 @@ class Model:
             self._writer = PromptWriter(self.file, self.tokenizer)
         return self._writer
 
-    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None) -> Iterator[Piece]:
+    def _run(
+        self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = ()
+    ) -> Iterator[Piece]:
+        """What comes after the tokens `behind` is held to the form that the options ask for, if they do."""
         self.file.check_unchanged()
-        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options))
+        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options, behind))
         return pieces
 
-    def _constraint(self, options: Options) -> "Constraint | None":
-        """What holds a run to the form that the options ask for, if they do."""
+    def _end_of_reasoning(self, prompt: "Prompt") -> list[int]:
+        """The tokens that end the reasoning in which a prompt ends, if it does."""
+        inside = prompt.text.rstrip().endswith("<think>")
+        return self.tokenize("</think>", add_special=False, parse_special=True) if inside else []
+
+    def _constraint(self, options: Options, behind: Sequence[int]) -> "Constraint | None":
         if not any(getattr(options, name) for name in FORMS):
             return None
         from localinfer.generation.constraint import Constraint, Vocabulary, form_of
 
         form = form_of(options)
         self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
-        return Constraint(form, self._vocabulary)
+        return Constraint(form, self._vocabulary, behind)
 
     def _chosen(self, given: Mapping[str, object]) -> Options:
         """The model's options with those of one run; `schema` is a JSON schema in any of Python's ways."""

@@ -20,11 +20,13 @@ Mask = NDArray[np.bool_]  # (n_vocab,)
 class Constraint:
     """One run's. It begins to work behind the tokens `behind`, such as those that end a reasoning; () is at once.
 
-    What may come next is found out in a thread while the model computes: llguidance lets go of the interpreter's lock.
+    `is_complete` once nothing but the end may come. What may come next is found out in a thread while the model
+    computes: llguidance lets go of the interpreter's lock.
     """
 
     def __init__(self, form: Form, vocabulary: Vocabulary, behind: Sequence[int] = ()) -> None:
         self.form = form
+        self.is_complete = False
         self._vocabulary = vocabulary
         self._behind, self._before = list(behind), list[int]()
         self._ids: list[int] | None = None if behind else []  # the tokens that have to have the form
@@ -49,19 +51,15 @@ class Constraint:
                 self._ids = []
             return
         matcher = self._matcher.result()
-        self._allowed.result()  # who looks for what may come next has it to himself
+        self._allowed.result()  # a matcher does one thing at a time
         is_end = id in self._vocabulary.ends
         if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
             raise LocalInferError(f"{self.form.name}: token {id} breaks it")
         if not is_end:
             self._ids.append(id)
+        self.is_complete = matcher.is_stopped()
         if not self.is_complete:
             self._allowed = self._worker.submit(self._next)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing but the end may come."""
-        return self._ids is not None and self._matcher.result().is_stopped()
 
     def require_whole(self, text: str, *, cut_off: bool) -> None:
         """Raise Incomplete unless the answer, all of it or what came behind the reasoning, has the form."""

@@ -160,6 +160,23 @@ def test_a_sampler_of_one_s_own_sees_what_is_allowed(model: Model) -> None:
         answer(model, regex="[ab]{3}", sampler=lambda logits, ids: int(np.flatnonzero(np.isneginf(logits))[0]))
 
 
+@pytest.mark.parametrize("end", ["<think>\n", ""])
+def test_an_answer_has_a_form_behind_its_reasoning(model: Model, end: str) -> None:
+    """Where the template's prompt ends within one."""
+    thoughts = model.tokenize("well then</think>" if end else "", add_special=False)
+    begin: list[int] = []
+
+    def think_first(logits: np.ndarray, ids: list[int]) -> int:
+        begin[:] = begin or [len(ids)]
+        said = len(ids) - begin[0]
+        return thoughts[said] if said < len(thoughts) else int(logits.argmax())
+
+    run = model.chat([{"role": "user", "content": "Hello"}], choice=["yes", "no"], sampler=think_first,
+                     chat_template="{{ messages[0].content }}" + end)  # fmt: skip
+    text = "".join(piece.text for piece in run)
+    assert text.strip() in (("well then</think>yes", "well then</think>no") if end else ("yes", "no"))
+
+
 def test_errors_come_before_anything_runs(model: Model) -> None:
     with pytest.raises(BadForm, match="--json-schema: #: Unimplemented keys"):
         model.generate("Hello", schema={"not": {}})
