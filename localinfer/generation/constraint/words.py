@@ -17,7 +17,7 @@ from operator import or_
 
 from .gbnf import Characters, Choice, Expression, Ranges, Repeat, Rule, Rules, Sequence
 
-MOST_STATES = 3000  # of a word
+MOST_STATES = 1000  # of a word
 
 Kinds = int  # of characters: a set with a bit for each
 
@@ -55,7 +55,8 @@ class Cutter:
 
     def __init__(self, rules: Rules, broken: set[Expression]) -> None:
         self._rules, self._broken = rules, broken
-        self._regular: dict[str, bool] = {}
+        self._regular: dict[str, bool] = {}  # rules
+        self._empty: dict[str, bool] = {}  # regular ones
 
     def shapes(self) -> dict[str, Shape]:
         shapes: dict[str, Shape] = {}
@@ -105,9 +106,12 @@ class Cutter:
         return True
 
     def _may_be_empty(self, part: Expression) -> bool:
+        """Of a regular part."""
         match part:
             case Rule(name):
-                return self._may_be_empty(self._rules[name])
+                if name not in self._empty:
+                    self._empty[name] = self._may_be_empty(self._rules[name])
+                return self._empty[name]
             case Sequence(parts):
                 return all(map(self._may_be_empty, parts))
             case Choice(options):

@@ -66,6 +66,14 @@ def test_a_chain_of_five_thousand_rules() -> None:
         grammar_of_gbnf("\n".join(["root ::= r0", *rules, 'r5000 ::= "a"']), "--grammar")
 
 
+def test_rules_that_double_each_other() -> None:
+    """Written out, this is a word of a million characters."""
+    rules = [f"r{n} ::= r{n + 1} r{n + 1}" for n in range(20)]
+    matcher = matcher_of(grammar_of_gbnf("\n".join(["root ::= r0", *rules, 'r20 ::= "a"']), "--grammar"))
+    assert matcher.try_consume_tokens(list(b"a" * 50)) == 50
+    assert matcher.try_consume_tokens(list(b"b")) == 0
+
+
 @pytest.mark.parametrize(("grammar", "good", "bad"), [
     ('root ::= [a-z]+ "e"', ["note", "e" * 9], ["e", "not", "note "]),
     ('root ::= "abc" | [a-z] [a-z] "x" | "(" root ")"', ["abc", "abx", "((abx))"], ["ab", "(abx", "abcx"]),
