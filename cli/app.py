@@ -6,12 +6,16 @@ alone loads neither numpy nor numba.
 
 import importlib
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Annotated, Any
 
 import typer
 import typer.main
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from cli import screen
+from cli.arguments import translation
+from cli.arguments.translation import translated
 from localinfer.version import VERSION
 
 ABOUT = """Run language models on this machine.
@@ -28,7 +32,7 @@ Examples:
 Each option has an environment variable: LOCALINFER_CTX_SIZE for --ctx-size.
 """
 COMMANDS = {  # name: where its function NAME_command is, and the first line of its help
-    "chat": ("cli.chat", "Talk with a model."),
+    "chat": ("cli.chat", "Talk with a model, or have one question answered."),
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
@@ -46,7 +50,29 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
 
 
 class Command(TyperCommand):
-    """Shows arguments by their names, which tell what may be left out: `SOURCE [OUT] TYPE [THREADS]`."""
+    """Understands the flags of other programs, and shows arguments by their names, which tell what may be left out:
+    `SOURCE [OUT] TYPE [THREADS]`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # as it is where a shell asks for completions of half a line
+            line = translated(args, self.described(ctx))
+            for warning in line.warnings:
+                screen.warn(warning)
+            args = line.words
+        return super().parse_args(ctx, args)
+
+    def described(self, ctx: Any) -> translation.Command:
+        """What `translation` needs to know of this command."""
+        options = {
+            name: translation.Option(each.opts[-1], 0 if each.is_flag else each.nargs)
+            for each in self.get_params(ctx)
+            if isinstance(each, TyperOption)
+            for name in [*each.opts, *each.secondary_opts]
+        }
+        first = next(iter(self.arguments), ("", ""))[0]
+        models = inf if first.endswith("...") else 1
+        return translation.Command(str(self.name), options, models if "MODEL" in first else 0)
 
     def collect_usage_pieces(self, _: Any) -> list[str]:
         return ["[OPTIONS]", *(name for name, _ in self.arguments)]
@@ -96,8 +122,6 @@ def options_of_all_commands(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback when something unexpected happens.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something unexpected happens.")] = False,
 ) -> None:
     """`__main__` looks for --debug itself, so as to know of it whatever happens here."""
