@@ -158,6 +158,16 @@ MISSING = (  # "... is not supported: <what happens instead>"
     Row("the model is run here", "--server-base"),
 )  # fmt: skip
 
+BENCH = (  # llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
+    Row("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc"),
+    Row("files are always mapped into memory", "-mmp --mmap"),
+    Row("attention is always computed in blocks, as flash attention is", "-fa --flash-attn"),
+    Row("rows are packed when a prompt is long", "--repack"),
+    Row("logits are always computed", "-embd --embeddings"),
+    Row("tests follow each other at once, and progress is shown", "--delay", "--progress"),
+    Row("what there is to say besides goes to stderr", "-oe --output-err"),
+)
+
 VALUES = {  # of a flag that is here, too: what it is here, and what there is to say about that
     "--threads": {"-1": ("0", "")},
     "--threads-batch": {"-1": ("0", "")},

@@ -130,7 +130,7 @@ class Line:
 
     def _others(self, name: str, *, has_value: bool) -> None:
         """A flag that no command has."""
-        known = meanings()
+        known = meanings(self.command.name)
         if name not in known:
             near = did_you_mean(name, [*self.command.options, *foreign.SAME, *known])
             raise UsageError(f"{name}: `localinfer {self.command.name}` has no such option{near}")
@@ -151,12 +151,13 @@ class Line:
 
 
 @cache
-def meanings() -> dict[str, Meaning]:
-    """The rows of `foreign` by flag."""
+def meanings(command: str) -> dict[str, Meaning]:
+    """The rows of `foreign` by flag; of a flag in several, the last is about it."""
     verdicts = (
         (foreign.AS_IT_IS, None),
         (foreign.NOTHING, ("does nothing", "do nothing")),
         (foreign.MISSING, ("is not supported", "are not supported")),
+        (foreign.BENCH if command == "bench" else (), ("does nothing", "do nothing")),
     )
     return {name: meaning for rows, verdict in verdicts for row in rows for name, meaning in flags_of(row, verdict)}
 

@@ -337,7 +337,7 @@ def record(f: GGUF, options: Options) -> Recorder:
     n_ctx = options.ctx_size or min(config.context_length, LARGEST_DEFAULT_CONTEXT)
     turning = options.ctx_policy == "ring"
     sinks = min(options.keep, n_ctx // 2) if turning else 0
-    batch = max(1, min(options.batch_size, n_ctx))
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
