@@ -45,6 +45,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "perplexity": ("cli.perplexity", "Measure how much a text surprises a model, as llama-perplexity does."),
     "compare": ("cli.compare", "Measure how far a model is from another on a text."),
     "warmup": ("cli.warmup", "Compile the kernels that a model needs, so that its first run starts at once."),
+    "config": ("cli.config", "Show every setting, its value, and where that comes from."),
     "doctor": ("cli.doctor", "Show what localinfer finds on this machine, and whether it can run here."),
 }
 

@@ -19,7 +19,7 @@ PATIENCE = 2.0  # seconds to wait for the first byte of a text that may never co
 SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ash", "busybox"}
 
 
-def read_all() -> str | None:
+def from_stdin() -> str | None:
     """Everything, less one newline at its end; None when stdin is a terminal or nothing at all.
 
     It may come from a program that cannot be mended: what is not UTF-8 is replaced, with a warning.
@@ -33,7 +33,7 @@ def read_all() -> str | None:
     return without_newline(text)
 
 
-def read_more() -> str | None:
+def more_from_stdin() -> str | None:
     """What there is for a command that has a text already; None for nothing, or if stdin is not ours."""
     if not is_piped():
         return None
@@ -44,7 +44,7 @@ def read_more() -> str | None:
     if not holds_something(PATIENCE):
         screen.warn("stdin is a pipe that nothing comes from: not read; -f - waits for it, --no-stdin never does")
         return None
-    return read_all() or None
+    return from_stdin() or None
 
 
 def is_piped() -> bool:

@@ -3,13 +3,14 @@
 import re
 from pathlib import Path
 
-from cli import screen, stdin
-from cli.stdin import TEXT_LIMIT, limited, without_newline
+from cli import screen
+from cli.stdin import TEXT_LIMIT, from_stdin, limited, more_from_stdin, without_newline
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import Layer
 
 STDIN = "-"  # in the place of a text, or of a file's name
 ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
+WITH_ESCAPES = {"stop", "dry_sequence_breaker"}  # options
 ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
@@ -37,7 +38,7 @@ def given_text(
     if escapes:
         texts = [unescaped(text) for text in texts]
     if with_stdin:
-        piped = stdin.read_more() if texts and STDIN not in (argument, file) else stdin.read_all()
+        piped = more_from_stdin() if texts and STDIN not in (argument, file) else from_stdin()
         texts += [piped] if piped is not None else []
     return "\n".join(texts) if texts else None
 
@@ -70,9 +71,11 @@ def unescaped(text: str) -> str:
 
 
 def with_escapes(given: Layer, escapes: bool | None) -> Layer:
-    """The options, with the same done to texts that end an answer."""
-    stop = given.get("stop")
-    return given | {"stop": tuple(map(unescaped, stop))} if escapes and isinstance(stop, tuple) else given
+    """The options, with the same done to those that are texts to look for."""
+    if not escapes:
+        return given
+    texts = {name: given[name] for name in WITH_ESCAPES & given.keys()}
+    return given | {name: tuple(map(unescaped, each)) for name, each in texts.items() if isinstance(each, tuple)}
 
 
 def byte_of(escape: bytes) -> bytes:

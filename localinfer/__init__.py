@@ -27,6 +27,10 @@ __all__ = [
 _HOMES = {"Model": "model", "Piece": "model", "Stats": "model", "load": "model", "Options": "options"}
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

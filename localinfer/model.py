@@ -69,7 +69,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in self.engine.warnings:
+        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
         self._template: tuple[str, ChatTemplate] | None = None  # with its source
@@ -188,3 +188,10 @@ class Model:
 
     def _text_of(self, id: int | None) -> str:
         return "" if id is None else self.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
+
+
+def beyond_training(engine: Engine) -> list[str]:
+    """What there is to say of a context that is longer than those that the model has seen."""
+    if engine.n_ctx <= engine.context_length:
+        return []
+    return [f"--ctx-size {engine.n_ctx}: trained on {engine.context_length} tokens; beyond, text turns into nonsense"]
