@@ -63,10 +63,14 @@ def dispatch(arguments: list[str]) -> int:
     import typer
 
     from cli.app import COMMANDS, command_line
-    from cli.arguments.commands import resolved
+    from cli.arguments.commands import COMPLETING, resolved
     from cli.arguments.translation import Instead
     from cli.screen import error
 
+    if COMPLETING in os.environ:
+        from cli.arguments import completion
+
+        return completion.answer(command_line(completion.words_typed()), os.environ[COMPLETING])
     try:
         words = resolved(arguments, COMMANDS)
         program = command_line(words)

@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
-from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from cli import screen
 from cli.arguments import translation
-from cli.arguments.translation import translated
+from cli.arguments.commands import SAME, SHELLS
+from cli.arguments.translation import Instead, translated
+from localinfer.errors import UsageError
 from localinfer.version import VERSION
 
 ABOUT = """Run language models on this machine.
@@ -56,17 +58,20 @@ class Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # as it is where a shell asks for completions of half a line
+        try:
             line = translated(args, self.described(ctx))
-            for warning in line.warnings:
-                screen.warn(warning)
-            args = line.words
-        return super().parse_args(ctx, args)
+        except (UsageError, Instead):
+            if not ctx.resilient_parsing:  # as it is for half a line that a shell wants to complete
+                raise
+            return super().parse_args(ctx, args)
+        for warning in () if ctx.resilient_parsing else line.warnings:
+            screen.warn(warning)
+        return super().parse_args(ctx, line.words)
 
     def described(self, ctx: Any) -> translation.Command:
         """What `translation` needs to know of this command."""
         options = {
-            name: translation.Option(each.opts[-1], 0 if each.is_flag else each.nargs)
+            name: (each.opts[-1], 0 if each.is_flag else each.nargs)
             for each in self.get_params(ctx)
             if isinstance(each, TyperOption)
             for name in [*each.opts, *each.secondary_opts]
@@ -91,15 +96,24 @@ class Command(TyperCommand):
         return [(str(each.metavar), each.help or "") for each in self.params if isinstance(each, TyperArgument)]
 
 
+class Group(TyperGroup):
+    """Knows commands by other names, too."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, SAME.get(cmd_name, cmd_name))
+
+
 def command_line(words: Collection[str]) -> Any:
     """The program that understands `words`. Its type is of the library under Typer, and not public."""
+    named = COMMANDS.keys() & {SAME.get(word, word) for word in words}
     app = typer.Typer(
-        help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode=None,
+        cls=Group, help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(options_of_all_commands)
-    for name, (_, about) in COMMANDS.items():
-        app.command(name, cls=Command, short_help=about)(function_of(name) if name in words else nothing)
+    for name in named or COMMANDS:  # without a command, all are there to be listed
+        about = COMMANDS[name][1]
+        app.command(name, cls=Command, short_help=about)(function_of(name) if named else nothing)
     return typer.main.get_command(app)
 
 
@@ -110,7 +124,7 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 def nothing() -> None:
-    """In the place of a command that was not asked for."""
+    """In the place of a command that is only listed."""
 
 
 def show_version(wanted: bool) -> None:
@@ -119,10 +133,46 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def show_completion(shell: str | None) -> None:
+    if shell is not None:
+        from cli.arguments import completion
+
+        completion.show(shell)
+        raise typer.Exit
+
+
+def install_completion(shell: str | None) -> None:
+    if shell is not None:
+        from cli.arguments import completion
+
+        completion.install(shell)
+        raise typer.Exit
+
+
 def options_of_all_commands(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
+    shown: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="[SHELL]",
+            callback=show_completion,
+            is_eager=True,
+            help=f"What {', '.join(SHELLS)} must read to complete commands, flags, models and types.",
+        ),
+    ] = None,
+    installed: Annotated[
+        str | None,
+        typer.Option(
+            "--install-completion",
+            metavar="[SHELL]",
+            callback=install_completion,
+            is_eager=True,
+            help="Put it where that shell reads it when it starts.",
+        ),
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something unexpected happens.")] = False,
 ) -> None:
     """`__main__` looks for --debug itself, so as to know of it whatever happens here."""

@@ -9,7 +9,7 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import Layer
 
 STDIN = "-"  # in the place of a text, or of a file's name
-ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])")
+ESCAPE = rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])"
 WITH_ESCAPES = {"stop", "dry_sequence_breaker"}  # options
 ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -67,7 +67,7 @@ def from_file(name: str) -> str:
 def unescaped(text: str) -> str:
     """With \\n, \\r, \\t, \\', \\", \\\\ and bytes such as \\x41 as what they stand for, as llama.cpp has it."""
     content = text.encode("utf-8", "surrogateescape")
-    return ESCAPE.sub(lambda found: byte_of(found[1]), content).decode("utf-8", "replace")
+    return re.sub(ESCAPE, lambda found: byte_of(found[1]), content).decode("utf-8", "replace")
 
 
 def with_escapes(given: Layer, escapes: bool | None) -> Layer:

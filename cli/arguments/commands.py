@@ -4,9 +4,9 @@ Commands of llama.cpp and Ollama that do the same as one of ours are that one; o
 A model in the place of a command is talked with.
 """
 
+import os
 from collections.abc import Collection
 
-from cli.arguments.nearest import did_you_mean
 from localinfer.errors import ModelNotFound, UsageError
 
 SAME = {
@@ -33,12 +33,15 @@ INSTEAD = {
     "licenses": "`localinfer list` shows the models' licences",
     "convert": "`localinfer quantize CHECKPOINT OUT.gguf F16` makes a GGUF file of a checkpoint",
 }
-OWN_OPTIONS = ("-h", "--help", "--version", "--install-completion", "--show-completion")  # of the program itself
+COMPLETING = "_LOCALINFER_COMPLETE"  # is in the environment when a shell asks what could come next
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION = ("--show-completion", "--install-completion")
+OWN_OPTIONS = ("-h", "--help", "--version", *COMPLETION)  # of the program itself
 DEBUG = "--debug"
 
 
 def resolved(arguments: list[str], commands: Collection[str]) -> list[str]:
-    """The same command line with the name of one of `commands` in its first place, or with an option of the program.
+    """The same command line with one of `commands`, or of SAME, in its first place, or an option of the program.
 
     Options without a command are those of `chat`, as llama-cli has them. UsageError says what else can be typed.
     """
@@ -47,14 +50,14 @@ def resolved(arguments: list[str], commands: Collection[str]) -> list[str]:
     word, *rest = arguments
     if word == DEBUG:
         return [DEBUG, *resolved(rest, commands)]
-    if word in commands or word.partition("=")[0] in OWN_OPTIONS:
+    if word in COMPLETION and not rest:
+        return [word, os.environ.get("SHELL", "").rpartition("/")[2]]
+    if word in commands or word in SAME or word.partition("=")[0] in OWN_OPTIONS:
         return arguments
     if word == "help":
         return [*resolved(rest[:1], commands), "--help"] if rest else ["--help"]
     if word == "version":
         return ["--version"]
-    if word in SAME:
-        return [SAME[word], *rest]
     if word in INSTEAD:
         raise UsageError(f"{word}: {INSTEAD[word]}")
     if not word.startswith("-"):
@@ -64,6 +67,7 @@ def resolved(arguments: list[str], commands: Collection[str]) -> list[str]:
 
 def require_model(word: str, commands: Collection[str]) -> None:
     """UsageError unless the word is a model's name or a path."""
+    from cli.arguments.nearest import did_you_mean
     from localinfer.models import registry
 
     try:

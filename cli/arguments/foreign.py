@@ -1,13 +1,7 @@
 """Flags of llama.cpp and Ollama that no command here has: what each stands for, or why nothing comes of it.
 
-Facts only; `translation` acts on them. A flag that a command has itself is never looked up here. Names are separated by
-spaces. A name is followed by a value if it stands in the column for that, and by one that may be missing if it ends in
-a question mark: then only a word of SWITCHES is taken for the value.
+Facts only; `translation` acts on them. A flag that a command has itself is never looked up here, but for VALUES.
 """
-
-from typing import NamedTuple
-
-SWITCHES = {"on", "off", "auto", "true", "false", "enabled", "disabled", "0", "1"}
 
 SAME = {  # how it is said here
     "--temperature": ("--temp",),
@@ -42,130 +36,151 @@ QUESTIONS = {  # answered instead of what else is asked for
     "--completion-bash": ("--show-completion", "bash"),
 }
 
+# Flags that nothing comes of: why; those that a value follows; those that stand alone. Names are separated by spaces.
+# Where one ends in "?" its value may be missing, and otherwise is one of SWITCHES; where it ends in ":2" there are two.
+SWITCHES = {"on", "off", "auto", "true", "false", "enabled", "disabled", "0", "1"}
 
-class Row(NamedTuple):
-    """Flags that share a reason."""
-
-    why: str
-    with_value: str = ""
-    alone: str = ""
-    with_two_values: str = ""
-
-
-AS_IT_IS = (  # ask for what is always so: nothing needs to be said
-    Row("stdout is the generated text and nothing else", alone="--no-display-prompt"),
-    Row("chat templates are Jinja's", alone="--jinja"),
-    Row("files are mapped into memory", alone="--mmap"),
-    Row("nothing is run beforehand", alone="--warmup --no-warmup"),
-    Row("statistics are shown", alone="--perf --show-timings --verbose"),
-    Row("weights are packed for long prompts", alone="--repack"),
-    Row("there are no logs", alone="--no-log-jsonl --no-log-prefix --no-log-timestamps"),
-    Row("words are never cut", alone="--nowordwrap"),
-    Row("a newline is a token like any other", alone="--penalize-nl"),
+AS_IT_IS = (  # they ask for what is always so: nothing needs to be said
+    ("stdout is the generated text and nothing else", "", "--no-display-prompt"),
+    ("chat templates are Jinja's", "", "--jinja"),
+    ("files are mapped into memory", "", "--mmap"),
+    ("nothing is run beforehand", "", "--warmup --no-warmup"),
+    ("statistics are shown", "", "--perf --show-timings --verbose"),
+    ("weights are packed for long prompts", "", "--repack"),
+    ("there are no logs", "", "--no-log-jsonl --no-log-prefix --no-log-timestamps"),
+    ("words are never cut", "", "--nowordwrap"),
+    ("a newline is a token like any other", "", "--penalize-nl"),
 )
 
 NOTHING = (  # "... does nothing: <why>"
-    Row(
+    (
         "the CPU computes everything",
-        "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device "
-        "-ot --override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fitt --fit-target -mmdev --mmproj-device --rpc",
-        "-kvo --kv-offload -nkvo --no-kv-offload -cmoe --cpu-moe --op-offload --no-op-offload --no-host "
-        "--mmproj-offload --no-mmproj-offload -bs --backend-sampling --low-vram -mmq -nommq --no-mul-mat-q",
+        (
+            "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device -ot "
+            "--override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fitt --fit-target -mmdev --mmproj-device --rpc"
+        ),
+        (
+            "-kvo --kv-offload -nkvo --no-kv-offload -cmoe --cpu-moe --op-offload --no-op-offload --no-host "
+            "--mmproj-offload --no-mmproj-offload -bs --backend-sampling --low-vram -mmq -nommq --no-mul-mat-q"
+        ),
     ),
-    Row(
+    (
         "what does not fit in memory is refused before it runs; `localinfer inspect MODEL -c N` tells the size",
         "-fit --fit -fitc --fit-ctx -fitp --fit-print",
+        "",
     ),
-    Row(
+    (
         "files are always mapped into memory, and read as far as they are needed",
         "-lm --load-mode -lzm --lazy-mode",
         "--no-mmap --mlock -dio --direct-io -ndio --no-direct-io",
     ),
-    Row("attention is always computed in blocks, as flash attention is", "-fa? --flash-attn?"),
-    Row("rows are packed when a prompt is long, and never at loading", alone="-nr --no-repack"),
-    Row(
+    ("attention is always computed in blocks, as flash attention is", "-fa? --flash-attn?", ""),
+    ("rows are packed when a prompt is long, and never at loading", "", "-nr --no-repack"),
+    (
         "threads run where the system puts them, at the priority of the process: see taskset, numactl and nice",
-        "-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
-        "--cpu-strict-batch --prio-batch --poll-batch --numa",
+        (
+            "-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
+            "--cpu-strict-batch --prio-batch --poll-batch --numa"
+        ),
+        "",
     ),
-    Row(
+    (
         "there is one sequence, whose cache is its own",
         "-np --parallel -ctxcp --ctx-checkpoints --swa-checkpoints -cram --cache-ram -dt --defrag-thold",
         "--swa-full -kvu --kv-unified -no-kvu --no-kv-unified -cb --cont-batching -nocb --no-cont-batching -dkvc",
     ),
-    Row(
+    (
         "answers are never guessed ahead: they come one token after the other, and are the same",
-        "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf --spec-type --draft --draft-n "
-        "--draft-max --draft-min --draft-n-min --draft-p-split --draft-p-min --spec-draft-n-max --spec-draft-n-min "
-        "--spec-draft-p-split --spec-draft-p-min --spec-synth-len --spec-synth-rates -td --threads-draft "
-        "--spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch -Cd --cpu-mask-draft "
-        "--spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range --cpu-strict-draft "
-        "--spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll -Cbd "
-        "--cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
-        "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
-        "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch -ctkd --cache-type-k-draft "
-        "--spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v -otd --override-tensor-draft "
-        "--spec-draft-override-tensor -ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -devd "
-        "--device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
-        "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
-        "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n --spec-ngram-map-k-size-m "
-        "--spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m "
-        "--spec-ngram-map-k4v-min-hits -lcs --lookup-cache-static -lcd --lookup-cache-dynamic -cd --ctx-size-draft",
-        "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling --no-spec-draft-backend-sampling "
-        "--spec-default",
+        (
+            "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf --spec-type --draft "
+            "--draft-n --draft-max --draft-min --draft-n-min --draft-p-split --draft-p-min --spec-draft-n-max "
+            "--spec-draft-n-min --spec-draft-p-split --spec-draft-p-min --spec-synth-len --spec-synth-rates -td "
+            "--threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch -Cd "
+            "--cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range --cpu-strict-draft "
+            "--spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll -Cbd "
+            "--cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
+            "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
+            "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch -ctkd --cache-type-k-draft "
+            "--spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v -otd --override-tensor-draft "
+            "--spec-draft-override-tensor -ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -devd "
+            "--device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
+            "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
+            "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n "
+            "--spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n "
+            "--spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits -lcs --lookup-cache-static -lcd "
+            "--lookup-cache-dynamic -cd --ctx-size-draft"
+        ),
+        (
+            "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling "
+            "--no-spec-draft-backend-sampling --spec-default"
+        ),
     ),
-    Row(
+    (
         "there are no logs: what there is to say goes to stderr, and --debug shows where an error comes from",
         "-lv --verbosity --log-verbosity --log-file --log-colors? --log-prompts-dir",
         "-v --log-verbose --log-enable --log-jsonl --log-prefix --log-timestamps",
     ),
-    Row("`localinfer tokenize` shows the tokens of a prompt, and the last line counts them", "-ptc --print-token-count",
-        "--verbose-prompt"),
-    Row("NO_COLOR=1 turns colours off; a pipe and a file never get any", "-co? --color?"),
-    Row("a line that ends in \\ goes on in the next one, and pasted lines stay together",
-        alone="-mli --multiline-input"),
-    Row("what is not a terminal gets plain text anyway", alone="--simple-io"),
-    Row("`localinfer generate` never asks; `localinfer chat` does",
-        alone="-i --interactive -if --interactive-first"),
-    Row("the chat template puts around a message what the model expects", "--in-prefix --in-suffix",
-        "--in-prefix-bos"),
-    Row("`generate` has no messages: `chat -sys TEXT -p TEXT` has", "-sys --system-prompt -sysf --system-prompt-file"),
-    Row("all that the file says is shown", alone="--license --modelfile --parameters --system --template"),
-    Row("a model is in memory as long as its command runs, and no longer", "--keepalive --keep-alive"),
-    Row("nothing is fetched while a model runs", alone="--insecure"),
-    Row("a prompt that does not fit is an error, and is never cut", alone="--truncate"),
-    Row("that sampler is no longer in llama.cpp", "--tfs --tfs-z"),
-    Row("a newline is a token like any other, for penalties, too", alone="--no-penalize-nl"),
-    Row("keys and values are 16 bits wide, unless -ctk and -ctv say otherwise", alone="--memory-f32"),
-)  # fmt: skip
+    (
+        "`localinfer tokenize` shows the tokens of a prompt, and the last line counts them",
+        "-ptc --print-token-count",
+        "--verbose-prompt",
+    ),
+    ("NO_COLOR=1 turns colours off; a pipe and a file never get any", "-co? --color?", ""),
+    ("a line that ends in \\ goes on in the next one, and pasted lines stay together", "", "-mli --multiline-input"),
+    ("what is not a terminal gets plain text anyway", "", "--simple-io"),
+    ("`localinfer generate` never asks; `localinfer chat` does", "", "-i --interactive -if --interactive-first"),
+    ("the chat template puts around a message what the model expects", "--in-prefix --in-suffix", "--in-prefix-bos"),
+    ("`generate` has no messages: `chat -sys TEXT -p TEXT` has", "-sys --system-prompt -sysf --system-prompt-file", ""),
+    ("all that the file says is shown", "", "--license --modelfile --parameters --system --template"),
+    ("a model is in memory as long as its command runs, and no longer", "--keepalive --keep-alive", ""),
+    ("nothing is fetched while a model runs", "", "--insecure"),
+    ("a prompt that does not fit is an error, and is never cut", "", "--truncate"),
+    ("that sampler is no longer in llama.cpp", "--tfs --tfs-z", ""),
+    ("a newline is a token like any other, for penalties, too", "", "--no-penalize-nl"),
+    ("keys and values are 16 bits wide, unless -ctk and -ctv say otherwise", "", "--memory-f32"),
+)
 
 MISSING = (  # "... is not supported: <what happens instead>"
-    Row("the model runs without adapters", "--lora --lora-scaled --lora-base"),
-    Row("the model runs without control vectors", "--control-vector --control-vector-scaled",
-        with_two_values="--control-vector-layer-range"),
-    Row("the model is given the text alone",
-        "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens --image-max-tokens "
-        "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir",
-        "--mmproj-auto --no-mmproj --no-mmproj-auto"),
-    Row("positions are encoded as the model's file says",
-        "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
-        "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast -gan --grp-attn-n -gaw --grp-attn-w"),
-    Row("the model runs with its file's metadata; `localinfer quantize MODEL OUT COPY --override-kv ...` changes them",
-        "--override-kv"),
-    Row("the prompt is read anew", "--prompt-cache", "--prompt-cache-all --prompt-cache-ro"),
-    Row("weights are not looked at beforehand; `localinfer quantize MODEL OUT COPY` looks at each",
-        alone="--check-tensors"),
-    Row("the model is run here", "--server-base"),
-)  # fmt: skip
+    ("the model runs without adapters", "--lora --lora-scaled --lora-base", ""),
+    (
+        "the model runs without control vectors",
+        "--control-vector --control-vector-scaled --control-vector-layer-range:2",
+        "",
+    ),
+    (
+        "the model is given the text alone",
+        (
+            "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens --image-max-tokens "
+            "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir"
+        ),
+        "--mmproj-auto --no-mmproj --no-mmproj-auto",
+    ),
+    (
+        "positions are encoded as the model's file says",
+        (
+            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
+            "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast -gan --grp-attn-n -gaw --grp-attn-w"
+        ),
+        "",
+    ),
+    (
+        "the model runs with its file's metadata; `localinfer quantize MODEL OUT COPY --override-kv ...` changes them",
+        "--override-kv",
+        "",
+    ),
+    ("the prompt is read anew", "--prompt-cache", "--prompt-cache-all --prompt-cache-ro"),
+    ("weights are not looked at beforehand; `localinfer quantize MODEL OUT COPY` looks at each", "", "--check-tensors"),
+    ("the model is run here", "--server-base", ""),
+)
 
-BENCH = (  # llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
-    Row("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc"),
-    Row("files are always mapped into memory", "-mmp --mmap"),
-    Row("attention is always computed in blocks, as flash attention is", "-fa --flash-attn"),
-    Row("rows are packed when a prompt is long", "--repack"),
-    Row("logits are always computed", "-embd --embeddings"),
-    Row("tests follow each other at once, and progress is shown", "--delay", "--progress"),
-    Row("what there is to say besides goes to stderr", "-oe --output-err"),
+BENCH = (  # as NOTHING: llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
+    ("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc", ""),
+    ("files are always mapped into memory", "-mmp --mmap", ""),
+    ("attention is always computed in blocks, as flash attention is", "-fa --flash-attn", ""),
+    ("rows are packed when a prompt is long", "--repack", ""),
+    ("logits are always computed", "-embd --embeddings", ""),
+    ("tests follow each other at once, and progress is shown", "--delay", "--progress"),
+    ("what there is to say besides goes to stderr", "-oe --output-err", ""),
 )
 
 VALUES = {  # of a flag that is here, too: what it is here, and what there is to say about that

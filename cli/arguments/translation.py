@@ -5,46 +5,33 @@
     line.warnings   ["-ngl does nothing: the CPU computes everything"]
 
 Flags that the command has itself go through as they are, and a flag is one word: no letters are cut off it. What the
-others stand for is said in `foreign`.
+others stand for is said in `foreign`. Every start comes through here: both files stay quick to import.
 """
 
-import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from cli.arguments import foreign
-from cli.arguments.nearest import did_you_mean
 from localinfer.errors import UsageError
 
-NUMBER_AT_ONCE = re.compile(r"(-[a-zA-Z])(-?\d.*)")  # -c4096
+NOTHING_TO_SAY = ("", "")
 PERHAPS_ONE = -1  # value: one of foreign.SWITCHES, if that is the next word
+TABLES = (  # of foreign, with what is said of one flag, and of several
+    (foreign.AS_IT_IS, NOTHING_TO_SAY),
+    (foreign.NOTHING, ("does nothing", "do nothing")),
+    (foreign.MISSING, ("is not supported", "are not supported")),
+)
+
+Option = tuple[str, int]  # its long name, and how many values follow it
 
 
-class Option(NamedTuple):
-    """Of an option of a command: its long name, and how many values follow it."""
-
-    long: str
-    values: int
-
-
-@dataclass(frozen=True)
 class Command:
     """A command's options by all of their names, and how many models its first arguments are: none, one, or many."""
 
-    name: str
-    options: Mapping[str, Option]
-    models: float = 0
-
-
-class Meaning(NamedTuple):
-    """Of a flag that no command has: how many values follow it, and what comes of it, of one flag or of several."""
-
-    values: int
-    verdict: tuple[str, str] | None = None  # nothing to say
-    why: str = ""
+    def __init__(self, name: str, options: Mapping[str, Option], models: float = 0) -> None:
+        self.name = name
+        self.options = options
+        self.models = models
 
 
 class Instead(Exception):
@@ -72,16 +59,13 @@ class Line:
         self._rest = deque(typed)
         self._models: list[str] = []
         self._notes: list[str] = []
-        self._idle: dict[Meaning, list[str]] = {}
+        self._idle: dict[tuple[tuple[str, str], str], list[str]] = {}  # flags by what there is to say, and why
 
     @property
     def warnings(self) -> list[str]:
         """One for each reason, with all of the flags that have it."""
-        lines = list(self._notes)
-        for (_, verdict, why), flags in self._idle.items():
-            if verdict:
-                lines.append(f"{', '.join(flags)} {verdict[len(flags) > 1]}: {why}")
-        return lines
+        idle = [(said[len(flags) > 1], why, flags) for (said, why), flags in self._idle.items()]
+        return [*self._notes, *(f"{', '.join(flags)} {said}: {why}" for said, why, flags in idle if said)]
 
     def read(self) -> None:
         while self._rest:
@@ -97,9 +81,7 @@ class Line:
 
     def _flag(self, word: str) -> None:
         """A word that is a flag; a value that is a part of it becomes the next word."""
-        at_once = NUMBER_AT_ONCE.fullmatch(word)
-        name, equals, value = (at_once[1], "=", at_once[2]) if at_once else word.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name
+        name, equals, value = parted(word)
         if equals:
             self._rest.appendleft(value)
         if name in self.command.options:
@@ -117,13 +99,13 @@ class Line:
 
     def _own(self, name: str, *, has_value: bool) -> None:
         """A flag of the command itself."""
-        option = self.command.options[name]
-        if has_value and not option.values:
+        long, values = self.command.options[name]
+        if has_value and not values:
             raise UsageError(f"{name}: takes no value")
         self.words.append(name)
-        for _ in range(option.values):
+        for _ in range(values):
             typed = self._value(name)
-            value, note = foreign.VALUES.get(option.long, {}).get(typed, (typed, ""))
+            value, note = foreign.VALUES.get(long, {}).get(typed, (typed, ""))
             self.words.append(value)
             if note:
                 self._notes.append(f"{name} {typed}: {note}")
@@ -132,14 +114,16 @@ class Line:
         """A flag that no command has."""
         known = meanings(self.command.name)
         if name not in known:
+            from cli.arguments.nearest import did_you_mean
+
             near = did_you_mean(name, [*self.command.options, *foreign.SAME, *known])
             raise UsageError(f"{name}: `localinfer {self.command.name}` has no such option{near}")
-        values = known[name].values
+        values, said, why = known[name]
         if values == PERHAPS_ONE:
             values = bool(self._rest) and self._rest[0].lower() in foreign.SWITCHES
         for _ in range(max(values, has_value)):
             self._value(name)
-        flags = self._idle.setdefault(known[name]._replace(values=0), [])
+        flags = self._idle.setdefault((said, why), [])
         if name not in flags:
             flags.append(name)
 
@@ -150,19 +134,22 @@ class Line:
         return self._rest.popleft()
 
 
-@cache
-def meanings(command: str) -> dict[str, Meaning]:
-    """The rows of `foreign` by flag; of a flag in several, the last is about it."""
-    verdicts = (
-        (foreign.AS_IT_IS, None),
-        (foreign.NOTHING, ("does nothing", "do nothing")),
-        (foreign.MISSING, ("is not supported", "are not supported")),
-        (foreign.BENCH if command == "bench" else (), ("does nothing", "do nothing")),
-    )
-    return {name: meaning for rows, verdict in verdicts for row in rows for name, meaning in flags_of(row, verdict)}
+def parted(word: str) -> tuple[str, str, str]:
+    """The flag in a word, with dashes for underscores; if a value is in it, too, "="; and that value."""
+    if not word.startswith("--") and word[2:].lstrip("-")[:1].isdigit():  # -c4096, -n-1
+        return word[:2], "=", word[2:]
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") if name.startswith("--") else name, equals, value
 
 
-def flags_of(row: foreign.Row, verdict: tuple[str, str] | None) -> Iterator[tuple[str, Meaning]]:
-    for values, names in enumerate((row.alone, row.with_value, row.with_two_values)):
-        for name in names.split():
-            yield name.rstrip("?"), Meaning(PERHAPS_ONE if name.endswith("?") else values, verdict, row.why)
+def meanings(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:
+    """The rows of `foreign` by flag: how many values follow it, what is said of it, and why. The last row counts."""
+    tables = (*TABLES, (foreign.BENCH, TABLES[1][1])) if command == "bench" else TABLES
+    found = {}
+    for rows, said in tables:
+        for why, with_value, alone in rows:
+            for names, values in (alone, 0), (with_value, 1):
+                for name in names.split():
+                    bare = name.removesuffix("?").removesuffix(":2")
+                    found[bare] = (PERHAPS_ONE if name[-1] == "?" else 2 if name[-1] == "2" else values, said, why)
+    return found
