@@ -57,7 +57,8 @@ def chat_command(
     ] = False,
     special: SpecialOption = False,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the conversation there, too.")
+        str | None,
+        typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Write the conversation there, too."),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:

@@ -19,6 +19,10 @@ SAME = {  # how it is said here
     "--interactive-first": ("--conversation",),
     "--chatml": ("--chat-template", "chatml"),
     "-cml": ("--chat-template", "chatml"),
+    "--gpt-oss-20b-default": ("--hf-repo", "ggml-org/gpt-oss-20b-GGUF"),
+    "--gpt-oss-120b-default": ("--hf-repo", "ggml-org/gpt-oss-120b-GGUF"),
+    "--vision-gemma-4b-default": ("--hf-repo", "ggml-org/gemma-3-4b-it-qat-GGUF"),
+    "--vision-gemma-12b-default": ("--hf-repo", "ggml-org/gemma-3-12b-it-qat-GGUF"),
 }
 MODEL = ("-m", "--model")  # its value goes where a command expects MODEL
 OTHER_COMMAND = {  # the same words, but for another command
@@ -37,12 +41,13 @@ QUESTIONS = {  # answered instead of what else is asked for
 }
 
 # Flags that nothing comes of: why; those that a value follows; those that stand alone. Names are separated by spaces.
-# Where one ends in "?" its value may be missing, and otherwise is one of SWITCHES; where it ends in ":2" there are two.
+# Behind one, ":2" says that two values follow it, and ":?" that perhaps one does, which then is one of SWITCHES.
 SWITCHES = {"on", "off", "auto", "true", "false", "enabled", "disabled", "0", "1"}
 
 AS_IT_IS = (  # they ask for what is always so: nothing needs to be said
     ("stdout is the generated text and nothing else", "", "--no-display-prompt"),
     ("chat templates are Jinja's", "", "--jinja"),
+    ("answers are shown as they come", "", "--skip-chat-parsing --no-skip-chat-parsing"),
     ("files are mapped into memory", "", "--mmap"),
     ("nothing is run beforehand", "", "--warmup --no-warmup"),
     ("statistics are shown", "", "--perf --show-timings --verbose"),
@@ -74,7 +79,7 @@ NOTHING = (  # "... does nothing: <why>"
         "-lm --load-mode -lzm --lazy-mode",
         "--no-mmap --mlock -dio --direct-io -ndio --no-direct-io",
     ),
-    ("attention is always computed in blocks, as flash attention is", "-fa? --flash-attn?", ""),
+    ("attention is always computed in blocks, as flash attention is", "-fa:? --flash-attn:?", ""),
     ("rows are packed when a prompt is long, and never at loading", "", "-nr --no-repack"),
     (
         "threads run where the system puts them, at the priority of the process: see taskset, numactl and nice",
@@ -117,7 +122,7 @@ NOTHING = (  # "... does nothing: <why>"
     ),
     (
         "there are no logs: what there is to say goes to stderr, and --debug shows where an error comes from",
-        "-lv --verbosity --log-verbosity --log-file --log-colors? --log-prompts-dir",
+        "-lv --verbosity --log-verbosity --log-file --log-colors:? --log-prompts-dir",
         "-v --log-verbose --log-enable --log-jsonl --log-prefix --log-timestamps",
     ),
     (
@@ -125,18 +130,18 @@ NOTHING = (  # "... does nothing: <why>"
         "-ptc --print-token-count",
         "--verbose-prompt",
     ),
-    ("NO_COLOR=1 turns colours off; a pipe and a file never get any", "-co? --color?", ""),
+    ("NO_COLOR=1 turns colours off; a pipe and a file never get any", "-co:? --color:?", ""),
     ("a line that ends in \\ goes on in the next one, and pasted lines stay together", "", "-mli --multiline-input"),
     ("what is not a terminal gets plain text anyway", "", "--simple-io"),
-    ("`localinfer generate` never asks; `localinfer chat` does", "", "-i --interactive -if --interactive-first"),
     ("the chat template puts around a message what the model expects", "--in-prefix --in-suffix", "--in-prefix-bos"),
-    ("`generate` has no messages: `chat -sys TEXT -p TEXT` has", "-sys --system-prompt -sysf --system-prompt-file", ""),
+    ("chat templates are always Jinja's", "", "--no-jinja"),
+    ("a conversation is on the screen already; `localinfer generate` can show its prompt", "", "--display-prompt"),
     ("all that the file says is shown", "", "--license --modelfile --parameters --system --template"),
     ("a model is in memory as long as its command runs, and no longer", "--keepalive --keep-alive", ""),
     ("nothing is fetched while a model runs", "", "--insecure"),
     ("a prompt that does not fit is an error, and is never cut", "", "--truncate"),
     ("that sampler is no longer in llama.cpp", "--tfs --tfs-z", ""),
-    ("a newline is a token like any other, for penalties, too", "", "--no-penalize-nl"),
+    ("penalties spare no token for being a newline", "", "--no-penalize-nl"),
     ("keys and values are 16 bits wide, unless -ctk and -ctv say otherwise", "", "--memory-f32"),
 )
 
@@ -173,15 +178,29 @@ MISSING = (  # "... is not supported: <what happens instead>"
     ("the model is run here", "--server-base", ""),
 )
 
-BENCH = (  # as NOTHING: llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
-    ("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc", ""),
-    ("files are always mapped into memory", "-mmp --mmap", ""),
-    ("attention is always computed in blocks, as flash attention is", "-fa --flash-attn", ""),
-    ("rows are packed when a prompt is long", "--repack", ""),
-    ("logits are always computed", "-embd --embeddings", ""),
-    ("tests follow each other at once, and progress is shown", "--delay", "--progress"),
-    ("what there is to say besides goes to stderr", "-oe --output-err", ""),
-)
+IN_ONE_COMMAND = {  # as NOTHING
+    "generate": (
+        ("it never asks; `localinfer chat` does", "", "-i --interactive -if --interactive-first -st --single-turn"),
+        (
+            "there are no messages here; `localinfer chat` has them",
+            (
+                "-sys --system-prompt -sysf --system-prompt-file --chat-template --chat-template-file "
+                "--chat-template-kwargs -rea --reasoning --reasoning-format --reasoning-effort --reasoning-budget "
+                "--reasoning-budget-message"
+            ),
+            "--reasoning-preserve --no-reasoning-preserve",
+        ),
+    ),
+    "bench": (  # llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
+        ("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc", ""),
+        ("files are always mapped into memory", "-mmp --mmap", ""),
+        ("attention is always computed in blocks, as flash attention is", "-fa --flash-attn", ""),
+        ("rows are packed when a prompt is long", "--repack", ""),
+        ("logits are always computed", "-embd --embeddings", ""),
+        ("tests follow each other at once, and progress is shown", "--delay", "--progress"),
+        ("what there is to say besides goes to stderr", "-oe --output-err", ""),
+    ),
+}
 
 VALUES = {  # of a flag that is here, too: what it is here, and what there is to say about that
     "--threads": {"-1": ("0", "")},

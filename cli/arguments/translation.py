@@ -16,9 +16,11 @@ from localinfer.errors import UsageError
 
 NOTHING_TO_SAY = ("", "")
 PERHAPS_ONE = -1  # value: one of foreign.SWITCHES, if that is the next word
-TABLES = (  # of foreign, with what is said of one flag, and of several
+MARKS = {"?": PERHAPS_ONE, "2": 2}  # behind a name in foreign
+DOES_NOTHING = ("does nothing", "do nothing")  # is said of one flag, and of several
+TABLES = (
     (foreign.AS_IT_IS, NOTHING_TO_SAY),
-    (foreign.NOTHING, ("does nothing", "do nothing")),
+    (foreign.NOTHING, DOES_NOTHING),
     (foreign.MISSING, ("is not supported", "are not supported")),
 )
 
@@ -116,7 +118,8 @@ class Line:
         if name not in known:
             from cli.arguments.nearest import did_you_mean
 
-            near = did_you_mean(name, [*self.command.options, *foreign.SAME, *known])
+            same = [flag for flag, words in foreign.SAME.items() if words[0] in self.command.options]
+            near = did_you_mean(name, [*self.command.options, *same, *known])
             raise UsageError(f"{name}: `localinfer {self.command.name}` has no such option{near}")
         values, said, why = known[name]
         if values == PERHAPS_ONE:
@@ -144,12 +147,11 @@ def parted(word: str) -> tuple[str, str, str]:
 
 def meanings(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:
     """The rows of `foreign` by flag: how many values follow it, what is said of it, and why. The last row counts."""
-    tables = (*TABLES, (foreign.BENCH, TABLES[1][1])) if command == "bench" else TABLES
     found = {}
-    for rows, said in tables:
+    for rows, said in (*TABLES, (foreign.IN_ONE_COMMAND.get(command, ()), DOES_NOTHING)):
         for why, with_value, alone in rows:
             for names, values in (alone, 0), (with_value, 1):
                 for name in names.split():
-                    bare = name.removesuffix("?").removesuffix(":2")
-                    found[bare] = (PERHAPS_ONE if name[-1] == "?" else 2 if name[-1] == "2" else values, said, why)
+                    bare, _, mark = name.partition(":")
+                    found[bare] = (MARKS.get(mark, values), said, why)
     return found
