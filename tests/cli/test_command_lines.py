@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from make_command_line_page import PAGE, page
 from places import DATA
 
 from cli import __main__, chat, doctor, generate, inspect
@@ -115,3 +116,9 @@ def test_flag(names: list[str], values: int, command: str) -> None:
             pass
         except UsageError:
             assert set(REFUSED) & set(names) or any(part in name for name in names for part in NOT_YET)
+
+
+def test_the_page_about_all_this_is_up_to_date() -> None:
+    """If not: python tests/make_command_line_page.py"""
+    text = PAGE.read_text()
+    assert page(text) == text

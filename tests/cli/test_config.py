@@ -25,7 +25,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_where_each_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "m.gguf", **{"general.sampling.top_k": 7, "general.sampling.temp": 0.5})
     (tmp_path / "models.toml").write_text(
-        '[models.mine]\npath = "m.gguf"\noptions = { top_p = 0.5, min_p = 0.25, temp = 0.1 }\n')
+        '[models.mine]\npath = "m.gguf"\noptions = { top_p = 0.5, min_p = 0.25, temp = 0.1 }\n'
+    )
     monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("LOCALINFER_MIN_P", "0.125")
     code, out, err = run("mine", "-c", "64", "--json")

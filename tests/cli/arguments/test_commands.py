@@ -55,7 +55,7 @@ def test_a_file_without_an_ending_is_a_model(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").touch()
     assert resolved(["mine"], COMMANDS) == ["chat", "mine"]
-    with pytest.raises(UsageError, match="^yours: neither a command nor a model$"):
+    with pytest.raises(UsageError, match=r"^yours: neither a command nor a model$"):
         resolved(["yours"], COMMANDS)
 
 

@@ -11,8 +11,8 @@ GENERATE = Command(
     "generate",
     {
         "-p": ("--prompt", 1), "--prompt": ("--prompt", 1), "-c": ("--ctx-size", 1), "--ctx-size": ("--ctx-size", 1),
-        "--ctx-policy": ("--ctx-policy", 1), "-n": ("--n-predict", 1), "--top-k": ("--top-k", 1), "--temp": ("--temp", 1),
-        "-ctk": ("--cache-type-k", 1), "-q": ("--quiet", 0), "--quiet": ("--quiet", 0),
+        "--ctx-policy": ("--ctx-policy", 1), "-n": ("--n-predict", 1), "--top-k": ("--top-k", 1),
+        "--temp": ("--temp", 1), "-ctk": ("--cache-type-k", 1), "-q": ("--quiet", 0), "--quiet": ("--quiet", 0),
     },
     models=1,
 )  # fmt: skip
