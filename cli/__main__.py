@@ -13,6 +13,10 @@ import signal
 import sys
 from typing import NoReturn
 
+LIBRARIES = {  # what they are told: threads of theirs cost time to start, and have nothing to do
+    "TOKENIZERS_PARALLELISM": "false",  # for many texts: here each is alone
+    "OPENBLAS_NUM_THREADS": "1",  # for large products: here they are cut into parts for threads of our own
+}
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -20,12 +24,13 @@ READER_GONE = 141
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     try:
-        gc.set_threshold(50_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
+        gc.set_threshold(250_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
         be_told_to_end()
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
     except KeyboardInterrupt:
         code = INTERRUPTED
+    gc.freeze()  # memory goes with the process: to look for garbage in it once more takes 50 ms
     raise SystemExit(code)
 
 
@@ -35,7 +40,8 @@ def run(arguments: list[str]) -> int:
     from localinfer.errors import LocalInferError, NotEnoughMemory
 
     screen.prepare()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads are for many texts: here each is alone
+    for name, value in LIBRARIES.items():
+        os.environ.setdefault(name, value)
     try:
         code = dispatch(arguments)
         sys.stdout.flush()

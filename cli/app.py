@@ -17,12 +17,14 @@ from cli import screen
 from cli.arguments import translation
 from cli.arguments.commands import SAME, SHELLS
 from cli.arguments.translation import Instead, translated
+from cli.model_options import options_for
 from localinfer.errors import UsageError
 from localinfer.version import VERSION
 
 ABOUT = """Run language models on this machine.
 
-MODEL is the path of a GGUF file, or a name that `localinfer list` shows.
+MODEL is the path of a GGUF file, a name that `localinfer list` shows, hf:OWNER/REPO[:QUANT] of the Hugging Face hub,
+or an https address.
 """
 EXAMPLES = """
 \b
@@ -38,9 +40,11 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
+    "rm": ("cli.models", "Remove models that localinfer has fetched."),
     "inspect": ("cli.inspect", "Show what is in a model file, and the memory that a context takes."),
     "quantize": ("cli.quantize", "Write a model in a smaller type."),
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
+    "template": ("cli.template", "Show what a model sees of a conversation."),
     "bench": ("cli.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
     "profile": ("cli.profile", "Show where the time of a prompt and of an answer goes, by kind of op and by layer."),
     "imatrix": ("cli.imatrix", "Measure which columns of a model's weights matter, for `quantize --imatrix`."),
@@ -52,10 +56,17 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
 }
 
 
+OTHER_WAYS = dict.fromkeys(("model", "models"), " Or -m FILE; -hf OWNER/REPO[:QUANT].")  # to name a model
+
+
 class Command(TyperCommand):
     """Understands the flags of other programs, and shows arguments by their names, which tell what may be left out:
     `SOURCE [OUT] TYPE [THREADS]`.
     """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.params += options_for(self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -93,7 +104,8 @@ class Command(TyperCommand):
     @property
     def arguments(self) -> list[tuple[str, str]]:
         """Names and explanations."""
-        return [(str(each.metavar), each.help or "") for each in self.params if isinstance(each, TyperArgument)]
+        arguments = [each for each in self.params if isinstance(each, TyperArgument)]
+        return [(str(each.metavar), (each.help or "") + OTHER_WAYS.get(str(each.name), "")) for each in arguments]
 
 
 class Group(TyperGroup):

@@ -145,7 +145,7 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
         try:
             for test in (each for each in tests if each.threads == count):
                 at_once = test.n_prompt or 1
-                known = dataclasses.replace(test, threads=engine.threads_for(at_once))
+                known = dataclasses.replace(test, threads=engine.program.threads_for(at_once))
                 with status.busy("measuring what this machine can do"):
                     roofline = measured(known.threads)
                 seconds = run(engine, known, repetitions, status)

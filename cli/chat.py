@@ -82,7 +82,7 @@ def chat_command(
         given["system_prompt"] = from_file(system_file)
     transcript = promised("--output", output) if output is not None else None
     with open_model(name, with_escapes(given, escape), screen.Status()) as opened:
-        opened.chat_template(opened.options.chat_template)  # a model without one cannot chat: say so at once
+        opened.require_chat_template()  # a model without one cannot chat: say so at once
         chat = Chat(opened, quiet=quiet, special=special, transcript=transcript)
         if message is not None:
             chat.say(message)

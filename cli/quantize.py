@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TYPES = f"{', '.join(RECIPES)}, or {COPY}, which changes none"
 REPORTS = (".html", ".json")
-EFFORTS = ("fast", "normal", "max")
+EFFORTS = ("fast", "normal", "max")  # the last searches as the second does, and passes errors on
 CHUNKS, CHUNK = 64, 512  # of a text to calibrate on, and the tokens of each
 NOT_CALIBRATED = {
     "--imatrix": "with --calibrate it is measured which columns matter: leave one of them out",
@@ -69,6 +69,11 @@ class Task(NamedTuple):
     replace: bool
     page: Path | None
     calibration: Calibration | None
+
+    @property
+    def search(self) -> str:
+        """The effort of encoders."""
+        return "normal" if self.effort == "max" else self.effort
 
 
 def quantize_command(
@@ -111,7 +116,9 @@ def quantize_command(
     effort: Annotated[
         str | None,
         typer.Option(
-            "--effort", metavar="|".join(EFFORTS), help="How long to search for blocks of less error [default: normal]."
+            "--effort",
+            metavar="|".join(EFFORTS),
+            help="How long to search; max: make up for errors, too, by an imatrix with covariances [default: normal].",
         ),
     ] = None,
     pure: Annotated[bool, typer.Option("--pure", help="One type for all matrices.")] = False,
@@ -346,7 +353,7 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantizing.report import Report
     from quant.encoders.feedback import ROWS
 
-    status, effort = screen.Status(), task.effort
+    status = screen.Status()
     source = opened(name, task, status)
     guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
     mixture = mixed(source, task, status)
@@ -354,9 +361,11 @@ def run(name: str, task: Task) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, effort, status)
-    threads, with_feedback = threads_for(task.words.threads), effort == "max" and bool(mixture.covariances)
-    encoder_of = encoders(effort, mixture.importance)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
+    threads, with_feedback = threads_for(task.words.threads), task.effort == "max" and bool(mixture.covariances)
+    encoder_of = encoders(task.search, mixture.importance)
+    if task.effort == "max" and not with_feedback:
+        screen.warn("--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal")
     if with_feedback:
         compile_feedback(mixture.changed_types, status)
         encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
@@ -401,7 +410,7 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, task.effort, status)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
     compile_feedback(mixture.changed_types, status)
     walking = Walking(mixture, status)
     try:
@@ -424,13 +433,10 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
 
 
 def opened_to_run(name: str, task: Task, status: screen.Status) -> "Source":
-    """The source, if it is a file that can be run. Raises UsageError."""
+    """The source, if it is no directory: it has to run. Raises UsageError."""
     if Path(name).is_dir():
         raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE F16` makes a file of it")
-    source = opened(name, task, status)
-    if len(source.files) > 1:
-        raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE COPY` joins its parts")
-    return source
+    return opened(name, task, status)
 
 
 def chunks_of(path: Path, text: str, calibration: Calibration) -> "Chunks":
@@ -466,7 +472,7 @@ def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
         source,
         task.request,
         task.target,
-        effort=task.effort,
+        effort=task.search,
         threads=threads_for(task.words.threads),
         keep_split=task.keep_split,
         compiling=status,

@@ -1,7 +1,9 @@
 """Texts that a user hands in: as an argument, in a file, or piped into stdin."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from cli import screen
 from cli.stdin import TEXT_LIMIT, from_stdin, limited, more_from_stdin, without_newline
@@ -76,6 +78,17 @@ def with_escapes(given: Layer, escapes: bool | None) -> Layer:
         return given
     texts = {name: given[name] for name in WITH_ESCAPES & given.keys()}
     return given | {name: tuple(map(unescaped, each)) for name, each in texts.items() if isinstance(each, tuple)}
+
+
+def from_json(name: str) -> Any:
+    """The value in a JSON file, or in what was piped in, for `-`."""
+    text = from_stdin() if name == STDIN else from_file(name)
+    if text is None:
+        raise UsageError("nothing to read: stdin is no pipe")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LocalInferError(f"{'stdin' if name == STDIN else name}: no JSON: {error}") from None
 
 
 def byte_of(escape: bytes) -> bytes:

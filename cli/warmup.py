@@ -34,7 +34,7 @@ def warmup_command(
     path = fetched(model, status)
 
     from localinfer import paths
-    from localinfer.engine.engine import kernels
+    from localinfer.engine.program import kernels
     from localinfer.files.gguf import open_gguf
     from localinfer.models import registry
     from localinfer.options import from_environment, merge

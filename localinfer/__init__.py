@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     )
     from localinfer.model import Model, Piece, Stats, load
     from localinfer.options import Options
+    from localinfer.prompt.prompt import Prompt
 
 __all__ = [
     "ContextOverflow", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory", "Options", "Piece",
-    "Stats", "Unsupported", "UsageError", "load",
+    "Prompt", "Stats", "Unsupported", "UsageError", "load",
 ]  # fmt: skip
 
-_HOMES = {"Model": "model", "Piece": "model", "Stats": "model", "load": "model", "Options": "options"}
+_HOMES = {
+    "Model": "model", "Piece": "model", "Stats": "model", "load": "model",
+    "Options": "options", "Prompt": "prompt.prompt",
+}  # fmt: skip
 
 
 def __dir__() -> list[str]:

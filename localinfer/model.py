@@ -14,25 +14,26 @@ from dataclasses import replace
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine, require_room_to_load
-from localinfer.errors import Unsupported, UsageError
+from localinfer.errors import UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.session import Progress, Session
 from localinfer.models import registry
 from localinfer.options import FLAGS, Options, from_environment, from_keywords, from_metadata, merge
-from localinfer.prompt.prompt import Message, chat_prompt, check_messages
-from localinfer.prompt.template import KNOWN, ChatTemplate
+
+if TYPE_CHECKING:  # what continues texts needs no templates
+    from localinfer.prompt.conversation import Message
+    from localinfer.prompt.prompt import Prompt
+    from localinfer.prompt.writer import PromptWriter
 
 __all__ = ["Model", "Piece", "Stats", "load"]
-
-TEMPLATE = "tokenizer.chat_template"
 
 
 def load(path_or_name: str | Path, *, progress: Progress | None = None, **options: object) -> "Model":
@@ -72,7 +73,7 @@ class Model:
         for warning in (*self.engine.warnings, *beyond_training(self.engine)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
-        self._template: tuple[str, ChatTemplate] | None = None  # with its source
+        self._writer: PromptWriter | None = None  # once there is a conversation
 
     @property
     def metadata(self) -> Mapping[str, Value]:
@@ -94,8 +95,12 @@ class Model:
         return self.engine.n_vocab
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The ids of a text, behind BOS if the model wants one; it spells control tokens if `parse_special`."""
-        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+        """The ids of a text, behind BOS if the model wants it; it spells control tokens if `parse_special`.
+
+        There is only one BOS, also if the text begins with what spells it.
+        """
+        ids = self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+        return ids[1:] if ids[:2] == [self.tokenizer.bos] * 2 else ids
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids; control tokens are shown if `special`."""
@@ -115,38 +120,56 @@ class Model:
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         return self._run(tokens, chosen)
 
-    def chat(self, messages: Sequence[Message], *, parse_special: bool = False,
-             **options: object) -> Iterator[Piece]:
+    def chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
+             documents: Sequence[Mapping[str, object]] | None = None,
+             template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
+             parse_special: bool = False, **options: object) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
-        The option system_prompt is put first, unless the messages begin with a system message themselves.
-        Unsupported is raised for a model without a chat template. What messages spell stays text; with
-        `parse_special` it may become control tokens.
+        What the model is shown is what `render` returns.
         """
-        self.engine.require_open()
-        chosen = self._chosen(options)
-        check_messages(messages)
-        if chosen.system_prompt and messages[0]["role"] != "system":
-            messages = [{"role": "system", "content": chosen.system_prompt}, *messages]
-        chat_template = self.chat_template(chosen.chat_template)
-        tokens = chat_prompt(chat_template, self.tokenizer, messages, parse_special=parse_special)
-        return self._run(tokens, chosen)
+        from localinfer.prompt.conversation import Conversation
 
-    def chat_template(self, override: str = "") -> ChatTemplate:
-        """The file's own, or the `override`: a known name, or a text. It is kept until another is asked for."""
-        source = KNOWN.get(override, override) or self._file_template()
-        if self._template is None or self._template[0] != source:
-            name = "--chat-template" if override else f"{self.file.path}: {TEMPLATE}"
-            bos, eos = self._text_of(self.tokenizer.bos), self._text_of(self.tokenizer.eos)
-            self._template = source, ChatTemplate(source, bos, eos, name)
-        return self._template[1]
+        self.engine.require_open()
+        conversation = Conversation(
+            messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
+            continue_final_message=continue_final_message)
+        chosen = self._chosen(options)
+        return self._run(self._prompts().write(conversation, chosen, parse_special=parse_special).ids, chosen)
+
+    def render(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
+               documents: Sequence[Mapping[str, object]] | None = None,
+               template_kwargs: Mapping[str, object] | None = None, add_generation_prompt: bool = True,
+               continue_final_message: bool = False, parse_special: bool = False, **options: object) -> "Prompt":
+        """What the chat template makes of a conversation: `text`, and the `ids` that the model sees.
+
+        Templates show `tools` (JSON schemas of functions), `documents` ({"title": ..., "text": ...}) and
+        `template_kwargs`, such as enable_thinking=False, if they know them. The prompt ends where an answer begins,
+        unless `add_generation_prompt` is False, or in the midst of the last message, with `continue_final_message`.
+        The option system_prompt is put first, unless the messages begin with a system message themselves. What
+        messages spell stays text; with `parse_special` it may become control tokens. Unsupported is raised for a
+        model without a chat template, UsageError for what is no conversation, and LocalInferError says what the
+        template finds wrong.
+        """
+        from localinfer.prompt.conversation import Conversation
+
+        conversation = Conversation(
+            messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
+            add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)
+        return self._prompts().write(conversation, self._chosen(options), parse_special=parse_special)
+
+    def require_chat_template(self) -> None:
+        """Start the template's process, which takes a moment. Unsupported if the model has none, UsageError if the
+        options name none that there is, or variables that cannot be.
+        """
+        self._prompts().prepare(self.options)
 
     def close(self) -> None:
         """End the threads and the template's process."""
         self._session.end()
         self.engine.close()
-        if self._template is not None:
-            self._template[1].close()
+        if self._writer is not None:
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +177,13 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         self.close()
+
+    def _prompts(self) -> "PromptWriter":
+        from localinfer.prompt.writer import PromptWriter
+
+        if self._writer is None:
+            self._writer = PromptWriter(self.file, self.tokenizer)
+        return self._writer
 
     def _run(self, prompt: list[int], options: Options) -> Iterator[Piece]:
         self.file.check_unchanged()
@@ -179,19 +209,10 @@ class Model:
             raise UsageError(f"tokens: there is no token {wrong}, the vocabulary has {self.n_vocab}")
         return tokens
 
-    def _file_template(self) -> str:
-        source = self.file.get(TEMPLATE, str, "")
-        if not source:
-            problem = "missing: a base model continues texts, as `localinfer generate` does; it cannot chat"
-            raise self.file.error(TEMPLATE, f"{problem} (--chat-template chatml tries it)", Unsupported)
-        return source
-
-    def _text_of(self, id: int | None) -> str:
-        return "" if id is None else self.tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
-
 
 def beyond_training(engine: Engine) -> list[str]:
     """What there is to say of a context that is longer than those that the model has seen."""
-    if engine.n_ctx <= engine.context_length:
+    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
+    if engine.n_ctx <= trained:
         return []
-    return [f"--ctx-size {engine.n_ctx}: trained on {engine.context_length} tokens; beyond, text turns into nonsense"]
+    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]

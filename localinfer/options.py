@@ -139,6 +139,9 @@ class Options:
     ubatch_size: int = option(
         512, "-ub", "--ubatch-size", section="model", low=1, high=16384,
         about="Tokens of a prompt that are computed at once: more take more memory.")
+    architecture: str = option(
+        "", "--architecture", section="model",
+        about="A Python file whose function `record` says what the model computes, in place of ours.")
     precision: Precision = option(
         "fast", "--precision", section="model", choices=get_args(Precision),
         about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high).")
@@ -180,7 +183,13 @@ class Options:
         about="What the model is told before the conversation.")
     chat_template: str = option(
         "", "--chat-template", section="chat",
-        about="Jinja text that replaces the file's own chat template, or the name of a known one: chatml.")
+        about="Jinja text in the place of the file's own chat template, or the name of a known one, such as chatml.")
+    chat_template_file: str = option(
+        "", "--chat-template-file", section="chat",
+        about="The same from a file.")
+    chat_template_kwargs: str = option(
+        "", "--chat-template-kwargs", section="chat",
+        about='Variables for the chat template, as a JSON object: {"enable_thinking": false}.')
 
     def validated(self) -> "Options":
         """These options in their exact types; UsageError names the flag of the first bad one."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from localinfer.checkpoint import open_checkpoint
 from localinfer.quantizing.quantize import encoders, quantize
+from quant import ggml
 
 CHECKPOINTS = Path(__file__).parent / "data" / "checkpoints"
 NAMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())
@@ -29,6 +30,14 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 def as_f32(checkpoint: Path, out: Path) -> Path:
     """Its GGUF file, with all tensors in F32."""
+    return as_type(checkpoint, out, "F32")
+
+
+def as_type(checkpoint: Path, out: Path, type: str) -> Path:
+    """Its GGUF file, with matrices in this type; F32 are vectors, and matrices whose rows are no whole blocks."""
     source = open_checkpoint(checkpoint)
-    quantize(source, out, dict.fromkeys(source.tensors, F32), encoder_of=encoders("fast", {}))
+    number, block = next((number, each) for number, each in ggml.TYPES.items() if each.name == type)
+    fits = {each.name: len(each.shape) > 1 and each.shape[-1] % block.elements == 0 for each in source.tensors.values()}
+    types = {name: number if fit else F32 for name, fit in fits.items()}
+    quantize(source, out, types, encoder_of=encoders("fast", {}))
     return out

@@ -1,7 +1,6 @@
 """Runs single kernels of `quant` on numpy arrays, as the executor would: an op record, a thread each."""
 
 import ctypes
-import mmap
 import threading
 from functools import cache
 from typing import Any
@@ -9,10 +8,12 @@ from typing import Any
 import gguf
 import numba  # noqa: F401  (kernels are compiled in this process then: starting one for each takes longer)
 import numpy as np
+from guard_pages import fenced
 from numpy.typing import NDArray
 from random_blocks import random_blocks
 
 from localinfer import paths
+from localinfer.ops.calls import PRODUCT
 from quant import FORMATS
 from quant.ggml import TYPES
 from quant.jit import loader
@@ -22,18 +23,6 @@ from quant.jit.record import HEADER_WORDS, RECORD_WORDS
 from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 
 RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
-PRODUCT = (
-    "tokens",
-    "x",
-    "w",
-    "row_bytes",
-    "n_in",
-    "n_out",
-    "y",
-    "y_stride",
-    "add",
-    "stop",
-)
 SCRATCH_BYTES = matmul_scratch_bytes(1 << 14)
 Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
 
@@ -109,12 +98,12 @@ def product(
     y = np.zeros((count, n_out), np.float32) if add_to is None else add_to.copy()
     takes = fmt.takes(passes)
     source = x if takes == "f32" else in_bf16(x) if takes == "bf16" else quantized(x, tile, passes)
+    base, stride = (0, 0) if add_to is None else (y, 4 * n_out)
     values = (
-        np.array([count]), source, rows, rows.shape[1], n_in, n_out, y, 4 * n_out, int(add_to is not None),
-        np.zeros(1, np.int64),
+        np.array([count]), source, rows, rows.shape[1], n_in, n_out, base, stride, y, 4 * n_out, np.zeros(1, np.int64),
     )  # fmt: skip
     path, constants = fmt.products[function == "matmul"], fmt.constants(passes)
-    run(path, dict(zip(PRODUCT, values, strict=True)), threads, **constants)
+    run(path, dict(zip(PRODUCT.parameters, values, strict=True)), threads, **constants)
     return y
 
 
@@ -139,12 +128,6 @@ def decoded(name: str, rows: Bytes) -> Floats:
 
 def before_a_guard_page(rows: Bytes) -> Bytes:
     """A copy that ends where a page begins that may not be touched: reading past it is a crash."""
-    size = -(-rows.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    area = mmap.mmap(-1, size + mmap.PAGESIZE)
-    place = np.frombuffer(area, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    page = ctypes.c_void_p(place.ctypes.data + size)
-    assert libc.mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    copy = place[size - rows.nbytes : size].reshape(rows.shape)
+    copy = fenced(rows.nbytes).reshape(rows.shape)
     copy[:] = rows
     return copy

@@ -61,7 +61,10 @@ def own() -> Iterator[str]:
 
 def same() -> Iterator[str]:
     meant: dict[str, list[str]] = {}
-    for flag, words in foreign.SAME.items():
+    for flag, prefix in foreign.MODEL.items():
+        meant.setdefault(f"{prefix}{'OWNER/REPO[:QUANT]' if prefix else 'MODEL'}", []).append(flag)
+    meant["hf:OWNER/REPO/FILE.gguf"] = list(foreign.HUB_FILE)
+    for flag, words in [*foreign.SAME.items(), *((flag, (model,)) for flag, model in foreign.MODELS.items())]:
         meant.setdefault(" ".join(words), []).append(flag)
     yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))
 

@@ -1,7 +1,8 @@
-"""The oracle: the forward passes of `llama`, `gemma3`, `qwen2` and `qwen3` in plain numpy, written to be read.
+"""The oracle: the words that architectures are written in, computed in plain numpy, written to be read.
 
-Every weight is dequantized to `dtype` (float64 by default) and every operation is computed in it; nothing is
-rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by
+An architecture's `record` is run with `Words` instead of the plan's recorder: the same steps, but each is computed at
+once, for all tokens. Every weight is dequantized to `dtype` (float64 by default) and every operation is computed in it;
+nothing is rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: files are opened by
 `localinfer.files.gguf`, blocks are decoded by the `gguf` package.
 
     model = naive.Model(open_gguf(path))
@@ -9,52 +10,37 @@ rounded, cached, blocked or fused. Knows no kernel of `quant` and no engine: fil
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gguf
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from localinfer import architectures
 from localinfer.files.gguf import GGUF
+from localinfer.plan.heads import Heads, read_heads
+from localinfer.plan.keys import Keys, sliding
+from localinfer.plan.recorder import Block
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]
 
-SWA_FREQ_BASE = 10_000.0  # rope base of gemma3's sliding layers, where the file does not say
-SWA_PATTERN = 6  # of six layers of gemma3, the last one sees the whole context
-
 
 class Model:
-    """A file's hyperparameters, and its weights as plain matrices (decoded at first use, then kept)."""
+    """A file's weights as plain matrices (decoded at first use, then kept), and what tests may change about it."""
 
     def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
         self.weights: dict[str, Floats] = {}
-        self.architecture = str(file.metadata["general.architecture"])
-        self.n_layer = int(self.hyper("block_count"))
-        self.n_embd = int(self.hyper("embedding_length"))
-        self.n_head = int(self.hyper("attention.head_count"))
-        self.n_head_kv = int(self.hyper("attention.head_count_kv", self.n_head))
-        self.head_size = int(self.hyper("attention.key_length", self.n_embd // self.n_head))
-        self.eps = self.hyper("attention.layer_norm_rms_epsilon")
-        self.freq_base = self.hyper("rope.freq_base", 10_000.0)
-        self.slowed = self.slowing()
-        largest_gemma = self.architecture == "gemma3" and self.n_layer == 62
-        self.query_size = self.n_embd / self.n_head if largest_gemma else self.head_size
-        self.n_ctx = self.sinks = 0  # if set, the policy `ring`: see attention
+        self.n_ctx = self.sinks = 0  # if set, the policy `ring`: see attend
+        self.ctx_size = 0  # for which context the rope is stretched: the trained one, if not said otherwise
+        self.factors = {name: self[name] for name in ROPE_FACTORS if self.has(f"{name}.weight")}
+        self.scale: float | None = None  # what scores are multiplied with, whatever the architecture says
 
-    def hyper(self, key: str, default: float | None = None) -> float:
-        """The file's `<architecture>.<key>`."""
-        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
-        assert isinstance(value, int | float), f"{self.architecture}.{key} is missing"
-        return value
-
-    def slowing(self) -> float | Floats:
-        """What the frequencies of layers that see everything are divided by: a number, or one for each pair."""
-        linear = self.file.metadata.get(f"{self.architecture}.rope.scaling.type") == "linear"
-        slowed = self.hyper("rope.scaling.factor") if linear else 1.0
-        return slowed * self["rope_freqs"] if "rope_freqs.weight" in self.file.tensors else slowed
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
 
     def __getitem__(self, name: str) -> Floats:
         """The tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""
@@ -62,8 +48,10 @@ class Model:
             self.weights[name] = self.rows(name).astype(self.dtype)
         return self.weights[name]
 
-    def bias(self, name: str) -> Floats:
-        """The tensor `<name>.bias`: (n_out,)"""
+    def bias(self, name: str) -> Floats | float:
+        """The tensor `<name>.bias`, (n_out,), or 0."""
+        if not self.has(f"{name}.bias"):
+            return 0.0
         return self.file.tensors[f"{name}.bias"].data.view(np.float32).astype(self.dtype)
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
@@ -83,89 +71,194 @@ class Model:
         return kv
 
 
+ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+
+
 def forward(model: Model, tokens: Sequence[int]) -> Floats:
     """Logits after each of `tokens`, which stand at positions 0, 1, ...: (n_tokens, n_vocab)."""
-    return np.concatenate([*output(model, hidden(model, tokens))], axis=1)
+    words = spoken(model, tokens)
+    return words.finish(np.concatenate([*output(model, words.normed)], axis=1))
 
 
 def hidden(model: Model, tokens: Sequence[int]) -> Floats:
     """What the last layer hands to the output layer: (n_tokens, n_embd)."""
-    block = gemma3_block if model.architecture == "gemma3" else llama_block
-    x = model.rows("token_embd", np.asarray(tokens)).astype(model.dtype)
-    if model.architecture == "gemma3":
-        x = x * np.float32(math.sqrt(model.n_embd))
-    for i in range(model.n_layer):
-        x = block(model, i, x)
-    return rms_norm(x, model["output_norm"], model.eps)
+    return spoken(model, tokens).normed
+
+
+def spoken(model: Model, tokens: Sequence[int]) -> "Words":
+    """What the architecture's words have come to."""
+    words = Words(model, tokens)
+    architectures.find(model.file)(words)  # type: ignore[arg-type]
+    return words
 
 
 def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
-    """The logits, `chunk` words of the vocabulary at a time: (n_tokens, chunk)."""
-    name = "output" if "output.weight" in model.file.tensors else "token_embd"
-    n_vocab = model.file.tensors[f"{name}.weight"].shape[0]
+    """The logits, `chunk` words of the vocabulary at a time: (n_tokens, chunk). Not yet scaled, nor capped."""
+    name = "output" if model.has("output.weight") else "token_embd"
+    n_vocab, bias = model.file.tensors[f"{name}.weight"].shape[0], model.bias(name)
     for start in range(0, n_vocab, chunk):
         model.weights["output chunk"] = model.rows(name, slice(start, start + chunk)).astype(model.dtype)
-        yield model.matmul("output chunk", x)
+        yield model.matmul("output chunk", x) + (bias if isinstance(bias, float) else bias[start : start + chunk])
 
 
-def llama_block(model: Model, i: int, x: Floats) -> Floats:
-    """One layer, of qwen2 and qwen3 too: (n_tokens, n_embd) -> the same."""
-    blk = f"blk.{i}."
-    h = rms_norm(x, model[blk + "attn_norm"], model.eps)
-    x = x + attention(model, blk, h, model.freq_base, model.slowed)
-    h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
-    gated = silu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
-    return x + model.matmul(blk + "ffn_down", gated)
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """Which pairs of a head turn, by how many radians a position; what the rotated values are multiplied with."""
+
+    pairs: str
+    frequencies: Floats
+    amplitude: float = 1.0
+    growth: Callable[[Positions], Floats] | None = None  # of queries
 
 
-def gemma3_block(model: Model, i: int, x: Floats) -> Floats:
-    """One layer: (n_tokens, n_embd) -> the same.  All layers but the last of each six look back over a window only."""
-    blk = f"blk.{i}."
-    freq_base, slowed, window = model.freq_base, model.slowed, 0
-    if (i + 1) % model.hyper("attention.sliding_window_pattern", SWA_PATTERN) != 0:
-        freq_base, slowed = model.hyper("rope.freq_base_swa", SWA_FREQ_BASE), 1.0
-        window = int(model.hyper("attention.sliding_window"))
-    a = attention(model, blk, rms_norm(x, model[blk + "attn_norm"], model.eps), freq_base, slowed, window)
-    x = x + rms_norm(a, model[blk + "post_attention_norm"], model.eps)
-    h = rms_norm(x, model[blk + "ffn_norm"], model.eps)
-    gated = gelu(model.matmul(blk + "ffn_gate", h)) * model.matmul(blk + "ffn_up", h)
-    return x + rms_norm(model.matmul(blk + "ffn_down", gated), model[blk + "post_ffw_norm"], model.eps)
+class Words:
+    """See `localinfer.plan.recorder.Recorder`, which has the same words."""
+
+    def __init__(self, model: Model, tokens: Sequence[int]) -> None:
+        self.model, self.tokens = model, np.asarray(tokens)
+        self.positions = np.arange(len(self.tokens))
+        self.keys = keys = Keys(model.file)
+        self.block_count, self.embedding_length = keys.count("block_count"), keys.count("embedding_length")
+        self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
+        self.by_mean = keys.has("attention.layer_norm_epsilon") and not keys.has("attention.layer_norm_rms_epsilon")
+        self.eps = keys.positive("attention.layer_norm_epsilon" if self.by_mean else "attention.layer_norm_rms_epsilon")
+        self.finish: Callable[[Floats], Floats] = lambda logits: logits
+
+    def blocks(self) -> Iterator[Block]:
+        yield from (Block(number, heads) for number, heads in enumerate(self.heads))
+
+    # --- tokens ---
+
+    def embed(self, factor: float = 1.0) -> Floats:
+        rows: Floats = self.model.rows("token_embd", self.tokens).astype(self.model.dtype)
+        return rows * rows.dtype.type(np.float32(factor))
+
+    def add_positions(self, x: Floats) -> None:
+        x += self.model["position_embd"][self.positions]
+
+    def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
+        self.normed = self.norm(x, "output_norm")
+        self.finish = lambda logits: soft_cap(scale * logits, cap)
+
+    # --- rows ---
+
+    def norm(self, x: Floats, name: str) -> Floats:
+        if self.by_mean:
+            return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
+        return rms_norm(x, self.model[name], self.eps)
+
+    def add_norm(self, x: Floats, branch: Floats, name: str) -> None:
+        x += self.norm(branch, name)
+
+    def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
+        x += factor * branch
+
+    # --- matrices ---
+
+    def matmul(self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None) -> Floats:
+        y = self.model.matmul(name, x) + self.model.bias(name)
+        assert y.shape[1] == n_out
+        if add_to is None:
+            return y
+        add_to += y
+        return add_to
+
+    def slices(self, x: Floats, name: str, *n_outs: int) -> Sequence[Floats]:
+        return np.split(self.matmul(x, name, sum(n_outs)), np.cumsum(n_outs)[:-1], axis=1)
+
+    def feed_forward(self, h: Floats, blk: Block, activation: str, *, gated: bool = True) -> Floats:
+        n, act = self.keys.counts("feed_forward_length", self.block_count)[blk.number], ACTIVATIONS[activation]
+        if not gated:
+            return act(self.matmul(h, f"{blk}ffn_up", n))
+        if len(self.model[f"{blk}ffn_up"]) == 2 * n:
+            gate, up = self.slices(h, f"{blk}ffn_up", n, n)
+        else:
+            gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
+        return act(gate) * up
+
+    # --- attention ---
+
+    def rope(self, pairs: str) -> Turning:
+        keys, n = self.keys, self.keys.count("rope.dimension_count", self.heads[0].key)
+        base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
+        stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
+        original = keys.count("rope.scaling.original_context_length", trained)
+        frequencies, amplitude = plain(base, n), keys.positive("rope.scaling.attn_factor", 1.0)
+        if kind == "linear":
+            frequencies = frequencies / stretch
+        if kind == "yarn":
+            fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
+            frequencies = yarn(frequencies, base, stretch, original, fast, slow)
+            known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+            amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
+        longer = (self.model.ctx_size or trained) > original
+        for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
+            frequencies = frequencies / self.model.factors.get(name, 1.0)
+        rate = keys.number("attention.temperature_scale", 0.0)
+        return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
+
+    def plain_rope(self, pairs: str) -> Turning:
+        n = self.keys.count("rope.dimension_count", self.heads[0].key)
+        return Turning(pairs, plain(self.keys.positive("rope.freq_base", 10_000.0), n))
+
+    def rope_swa(self, pairs: str) -> Turning:
+        n = self.keys.count("rope.dimension_count", self.heads[0].key)
+        return Turning(pairs, plain(self.keys.positive("rope.freq_base_swa", 10_000.0), n))
+
+    def sliding_window(self, default: int = 0) -> int:
+        return self.keys.count("attention.sliding_window", default, least=0)
+
+    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
+        window = self.sliding_window(default_window)
+        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern)]
+
+    def has(self, name: str) -> bool:
+        return self.model.has(name)
+
+    def qkv(self, h: Floats, blk: Block, *, bias: bool = False) -> Sequence[Floats]:
+        heads = blk.heads
+        q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+        if self.model.has(f"{blk}attn_qkv.weight"):
+            return self.slices(h, f"{blk}attn_qkv", q, k, v)
+        return [self.matmul(h, f"{blk}attn_{name}", n) for name, n in (("q", q), ("k", k), ("v", v))]
+
+    def attend(
+        self, blk: Block, q: Floats, k: Floats, v: Floats, *, rope: Turning | None, norm: str = "no", window: int = 0,
+        scale: float | None = None, cap: float = 0.0,
+    ) -> Floats:  # fmt: skip
+        """Every position looks at itself and at those before it (`window` in all, if not 0).
+
+        With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
+        positions as well, as if from the end of the context.
+        """
+        model, position, factor = self.model, self.positions, self.model.scale or scale or blk.heads.key**-0.5
+        q, k, v = split(q, blk.heads.count), split(k, blk.heads.count_kv), split(v, blk.heads.count_kv)
+
+        def turned(x: Floats, name: str, at: Positions) -> Floats:
+            if norm == "before":
+                x = rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps)
+            if norm == "each":
+                x = layer_norm(x, model[f"{blk}attn_{name}_norm"][:, None], self.eps)
+            x = x if rope is None else turn(x, at, rope)
+            if rope is not None and rope.growth and name == "q":
+                x = x * rope.growth(at)[:, None]
+            return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
+
+        k, v = model.remember(turned(k, "k", position)), model.remember(v)
+        group = blk.heads.group  # so many query heads share one key and value head
+        k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
+        scores = turned(q, "q", position) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
+        if window == 0 and model.n_ctx:
+            window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
+            scores[..., : model.sinks] = turned(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
+            seen = visible(position, window, model.sinks)
+        else:
+            seen = visible(position, window)
+        mixed = softmax(np.where(seen, soft_cap(factor * scores, cap), -np.inf)) @ v
+        return mixed.transpose(1, 0, 2).reshape(len(position), -1)
 
 
-def attention(
-    model: Model, blk: str, x: Floats, freq_base: float, slowed: float | Floats = 1.0, window: int = 0
-) -> Floats:
-    """Every position looks at itself and at those before it (`window` in all, if not 0).
-
-    With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
-    positions as well, as if from the end of the context.
-    """
-    q, k, v = (model.matmul(blk + name, x) for name in ("attn_q", "attn_k", "attn_v"))
-    if model.architecture == "qwen2":
-        q, k, v = q + model.bias(blk + "attn_q"), k + model.bias(blk + "attn_k"), v + model.bias(blk + "attn_v")
-    q = heads(q, model.n_head)  # (n_head, n_tokens, head_size)
-    k, v = heads(k, model.n_head_kv), heads(v, model.n_head_kv)
-    if model.architecture in ("gemma3", "qwen3"):
-        q = rms_norm(q, model[blk + "attn_q_norm"], model.eps)
-        k = rms_norm(k, model[blk + "attn_k_norm"], model.eps)
-    rope = rope_pairs if model.architecture == "llama" else rope_halves
-    position = np.arange(x.shape[0])
-
-    k, v = model.remember(rope(k, position, freq_base, slowed)), model.remember(v)
-    group = model.n_head // model.n_head_kv  # so many query heads share one key and value head
-    k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
-    scores = rope(q, position, freq_base, slowed) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)
-    if window == 0 and model.n_ctx:
-        window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
-        scores[..., : model.sinks] = rope(q, near, freq_base, slowed) @ k[:, : model.sinks].transpose(0, 2, 1)
-        seen = visible(position, window, model.sinks)
-    else:
-        seen = visible(position, window)
-    mixed = softmax(np.where(seen, scores / math.sqrt(model.query_size), -np.inf)) @ v
-    return model.matmul(blk + "attn_output", mixed.transpose(1, 0, 2).reshape(x.shape[0], -1))
-
-
-def heads(x: Floats, n: int) -> Floats:
+def split(x: Floats, n: int) -> Floats:
     """(n_tokens, n * head_size) -> (n, n_tokens, head_size)"""
     return x.reshape(x.shape[0], n, -1).transpose(1, 0, 2)
 
@@ -176,26 +269,42 @@ def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool
     return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
 
 
-def turn(position: Positions, size: int, freq_base: float, slowed: float | Floats) -> NDArray[np.complex128]:
-    """The rotations of each position, a column a pair: (n_tokens, size / 2)"""
-    frequency = freq_base ** (-2.0 * np.arange(size // 2) / size) / slowed
-    return np.exp(1j * position[:, None] * frequency)
+# --- rope ---
 
 
-def rope_pairs(x: Floats, position: Positions, freq_base: float, slowed: float | Floats = 1.0) -> Floats:
-    """Rotate neighbours, (0, 1), (2, 3), ...: the order of the rows of attn_q and attn_k in `llama` files."""
-    rotation = turn(position, x.shape[-1], freq_base, slowed)
-    cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
-    a, b = x[..., 0::2], x[..., 1::2]
-    return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
+def plain(base: float, n: int) -> Floats:
+    """Radians a position for each of n / 2 pairs."""
+    return base ** (-2.0 * np.arange(n // 2) / n)
 
 
-def rope_halves(x: Floats, position: Positions, freq_base: float, slowed: float | Floats = 1.0) -> Floats:
-    """Rotate an element of the first half with its partner in the second."""
-    rotation = turn(position, x.shape[-1], freq_base, slowed)
-    cos, sin = rotation.real.astype(x.dtype), rotation.imag.astype(x.dtype)
-    a, b = np.split(x, 2, axis=-1)
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+def yarn(frequencies: Floats, base: float, stretch: float, original: int, fast: float, slow: float) -> Floats:
+    """YaRN (Peng et al., 2023, section 3.2): pairs that turn often stay, pairs that turn rarely are slowed."""
+    n, result = 2 * len(frequencies), frequencies.copy()
+
+    def pair_that_turns(times: float) -> float:
+        return n * math.log(original / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = max(math.floor(pair_that_turns(fast)), 0), min(math.ceil(pair_that_turns(slow)), n - 1)
+    for i in range(len(frequencies)):
+        slowed = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
+        result[i] = slowed * frequencies[i] / stretch + (1 - slowed) * frequencies[i]
+    return result
+
+
+def turn(x: Floats, position: Positions, rope: Turning) -> Floats:
+    """The first values of each head rotated, two for each frequency."""
+    n = 2 * len(rope.frequencies)
+    angle = position[:, None] * rope.frequencies
+    cos, sin = ((rope.amplitude * part).astype(x.dtype) for part in (np.cos(angle), np.sin(angle)))
+    result = x.copy()
+    one = np.arange(0, n, 2) if rope.pairs == "neighbours" else np.arange(n // 2)
+    other = one + (1 if rope.pairs == "neighbours" else n // 2)
+    result[..., one] = x[..., one] * cos - x[..., other] * sin
+    result[..., other] = x[..., one] * sin + x[..., other] * cos
+    return result
+
+
+# --- norms and activations ---
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
@@ -203,10 +312,20 @@ def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps)) * weight
 
 
+def layer_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    """Shift and scale the last axis to a mean of zero and a variance of one."""
+    return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps)
+
+
 def softmax(x: Floats) -> Floats:
     """Over the last axis."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def soft_cap(x: Floats, cap: float) -> Floats:
+    """x, no further from 0 than the cap, if that is not 0."""
+    return cap * np.tanh(x / cap) if cap else x
 
 
 def silu(x: Floats) -> Floats:
@@ -217,3 +336,25 @@ def silu(x: Floats) -> Floats:
 def gelu(x: Floats) -> Floats:
     """The tanh approximation, which is what gemma3 was trained with."""
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x)))
+
+
+def gelu_erf(x: Floats) -> Floats:
+    """The exact one."""
+    return (0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))).astype(x.dtype)
+
+
+def relu(x: Floats) -> Floats:
+    return np.maximum(x, 0)
+
+
+def relu_squared(x: Floats) -> Floats:
+    return relu(x) ** 2
+
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}

@@ -42,7 +42,7 @@ class Talker:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def chat_template(self, override: str) -> None:
+    def require_chat_template(self) -> None:
         pass
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:

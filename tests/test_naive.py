@@ -35,30 +35,41 @@ def test_what_is_visible() -> None:
 
 def test_rope_turns_by_the_position() -> None:
     x = np.array([[1.0, 0.0], [1.0, 0.0]])  # one pair, frequency 1
-    turned = naive.rope_pairs(x, np.array([0, 2]), 10_000.0)
+    turned = naive.turn(x, np.array([0, 2]), turning("neighbours", 2))
     np.testing.assert_allclose(turned, [[1, 0], [np.cos(2), np.sin(2)]])
 
 
-@pytest.mark.parametrize("rope", [naive.rope_pairs, naive.rope_halves])
-def test_rope_knows_distances_only(rope) -> None:  # type: ignore[no-untyped-def]
-    q, k = np.random.default_rng(0).standard_normal((2, 1, 8))
-    near = rope(q, np.array([7]), 100.0) @ rope(k, np.array([4]), 100.0).T
-    far = rope(q, np.array([1007]), 100.0) @ rope(k, np.array([1004]), 100.0).T
+def turning(pairs: str, n: int) -> naive.Turning:
+    return naive.Turning(pairs, naive.plain(100.0, n))
+
+
+@pytest.mark.parametrize("pairs", ["neighbours", "halves"])
+def test_rope_knows_distances_only(pairs: str) -> None:
+    (q, k), rope = np.random.default_rng(0).standard_normal((2, 1, 8)), turning(pairs, 8)
+    near = naive.turn(q, np.array([7]), rope) @ naive.turn(k, np.array([4]), rope).T
+    far = naive.turn(q, np.array([1007]), rope) @ naive.turn(k, np.array([1004]), rope).T
     np.testing.assert_allclose(near, far)
+
+
+def test_rope_leaves_what_is_behind_its_pairs() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 10))
+    turned = naive.turn(x, np.array([5, 6, 7]), turning("halves", 8))
+    np.testing.assert_array_equal(turned[:, 8:], x[:, 8:])
+    assert (turned[:, :8] != x[:, :8]).all()
 
 
 def test_rope_orders_differ_by_a_permutation_only() -> None:
     x, position = np.random.default_rng(0).standard_normal((5, 8)), np.arange(5)
     order = [0, 4, 1, 5, 2, 6, 3, 7]  # neighbours were partners of the two halves
-    halves = naive.rope_halves(x, position, 100.0)[:, order]
-    np.testing.assert_allclose(halves, naive.rope_pairs(x[:, order], position, 100.0))
+    halves = naive.turn(x, position, turning("halves", 8))[:, order]
+    np.testing.assert_allclose(halves, naive.turn(x[:, order], position, turning("neighbours", 8)))
 
 
 def test_without_branches_the_embedding_comes_out(tmp_path: Path) -> None:
     silent = {f"blk.{i}.{name}.weight": np.zeros((256, n)) for i in range(2) for name, n in BRANCHES.items()}
     model = naive.Model(open_gguf(tiny_llama(tmp_path / "m.gguf", **silent)))
     embedding = model["token_embd"]
-    expected = naive.rms_norm(embedding[[5, 9]], model["output_norm"], model.eps) @ embedding.T
+    expected = naive.rms_norm(embedding[[5, 9]], model["output_norm"], 1e-5) @ embedding.T
     np.testing.assert_allclose(naive.forward(model, [5, 9]), expected)
 
 

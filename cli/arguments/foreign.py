@@ -19,12 +19,23 @@ SAME = {  # how it is said here
     "--interactive-first": ("--conversation",),
     "--chatml": ("--chat-template", "chatml"),
     "-cml": ("--chat-template", "chatml"),
-    "--gpt-oss-20b-default": ("--hf-repo", "ggml-org/gpt-oss-20b-GGUF"),
-    "--gpt-oss-120b-default": ("--hf-repo", "ggml-org/gpt-oss-120b-GGUF"),
-    "--vision-gemma-4b-default": ("--hf-repo", "ggml-org/gemma-3-4b-it-qat-GGUF"),
-    "--vision-gemma-12b-default": ("--hf-repo", "ggml-org/gemma-3-12b-it-qat-GGUF"),
 }
-MODEL = ("-m", "--model")  # its value goes where a command expects MODEL
+MODEL = {  # the value goes where a command expects MODEL, behind these letters
+    "-m": "",
+    "--model": "",
+    "-mu": "",
+    "--model-url": "",
+    "-hf": "hf:",
+    "-hfr": "hf:",
+    "--hf-repo": "hf:",
+}
+MODELS = {  # flags that are a model
+    "--gpt-oss-20b-default": "hf:ggml-org/gpt-oss-20b-GGUF",
+    "--gpt-oss-120b-default": "hf:ggml-org/gpt-oss-120b-GGUF",
+    "--vision-gemma-4b-default": "hf:ggml-org/gemma-3-4b-it-qat-GGUF",
+    "--vision-gemma-12b-default": "hf:ggml-org/gemma-3-12b-it-qat-GGUF",
+}
+HUB_FILE = ("-hff", "--hf-file")  # of the repository that -hf names
 OTHER_COMMAND = {  # the same words, but for another command
     "-cnv": "chat",
     "--conversation": "chat",
@@ -176,6 +187,7 @@ MISSING = (  # "... is not supported: <what happens instead>"
     ("the prompt is read anew", "--prompt-cache", "--prompt-cache-all --prompt-cache-ro"),
     ("weights are not looked at beforehand; `localinfer quantize MODEL OUT COPY` looks at each", "", "--check-tensors"),
     ("the model is run here", "--server-base", ""),
+    ("HF_TOKEN in the environment tells who you are, or `hf auth login` does", "-hft --hf-token", ""),
 )
 
 IN_ONE_COMMAND = {  # as NOTHING

@@ -60,6 +60,7 @@ class Line:
         self.words: list[str] = []
         self._rest = deque(typed)
         self._models: list[str] = []
+        self._hub_file = ""
         self._notes: list[str] = []
         self._idle: dict[tuple[tuple[str, str], str], list[str]] = {}  # flags by what there is to say, and why
 
@@ -79,7 +80,8 @@ class Line:
                 self._flag(word)
             else:
                 self.words.append(word)
-        self.words[:0] = self._models if self.command.models > 1 else self._models[-1:]
+        models = self._models if self.command.models > 1 else self._models[-1:]
+        self.words[:0] = [file_of(model, self._hub_file) for model in models]
 
     def _flag(self, word: str) -> None:
         """A word that is a flag; a value that is a part of it becomes the next word."""
@@ -89,7 +91,11 @@ class Line:
         if name in self.command.options:
             self._own(name, has_value=bool(equals))
         elif name in foreign.MODEL and self.command.models:
-            self._models.append(self._value(name))
+            self._models.append(foreign.MODEL[name] + self._value(name).removeprefix(foreign.MODEL[name]))
+        elif name in foreign.MODELS and self.command.models:
+            self._models.append(foreign.MODELS[name])
+        elif name in foreign.HUB_FILE and self.command.models:
+            self._hub_file = self._value(name)
         elif name in foreign.SAME and foreign.SAME[name][0] in self.command.options:
             self._rest.extendleft(reversed(foreign.SAME[name]))
         elif name in foreign.QUESTIONS:
@@ -119,7 +125,7 @@ class Line:
             from cli.arguments.nearest import did_you_mean
 
             same = [flag for flag, words in foreign.SAME.items() if words[0] in self.command.options]
-            near = did_you_mean(name, [*self.command.options, *same, *known])
+            near = did_you_mean(name, [*self.command.options, *same, *foreign.MODEL, *known])
             raise UsageError(f"{name}: `localinfer {self.command.name}` has no such option{near}")
         values, said, why = known[name]
         if values == PERHAPS_ONE:
@@ -135,6 +141,12 @@ class Line:
         if not self._rest:
             raise UsageError(f"{name}: a value is missing")
         return self._rest.popleft()
+
+
+def file_of(model: str, file: str) -> str:
+    """The name of this file of a repository of the hub, if there is one, in the place of the repository's."""
+    scheme, _, repository = model.partition(":")
+    return f"hf:{repository.partition(':')[0]}/{file}" if file and scheme == "hf" else model
 
 
 def parted(word: str) -> tuple[str, str, str]:

@@ -1,30 +1,75 @@
-"""The model families: one file each, a function `record` that writes down the forward pass."""
+"""The model families: one file each, a function `record` that writes down the forward pass.
 
+A file has the name that GGUF gives the architecture, with `_` for what no module's name may have. Others can add
+theirs: by a file that the user names, or by an entry point `localinfer.architectures` of a package.
+"""
+
+import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Protocol
+from pathlib import Path
 
-from localinfer.errors import Unsupported
+from localinfer.errors import LocalInferError, Unsupported, UsageError
 from localinfer.files.gguf import GGUF
 from localinfer.plan.recorder import Recorder
 from localinfer.text import printable
 
-KNOWN = ("llama", "gemma3", "qwen2", "qwen3")
+Record = Callable[[Recorder], None]  # records a whole forward pass
+
+ENTRY_POINTS = "localinfer.architectures"
 
 
-class Record(Protocol):
-    """Records a whole forward pass."""
+def known() -> list[str]:
+    """The modules of all architectures that come with localinfer."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
-    def __call__(self, r: Recorder) -> None: ...
 
+def find(f: GGUF, own: str = "") -> Record:
+    """The `record` function of the user's `own` file if there is one, else of the file's architecture.
 
-def find(f: GGUF) -> Record:
-    """The `record` function of the file's architecture.
-
-    Raises Unsupported naming the architecture and those that are known.
+    Raises Unsupported naming the architecture and the nearest one that is known, UsageError for an own file that is
+    none.
     """
     name = f.get("general.architecture", str)
-    if name not in KNOWN:
-        what = f"{printable(name, 80)!r} is not supported (only {', '.join(KNOWN)})"
-        raise f.error("general.architecture", what, Unsupported)
-    record: Record = import_module(f"localinfer.architectures.{name}").record
+    if own:
+        return of_file(Path(own))
+    module = re.sub(r"[-.]", "_", name)
+    if module in known():
+        record: Record = import_module(f"localinfer.architectures.{module}").record
+        return record
+    for added in of_packages(name):
+        return added
+    raise f.error("general.architecture", f"{printable(name, 80)!r} is not supported ({hint(module)})", Unsupported)
+
+
+def of_file(path: Path) -> Record:
+    """The `record` function of a Python file, which is run."""
+    import runpy
+
+    try:
+        found = runpy.run_path(str(path)).get("record")
+    except OSError as error:
+        raise UsageError(f"--architecture: {path}: {error.strerror or error}") from None
+    except Exception as error:
+        what = f"{type(error).__name__}: {printable(str(error), 200)}"
+        raise LocalInferError(f"{path}: its code raised {what}") from error
+    if not callable(found):
+        raise UsageError(f"--architecture: {path}: has no function `record`")
+    record: Record = found
     return record
+
+
+def of_packages(name: str) -> Iterator[Record]:
+    """The `record` functions that installed packages offer for an architecture."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=ENTRY_POINTS, name=name):
+        yield found.load()
+
+
+def hint(module: str) -> str:
+    """Which architecture could have been meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(module, known(), 1, 0.5)
+    return f"the nearest one that is: {near[0]}" if near else f"only {', '.join(known())}"

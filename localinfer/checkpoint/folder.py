@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -35,15 +35,19 @@ REQUIRED: Any = object()  # stands for "no default"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A JSON object in a file; null is as good as nothing. `name` begins the keys in messages: "rope_scaling."."""
+    """A JSON object in a file; null is as good as nothing. `name` begins the keys in messages: "rope_scaling.".
+
+    `spellings` are the file's own words for some of the keys.
+    """
 
     path: Path
     values: Mapping[str, Any]
     name: str = ""
+    spellings: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, key: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """The one line that says what is wrong with a key."""
-        where = printable(f"{self.name}{key}", 120)
+        where = printable(f"{self.name}{self.spellings.get(key, key)}", 120)
         return kind(f"{printable(str(self.path))}: {where}: {problem}")
 
     @overload

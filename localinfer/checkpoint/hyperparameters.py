@@ -1,59 +1,37 @@
 """The numbers of config.json, proven to make sense, and the keys that say the same in a GGUF file."""
 
-import warnings
-from dataclasses import dataclass
 from math import isclose
 
-from localinfer.architectures.gemma3 import BLOCKS_27B
-from localinfer.checkpoint.architectures import Architecture
+from localinfer.checkpoint import windows
+from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.rope import Rope, read_ropes
+from localinfer.checkpoint.numbers import Numbers
+from localinfer.checkpoint.rope import read_ropes
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan.config import CONTEXT_LARGEST, LARGEST
+from localinfer.plan.keys import LARGEST, MOST
 from localinfer.text import printable
 
-PERIOD = 6  # the last of every six blocks sees the whole context, unless config.json says otherwise
 LARGEST_VOCABULARY = 1 << 20
 LARGEST_HEAD = 1 << 16
 
-# What changes the computation in a way that GGUF has no keys for.
+# What changes the computation, with the value that does not; an architecture that has a key for it says so.
 FOREIGN = {
-    "quantization_config": "weights that are quantized already are not supported",
-    "attn_logit_softcapping": "is not supported",
-    "final_logit_softcapping": "is not supported",
-    "use_bidirectional_attention": "is not supported",
+    "attention_multiplier": None,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "use_bidirectional_attention": False,
+    "clip_qkv": None,
 }
+EPS = {"rms": "rms_norm_eps", "layer": "layer_norm_eps"}
+EPS_KEYS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
-
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """`sliding` says of each block whether it sees a window only; without any, `window` is 0."""
-
-    n_layer: int
-    n_ctx: int
-    n_embd: int
-    n_ff: int
-    n_head: int
-    n_head_kv: int
-    head_dim: int
-    n_vocab: int
-    eps: float
-    tied: bool  # the output layer is the embedding
-    rope: Rope
-    rope_swa: Rope
-    window: int
-    sliding: tuple[bool, ...]
-
-    @property
-    def n_q(self) -> int:
-        """Rows of attn_q."""
-        return self.n_head * self.head_dim
-
-    @property
-    def n_kv(self) -> int:
-        """Rows of attn_k, and of attn_v."""
-        return self.n_head_kv * self.head_dim
+# The largest models of two families divide scores by the embedding's share of a head, without a key that says so.
+BLOCKS_OF_LARGEST = {"gemma2": 46, "gemma3": 62}
 
 
 def read(architecture: Architecture, config: Table) -> Numbers:
@@ -61,121 +39,122 @@ def read(architecture: Architecture, config: Table) -> Numbers:
 
     Raises LocalInferError naming the key that is missing or without sense, Unsupported for what cannot be expressed.
     """
-    for key, problem in FOREIGN.items():
-        if config.values.get(key):
-            raise config.error(key, problem, Unsupported)
+    refuse_foreign(architecture, config)
+    packed = read_packing(architecture, config)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
-    n_head = config.count("num_attention_heads", LARGEST["head_count"])
-    n_head_kv = config.count("num_key_value_heads", LARGEST["head_count"], n_head)
-    if n_head % n_head_kv:
-        raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
+    n_head = config.count("num_attention_heads", LARGEST["attention.head_count"])
+    n_head_kv = read_heads_kv(config, n_head)
     head_dim = config.count("head_dim", LARGEST_HEAD, max(n_embd // n_head, 1))
     if head_dim % 2:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
-    n_ctx = config.count("max_position_embeddings", CONTEXT_LARGEST)
-    sliding = read_sliding(architecture, config, n_layer)
-    rope, rope_swa = read_ropes(config, head_dim, n_ctx)
-    if any(sliding) and rope_swa.fields:
+    n_ctx = config.count("max_position_embeddings", MOST)
+    sliding = windows.read(architecture, config, n_layer)
+    rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
+    if rope.n_rot != head_dim and not architecture.part_turns:
+        raise config.error("partial_rotary_factor", "is not supported", Unsupported)
+    if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
+    times = architecture.times
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
         n_embd=n_embd,
-        n_ff=config.count("intermediate_size", LARGEST["feed_forward_length"]),
+        n_ff=config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd),
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim=head_dim,
         n_vocab=config.count("vocab_size", LARGEST_VOCABULARY),
-        eps=config.positive("rms_norm_eps", most=1.0),
+        eps=config.positive(EPS[architecture.norm], most=1.0),
         tied=config.get("tie_word_embeddings", bool, False),
         rope=rope,
         rope_swa=rope_swa,
-        window=config.count("sliding_window", CONTEXT_LARGEST) if any(sliding) else 0,
+        window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
+        packed=packed,
     )
-    refuse_other_function(architecture, config, numbers)
+    refuse_other_scale(architecture, config, numbers)
     return numbers
 
 
-def read_sliding(architecture: Architecture, config: Table, n_layer: int) -> tuple[bool, ...]:
-    """Whether each block sees a window only: by its type, or all but the last of a period."""
-    if not architecture.windows:
-        warn_of_window(config)
-        return (False,) * n_layer
-    kinds = config.get("layer_types", list, None)
-    if kinds is None:
-        period = config.count("sliding_window_pattern", 1 << 10, PERIOD)
-        return periodic(period, n_layer)
-    if len(kinds) != n_layer or not {"full_attention", "sliding_attention"}.issuperset(map(str, kinds)):
-        raise config.error("layer_types", f"must be full_attention or sliding_attention {n_layer} times")
-    return tuple(kind == "sliding_attention" for kind in kinds)
+def read_heads_kv(config: Table, n_head: int) -> int:
+    """The heads of keys and values; one, where all heads of queries share it."""
+    if config.get("multi_query", bool, False) and not config.get("new_decoder_architecture", bool, False):
+        return 1
+    n_head_kv = config.count("num_key_value_heads", LARGEST["attention.head_count"], n_head)
+    if n_head % n_head_kv:
+        raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
+    return n_head_kv
 
 
-def periodic(period: int, n_layer: int) -> tuple[bool, ...]:
-    return tuple((block + 1) % period != 0 for block in range(n_layer))
+def read_packing(architecture: Architecture, config: Table) -> int:
+    """What power of their scale ternary matrices have, if they are packed: two classes of layers keep the inverse.
+
+    Raises Unsupported for weights that are quantized in another way.
+    """
+    quantization = config.table("quantization_config")
+    if not quantization.values:
+        return 0
+    if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
+        raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
+    if quantization.get("quantization_mode", str, "offline") != "offline":
+        return 0
+    return 1 if quantization.get("linear_class", str, "bitlinear") == "autobitlinear" else -1
 
 
-def warn_of_window(config: Table) -> None:
-    """GGUF has no windows for llama and qwen; within the window there is no difference."""
-    window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
-    if window is not None and used and window < config.get("max_position_embeddings", int):
-        problem = f"is not carried over; beyond {window} tokens the whole context is seen"
-        warnings.warn(str(config.error("sliding_window", problem)), stacklevel=2)
+# --- what cannot be expressed ---
 
 
-def refuse_other_function(architecture: Architecture, config: Table, numbers: Numbers) -> None:
-    """Another activation, or scores divided by something else than is usual, have no key."""
-    activation = config.get("hidden_activation", str, config.get("hidden_act", str, architecture.activation))
-    if activation != architecture.activation:
+def refuse_foreign(architecture: Architecture, config: Table) -> None:
+    """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
+    harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
+    for key, value in (harmless | dict(architecture.fixed)).items():
+        given = config.values.get(key, value)
+        if given != value:
+            raise config.error(key, f"{printable(repr(given), 40)} is not supported", Unsupported)
+    activation = config.get("hidden_act", str, architecture.activation[0])
+    if activation not in architecture.activation:
         raise config.error("hidden_act", f"{printable(repr(activation), 40)} is not supported", Unsupported)
+
+
+def refuse_other_scale(architecture: Architecture, config: Table, numbers: Numbers) -> None:
+    """Scores that are divided by something else than is usual have no key."""
     scaled_by = config.get("query_pre_attn_scalar", float, float(numbers.head_dim))
-    if not isclose(scaled_by, query_scale(architecture, numbers)):
+    largest = BLOCKS_OF_LARGEST.get(architecture.name) == numbers.n_layer
+    if not isclose(scaled_by, numbers.n_embd / numbers.n_head if largest else numbers.head_dim):
         raise config.error("query_pre_attn_scalar", f"{scaled_by:g} is not supported", Unsupported)
 
 
-def query_scale(architecture: Architecture, numbers: Numbers) -> float:
-    """What scores are divided by the root of; in the largest gemma3, not the length of a head."""
-    if architecture.name == "gemma3" and numbers.n_layer == BLOCKS_27B:
-        return numbers.n_embd / numbers.n_head
-    return numbers.head_dim
+# --- GGUF's keys ---
 
 
-def fields(architecture: Architecture, numbers: Numbers) -> dict[str, Field]:
+def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[str, Field]:
     """The keys `<architecture>.*`."""
     values = {
         "block_count": Field.uint32(numbers.n_layer),
-        "context_length": Field.uint32(numbers.n_ctx),
+        "context_length": Field.uint32(numbers.rope.n_ctx or numbers.n_ctx),
         "embedding_length": Field.uint32(numbers.n_embd),
         "feed_forward_length": Field.uint32(numbers.n_ff),
         "attention.head_count": Field.uint32(numbers.n_head),
         "attention.head_count_kv": Field.uint32(numbers.n_head_kv),
         "attention.key_length": Field.uint32(numbers.head_dim),
         "attention.value_length": Field.uint32(numbers.head_dim),
-        "attention.layer_norm_rms_epsilon": Field.float32(numbers.eps),
-        "rope.dimension_count": Field.uint32(numbers.head_dim),
-        "rope.freq_base": Field.float32(numbers.rope.theta),
+        EPS_KEYS[architecture.norm]: Field.float32(numbers.eps),
         "vocab_size": Field.uint32(numbers.n_vocab),
     }
-    values |= {f"rope.scaling.{key}": field for key, field in numbers.rope.fields.items()}
-    return {f"{architecture.name}.{key}": field for key, field in (values | window_fields(numbers)).items()}
+    if architecture.turns:
+        values |= rope_fields(numbers)
+    values |= windows.fields(architecture, numbers)
+    scales = {key: name for key, name in architecture.scales.items() if key in config.values}
+    values |= {name: Field.float32(config.positive(key)) for key, name in scales.items()}
+    values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.flags.items()}
+    values |= architecture.own_keys(config, numbers)
+    return {f"{architecture.name}.{key}": field for key, field in values.items()}
 
 
-def window_fields(numbers: Numbers) -> dict[str, Field]:
-    """The keys of layers that see a window only; what is usual needs none."""
-    if not numbers.window:
-        return {}
-    found = {
-        "attention.sliding_window": Field.uint32(numbers.window),
-        "rope.freq_base_swa": Field.float32(numbers.rope_swa.theta),
+def rope_fields(numbers: Numbers) -> dict[str, Field]:
+    turning = {
+        "rope.dimension_count": Field.uint32(numbers.rope.n_rot),
+        "rope.freq_base": Field.float32(numbers.rope.theta),
     }
-    if numbers.sliding != periodic(PERIOD, numbers.n_layer):
-        found["attention.sliding_window_pattern"] = pattern_field(numbers.sliding)
-    return found
-
-
-def pattern_field(sliding: tuple[bool, ...]) -> Field:
-    """A period, where there is one, as every reader understands it; else a flag for each block."""
-    periods = (period for period in range(2, len(sliding) + 1) if sliding == periodic(period, len(sliding)))
-    period = next(periods, 0)
-    return Field.uint32(period) if period else Field.flags(sliding)
+    return turning | {f"rope.scaling.{key}": field for key, field in numbers.rope.fields.items()}

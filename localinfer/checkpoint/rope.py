@@ -5,9 +5,9 @@ layer where there are several.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,91 +15,180 @@ from numpy.typing import NDArray
 from localinfer.checkpoint.folder import Table
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan import config as runtime
+from localinfer.plan.keys import MOST
+from localinfer.plan.rope import plain_frequencies
 from localinfer.text import printable
 
 Factors: TypeAlias = NDArray[np.float32]
+ALPHA_CONTEXT = 256 * 1024  # what a model is good for whose base was raised by an alpha
 
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """`fields` are the keys of its scaling behind `rope.scaling.`; `factors` slow each pair down: (head_dim / 2,)."""
+    """The first `n_rot` values of a head turn. `fields` are the keys of its scaling behind `rope.scaling.`.
 
+    `factors` slow each pair down, (n_rot / 2,), and are tensors by these names; `n_ctx` is the length of the context
+    where scaling makes another one of it.
+    """
+
+    n_rot: int
     theta: float
-    fields: Mapping[str, Field]
-    factors: Factors | None = None
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    factors: Mapping[str, Factors] = field(default_factory=dict)
+    n_ctx: int | None = None
 
 
-def read_ropes(config: Table, head_dim: int, n_ctx: int) -> tuple[Rope, Rope]:
-    """Those of the layers that see everything, and of the layers with a window.
+def read_ropes(config: Table, head_dim: int, n_ctx: int, *, window_rope: bool = False) -> tuple[Rope, Rope]:
+    """Those of the layers that see everything, and of the layers with a window, which may have their own.
 
     Raises Unsupported naming a kind of scaling for which GGUF has no keys.
     """
     parameters = config.table("rope_parameters")
+    share = config.values.get("partial_rotary_factor")
+    common = {} if share is None else {"partial_rotary_factor": share}
     if parameters.table("full_attention").values:
         everything, windows = parameters.table("full_attention"), parameters.table("sliding_attention")
     elif parameters.values:
-        everything = windows = parameters
+        everything, windows = parameters, Table(config.path, {"rope_theta": parameters.values.get("rope_theta")})
     else:
         scaling = config.table("rope_scaling")
-        theta = {"rope_theta": config.values.get("rope_theta")}
-        everything = Table(config.path, theta | dict(scaling.values), scaling.name if scaling.values else "")
-        windows = Table(config.path, {"rope_theta": config.values.get("rope_local_base_freq")})
-    return read_rope(everything, head_dim, n_ctx), read_rope(windows, head_dim, n_ctx)
+        theta = config.values.get("rope_theta")
+        name = scaling.name if scaling.values else ""
+        everything = Table(config.path, {"rope_theta": theta, **scaling.values}, name)
+        windows = Table(config.path, {"rope_theta": config.values.get("rope_local_base_freq", theta)})
+    ropes = [
+        read_rope(config, Table(config.path, common | dict(each.values), each.name), head_dim, n_ctx)
+        for each in (everything, windows)
+    ]
+    return ropes[0], ropes[window_rope]
 
 
-def read_rope(table: Table, head_dim: int, n_ctx: int) -> Rope:
-    theta = table.positive("rope_theta", 10_000.0)
+def read_rope(config: Table, table: Table, head_dim: int, n_ctx: int) -> Rope:
+    share = table.positive("partial_rotary_factor", 1.0, most=1.0 + 1e-9)
+    n_rot = int(share * head_dim)
+    if n_rot % 2 or not n_rot:
+        raise table.error("partial_rotary_factor", f"makes {n_rot} values of a head turn; they must be pairs")
+    plain = Rope(n_rot, table.positive("rope_theta", 10_000.0))
     kind = table.get("rope_type", str, table.get("type", str, "default"))
     if kind not in SCALINGS:
         what = f"{printable(repr(kind), 40)} is not supported (only {', '.join(SCALINGS)})"
         raise table.error("rope_type", what, Unsupported)
-    if table.get("partial_rotary_factor", float, 1.0) != 1.0:
-        raise table.error("partial_rotary_factor", "is not supported", Unsupported)
-    return SCALINGS[kind](table, theta, head_dim, n_ctx)
+    original = config.get("original_max_position_embeddings", int, n_ctx)
+    length = table.count("original_max_position_embeddings", MOST, original)
+    return SCALINGS[kind](table, plain, length, n_ctx)
 
 
-def plain(table: Table, theta: float, head_dim: int, n_ctx: int) -> Rope:  # noqa: ARG001 (one signature for all)
-    return Rope(theta, {})
+# Each takes the table, what stands without scaling, and the lengths of the context in training and now.
 
 
-def linear(table: Table, theta: float, head_dim: int, n_ctx: int) -> Rope:  # noqa: ARG001
+def default(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001 (one signature for all)
+    return plain
+
+
+def linear(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001
     """Positions are divided by a factor."""
-    return Rope(theta, {"type": Field.text("linear"), "factor": Field.float32(table.positive("factor"))})
+    fields = {"type": Field.text("linear"), "factor": Field.float32(table.positive("factor"))}
+    return Rope(plain.n_rot, plain.theta, fields)
 
 
-def yarn(table: Table, theta: float, head_dim: int, n_ctx: int) -> Rope:  # noqa: ARG001
-    """Slow pairs are slowed down further (Peng et al., 2023)."""
+def yarn(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001
+    """Slow pairs are slowed down further, and scores grow with the logarithm of the factor (Peng et al., 2023).
+
+    A reader of GGUF takes `1 + 0.1 ln factor` for how much queries and keys grow, times `attn_factor`; or with a
+    `yarn_log_multiplier`, that of the logarithm in the numerator is 1, and this in the denominator.
+    """
+    if not table.get("truncate", bool, True):
+        raise table.error("truncate", "false is not supported", Unsupported)
+    factor = table.positive("factor")
     fields = {
         "type": Field.text("yarn"),
-        "factor": Field.float32(table.positive("factor")),
-        "original_context_length": Field.uint32(original_context_length(table, n_ctx)),
+        "factor": Field.float32(factor),
+        "original_context_length": Field.uint32(original),
     }
-    return Rope(theta, fields)
+    for key in ("beta_fast", "beta_slow"):
+        if table.values.get(key) is not None:
+            fields[f"yarn_{key}"] = Field.float32(table.positive(key))
+    usual = growth(factor, 1.0)
+    multiplier, divisor = table.get("mscale", float, 0.0), table.get("mscale_all_dim", float, 0.0)
+    if table.values.get("attention_factor") is not None:
+        grows = table.positive("attention_factor")
+        fields["yarn_attn_factor"] = Field.float32(grows)
+    elif multiplier == 1.0 and divisor:
+        fields["yarn_log_multiplier"] = Field.float32(divisor)
+        grows = usual
+    else:
+        grows = growth(factor, multiplier) / growth(factor, divisor) if multiplier and divisor else usual
+    if not math.isclose(grows, usual):
+        fields["attn_factor"] = Field.float32(grows / usual)
+    return Rope(plain.n_rot, plain.theta, fields)
 
 
-def llama3(table: Table, theta: float, head_dim: int, n_ctx: int) -> Rope:
+def growth(factor: float, multiplier: float) -> float:
+    return 0.1 * multiplier * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def llama3(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001
     """As yarn, with a formula of its own: GGUF keeps its result, a factor for each pair, as a tensor.
 
     Pairs that turn fast enough to go round `high` times in the original context stay as they are, those that go round
     less than `low` times are slowed down by `factor`, and what is between is mixed.
     """
-    factor, context = table.positive("factor"), original_context_length(table, n_ctx)
+    factor = table.positive("factor")
     low, high = table.positive("low_freq_factor"), table.positive("high_freq_factor")
     if low >= high:
         raise table.error("high_freq_factor", f"is {high:g}; it must be above low_freq_factor, {low:g}")
-    rounds = context * runtime.frequencies(runtime.Rope(head_dim, theta)) / (2 * math.pi)
+    rounds = original * plain_frequencies(plain.theta, plain.n_rot) / (2 * math.pi)
     fast = np.clip((rounds - low) / (high - low), 0.0, 1.0)
-    return Rope(theta, {}, (1.0 / ((1.0 - fast) / factor + fast)).astype(np.float32))
+    factors = (1.0 / ((1.0 - fast) / factor + fast)).astype(np.float32)
+    return Rope(plain.n_rot, plain.theta, factors={"rope_freqs.weight": factors})
 
 
-def original_context_length(table: Table, n_ctx: int) -> int:
-    return table.count("original_max_position_embeddings", runtime.CONTEXT_LARGEST, n_ctx)
+def longrope(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:
+    """A factor for each pair, and others once the text is longer than in training (Ding et al., 2024)."""
+    factors = {
+        f"rope_factors_{kind}.weight": pairs(table, f"{kind}_factor", plain.n_rot // 2) for kind in ("long", "short")
+    }
+    ratio = table.positive("factor", n_ctx / original)
+    usual = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1.0 else 1.0
+    fields = {
+        "type": Field.text("longrope"),
+        "attn_factor": Field.float32(table.positive("attention_factor", usual)),
+        "original_context_length": Field.uint32(original),
+    }
+    return Rope(plain.n_rot, plain.theta, fields, factors)
 
 
-SCALINGS: dict[str, Callable[[Table, float, int, int], Rope]] = {
-    "default": plain,
+def pairs(table: Table, key: str, n: int) -> Factors:
+    """A list of numbers above zero, one for each pair."""
+    values: Sequence[Any] = table.get(key, list)
+    numbers = [float(value) for value in values if type(value) in (int, float) and 1e-30 < value < 1e30]
+    if len(numbers) < len(values) or len(numbers) != n:
+        raise table.error(key, f"must be {n} numbers above 0")
+    return np.array(numbers, np.float32)
+
+
+def dynamic(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001
+    """A base that grows once a text is longer than the context, which is further than one gets.
+
+    With an alpha it is larger from the beginning: as for the longest text.
+    """
+    if table.values.get("alpha") is None or plain.n_rot == 2:
+        return plain
+    theta = plain.theta * table.positive("alpha") ** (plain.n_rot / (plain.n_rot - 2))
+    fields = {
+        "type": Field.text("none"),
+        "factor": Field.float32(1.0),
+        "original_context_length": Field.uint32(ALPHA_CONTEXT),
+    }
+    return Rope(plain.n_rot, theta, fields, n_ctx=ALPHA_CONTEXT)
+
+
+SCALINGS: dict[str, Callable[[Table, Rope, int, int], Rope]] = {
+    "default": default,
     "linear": linear,
     "yarn": yarn,
     "llama3": llama3,
+    "longrope": longrope,
+    "su": longrope,  # its first name
+    "dynamic": dynamic,
 }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.ops.layout import STAMP_WORDS, STAMPS_BYTES, STAMPS_FIRST
-from localinfer.plan.plan import ALIGNMENT
+from localinfer.plan.buffers import ALIGNMENT
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN

@@ -1,7 +1,7 @@
 """One sequence of tokens in an engine, and the runs that make it longer.
 
-A session remembers which tokens the engine's cache holds. A prompt that begins with the same ones goes on
-from there; only the rest is computed. Knows neither files nor templates nor messages.
+A prompt that begins with the tokens that are in the engine's cache goes on from there; only the rest is computed. Knows
+neither files nor templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,9 @@ WAYS_OUT = "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest t
 
 
 class Session:
-    """`tokens` are what the engine's cache holds: always `engine.n_past` of them."""
+    """Runs of one engine, one at a time."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None) -> None:
-        self.tokens: list[int] = []
         self._engine = engine
         self._tokenizer = tokenizer
         self._progress = progress
@@ -39,11 +38,13 @@ class Session:
         with self._engine.turn:
             self._engine.require_open()
             self._current = None
-            self._keep(0)
-            try:
-                return self._engine.logits(tokens)
-            finally:
-                self._remember(tokens)
+            self._engine.reset()
+            return self._engine.logits(tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """What is in the engine's cache."""
+        return self._engine.sequence.tokens
 
     def run(self, prompt: Sequence[int], options: Options) -> tuple[Stats, Iterator[Piece]]:
         """Begin a run, which ends the one before: its statistics, kept up to date, and its pieces.
@@ -98,7 +99,7 @@ class Session:
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                id = self._sample(sampler, self._evaluate([id]), stats, began)
+                id = self._sample(sampler, self._engine.evaluate([id]), stats, began)
         stats.finish_reason = "stop"
 
     def _sample(self, sampler: Sampler, logits: Logits, stats: Stats, began: float) -> int:
@@ -128,26 +129,10 @@ class Session:
         """The logits after the prompt; what the cache holds of it is not computed again."""
         self._check_current(stats)
         began = perf_counter()
-        stats.reused_tokens = self._keep(min(common_prefix(self.tokens, prompt), len(prompt) - 1))
-        logits = self._evaluate(prompt[stats.reused_tokens :], self._progress)
+        stats.reused_tokens = self._engine.rewind(min(common_prefix(self.tokens, prompt), len(prompt) - 1))
+        logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress)
         stats.prompt_seconds = perf_counter() - began
         return logits
-
-    def _keep(self, n: int) -> int:
-        """Forget all but the first n tokens; how many could be kept."""
-        kept = self._engine.rewind(n)
-        del self.tokens[kept:]
-        return kept
-
-    def _evaluate(self, tokens: Sequence[int], progress: Progress | None = None) -> Logits:
-        try:
-            return self._engine.evaluate(tokens, progress)
-        finally:
-            self._remember(tokens)
-
-    def _remember(self, tokens: Sequence[int]) -> None:
-        """Those of `tokens` that are in the cache now: not all, if an interrupt came in between."""
-        self.tokens += tokens[: self._engine.n_past - len(self.tokens)]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

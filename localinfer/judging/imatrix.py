@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
 from localinfer.engine.inputs import Floats, Inputs
+from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError, NotEnoughMemory
 from localinfer.files.gguf import Tensor
 from localinfer.files.imatrix_file import Entry, Imatrix
@@ -46,7 +47,7 @@ class Collector:
         for chunk in chunks:
             self._engine.reset()
             with threadpool_limits(1, "blas"):  # so that sums are the same bits for any number of threads
-                for weights, x in self._engine.inputs(chunk, head=self._head):
+                for weights, x in Probe(self._engine).inputs(chunk, head=self._head):
                     self._add(weights, x, len(chunk))
             self.chunks += 1
             yield self.chunks
@@ -55,7 +56,7 @@ class Collector:
         names = tuple(weight.name for weight in weights)
         if names not in self._inputs:
             self._inputs[names] = Inputs.of(x.shape[1], covariance=self._covariance)
-        self._inputs[names].add(x, tokens, self._engine.threads_batch)
+        self._inputs[names].add(x, tokens, self._engine.plan.threads_batch)
         if not np.isfinite(self._inputs[names].squares).all():
             raise self._engine.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
 

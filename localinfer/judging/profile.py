@@ -78,7 +78,7 @@ def profile(engine: Engine, prompt: Sequence[int], answer: Sequence[int], progre
     Raises ContextOverflow when both together do not fit, LocalInferError where there is no clock.
     """
     clock = Clock()
-    engine.keep_stamps()
+    engine.program.keep_stamps()
     tokens = {"prompt": list(cut(prompt, engine.plan.batch)), "answer": list(cut(answer, 1))}
     runs: dict[str, list[list[Batch]]] = {name: [] for name in tokens}
     for run in range(RUNS + 1):
@@ -106,7 +106,7 @@ def evaluated(engine: Engine, tokens: Sequence[int]) -> Batch:
     """Run one batch."""
     past, begin = engine.n_past, time.perf_counter()
     engine.evaluate(tokens)
-    return Batch(len(tokens), past, time.perf_counter() - begin, engine.stamps())
+    return Batch(len(tokens), past, time.perf_counter() - begin, engine.program.stamps())
 
 
 def phase(engine: Engine, name: str, batches: Sequence[Batch], tick: float) -> Phase:
@@ -114,14 +114,14 @@ def phase(engine: Engine, name: str, batches: Sequence[Batch], tick: float) -> P
     ops = [Spent()] * len(engine.plan.ops)
     between = spans = 0.0
     for batch in batches:
-        taken, idle = divided(batch.stamps, engine.threads_for(batch.tokens))
+        taken, idle = divided(batch.stamps, engine.program.threads_for(batch.tokens))
         amounts = engine.plan.amounts(batch.tokens, batch.past, 1)
         for op, (running, waiting) in taken.items():
             ops[op] += Spent(running * tick, waiting * tick, 1, amounts[op])
         between += idle * tick
         spans += int(batch.stamps.end.max() - batch.stamps.begin.min()) * tick
     tokens, whole = sum(batch.tokens for batch in batches), seconds(batches)
-    threads = engine.threads_for(batches[0].tokens)
+    threads = engine.program.threads_for(batches[0].tokens)
     return Phase(name, tokens, threads, whole, ops, between, max(0.0, whole - spans), batches)
 
 

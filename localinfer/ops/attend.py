@@ -7,8 +7,8 @@ than the window before it. What rows share a tile changes no bit of any row.
 Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
 So what was summed before a larger score came is scaled by a power of two, which is exact.
 
-Layouts: keys and values as in `localinfer.ops.cells`; a tile of queries [rows][head_dim]; a block's weights
-[rows][64]; a state: for each row 64 bytes with its top, then denominator[16] and sums[head_dim].
+Layouts: keys and values as in `localinfer.ops.cells`; a tile of queries [rows][key_dim]; a block's weights
+[rows][64]; a state: for each row 64 bytes with its top, then denominator[16] and sums[value_dim].
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +46,7 @@ from quant.jit.vectors import (
 
 Body = Callable[..., None]
 
+LOG2_E = 1.4426950408889634
 MINUS_INFINITY = float32(float("-inf"))
 DENOMINATOR, SUMS = 64, 128  # where they begin in a row's state
 NOTHING, SOME, ALL = 0, 1, 2  # what rows see of a block
@@ -58,13 +59,13 @@ def emit_ahead(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) 
         emit_prefetch(b, b.add(here, I64(line)), level=1)
 
 
-def score_word(kind: CellType, rows: int, panels: int, head_dim: int, ahead_bytes: int) -> Any:
+def score_word(kind: CellType, rows: int, panels: int, key_dim: int, ahead_bytes: int) -> Any:
     """The word score(q, k, out, ahead): out[row][16 * panel + cell] = q . k for some neighbouring panels.
 
     Of cells with scales it takes 32 dimensions, and adds to what is there.
     """
-    dimensions, (step_apart, apart) = 32 if kind.scaled else head_dim, kind.dimensions
-    panel_bytes, scale_bytes = PANEL * kind.head_bytes(head_dim), 2 * PANEL * kind.scaled
+    dimensions, (step_apart, apart) = 32 if kind.scaled else key_dim, kind.dimensions
+    panel_bytes, scale_bytes = PANEL * kind.head_bytes(key_dim), 2 * PANEL * kind.scaled
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         q, k, out, ahead = args
@@ -76,7 +77,7 @@ def score_word(kind: CellType, rows: int, panels: int, head_dim: int, ahead_byte
             for n in range(2):
                 keys = [kind.read(b, b.add(place, b.add(k_at, I64(scale_bytes))), n) for place in places]
                 for row in range(rows):
-                    query_at = b.add(q_at, I64(4 * (head_dim * row + apart * n)))
+                    query_at = b.add(q_at, I64(4 * (key_dim * row + apart * n)))
                     query = emit_splat(b, F32, emit_load(b, F32.element, query_at))
                     for panel, key in enumerate(keys):
                         at = row * panels + panel
@@ -101,13 +102,13 @@ def score_word(kind: CellType, rows: int, panels: int, head_dim: int, ahead_byte
     return score
 
 
-def weigh_word(kind: CellType, rows: int, vectors: int, head_dim: int, ahead_bytes: int) -> Any:
+def weigh_word(kind: CellType, rows: int, vectors: int, value_dim: int, ahead_bytes: int) -> Any:
     """The word weigh(p, v, sums, ahead): sums[row][..] += p[row][cell] * v[cell][..] of a block, some vectors wide."""
-    value_bytes = head_dim // 32 * kind.code_bytes
+    value_bytes = value_dim // 32 * kind.code_bytes
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         p, v, sums, ahead = args
-        offsets = [row_bytes(head_dim) * row + 64 * vector for row in range(rows) for vector in range(vectors)]
+        offsets = [row_bytes(value_dim) * row + 64 * vector for row in range(rows) for vector in range(vectors)]
         start = [emit_load(b, F32, b.add(sums, I64(offset))) for offset in offsets]
 
         def step(cell: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
@@ -208,9 +209,9 @@ def power_of_two(n: Any) -> Any:
     return bitcast(float32, int32((exponent + int32(127)) << int32(23)))
 
 
-def rescale_word(head_dim: int) -> Any:
+def rescale_word(value_dim: int) -> Any:
     """The word rescale(row, factor): the denominator and the sums of a row times a factor."""
-    end = row_bytes(head_dim)
+    end = row_bytes(value_dim)
 
     @inline
     def rescale(row: int, factor: float) -> None:
@@ -220,13 +221,31 @@ def rescale_word(head_dim: int) -> Any:
     return rescale
 
 
-def soften_word(head_dim: int) -> Any:
-    """The word soften(p, cells, position, window, seen, row): scores of a row become weights relative to its top;
-    where that grows, what was summed before shrinks."""
-    rescale = rescale_word(head_dim)
+@inline
+def tanh(v: Any) -> Any:
+    """tanh of an f32x16, to about 2e-7: 1 - 2 / (e^2v + 1)."""
+    one = splat(f32x16, float32(1.0))
+    x, most = v * splat(f32x16, float32(2 * LOG2_E)), splat(f32x16, float32(100.0))
+    return one - splat(f32x16, float32(2.0)) / (exp2(select(x > most, most, x)) + one)
+
+
+@inline
+def cap_scores(p: int, cap: float) -> None:
+    """The scores of a row, no further from 0 than cap: cap * tanh(score / cap) (Bello et al., 2016)."""
+    for cell in range(0, BLOCK, 16):
+        scores = load(f32x16, p + 4 * cell) * splat(f32x16, float32(1.0) / float32(cap))
+        store(p + 4 * cell, tanh(scores) * splat(f32x16, float32(cap)))
+
+
+def soften_word(value_dim: int, capped: int) -> Any:
+    """The word soften(p, cells, position, window, cap, seen, row): scores of a row, `capped` or not, become weights
+    relative to its top; where that grows, what was summed before shrinks."""
+    rescale = rescale_word(value_dim)
 
     @inline
-    def soften(p: int, cells: int, position: int, window: int, seen: int, row: int) -> None:
+    def soften(p: int, cells: int, position: int, window: int, cap: float, seen: int, row: int) -> None:
+        if capped:
+            cap_scores(p, cap)
         if seen == SOME:
             for cell in range(0, BLOCK, 16):
                 here = visible(cells + 4 * cell, position, window)
@@ -251,13 +270,13 @@ def soften_word(head_dim: int) -> Any:
     return soften
 
 
-def score_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int) -> Any:
+def score_block_word(kind: CellType, rows: int, key_dim: int, other_bytes: int) -> Any:
     """The word score_block(q, k, p, ahead): the scores of a block; `other_bytes` of values are asked for meanwhile."""
     panels = widest(rows, 4)
-    steps = 4 // panels * head_dim // 2
-    score, share = score_word(kind, rows, panels, head_dim, other_bytes // steps), other_bytes // 4
-    panel_bytes, group_bytes = PANEL * kind.head_bytes(head_dim), PANEL * kind.group_bytes
-    scaled, groups = kind.scaled, head_dim // 32
+    steps = 4 // panels * key_dim // 2
+    score, share = score_word(kind, rows, panels, key_dim, other_bytes // steps), other_bytes // 4
+    panel_bytes, group_bytes = PANEL * kind.head_bytes(key_dim), PANEL * kind.group_bytes
+    scaled, groups = kind.scaled, key_dim // 32
 
     @inline
     def score_block(q: int, k: int, p: int, ahead: int) -> None:
@@ -275,14 +294,14 @@ def score_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int)
     return score_block
 
 
-def weigh_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int) -> Any:
+def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int) -> Any:
     """The word weigh_block(p, v, sums, scaled_p, ahead): the weighted values of a block; likewise, of keys."""
-    scaled, groups, code_bytes = kind.scaled, head_dim // 32, kind.code_bytes
-    vectors = 2 if scaled else widest(rows, head_dim // 16)
-    passes = head_dim // 16 // vectors
+    scaled, groups, code_bytes = kind.scaled, value_dim // 32, kind.code_bytes
+    vectors = 2 if scaled else widest(rows, value_dim // 16)
+    passes = value_dim // 16 // vectors
     share = other_bytes // passes
-    weigh = weigh_word(kind, rows, vectors, head_dim, share // BLOCK)
-    scale_bytes = kind.scale_bytes(head_dim)
+    weigh = weigh_word(kind, rows, vectors, value_dim, share // BLOCK)
+    scale_bytes = kind.scale_bytes(value_dim)
 
     @inline
     def scale_weights(p: int, scales: int, scaled_p: int) -> None:
@@ -304,15 +323,18 @@ def weigh_block_word(kind: CellType, rows: int, head_dim: int, other_bytes: int)
     return weigh_block
 
 
-def attend_word(rows: int, head_dim: int, k_type: CellType, v_type: CellType) -> Any:
-    """The word attend(q, q_sink, k, v, cells, row_positions, window, first, end, sinks, p, state): blocks first .. end.
+def attend_word(
+    rows: int, key_dim: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
+) -> Any:
+    """The word attend(q, q_sink, k, v, cells, row_positions, window, cap, first, end, sinks, p, state): blocks first ..
+    end.
 
     `p` is room for the weights of a block, twice; the state goes on from what it holds.
     """
-    k_block, v_block = BLOCK * k_type.head_bytes(head_dim), BLOCK * v_type.head_bytes(head_dim)
-    score_block = score_block_word(k_type, rows, head_dim, v_block)
-    weigh_block = weigh_block_word(v_type, rows, head_dim, k_block)
-    sight, soften, stride = sight_word(rows), soften_word(head_dim), row_bytes(head_dim)
+    k_block, v_block = BLOCK * k_type.head_bytes(key_dim), BLOCK * v_type.head_bytes(value_dim)
+    score_block = score_block_word(k_type, rows, key_dim, v_block)
+    weigh_block = weigh_block_word(v_type, rows, value_dim, k_block)
+    sight, soften, stride = sight_word(rows), soften_word(value_dim, capped), row_bytes(value_dim)
 
     @inline
     def attend(
@@ -323,6 +345,7 @@ def attend_word(rows: int, head_dim: int, k_type: CellType, v_type: CellType) ->
         cells: int,
         row_positions: int,
         window: int,
+        cap: float,
         first: int,
         end: int,
         sinks: int,
@@ -338,18 +361,18 @@ def attend_word(rows: int, head_dim: int, k_type: CellType, v_type: CellType) ->
             score_block(queries, k + k_block * block, p, values)
             for row in range(rows):
                 position = int64(load(int32, row_positions + 4 * row))
-                soften(p + 4 * BLOCK * row, here, position, span, seen, state + stride * row)
+                soften(p + 4 * BLOCK * row, here, position, span, cap, seen, state + stride * row)
             weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * (block + 1))
 
     return attend
 
 
-def merge_word(head_dim: int) -> Any:
+def merge_word(value_dim: int) -> Any:
     """The word merge(whole, part): a row's state joined with that of later cells.
 
     Cells are joined chunk by chunk in their order, so that it makes no difference which threads computed them.
     """
-    end = row_bytes(head_dim)
+    end = row_bytes(value_dim)
 
     @inline
     def merge(whole: int, part: int) -> None:
@@ -364,9 +387,9 @@ def merge_word(head_dim: int) -> Any:
     return merge
 
 
-def prepare_word(rows: int, head_dim: int) -> Any:
+def prepare_word(rows: int, value_dim: int) -> Any:
     """The word prepare(state): a tile that has seen nothing."""
-    stride = row_bytes(head_dim)
+    stride = row_bytes(value_dim)
 
     @inline
     def prepare(state: int) -> None:

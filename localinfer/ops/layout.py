@@ -10,6 +10,7 @@ BLOCK = 64  # cells that attention takes at a time
 PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
 CELL_BYTES = {"f32": 128, "f16": 64, "q8_0": 34, "q4_0": 18}  # of 32 values in the cache: see `localinfer.ops.cells`
+MOST_ROWS = 16  # of a tile, for a token or two: so many heads that share a key head read the cells once
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
 
 
@@ -24,20 +25,26 @@ def sync_bytes(threads: int) -> int:
 
 
 def tile_rows(group: int, many: bool) -> int:
-    """The rows of a tile of queries: as many as registers hold in a prompt, the heads that share a key head for a
-    single token."""
-    return max(group, target().sums // 2) // group * group if many else group
+    """The rows of a tile of queries: of a token or two, the heads that share a key head, all or an even share of them;
+    in a prompt at least as many as registers hold."""
+    few = -(-group // -(-group // MOST_ROWS))
+    return max(few, target().sums // 2) if many else few
 
 
-def row_bytes(head_dim: int) -> int:
+def row_bytes(value_dim: int) -> int:
     """The bytes of a row's state: its largest score in 64, sixteen parts of its denominator, its sums."""
-    return 128 + 4 * head_dim
+    return 128 + 4 * value_dim
 
 
-def attention_scratch_bytes(group: int, head_dim: int) -> int:
+def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
     """What a thread needs: a tile's queries, plain and for sinks, a block's weights twice, positions, two states."""
-    rows = tile_rows(group, many=True)
-    return rows * (8 * head_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(head_dim)
+    rows = max(tile_rows(group, many) for many in (False, True))
+    return rows * (8 * key_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(value_dim)
+
+
+def append_scratch_bytes(key_dim: int, value_dim: int) -> int:
+    """What a thread needs for a block of codes and a head."""
+    return 128 + 4 * max(key_dim, value_dim)
 
 
 # --- measuring: see `localinfer.ops.measure` ---

@@ -1,9 +1,10 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019): y = x / sqrt(mean(x^2) + eps) * weight."""
+"""Normalisation: by the root mean square (Zhang and Sennrich, 2019), y = x / sqrt(mean(x^2) + eps) * weight, and of
+layers (Ba et al., 2016), y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias."""
 
 from collections.abc import Callable
 from typing import Any
 
-from numba import float32, int32, int64
+from numba import float32, int64
 
 from quant.jit.threads import share
 from quant.jit.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
@@ -14,20 +15,50 @@ Body = Callable[..., None]
 
 @inline
 def inverse_rms(x: int, n: int, eps: float) -> Any:
-    """1 / sqrt(mean(x^2) + eps) of n floats, n a multiple of 16."""
-    squares = splat(f32x16, float32(0.0))
-    for i in range(0, n, 16):
+    """1 / sqrt(mean(x^2) + eps) of n floats."""
+    squares, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
+    for i in range(0, whole, 16):
         v = load(f32x16, x + 4 * i)
         squares = fma(v, v, squares)
-    return float32(1.0) / sqrt(total(squares) / float32(n) + float32(eps))
+    for i in range(whole, n):
+        rest += load(float32, x + 4 * i) * load(float32, x + 4 * i)
+    return float32(1.0) / sqrt((total(squares) + rest) / float32(n) + float32(eps))
 
 
 @inline
 def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
-    """y = x normalised; x and y may be the same."""
-    factor = splat(f32x16, inverse_rms(x, n, eps))
-    for i in range(0, n, 16):
+    """y = x normalised by the root mean square; x and y may be the same."""
+    inverse, whole = inverse_rms(x, n, eps), n // 16 * 16
+    factor = splat(f32x16, inverse)
+    for i in range(0, whole, 16):
         store(y + 4 * i, load(f32x16, x + 4 * i) * factor * load(f32x16, weight + 4 * i))
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) * inverse * load(float32, weight + 4 * i))
+
+
+@inline
+def centre(x: int, n: int, y: int) -> None:
+    """y = x without its mean."""
+    sums, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
+    for i in range(0, whole, 16):
+        sums = sums + load(f32x16, x + 4 * i)
+    for i in range(whole, n):
+        rest += load(float32, x + 4 * i)
+    middle = (total(sums) + rest) / float32(n)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) - splat(f32x16, middle))
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) - middle)
+
+
+@inline
+def normalize_layer(x: int, weight: int, bias: int, n: int, eps: float, y: int) -> None:
+    """y = x normalised to mean 0 and variance 1, times weight, plus bias unless that is 0; n is a multiple of 16."""
+    centre(x, n, y)
+    normalize(y, weight, n, eps, y)
+    if bias:
+        for i in range(0, n, 16):
+            store(y + 4 * i, load(f32x16, y + 4 * i) + load(f32x16, bias + 4 * i))
 
 
 def rms_norm(tile: int, passes: int) -> Body:
@@ -44,28 +75,28 @@ def rms_norm(tile: int, passes: int) -> Body:
     return body
 
 
-def add_norm() -> Body:
-    """The kernel x += norm(branch): a branch that is normalised before it joins the residual stream."""
+def layer_norm(tile: int, passes: int) -> Body:
+    """The kernel y = norm(x) by mean and variance; likewise."""
+    quantize_groups, together = groups_word(tile, passes), max(tile, 1)
 
-    def body(tokens, x, branch, weight, n, eps, part, parts, scratch):
-        count = load(int64, tokens)
-        for token in range(count * part // parts, count * (part + 1) // parts):
-            source, place = branch + 4 * n * token, x + 4 * n * token
-            normalize(source, weight, n, eps, source)
-            for i in range(0, n, 16):
-                store(place + 4 * i, load(f32x16, place + 4 * i) + load(f32x16, source + 4 * i))
+    def body(tokens, x, weight, bias, n, eps, y, q, part, parts, scratch):
+        first, end = share(load(int64, tokens), together, part, parts)
+        for token in range(first, end):
+            normalize_layer(x + 4 * n * token, weight, bias, n, eps, y + 4 * n * token)
+            if q:
+                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
 
     return body
 
 
-def pick() -> Body:
-    """The kernel y[i] = x[rows[i]]: the tokens whose logits are asked for."""
+def norm_heads() -> Body:
+    """The kernel that normalises every head by mean and variance in place, with weights of its own."""
 
-    def body(tokens, x, rows, n, y, part, parts, scratch):
-        count = load(int64, tokens)
-        for token in range(count * part // parts, count * (part + 1) // parts):
-            source = x + 4 * n * int64(load(int32, rows + 4 * token))
-            for i in range(0, n, 16):
-                store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
+    def body(tokens, weight, heads, size, eps, x, part, parts, scratch):
+        items = load(int64, tokens) * heads
+        for item in range(items * part // parts, items * (part + 1) // parts):
+            head = x + 4 * size * item
+            centre(head, size, head)
+            normalize(head, weight + 4 * size * (item % heads), size, eps, head)
 
     return body

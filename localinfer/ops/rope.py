@@ -1,9 +1,10 @@
-"""Rotary position embedding (Su et al., 2021), and per-head normalisation before it.
+"""Rotary position embedding (Su et al., 2021), and the normalisation of heads that comes with it.
 
 A table row of a token holds cos[n_rot/2], then sin[n_rot/2].
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from numba import float32, int64
 
@@ -36,19 +37,43 @@ def rotate_halves(x: int, n_rot: int, table: int) -> None:
 ROTATE = {"neighbours": rotate_neighbours, "halves": rotate_halves}
 
 
-def rope(pairs: str, norm: int) -> Body:
-    """The kernel y = rotate(norm(x)) for every head of every token; x and y may be the same, norm may be off (0)."""
-    rotate = ROTATE[pairs]
+@inline
+def widen(head: int, size: int, place: int, dim: int) -> None:
+    """Copy a head of so many values to where there is room for more: those behind it are 0."""
+    whole = size // 16 * 16
+    for i in range(0, whole, 16):
+        store(place + 4 * i, load(f32x16, head + 4 * i))
+    for i in range(whole, dim):
+        store(place + 4 * i, load(float32, head + 4 * i) if i < size else float32(0.0))
 
-    def body(tokens, x, heads, head_dim, n_rot, table, weight, eps, y, part, parts, scratch):
+
+def rotate_head_word(pairs: str, norm: str) -> Any:
+    """The word rotate_head(x, size, n_rot, table, weight, eps): a head rotated in place, and normalised "before" that,
+    "after" it, or at no time ("no")."""
+    rotate, before, after = ROTATE[pairs], norm == "before", norm == "after"
+
+    @inline
+    def rotate_head(x: int, size: int, n_rot: int, table: int, weight: int, eps: float) -> None:
+        if before:
+            normalize(x, weight, size, eps, x)
+        rotate(x, n_rot, table)
+        if after:
+            normalize(x, weight, size, eps, x)
+
+    return rotate_head
+
+
+def rope(pairs: str, norm: str) -> Body:
+    """The kernel y = x with every head of every token rotated: of `size` values in x, of `dim` in y, where those behind
+    it are 0. x and y may be the same if these are."""
+    rotate_head = rotate_head_word(pairs, norm)
+
+    def body(tokens, x, heads, size, dim, n_rot, table, weight, eps, y, part, parts, scratch):
         items = load(int64, tokens) * heads
         for item in range(items * part // parts, items * (part + 1) // parts):
-            source, place = x + 4 * head_dim * item, y + 4 * head_dim * item
-            if norm:
-                normalize(source, weight, head_dim, eps, place)
-            elif source != place:
-                for i in range(0, head_dim, 16):
-                    store(place + 4 * i, load(f32x16, source + 4 * i))
-            rotate(place, n_rot, table + 4 * n_rot * (item // heads))
+            source, place = x + 4 * size * item, y + 4 * dim * item
+            if source != place:
+                widen(source, size, place, dim)
+            rotate_head(place, size, n_rot, table + 4 * n_rot * (item // heads), weight, eps)
 
     return body

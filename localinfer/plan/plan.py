@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.files.gguf import Tensor
+from localinfer.ops.calls import PRODUCT, QUANTIZE, TO_BF16, Call
+from localinfer.plan.buffers import ALIGNMENT, Buffer, Form, Region, Rows
 from localinfer.plan.work import NOTHING_TO_DO, Amount, Work
 from quant import FORMATS
 from quant.jit.cpu import target
@@ -23,77 +24,28 @@ from quant.jit.kernel import Constants, Kernel, kernel_of
 from quant.jit.record import HEADER_WORDS, NEXT, RECORD_WORDS
 from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 
-ALIGNMENT = 64
 MOST_ROUNDS = 8  # parts of a thread's share: the others wait for no more than the last one of a slow thread
 PART_BYTES = 1 << 16  # a part of a matrix for few tokens has at least so many bytes: some 3 us
 PART_PANELS = 2  # and for many tokens, panels of rows: some 10 us
 FEW = 2  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
-
-@dataclass(eq=False)
-class Region:
-    """Memory that a plan needs: counted when recorded, taken when the plan is made ready."""
-
-    nbytes: int
-    array: NDArray[np.uint8] | None = None
-    _views: dict[type[np.generic], NDArray[Any]] = field(default_factory=dict)
-
-    def allocate(self) -> None:
-        """Take zeroed memory, aligned to a cache line; the system gives pages when they are first touched."""
-        raw = np.zeros(self.nbytes + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-        self.array = raw[start : start + self.nbytes]
-
-    @property
-    def address(self) -> int:
-        """Where it lies."""
-        assert self.array is not None, "the plan is not ready"
-        return self.array.ctypes.data
-
-    def view(self, dtype: type[np.generic]) -> NDArray[Any]:
-        """Its contents as numbers."""
-        if dtype not in self._views:
-            assert self.array is not None, "the plan is not ready"
-            self._views[dtype] = self.array.view(dtype)
-        return self._views[dtype]
-
-
-@dataclass(eq=False)
-class Twin:
-    """A buffer in another form; at address 0, which tells its maker not to bother, unless somebody reads it."""
-
-    nbytes: int
-    region: Region | None = None
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Activations, float32 [tokens][n], and their twins: quantized by their maker, rounded to bfloat16 by an op."""
-
-    floats: Region
-    n: int
-    quantized: Twin
-    rounded: Twin
-    rows: Region  # where the number of its tokens stands
-    is_rounded: bool = False  # by an op that is recorded behind its maker
-
-
 COUNTED_AS = {"quantized": "dots", "f32": "fmas", "bf16": "pairs"}  # products, by what they take
 
 NOTHING: Constants = {}
-Argument = int | float | Region | Twin | Buffer | Tensor
+Argument = int | float | Region | Rows | Form | Buffer | Tensor
 Rounds = tuple[int, int]  # the parts of an op for each thread, for few tokens and for many; 0: too small to share
 
 
 @dataclass(frozen=True)
 class Op:
-    """One kernel call: `few` and `many` are the same work for few and for many tokens."""
+    """One kernel call: `few` and `many` are the same work for few and for many rows. It writes `writes`."""
 
     name: str
     few: Kernel
     many: Kernel
-    tokens: Region
+    rows: Rows
     arguments: tuple[Argument, ...]
+    writes: tuple[Argument, ...]
     rounds: Rounds
     meet: bool  # whether what follows needs this to be finished
     work: Work
@@ -128,30 +80,32 @@ class Plan:
     scratch_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.tokens, self.picked, self.stop = (self.region(8) for _ in range(3))
-        self.scratch = Region(0)
+        self.tokens, self.picked = self.rows(self.batch), self.rows(self.outputs)
+        self.stop, self.scratch = self.region(8), Region(0)
         self._made: list[Buffer] = []
-        self._spare: dict[tuple[int, Region], list[Buffer]] = defaultdict(list)
+        self._spare: dict[tuple[int, Rows], list[Buffer]] = defaultdict(list)
 
     def region(self, nbytes: int) -> Region:
         """Memory that every run of the plan can use."""
         self.regions.append(Region(nbytes))
         return self.regions[-1]
 
-    def buffer(self, n: int, tokens: Region | None = None) -> Buffer:
-        """Room for activations of n values, for as many tokens as `tokens` can count."""
-        counted = self.tokens if tokens is None else tokens
+    def rows(self, capacity: int) -> Rows:
+        """A number of rows that is known when the plan runs, at most `capacity`."""
+        return Rows(self.region(8), capacity)
+
+    def buffer(self, n: int, rows: Rows | None = None) -> Buffer:
+        """Room for n activations for each of `rows`: of all tokens, if not said otherwise."""
+        counted = rows or self.tokens
         spare = self._spare[n, counted]
         self._made.append(spare.pop(0) if spare else self._new_buffer(n, counted))
-        self._made[-1].is_rounded = False
         return self._made[-1]
 
-    def _new_buffer(self, n: int, counted: Region) -> Buffer:
-        capacity = self.outputs if counted is self.picked else self.batch
-        few = min(capacity, FEW)
-        padded = -(-capacity // target().tokens) * target().tokens
+    def _new_buffer(self, n: int, rows: Rows) -> Buffer:
+        few = min(rows.capacity, FEW)
+        padded = -(-rows.capacity // target().tokens) * target().tokens
         quantized = max(padded * tiled_bytes(n, self.passes), few * flat_bytes(n, self.passes))
-        return Buffer(self.region(4 * n * capacity), n, Twin(quantized), Twin(2 * n * capacity), counted)
+        return Buffer(self.region(4 * n * rows.capacity), n, rows, Form(quantized), Form(2 * n * rows.capacity))
 
     @property
     def layouts(self) -> tuple[Constants, Constants]:
@@ -174,64 +128,71 @@ class Plan:
     def op(
         self,
         name: str,
-        function: str | tuple[str, str],
-        tokens: Region,
-        arguments: Mapping[str, Argument],
+        call: Call,
+        rows: Rows,
         *,
         constants: Constants | tuple[Constants, Constants] = NOTHING,
         rounds: Rounds = (0, 1),
         meet: bool = True,
         work: Work | None = None,
+        **arguments: Argument,
     ) -> None:
-        """Record a kernel `module:function`, or a pair of them, for few and for many tokens; constants likewise.
+        """Record a kernel call with these arguments, `tokens` being the number of rows. What is compiled into it may be
+        a pair, for few and for many rows.
 
         `rounds` says how finely it is shared; ops that do not `meet` must be shared alike, or not at all. Its work is
         to read the tensors among its arguments, unless `work` says otherwise.
         """
-        functions = (function, function) if isinstance(function, str) else function
-        compiled_in = (constants, constants) if isinstance(constants, Mapping) else constants
-        floats = frozenset(key for key, value in arguments.items() if isinstance(value, float))
+        given = {"tokens": rows, **arguments}
+        assert given.keys() == set(call.parameters), f"{name}: {set(call.parameters) ^ given.keys()}"
+        inside = (constants, constants) if isinstance(constants, Mapping) else constants
         few, many = (
-            kernel_of(path, tuple(arguments), floats, inside)
-            for path, inside in zip(functions, compiled_in, strict=True)
+            kernel_of(path, call.parameters, call.floats, each)
+            for path, each in zip((call.few, call.many), inside, strict=True)
         )
         read = sum(argument.nbytes for argument in arguments.values() if isinstance(argument, Tensor))
-        done = work or Work(Amount(read))
-        self.ops.append(Op(name, few, many, tokens, tuple(arguments.values()), rounds, meet, done))
+        ordered, written = (tuple(given[key] for key in keys) for keys in (call.parameters, call.writes))
+        self.ops.append(Op(name, few, many, rows, ordered, written, rounds, meet, work or Work(Amount(read))))
+        for buffer in written:
+            if isinstance(buffer, Buffer):
+                buffer.quantized.is_written = buffer.rounded.is_written = False
+        for form in written:
+            if isinstance(form, Form):
+                form.is_written = True
 
-    def matmul(self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
-        """Record y = weight . x, or add_to += weight . x; weight is (n_out, n_in)."""
+    def matmul(
+        self, x: Buffer, weight: Tensor, *, add_to: Buffer | None = None, bias: Tensor | None = None, meet: bool = True
+    ) -> Buffer:
+        """Record y = weight . x (+ bias), or add_to += weight . x; weight is (n_out, n_in), bias (n_out,)."""
+        assert not (add_to and bias)
         n_out, n_in = weight.shape
-        fmt = FORMATS[weight.type]
+        fmt, base = FORMATS[weight.type], add_to or bias
         y = add_to or self.buffer(n_out, x.rows)
         takes = fmt.takes(self.passes)
         self.need_scratch(matmul_scratch_bytes(n_in))
-        arguments: dict[str, Argument] = {
-            "tokens": x.rows,
-            "x": self._source(x, weight, takes),
-            "w": weight,
-            "row_bytes": weight.nbytes // n_out,
-            "n_in": n_in,
-            "n_out": n_out,
-            "y": y,
-            "y_stride": 4 * y.n,
-            "add": int(add_to is not None),
-            "stop": self.stop,
-        }
         work = Work(Amount(weight.nbytes), Amount(**{COUNTED_AS[takes]: weight.n_elements}))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
-        rounds = rounds_of(weight.nbytes // few, self.threads), rounds_of(n_out // many, self.threads_batch)
+        source = self._source(x, weight, takes)
         stage = next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
         self.products.append(Product(stage, weight, x))
         self.op(
             weight.name,
-            fmt.products,
+            PRODUCT.by(*fmt.products),
             x.rows,
-            arguments,
             constants=fmt.constants(self.passes),
-            rounds=rounds,
+            rounds=(rounds_of(weight.nbytes // few, self.threads), rounds_of(n_out // many, self.threads_batch)),
             meet=meet,
             work=work,
+            x=source,
+            w=weight,
+            row_bytes=weight.nbytes // n_out,
+            n_in=n_in,
+            n_out=n_out,
+            base=base or 0,
+            base_stride=4 * y.n if add_to else 0,
+            y=y,
+            y_stride=4 * y.n,
+            stop=self.stop,
         )
         return y
 
@@ -239,19 +200,24 @@ class Plan:
         """What a product with that weight reads of x."""
         if takes == "f32":
             return x
-        twin = x.quantized if takes == "quantized" else x.rounded
-        twin.region = twin.region or self.region(twin.nbytes)
-        if twin is x.rounded and not x.is_rounded:
-            self._round(x, ".".join([*weight.name.split(".")[:-2], "rounded"]))
-        return twin
+        form = x.quantized if takes == "quantized" else x.rounded
+        form.region = form.region or self.region(form.nbytes)
+        if not form.is_written:
+            self._convert(x, takes, weight.name.rpartition(".")[0])
+        return form
 
-    def _round(self, x: Buffer, name: str) -> None:
-        """Record the op that makes the twin in bfloat16. Nobody shares it among few tokens, unless it stands between
-        products that run side by side: those must be shared alike."""
-        before, x.is_rounded = self.ops[-1], True
+    def _convert(self, x: Buffer, takes: str, product: str) -> None:
+        """Record the op that makes another form of x, for a product and those behind it. Nobody shares it among few
+        tokens, unless it stands between products that run side by side: those must be shared alike."""
+        before = self.ops[-1]
         few = 0 if before.meet else min(before.rounds[0], 1)
-        arguments: dict[str, Argument] = {"tokens": x.rows, "x": x, "n": x.n, "y": x.rounded}
-        self.op(name, "quant.formats.floats:to_bf16", x.rows, arguments, rounds=(few, 4))
+        if takes == "bf16":
+            self.op(f"{product}.rounded", TO_BF16, x.rows, rounds=(few, 4), x=x, n=x.n, y=x.rounded)
+        else:
+            self.op(
+                f"{product}.quantized", QUANTIZE, x.rows, constants=self.layouts, rounds=(few, 4), x=x, n=x.n,
+                out=x.quantized,
+            )  # fmt: skip
 
     # --- after recording ---
 
@@ -267,7 +233,7 @@ class Plan:
 
     def amounts(self, tokens: int, past: int, outputs: int) -> list[Amount]:
         """What each op does for a batch of tokens behind `past` others, with logits after `outputs` of them."""
-        return [op.work.amount(outputs if op.tokens is self.picked else tokens, past) for op in self.ops]
+        return [op.work.amount(outputs if op.rows is self.picked else tokens, past) for op in self.ops]
 
     def amount(self, tokens: int, past: int, outputs: int) -> Amount:
         """What all ops do together."""
@@ -290,7 +256,7 @@ class Plan:
             region.allocate()
         program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
         for record, op in zip(program, self.ops, strict=True):
-            record[: NEXT // 8] = addresses[op.few], addresses.get(op.many, 0), *op.rounds, op.tokens.address
+            record[: NEXT // 8] = addresses[op.few], addresses.get(op.many, 0), *op.rounds, op.rows.region.address
             words = [self._word(argument) for argument in op.arguments]
             record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
         program[:, NEXT // 8] = self._next_stages()
@@ -307,7 +273,9 @@ class Plan:
             return int.from_bytes(struct.pack("<d", argument), "little", signed=True)
         if isinstance(argument, Region):
             return argument.address
-        if isinstance(argument, Twin):
+        if isinstance(argument, Rows):
+            return argument.region.address
+        if isinstance(argument, Form):
             return argument.region.address if argument.region else 0
         if isinstance(argument, Buffer):
             return argument.floats.address

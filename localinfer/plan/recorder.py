@@ -1,367 +1,322 @@
-"""The stanzas that architectures are written in: each records the ops of one step of a forward pass.
+"""The words that architectures are written in: each records the ops of one step of a forward pass.
 
-Every tensor is checked here, by name, shape and type, when it is first mentioned; an architecture file only says what
-is computed. Knows the file and the plan, no tokens.
+Every tensor is checked, by name, shape and type, when it is first mentioned; an architecture file only says what is
+computed. A matrix or a norm is named without the `.weight` of its tensor: where the file has a `.bias` of that name, it
+is added. `tests/naive.py` computes the same words in plain numpy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, StringArray, Tensor
-from localinfer.ops.layout import BLOCK, EVERYTHING, PLENTY, attention_scratch_bytes, row_bytes, tile_rows
-from localinfer.plan.cache import Angles, LayerCache, Ring
-from localinfer.plan.config import ROPE_FACTORS, Config, Rope, frequencies
-from localinfer.plan.plan import Argument, Buffer, Plan, Region
+from localinfer.ops.calls import (
+    ADD,
+    ADD_BIAS,
+    ADD_NORM,
+    GATED,
+    GET_ROWS,
+    LAYER_NORM,
+    NORM_HEADS,
+    PICK,
+    RMS_NORM,
+    SOFT_CAP,
+)
+from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
+from localinfer.plan.buffers import Buffer, Region
+from localinfer.plan.heads import Heads, read_heads
+from localinfer.plan.keys import Keys, sliding
+from localinfer.plan.memory import Memory
+from localinfer.plan.plan import Plan
+from localinfer.plan.rope import Rope, plain_rope, read_rope
+from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
-from quant.ggml import TYPES
-from quant.jit.kernel import Constants
-
-OPS = "localinfer.ops"
-CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
-
-
-@dataclass(eq=False)
-class RopeTable:
-    """The angles of a batch: filled in before each run. `sinks` are those under which queries look at sinks."""
-
-    rope: Rope
-    angles: Angles
-    rows: Region
-    sinks: Region | None
-
-    def fill(self, first: int, count: int, n_ctx: int) -> None:
-        """For positions first .. first + count - 1; sinks are looked at from no further than n_ctx."""
-        size = count * self.rope.n_rot
-        if count == 1:
-            self.rows.view(np.float32)[:size] = self.angles.one(first)
-        else:
-            self.rows.view(np.float32)[:size] = self.angles.at(np.arange(first, first + count)).ravel()
-        if self.sinks:
-            near = np.minimum(np.arange(first, first + count), n_ctx - 1)
-            self.sinks.view(np.float32)[:size] = self.angles.at(near).ravel()
 
 
 @dataclass(frozen=True)
-class Context:
-    """How much of the past is kept: see `localinfer.plan.cache`."""
+class Block:
+    """One of the blocks that follow each other: as text, the beginning of its tensors' names."""
 
-    n_ctx: int
-    sinks: int = 0
-    turning: bool = False  # overwrite the oldest instead of stopping
-    k_type: str = "f16"
-    v_type: str = "f16"
+    number: int
+    heads: Heads
+
+    def __str__(self) -> str:
+        return f"blk.{self.number}."
+
+
+RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
 class Recorder:
-    """Records one model's forward pass into a plan."""
+    """Records one model's forward pass into a plan. `n_ctx` tokens of context are asked for."""
 
-    def __init__(self, f: GGUF, config: Config, plan: Plan, context: Context) -> None:
-        self.f, self.config, self.plan, self.context = f, config, plan, context
-        self.ids, self.positions = plan.region(4 * plan.batch), plan.region(4 * plan.batch)
-        self.picked_rows = plan.region(4 * plan.outputs)
-        self.tables: dict[Rope, RopeTable] = {}
-        self.rings: dict[int, Ring] = {}
-        self.layers: list[LayerCache] = []
-        self.used: set[str] = set()
-        self.partial = plan.region(0)
+    def __init__(self, f: GGUF, keys: Keys, plan: Plan, context: Context) -> None:
+        self.f, self.keys, self.plan, self.context = f, keys, plan, context
+        self.tensors = Tensors(f)
+        self.block_count = keys.count("block_count")
+        self.embedding_length = multiple_of_32(keys, "embedding_length")
+        self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
+        self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
+        self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
+        self.attention = Attention(plan, context, self.eps)
+        self.ids, self.picked_rows = plan.region(4 * plan.batch), plan.region(4 * plan.outputs)
         self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
         self.residual: Buffer | None = None
         self.logits_buffer: Buffer | None = None
+        self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
-    # --- tensors ---
+    @property
+    def memories(self) -> Sequence[Memory]:
+        """What a sequence keeps of its past."""
+        return list(self.attention.rings.values())
 
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name, which must have this shape and a type that can be computed with.
+    def has(self, name: str) -> bool:
+        """Whether the file has a tensor of this name."""
+        return self.tensors.has(name)
 
-        Raises LocalInferError naming the tensor, Unsupported for a type that has no kernels.
-        """
-        if name not in self.f.tensors:
-            raise self.f.error(f"tensor {name}", "is missing")
-        found = self.f.tensors[name]
-        if found.shape != shape:
-            raise self.f.error(f"tensor {name}", f"has shape {list(found.shape)}, not {list(shape)}")
-        if found.type not in FORMATS:
-            known = ", ".join(TYPES[number].name for number in FORMATS)
-            what = f"type {found.type_name} is not supported (only {known})"
-            raise self.f.error(f"tensor {name}", f"{what}; `localinfer inspect` lists all types", Unsupported)
-        self.used.add(name)
-        return found
+    def finish(self) -> None:
+        """Raise for what the file says and the forward pass ignores."""
+        self.tensors.refuse_unmentioned()
+        self.keys.refuse_unasked()
 
-    def vector(self, name: str, n: int) -> Tensor:
-        """A tensor of n float32 numbers."""
-        found = self.tensor(name, n)
-        if found.type_name != "F32":
-            raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
-        return found
+    # --- tokens ---
 
-    def refuse_unused(self) -> None:
-        """A tensor that this forward pass ignores would be a model that is not the one in the file."""
-        unused = sorted(set(self.f.tensors) - self.used)
-        if unused:
-            what = f"is not part of the {self.config.architecture} architecture as it is supported"
-            raise self.f.error(f"tensor {unused[0]}", what, Unsupported)
+    def embed(self, factor: float = 1.0) -> Buffer:
+        """The residual stream: a row of token_embd for each token, times a factor."""
+        self.residual = self._look_up("token_embd.weight", self.n_vocab, self.ids, factor)
+        return self.residual
 
-    # --- stanzas ---
+    def add_positions(self, x: Buffer) -> None:
+        """x += a row of position_embd for each token's position, of which there are as many as the trained context."""
+        count = self.keys.count("context_length")
+        if self.context.n_ctx > count or self.context.wraps:
+            raise self.keys.refuse("context_length", f"a context of more than its {count} learned positions")
+        with self.plan.recycling():
+            self.add(x, self._look_up("position_embd.weight", count, self.attention.positions, 1.0))
 
-    def blocks(self) -> Iterator[tuple[int, str]]:
-        """The number and the name prefix of each block; what a block computed in is used again by the next."""
-        for number in range(self.config.block_count):
-            self.block_starts.append(len(self.plan.ops))
-            with self.plan.recycling():
-                yield number, f"blk.{number}."
-
-    def embed(self, name: str, factor: float = 1.0) -> Buffer:
-        """The residual stream: a row of the embedding for each token, times a factor."""
-        n, vocabulary = self.config.embedding_length, self.n_vocab(name)
-        weight = self.tensor(name, vocabulary, n)
-        fmt, x = FORMATS[weight.type], self.plan.buffer(n)
-        arguments: dict[str, Argument] = {
-            "tokens": self.plan.tokens,
-            "ids": self.ids,
-            "w": weight,
-            "row_bytes": weight.nbytes // vocabulary,
-            "n": n,
-            "y": x,
-            "factor": float(np.float32(factor)),
-        }
-        work = Work(token=Amount(weight.nbytes // vocabulary))
-        self.plan.op(name, fmt.get_rows, x.rows, arguments, constants={"room": fmt.room}, work=work)
-        self.residual = x
+    def _look_up(self, name: str, rows: int, numbers: Region, factor: float) -> Buffer:
+        """A row of a tensor for each token, by its number."""
+        weight = self.tensors.tensor(name, rows, self.embedding_length)
+        fmt, x, row_bytes = FORMATS[weight.type], self.plan.buffer(self.embedding_length), weight.nbytes // rows
+        self.plan.op(
+            name,
+            GET_ROWS.by(fmt.get_rows, fmt.get_rows),
+            x.rows,
+            constants={"room": fmt.room},
+            work=Work(token=Amount(row_bytes)),
+            ids=numbers,
+            w=weight,
+            row_bytes=row_bytes,
+            n=x.n,
+            y=x,
+            factor=float(np.float32(factor)),
+        )
         return x
 
-    def n_vocab(self, name: str) -> int:
+    @property
+    def n_vocab(self) -> int:
         """The rows that the embedding must have: one for each token of the vocabulary, where the file has one."""
-        tokens = self.f.metadata.get("tokenizer.ggml.tokens")
+        tokens, name = self.f.metadata.get("tokenizer.ggml.tokens"), "token_embd.weight"
         if isinstance(tokens, StringArray):
             return len(tokens)
         return self.f.tensors[name].shape[0] if name in self.f.tensors else 0
 
-    def norm(self, x: Buffer, name: str) -> Buffer:
-        """norm(x) * weight, into a buffer of its own."""
-        y = self.plan.buffer(x.n, x.rows)
-        arguments: dict[str, Argument] = {
-            "tokens": x.rows,
-            "x": x,
-            "weight": self.vector(name, x.n),
-            "n": x.n,
-            "eps": self.config.eps,
-            "y": y,
-            "q": y.quantized,
-        }
-        self.plan.op(name, f"{OPS}.norm:rms_norm", x.rows, arguments, constants=self.plan.layouts, rounds=(0, 4))
-        return y
-
-    def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
-        """x += norm(branch) * weight."""
-        weight = self.vector(name, x.n)
-        arguments: dict[str, Argument] = {
-            "tokens": x.rows,
-            "x": x,
-            "branch": branch,
-            "weight": weight,
-            "n": x.n,
-            "eps": self.config.eps,
-        }
-        self.plan.op(name, f"{OPS}.norm:add_norm", x.rows, arguments, rounds=(0, 4))
-
-    def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
-        """weight . x, or add_to += weight . x."""
-        return self.plan.matmul(x, self.tensor(name, n_out, x.n), add_to=add_to, meet=meet)
-
-    def feed_forward(self, h: Buffer, blk: str, activation: str) -> Buffer:
-        """act(gate . h) * (up . h), the input of ffn_down."""
-        n = self.config.feed_forward_length
-        gate = self.matmul(h, f"{blk}ffn_gate.weight", n, meet=False)
-        up = self.matmul(h, f"{blk}ffn_up.weight", n)
-        arguments: dict[str, Argument] = {"tokens": gate.rows, "gate": gate, "up": up, "n": n, "q": gate.quantized}
-        few, many = self.plan.layouts
-        named: Constants = {"activation": activation}
-        self.plan.op(
-            f"{blk}gated",
-            f"{OPS}.gate:gated",
-            gate.rows,
-            arguments,
-            constants=({**few, **named}, {**many, **named}),
-            rounds=(1, 4),
-        )
-        return gate
-
-    def attention(
-        self,
-        h: Buffer,
-        blk: str,
-        *,
-        pairs: str,
-        rope: Rope,
-        window: int = 0,
-        scale: float | None = None,
-        qkv_bias: bool = False,
-        qk_norm: bool = False,
-    ) -> Buffer:
-        """Every token looks back over the ring; the input of attn_output. Scores are scaled by head_dim^-1/2 unless
-        `scale` is given.
-        """
-        c = self.config
-        q = self.matmul(h, f"{blk}attn_q.weight", c.head_count * c.head_dim, meet=False)
-        k = self.matmul(h, f"{blk}attn_k.weight", c.head_count_kv * c.head_dim, meet=False)
-        v = self.matmul(h, f"{blk}attn_v.weight", c.head_count_kv * c.head_dim)
-        if qkv_bias:
-            self._add_bias(q, f"{blk}attn_q.bias", meet=False)
-            self._add_bias(k, f"{blk}attn_k.bias", meet=False)
-            self._add_bias(v, f"{blk}attn_v.bias")
-        types = self.context.k_type, self.context.v_type
-        cache = LayerCache.reserve(self.plan, self.ring(window), c.head_count_kv, c.head_dim, *types)
-        self.layers.append(cache)
-        table = self.table(rope)
-        q_sink = self.plan.buffer(q.n) if table.sinks and cache.ring.sinks else q
-        if q_sink is not q and table.sinks:
-            self._rope(blk, q, q_sink, table.sinks, rope.n_rot, pairs, qk_norm)
-        self._rope(blk, q, q, table.rows, rope.n_rot, pairs, qk_norm)
-        self._append(blk, k, v, table, cache, pairs, qk_norm)
-        return self._attend(blk, q, q_sink, cache, scale or c.head_dim**-0.5)
-
-    def _add_bias(self, x: Buffer, name: str, *, meet: bool = True) -> None:
-        """x += bias."""
-        arguments: dict[str, Argument] = {"tokens": x.rows, "x": x, "bias": self.vector(name, x.n), "n": x.n}
-        self.plan.op(name, f"{OPS}.bias:add_bias", x.rows, arguments, meet=meet)
-
-    def _rope(self, blk: str, q: Buffer, y: Buffer, table: Region, n_rot: int, pairs: str, qk_norm: bool) -> None:
-        c = self.config
-        arguments: dict[str, Argument] = {
-            "tokens": q.rows,
-            "x": q,
-            "heads": c.head_count,
-            "head_dim": c.head_dim,
-            "n_rot": n_rot,
-            "table": table,
-            "weight": self.vector(f"{blk}attn_q_norm.weight", c.head_dim) if qk_norm else 0,
-            "eps": c.eps,
-            "y": y,
-        }
-        constants: Constants = {"pairs": pairs, "norm": int(qk_norm)}
-        self.plan.op(f"{blk}rope", f"{OPS}.rope:rope", q.rows, arguments, constants=constants, meet=y is not q)
-
-    def _append(
-        self, blk: str, k: Buffer, v: Buffer, table: RopeTable, cache: LayerCache, pairs: str, qk_norm: bool
-    ) -> None:
-        c = self.config
-        arguments: dict[str, Argument] = {
-            "tokens": k.rows,
-            "k": k,
-            "v": v,
-            "heads": c.head_count_kv,
-            "n_rot": table.rope.n_rot,
-            "table": table.rows,
-            "weight": self.vector(f"{blk}attn_k_norm.weight", c.head_dim) if qk_norm else 0,
-            "eps": c.eps,
-            "cells": cache.ring.cells,
-            "k_cache": cache.k,
-            "v_cache": cache.v,
-            "capacity": cache.ring.capacity,
-        }
-        constants: Constants = {"pairs": pairs, "norm": int(qk_norm), "head_dim": c.head_dim, **cache.types}
-        work = Work(token=Amount(cache.cell_bytes))
-        self.plan.op(f"{blk}append", f"{OPS}.append:append", k.rows, arguments, constants=constants, work=work)
-
-    def _attend(self, blk: str, q: Buffer, q_sink: Buffer, cache: LayerCache, scale: float) -> Buffer:
-        c, ring, y = self.config, cache.ring, self.plan.buffer(q.n)
-        blocks = ring.capacity // BLOCK
-        chunk = max(4, -(-blocks // CHUNKS))
-        few, many = (tile_rows(c.group, many) for many in (False, True))
-        tiles = min(PLENTY - 1, -(-self.plan.batch // (many // c.group)) * c.head_count_kv)
-        partial = tiles * -(-blocks // chunk) * many * row_bytes(c.head_dim)
-        self.partial.nbytes = max(self.partial.nbytes, partial)
-        self.plan.need_scratch(attention_scratch_bytes(c.group, c.head_dim))
-        arguments: dict[str, Argument] = {
-            "tokens": q.rows,
-            "q": q,
-            "q_sink": q_sink,
-            "k_cache": cache.k,
-            "v_cache": cache.v,
-            "capacity": ring.capacity,
-            "cell_positions": ring.positions,
-            "positions": self.positions,
-            "blocks": ring.blocks,
-            "sink_blocks": ring.sink_blocks,
-            "window": ring.window,
-            "kv_heads": c.head_count_kv,
-            "scale": scale,
-            "chunk": chunk,
-            "partial": self.partial,
-            "y": y,
-            "q_out": y.quantized,
-            "stop": self.plan.stop,
-        }
-        flat, tiled = self.plan.layouts
-        shape: Constants = {"group": c.group, "head_dim": c.head_dim, "v_type": cache.types["v_type"]}
-        few_rows: Constants = {**shape, **flat, "rows": few}
-        many_rows: Constants = {**shape, **tiled, "rows": many}
-        looks = {**few_rows, **cache.types}, {**many_rows, **cache.types}
-        fmas = 2 * c.head_count * c.head_dim
-        work = Work(cell_bytes=cache.cell_bytes, cell_fmas=fmas, window=ring.window + ring.sinks)
-        attention = f"{OPS}.attention:attention"
-        self.plan.op(f"{blk}attention", attention, q.rows, arguments, constants=looks, rounds=(4, 16), work=work)
-        joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
-        combine = f"{OPS}.attention:combine"
-        self.plan.op(f"{blk}combine", combine, q.rows, joined, constants=(few_rows, many_rows), rounds=(1, 1))
-        return y
-
-    def logits(self, x: Buffer) -> None:
+    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
         """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own."""
-        embedding = "token_embd.weight"
-        output = "output.weight" if "output.weight" in self.f.tensors else embedding
+        name = "output" if self.tensors.has("output.weight") else "token_embd"
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
-        arguments: dict[str, Argument] = {
-            "tokens": picked.rows,
-            "x": x,
-            "rows": self.picked_rows,
-            "n": x.n,
-            "y": picked,
-        }
-        self.plan.op("pick", f"{OPS}.norm:pick", picked.rows, arguments)
-        self.logits_buffer = self.matmul(self.norm(picked, "output_norm.weight"), output, self.n_vocab(embedding))
+        self.plan.op("pick", PICK, picked.rows, x=x, numbers=self.picked_rows, n=x.n, y=picked)
+        self.logits_buffer = self.matmul(self.norm(picked, "output_norm"), name, self.n_vocab)
+        if scale != 1.0 or cap:
+            self.soft_cap(self.logits_buffer, scale, cap)
 
-    def block(self, number: int) -> tuple[int, int]:
+    # --- blocks ---
+
+    def blocks(self) -> Iterator[Block]:
+        """Each block in turn; the memory that one computes in is used again by the next."""
+        for number, heads in enumerate(self.heads):
+            self.block_starts.append(len(self.plan.ops))
+            with self.plan.recycling():
+                yield Block(number, heads)
+
+    def block_ops(self, number: int) -> tuple[int, int]:
         """The first op of a block, and the first one behind it."""
         ends = [*self.block_starts[1:], self.head_start]
         return self.block_starts[number], ends[number]
 
-    # --- what layers share ---
+    # --- rows ---
 
-    def ring(self, window: int) -> Ring:
-        """The ring of all layers with this window (0: the whole context)."""
-        if window not in self.rings:
-            context, batch = self.context, self.plan.batch
-            slides = window and window + (0 if context.turning else batch) < context.n_ctx
-            if slides:
-                ring = Ring.reserve(self.plan, window=window, span=window + batch)
-            elif context.turning:
-                span = context.n_ctx - context.sinks
-                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
-            else:
-                ring = Ring.reserve(self.plan, window=window or EVERYTHING, span=context.n_ctx)
-            self.rings[window] = ring
-        return self.rings[window]
+    def norm(self, x: Buffer, name: str) -> Buffer:
+        """norm(x) * weight (+ bias), into a buffer of its own: by the mean square, or by mean and variance where the
+        file has the epsilon of that."""
+        y, weight = self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+        if self.by_mean:
+            self.plan.op(
+                name, LAYER_NORM, x.rows, constants=self.plan.layouts, rounds=(0, 4), x=x, weight=weight,
+                bias=self._bias(name, x.n) or 0, n=x.n, eps=self.eps, y=y, q=y.quantized,
+            )  # fmt: skip
+        else:
+            self.plan.op(
+                name, RMS_NORM, x.rows, constants=self.plan.layouts, rounds=(0, 4), x=x, weight=weight, n=x.n,
+                eps=self.eps, y=y, q=y.quantized,
+            )  # fmt: skip
+        return y
 
-    def table(self, rope: Rope) -> RopeTable:
-        """The angles of all layers with this rotary embedding."""
-        if rope not in self.tables:
-            nbytes = 4 * rope.n_rot * self.plan.batch
-            sinks = self.plan.region(nbytes) if self.context.turning else None
-            self.tables[rope] = RopeTable(rope, Angles(self._frequencies(rope)), self.plan.region(nbytes), sinks)
-        return self.tables[rope]
+    def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
+        """x += norm(branch) * weight; the branch is spoilt."""
+        if self.by_mean:
+            self.add(x, self.norm(branch, name))
+            return
+        weight = self.tensors.vector(f"{name}.weight", x.n)
+        self.plan.op(name, ADD_NORM, x.rows, rounds=(0, 4), branch=branch, weight=weight, n=x.n, eps=self.eps, x=x)
 
-    def _frequencies(self, rope: Rope) -> NDArray[np.float64]:
-        if not rope.has_factors:
-            return frequencies(rope)
-        factors = self.vector(ROPE_FACTORS, rope.n_rot // 2).data.view(np.float32)
-        if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise self.f.error(f"tensor {ROPE_FACTORS}", "has factors that are not positive numbers")
-        return frequencies(rope, factors)
+    def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
+        """x += factor * branch."""
+        self.plan.op("add", ADD, x.rows, rounds=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
+
+    def soft_cap(self, x: Buffer, factor: float, cap: float) -> None:
+        """x = cap * tanh(factor * x / cap), or factor * x where cap is 0."""
+        self.plan.need_scratch(64)
+        self.plan.op("soft_cap", SOFT_CAP, x.rows, rounds=(1, 4), factor=factor, cap=cap, n=x.n, x=x)
+
+    # --- matrices ---
+
+    def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
+        """weight . x (+ bias), or add_to += weight . x (+ bias)."""
+        return self._product(x, self.tensors.tensor(f"{name}.weight", n_out, x.n), name, 0, n_out, add_to, meet)
+
+    def slices(self, x: Buffer, name: str, *n_outs: int) -> Sequence[Buffer]:
+        """weight . x (+ bias) of several matrices that the file holds as the rows of one."""
+        weight, first, results = self.tensors.tensor(f"{name}.weight", sum(n_outs), x.n), 0, []
+        for n_out in n_outs:
+            meet = first + n_out == sum(n_outs)
+            results.append(self._product(x, rows_of(weight, first, n_out), name, first, sum(n_outs), None, meet))
+            first += n_out
+        return results
+
+    def _product(
+        self, x: Buffer, weight: Tensor, name: str, first: int, whole: int, add_to: Buffer | None, meet: bool
+    ) -> Buffer:
+        bias = self._bias(name, whole)
+        if bias is not None and weight.shape[0] != whole:
+            bias = rows_of(bias, first, weight.shape[0])
+        if bias is not None and add_to is not None:
+            self.plan.op(f"{name}.bias", ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
+            bias = None
+        return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
+
+    def _bias(self, name: str, n: int) -> Tensor | None:
+        """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
+        kind = name.rpartition(".")[2]
+        if kind not in self._biased:
+            names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
+            self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
+        return self.tensors.vector(f"{name}.bias", n) if self._biased[kind] else None
+
+    def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
+        """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
+        gate, that is the first half of the rows of `up`."""
+        n, up = multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number), f"{blk}ffn_up"
+        if not gated:
+            return self._gated(blk, self.matmul(h, up, n), 0, activation)
+        if self.tensors.has(f"{up}.weight") and self.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
+            gate, values = self.slices(h, up, n, n)
+        else:
+            gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
+        return self._gated(blk, gate, values, activation)
+
+    def _gated(self, blk: Block, gate: Buffer, up: Buffer | int, activation: str) -> Buffer:
+        few, many = ({**layout, "activation": activation} for layout in self.plan.layouts)
+        self.plan.op(
+            f"{blk}gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
+            q=gate.quantized,
+        )  # fmt: skip
+        return gate
+
+    # --- attention ---
+
+    def rope(self, pairs: str) -> Rope:
+        """The rotary embedding of the file, stretched as it says."""
+        return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx)
+
+    def plain_rope(self, pairs: str) -> Rope:
+        """The same, not stretched."""
+        return plain_rope(self.keys, pairs, self.heads[0].key)
+
+    def rope_swa(self, pairs: str) -> Rope:
+        """That of layers with a sliding window, where they have one of their own."""
+        return plain_rope(self.keys, pairs, self.heads[0].key, "rope.freq_base_swa")
+
+    def sliding_window(self, default: int = 0) -> int:
+        """How many tokens a layer with a window looks at, 0 if there is no such layer."""
+        return self.keys.count("attention.sliding_window", default, least=0)
+
+    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
+        """Whether each block has the window: as the file says, or all but the last of every `pattern`; none has, where
+        there is no window."""
+        given = sliding(self.keys, self.block_count, pattern)
+        return given if self.sliding_window(default_window) else [False] * self.block_count
+
+    def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:
+        """Queries, keys and values, float32 [token][head][value]: of three matrices, or of one. With `bias`, there must
+        be one for each.
+        """
+        if bias:
+            self._biased.update(attn_q=True, attn_k=True, attn_v=True, attn_qkv=True)
+        heads = blk.heads
+        q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+        if self.tensors.has(f"{blk}attn_qkv.weight"):
+            return self.slices(h, f"{blk}attn_qkv", q, k, v)
+        return [
+            self.matmul(h, f"{blk}attn_q", q, meet=False),
+            self.matmul(h, f"{blk}attn_k", k, meet=False),
+            self.matmul(h, f"{blk}attn_v", v),
+        ]
+
+    def attend(
+        self,
+        blk: Block,
+        q: Buffer,
+        k: Buffer,
+        v: Buffer,
+        *,
+        rope: Rope | None,
+        norm: str = "no",
+        window: int = 0,
+        scale: float | None = None,
+        cap: float = 0.0,
+    ) -> Buffer:
+        """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output.
+
+        Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
+        variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
+        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0.
+        """
+        heads, norms = blk.heads, NO_NORMS
+        if norm == "each":
+            self._norm_heads(q, f"{blk}attn_q_norm", heads.count, heads.key)
+            self._norm_heads(k, f"{blk}attn_k_norm", heads.count_kv, heads.key)
+        elif norm != "no":
+            weights = (self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
+            norms = HeadNorms(norm, *weights)
+        return self.attention.attend(
+            str(blk), q, k, v, heads, rope=rope, norms=norms, window=window, scale=scale or heads.key**-0.5, cap=cap
+        )
+
+    def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
+        """Normalise every head with weights of its own."""
+        weight = self.tensors.floats(f"{name}.weight", heads, size)
+        self.plan.op(name, NORM_HEADS, x.rows, weight=weight, heads=heads, size=size, eps=self.eps, x=x)
+
+
+def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
+    """A length that is cut into groups of 32: one for all blocks, or the file's array."""
+    n = keys.counts(key, blocks)[block]
+    if n % 32:
+        raise keys.error(key, f"is {n}; it must be a multiple of 32")
+    return n
+

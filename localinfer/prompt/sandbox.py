@@ -4,7 +4,7 @@ A template comes from a model file, and is a program. jinja2's sandbox keeps it 
 objects, but not from using up time and memory. So it runs where the parent can end it and the system limits
 it:
 
-    in   {"source": ...}  then for each rendering {"variables": {...}}               one line of JSON each
+    in   {"source": ...}  then for each rendering {"variables": {...}, "seconds": ...}    one line of JSON each
     out  {}               then for each rendering {"text": ...} or {"error": ...}
 
 Knows neither models nor tokens. Imports only the standard library and jinja2: it starts in 60 ms.
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.debug  # jinja2 itself would import it at the first error, when memory may have run out
@@ -29,12 +29,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 MAX_OUTPUT = 4 << 20  # characters
 MAX_MEMORY = 160 << 20  # bytes of address space, of which Python and jinja2 use 25 MiB
 MAX_SIZE = 4 << 20  # of what one operator makes: characters, elements or bits
 MAX_NUMBER = 10_000  # widths and counts
-CPU_SECONDS = 10  # for one rendering: a child whose parent was killed ends by itself
 
 TEMPLATE = "<chat template>"
 WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})|\{[^{}]*:[^{}]*(\{|\d{5})")
@@ -57,6 +57,31 @@ class GenerationTag(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+class PlainNamespace(Namespace):
+    """No attribute begins with an underscore: Python asks objects for those, and believes what they answer."""
+
+    def __init__(*args: Any, **attributes: Any) -> None:  # as jinja2 has it: an attribute may be called `self`
+        self, *given = args
+        Namespace.__init__(self)
+        for name, value in dict(*given, **attributes).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if str(name).startswith("_"):
+            raise SecurityError("an attribute of a namespace begins with an underscore")
+        super().__setitem__(name, value)
+
+
+class PlainDict:
+    """`dict`, but for what a class has beside its instances."""
+
+    def __call__(self, *args: Any, **items: Any) -> dict[Any, Any]:
+        return dict(*args, **items)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """An environment with what Hugging Face gives to chat templates, and limits on what can grow."""
 
@@ -65,6 +90,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
         self.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+        self.globals |= {"namespace": PlainNamespace, "dict": PlainDict()}
         del self.globals["lipsum"]
         self.filters["tojson"] = to_json
         self.filters["format"] = format_modestly(self.filters["format"])
@@ -213,13 +239,10 @@ def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
 
 
-def limit_time() -> None:
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        soft = int(used.ru_utime + used.ru_stime) + CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+def limit_time(seconds: float) -> None:
+    """When it has computed so long, SIGPROF ends this process, also in the midst of C code. Windows has no signals."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def main() -> None:
@@ -229,9 +252,10 @@ def main() -> None:
     send({})
     limit()
     while request := receive():
-        limit_time()
-        variables = request["variables"]
+        variables, seconds = request["variables"], request["seconds"]
         assert isinstance(variables, dict)
+        assert isinstance(seconds, float)
+        limit_time(seconds)
         send(renderer.render(variables))
 
 

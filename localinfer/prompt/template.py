@@ -1,6 +1,6 @@
 """Chat templates: messages to the text that a model was trained to see, by the program in the model's file.
 
-    template = ChatTemplate(source, bos="<s>", eos="</s>")
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     template.render([{"role": "user", "content": "Hello"}])
 
 The program is jinja2, and hostile until proven otherwise: it runs in a child process (sandbox.py) that has
@@ -9,6 +9,7 @@ little memory and two seconds. Knows nothing of tokens: prompt.py makes them of 
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -16,39 +17,42 @@ import weakref
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.text import printable
 
-MAX_SECONDS = 2.0
-MAX_START_SECONDS = 30.0  # of the child's start: only a machine that is out of order needs more
+MAX_SECONDS = 2.0  # of computing for a rendering
+COUNTS_COMPUTING = hasattr(signal, "setitimer")  # elsewhere the clock decides
+PATIENCE = 30.0  # seconds by the clock, in which a busy machine does what takes it two, or starts the child
 MAX_SOURCE = 1 << 20  # characters; the largest real templates have 20,000
 MAX_REQUEST = 16 << 20  # bytes
-
-# Templates that the user may name instead of writing them out.
-KNOWN = {
-    "chatml": "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-              "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-}  # fmt: skip
 
 # A process that sees nothing of the user's settings: it finds its three packages where this one found them.
 CHILD = "import sys; sys.path += sys.argv[1:]; from localinfer.prompt.sandbox import main; main()"
 PACKAGES = ("localinfer", "jinja2", "markupsafe")
 
 
+class Rendering(NamedTuple):
+    """A text, or what the template finds wrong."""
+
+    text: str
+    problem: str
+
+
 class ChatTemplate:
-    """A template's `source` with the texts of the model's `bos` and `eos` tokens; `name` begins every error.
+    """A template's `source` with the texts of the model's special `tokens`, by variable; `name` begins every error.
 
     The child process starts at once, without waiting for it, and lives as long as this object.
     """
 
-    def __init__(self, source: str, bos: str, eos: str, name: str = "tokenizer.chat_template") -> None:
+    def __init__(self, source: str, tokens: Mapping[str, str], name: str = "tokenizer.chat_template") -> None:
         if len(source) > MAX_SOURCE:
             raise LocalInferError(f"{name}: {len(source)} characters (limit {MAX_SOURCE})")
         self.name = name
         self._source = source
         self._turn = threading.Lock()  # the child answers one thread after the other
-        self._tokens = {"bos_token": bos, "eos_token": eos}
+        self._tokens = tokens
         self._start()
 
     def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True,
@@ -57,15 +61,20 @@ class ChatTemplate:
 
         `extra` are further variables of the template. The messages are never changed.
         """
-        variables = {
-            "messages": list(messages), "tools": None, "documents": None,
-            "add_generation_prompt": add_generation_prompt, **self._tokens, **extra,
-        }  # fmt: skip
+        variables = {"messages": messages, "tools": None, "documents": None, **extra}
+        return self.text_of(self.attempt({"add_generation_prompt": add_generation_prompt, **variables}))
+
+    def attempt(self, variables: Mapping[str, object]) -> Rendering:
+        """What becomes of all that the template sees; LocalInferError where not even an answer does."""
         with self._turn:
-            reply = self._ask({"variables": variables})
-        if "error" in reply:
-            raise self._error(str(reply["error"]))
-        return str(reply["text"])
+            reply = self._ask({"variables": {**self._tokens, **variables}, "seconds": MAX_SECONDS})
+        return Rendering(str(reply.get("text", "")), str(reply.get("error", "")))
+
+    def text_of(self, rendering: Rendering) -> str:
+        """LocalInferError names the problem."""
+        if rendering.problem:
+            raise self.error(rendering.problem)
+        return rendering.text
 
     def close(self) -> None:
         """Ends the child process; a later rendering starts another one."""
@@ -79,7 +88,7 @@ class ChatTemplate:
             self._child = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
         except OSError as error:
-            raise self._error(f"cannot start a process to render it: {error.strerror}") from None
+            raise self.error(f"cannot start a process to render it: {error.strerror}") from None
         self._has_source = False
         self._end = weakref.finalize(self, end, self._child)
 
@@ -89,9 +98,9 @@ class ChatTemplate:
             self._start()
         try:
             if not self._has_source:
-                self._exchange({"source": self._source}, MAX_START_SECONDS)
+                self._exchange({"source": self._source}, PATIENCE)
                 self._has_source = True
-            return self._exchange(request, MAX_SECONDS)
+            return self._exchange(request, PATIENCE if COUNTS_COMPUTING else MAX_SECONDS)
         except BaseException:
             self._end()
             raise
@@ -103,13 +112,16 @@ class ChatTemplate:
         timer.start()
         try:
             answer = write_and_read(self._child, line)
+            code = None if answer.endswith(b"\n") else self._child.wait()
         finally:
             in_time = timer.is_alive()
             timer.cancel()
-        if answer.endswith(b"\n"):
+        if code is None:
             reply: dict[str, object] = json.loads(answer.decode("utf-8", "surrogatepass"))
             return reply
-        raise self._error("needs too much memory or stack" if in_time else f"took longer than {seconds:g} s")
+        if in_time and code != -getattr(signal, "SIGPROF", 0):
+            raise self.error("needs too much memory or stack")
+        raise self.error(f"took longer than {MAX_SECONDS:g} s")
 
     def _encoded(self, request: dict[str, object]) -> bytes:
         try:
@@ -117,10 +129,11 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"messages: {printable(str(error), 200)}") from None
         if len(line) > MAX_REQUEST:
-            raise self._error(f"the messages have {len(line)} bytes (limit {MAX_REQUEST})")
+            raise self.error(f"the messages have {len(line)} bytes (limit {MAX_REQUEST})")
         return line
 
-    def _error(self, what: str) -> LocalInferError:
+    def error(self, what: str) -> LocalInferError:
+        """One line that begins with the template's name."""
         return LocalInferError(f"{self.name}: {printable(what, 300)}")
 
 

@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
-from localinfer.engine.engine import Progress as Compiling
 from localinfer.engine.inputs import Inputs
+from localinfer.engine.probe import Probe
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import Tensor, open_gguf
 from localinfer.files.safe_file import require_free_name
@@ -35,9 +35,10 @@ from localinfer.quantizing.mixture import Mixture
 from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
 from localinfer.version import VERSION
 from quant.encoders.feedback import ROWS, takes_feedback
+from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
-SEARCH = 5000  # what the search for the blocks of a weight takes, in multiplications
+SEARCH = 2000  # what the search for the blocks of a weight takes, in multiplications
 RUN = 0.5  # what multiplying with blocks takes, as a part of multiplying with floats
 
 Floats = NDArray[np.float32]
@@ -69,9 +70,9 @@ def calibrate(
     threads: int = 1,
     replace: bool = False,
     spectator: Spectator | None = None,
-    compiling: Compiling | None = None,
+    compiling: Progress | None = None,
 ) -> None:
-    """Write the mixture, whose source is one GGUF file, calibrated on chunks of tokens of one text.
+    """Write the mixture, whose source is a GGUF model, calibrated on chunks of tokens of one text.
 
     An interrupted run is gone on with when the same is asked for again. Raises LocalInferError, and then nothing is
     left; Unsupported for a model that cannot run, NotEnoughMemory.
@@ -83,13 +84,13 @@ def calibrate(
     require_free_name(out, replace)
     with threadpool_limits(1, "blas"), engine_for(source.files[0], chunks, threads, compiling) as exact:
         require_memory(exact, chunks)
-        identity = identity_of(source.files[0], output, chunks)
+        identity = identity_of(source.files, output, chunks)
         with unfinished(out, output.layout.size, identity, replace=replace) as file:
             _Walk(mixture, output, exact, file, chunks, threads, spectator or Spectator()).go(compiling)
 
 
 @contextmanager
-def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Compiling | None) -> Iterator[Engine]:
+def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
     """An engine for chunks of this size, each of which it reads at once."""
     size = chunks.shape[1]
     options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size)
@@ -100,19 +101,19 @@ def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Compiling | 
 def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemory before hours of work."""
     widths = {(product.stage, product.x.n) for product in engine.plan.products if product.weight.name != OUTPUT}
-    squares = sum(n * n for _, n in widths) // engine.config.block_count
-    needed = 4 * (chunks.size * engine.config.embedding_length + squares)
+    squares = sum(n * n for _, n in widths) // engine.program.recorder.block_count
+    needed = 4 * (chunks.size * engine.program.recorder.embedding_length + squares)
     available = machine.available_memory()
     if needed > available:
         what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         raise engine.file.error("calibration", f"{what}; --calibrate-chunks sets fewer", NotEnoughMemory)
 
 
-def identity_of(source: Path, output: Output, chunks: Chunks) -> dict[str, str]:
+def identity_of(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[str, str]:
     """What must be the same in two runs, so that one goes on with the work of the other."""
-    status = source.stat()
+    states = [(file.resolve(), file.stat()) for file in files]
     return {
-        "source": f"{source.resolve()} {status.st_size} {status.st_mtime_ns}",
+        "source": " ".join(f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in states),
         "choice of types or metadata": hashlib.sha256(output.layout.header).hexdigest(),
         "text": hashlib.sha256(chunks.tobytes()).hexdigest() + f" {len(chunks)}",
         "version of localinfer": VERSION,
@@ -135,24 +136,24 @@ class _Walk:
         self._source, self._types = mixture.source, mixture.types
         self._output, self._exact, self._file, self._chunks = output, exact, file, chunks
         self._threads, self._spectator = threads, spectator
-        self._blocks = exact.config.block_count
+        self._blocks = exact.program.recorder.block_count
         self._whole = self._cost_of_all()
         self._spent = 0.0
 
-    def go(self, compiling: Compiling | None) -> None:
+    def go(self, compiling: Progress | None) -> None:
         """Write what is missing."""
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._outside(), encoders("max", {}))
+            self._write(self._outside(), encoders("normal", {}))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
-            states = np.empty((*self._chunks.shape, rounded.config.embedding_length), np.float32)
+            states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
-                x[:] = rounded.embedded(chunk)
+                x[:] = Probe(rounded).embedded(chunk)
             for number in range(self._blocks):
                 if number >= self._file.done:
                     self._do_block(number, states)
-                    rounded.file.file.accept_changes()
+                    rounded.file.accept_changes()
                     self._file.keep(number + 1)
                     self._spectator.kept(number + 1)
                 else:
@@ -167,7 +168,7 @@ class _Walk:
         where = f"layer {number + 1} of {self._blocks}"
         found = self._collected(f"{where}: reading", number, states)
         met = {name for names in found for name in names}
-        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("max", {}))
+        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("normal", {}))
         for names in list(found):
             self._encode(where, names, found.pop(names))
 
@@ -184,7 +185,8 @@ class _Walk:
         cost = self._cost_of_reading(number)
         for x in states:
             self._tell(what)
-            given = self._exact.inputs_of_head(x) if number is None else self._exact.inputs_of_block(number, x)
+            probe = Probe(self._exact)
+            given = probe.inputs_of_head(x) if number is None else probe.inputs_of_block(number, x)
             self._add(found, given, len(x))
             self._spent += cost
         for names, inputs in found.items():
@@ -222,7 +224,7 @@ class _Walk:
         cost = self._cost_of_running(number)
         for x in states if cost else ():
             self._tell(f"layer {number + 1} of {self._blocks}: running")
-            rounded.run_block(number, x)
+            Probe(rounded).run_block(number, x)
             self._spent += cost
 
     # --- which tensors ---

@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 
 from localinfer import paths
 from localinfer.errors import UsageError
+from localinfer.files.part_names import NAME, part_names
 from localinfer.files.safe_file import SafeFile, appearing, shown
 from localinfer.files.source import Field, Source, SourceTensor
-from localinfer.files.split import NAME, part_names
 from localinfer.files.weights import decoding_kernel
 from localinfer.files.writer import Layout, TensorInfo, lay_out
 from localinfer.quantizing.crew import Crew

@@ -233,27 +233,27 @@ def sums_word(shape: Tile) -> Any:
 
 
 def deliver_word(shape: Tile) -> Any:
-    """The word deliver(out, y, y_stride, count, valid, add): add up the sums of a tile, and put the results where they
-    belong, as far as there are tokens and rows."""
+    """The word deliver(out, base, base_stride, y, y_stride, count, valid): add up the sums of a tile, and put the
+    results where they belong, as far as there are tokens and rows."""
     rows, kind = shape.rows, Vector(types.float32, shape.rows)
     total_at = total_of_places(rows, 8 * shape.parts, 4 * rows * shape.width)
 
     @inline
-    def deliver(out: int, y: int, y_stride: int, count: int, valid: int, add: int) -> None:
+    def deliver(out: int, base: int, base_stride: int, y: int, y_stride: int, count: int, valid: int) -> None:
         for token in range(count):
-            values, place = total_at(out + 4 * rows * token), y + token * y_stride
+            values, place, source = total_at(out + 4 * rows * token), y + token * y_stride, base + token * base_stride
             if valid == rows:
-                store(place, values + load(kind, place) if add else values)
+                store(place, values + load(kind, source) if base else values)
             else:
                 for i in range(valid):
-                    value, at = extract(values, i), place + 4 * i
-                    store(at, value + load(float32, at) if add else value)
+                    value = extract(values, i)
+                    store(place + 4 * i, value + load(float32, source + 4 * i) if base else value)
 
     return deliver
 
 
 def matmul(room: str, passes: int) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token] for tiled tokens."""
+    """The kernel y[token][row] = base[token][row] + w[row] . x[token] for tiled tokens; `base` may be 0."""
     words = words_of(room)
     shape = shape_of(words, passes)
     rows, tokens_at_once, record = shape.rows, shape.tokens, shape.panel_record
@@ -262,7 +262,7 @@ def matmul(room: str, passes: int) -> Body:
     notes_bytes = rows * (CODES_STEP + 2 * SCALES_STEP)
     x_record = record_bytes(tokens_at_once, passes)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+    def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, rows, part, parts)
         count, records = load(int64, tokens), n_in // 32
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
@@ -281,6 +281,7 @@ def matmul(room: str, passes: int) -> Body:
                 for row in range(start, until, rows):
                     sums(panels + (row - start) // rows * panel_bytes, x_at, records, scratch, here)
                     place = y + token * y_stride + 4 * row
-                    deliver(scratch, place, y_stride, here, min(rows, end - row), add)
+                    source = base + token * base_stride + 4 * row if base else 0
+                    deliver(scratch, source, base_stride, place, y_stride, here, min(rows, end - row))
 
     return body

@@ -117,7 +117,7 @@ LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking m
 
 @inline
 def nothing(superblock: int) -> None:
-    """Let memory be."""
+    """Ask for nothing."""
 
 
 def fetch_word(words: Words) -> Any:
@@ -295,12 +295,12 @@ def dot_row(words: Words, passes: int) -> Any:
 
 
 def matvec(room: str, passes: int) -> Body:
-    """The kernel y[token][row] (+)= w[row] . x[token] for flat tokens."""
+    """The kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens; `base` may be 0."""
     words = words_of(room)
     dot, lengthen, superblock_bytes = dot_row(words, passes), lengthen_word(words), words.superblock_bytes
     token_bytes = flat_bytes(256, passes)
 
-    def body(tokens, x, w, row_bytes, n_in, n_out, y, y_stride, add, stop, part, parts, scratch):
+    def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
         count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
         at_least = max(row_bytes, superblock_bytes)
@@ -309,10 +309,9 @@ def matvec(room: str, passes: int) -> Body:
             if row_bytes < superblock_bytes:
                 start = lengthen(start, row_bytes, scratch)
             for token in range(count):
-                place = y + token * y_stride + 4 * row
                 result = dot(start, at_least, x + token * x_stride, n_in)
-                if add:
-                    result += load(float32, place)
-                store(place, result)
+                if base:
+                    result += load(float32, base + token * base_stride + 4 * row)
+                store(y + token * y_stride + 4 * row, result)
 
     return body

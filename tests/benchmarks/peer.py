@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+CACHE = {"f32": 0, "f16": 1}  # ggml's numbers of types
 
 
 @C.llama_log_callback
@@ -25,12 +26,13 @@ C.llama_log_set(_silent, ctypes.c_void_p(0))
 class Llama:
     """A model and one context.  `flash_attn`: auto is the library's own default, and decides for itself.
 
+    `cache` is the type of keys and values: f16 is its default, too.
     `watch` sees every tensor of ggml's graph as it is computed: (address, ask, user data) -> whether it wants to.
     """
 
     def __init__(
         self, path: Path, *, threads: int, n_ctx: int, n_batch: int = 512, flash_attn: str = "auto",
-        watch: Callable[[int, bool, object], bool] | None = None,
+        cache: str = "f16", watch: Callable[[int, bool, object], bool] | None = None,
     ) -> None:  # fmt: skip
         C.llama_backend_init()
         self.model = C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
@@ -38,6 +40,7 @@ class Llama:
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = FLASH_ATTN[flash_attn]
+        params.type_k = params.type_v = CACHE[cache]
         if watch:
             self.watch = params.cb_eval = C.ggml_backend_sched_eval_callback(watch)  # it lives as long as the context
         self.context = C.llama_init_from_model(self.model, params)

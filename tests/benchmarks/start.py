@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from localinfer.engine.engine import memory_plan  # noqa: E402
+from localinfer.engine.program import memory_plan  # noqa: E402
 from localinfer.files.gguf import open_gguf  # noqa: E402
 from localinfer.models.registry import find  # noqa: E402
 from localinfer.options import Options  # noqa: E402

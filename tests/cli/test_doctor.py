@@ -13,7 +13,7 @@ from tiny import tiny_llama
 from cli import __main__, doctor
 from localinfer import paths
 from localinfer.engine import machine
-from localinfer.engine.engine import kernels
+from localinfer.engine.program import kernels
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.version import VERSION
@@ -123,7 +123,7 @@ class TestWarmup:
             (["no-model.gguf"], 3, "No such file"),
             (["smolm2"], 3, "did you mean smollm2"),
             (["no-model.gguf", "-c", "-1"], 2, "--ctx-size: must be"),
-            (["no-model.gguf", "--temp", "1"], 2, "No such option"),
+            (["no-model.gguf", "--temp", "1"], 2, "has no such option"),
         ],
     )
     def test_what_is_wrong_is_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama
 
 from cli.inspect import inspect, inspect_command
-from localinfer.engine.engine import memory_plan
+from localinfer.engine.program import memory_plan
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
@@ -78,6 +78,12 @@ def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> No
     title, *lines = out[out.index("chat template, ") :].splitlines()
     assert title == f"chat template, sha256 {sha256(template.encode()).hexdigest()}"
     assert lines == [f"  {CHATML}", r"  second line\x1b[2J\r[red]"]
+
+
+def test_shows_templates_with_names(file: Path, capsys: Capture) -> None:
+    named = {"tokenizer.chat_template.rag": "{{ 1 }}", "tokenizer.chat_templates": Field("ARRAY", ["rag"], "STRING")}
+    out = report(tiny_llama(file, **named), capsys)
+    assert out.endswith(f"\nchat template rag, sha256 {sha256(b'{{ 1 }}').hexdigest()}\n  {{{{ 1 }}}}\n")
 
 
 def test_text_of_a_file_stays_text(file: Path, capsys: Capture) -> None:

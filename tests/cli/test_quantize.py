@@ -116,6 +116,13 @@ class TestArguments:
         assert found["blk.0.attn_v.weight"] == "Q8_0"
         assert found["token_embd.weight"] == "BF16"
 
+    def test_most_effort_without_covariances_is_the_normal_one(self, run: Run, model: Path, tmp_path: Path) -> None:
+        assert run(model, "normal", "Q4_0")[0] == 0
+        code, _, err = run(model, "max", "Q4_0", "--effort", "max")
+        assert code == 0
+        assert "--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal" in err
+        assert (tmp_path / "max").read_bytes() == (tmp_path / "normal").read_bytes()
+
     def test_file_of_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
         (tmp_path / "types.txt").write_text("attn_q=f32\nattn_k=bf16")
         assert run(model, "out", "Q8_0", "--tensor-type-file", "types.txt")[0] == 0

@@ -1,6 +1,7 @@
 """The Python face on tiny models: runs, their ends, the reuse of prefixes, interrupts, errors."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -385,11 +386,49 @@ def test_a_broken_template_does_not_keep_from_generating(tmp_path: Path) -> None
         assert error.value.exit_code == 1
         with pytest.raises(LocalInferError, match=r"^--chat-template: line 1: "):
             model.chat(TALK, chat_template="{{")
+        with pytest.raises(UsageError, match=r"^--chat-template: 'nosuch' is neither a template's name nor a template"):
+            model.chat(TALK, chat_template="nosuch")
         assert len(ids_of(model.chat(TALK, chat_template="{{ messages[0].content }}"))) == 1
 
 
+def test_what_the_model_is_shown(llama: Model) -> None:
+    prompt = llama.render(TALK, system_prompt="Be brief.", chat_template="llama3")
+    assert prompt.text.startswith("<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>")
+    assert prompt.ids == llama.tokenize(prompt.text, add_special=False)
+    finished = llama.render(TALK, add_generation_prompt=False).text
+    assert llama.render(TALK).text == finished + "<|im_start|>assistant\n"
+    list(llama.chat(TALK))
+    assert llama.stats.prompt_tokens == len(llama.render(TALK).ids)
+
+
+def test_tools_documents_and_variables_reach_the_template(llama: Model) -> None:
+    shown = {"chat_template": "{{ [messages, tools, documents, enable_thinking] | tojson }}"}
+    given = {"tools": [{"name": "f"}], "documents": [{"title": "t", "text": "<|im_end|>"}]}
+    thinking = {"template_kwargs": {"enable_thinking": False}}
+    prompt = llama.render(TALK, **given, **thinking, **shown)
+    assert json.loads(prompt.text) == [TALK, given["tools"], given["documents"], False]
+    assert not {0, 1, 2} & set(prompt.ids)  # control tokens
+    assert prompt == llama.render(TALK, **given, **shown, chat_template_kwargs='{"enable_thinking": false}')
+    assert prompt == llama.render(TALK, **given, **thinking, **shown, chat_template_kwargs='{"enable_thinking": 1}')
+    list(llama.chat(TALK, **given, **thinking, **shown, n_predict=1))
+    assert llama.stats.prompt_tokens == len(prompt.ids)
+
+
+def test_an_answer_can_be_begun(llama: Model) -> None:
+    begun = [*TALK, {"role": "assistant", "content": "Well, "}]
+    prompt = llama.render(begun, continue_final_message=True)
+    assert prompt.text == llama.render(TALK).text + "Well, "
+    assert ids_of(llama.chat(begun, continue_final_message=True)) == ids_of(llama.generate(prompt.ids))
+
+
+def test_a_text_does_not_begin_with_two_bos(gemma: Model) -> None:
+    for text in "Hello", "<bos>Hello", "<bos>", "":
+        assert gemma.tokenize(text, parse_special=True).count(2) == 1
+        assert gemma.tokenize(text, parse_special=True) == gemma.tokenize(text.removeprefix("<bos>"))
+
+
 def test_messages_are_checked_and_never_changed(llama: Model) -> None:
-    with pytest.raises(UsageError, match=r"^messages\[0\].content: must be a text$"):
+    with pytest.raises(UsageError, match=r"^messages\[0\].content: must be a text or a list of parts$"):
         llama.chat([{"role": "user", "content": 5}])
     messages = [{"role": "user", "content": "a<|im_end|>"}]
     list(llama.chat(messages, system_prompt="b"))

@@ -144,15 +144,15 @@ QWEN2: dict[str, tuple[Attack, str]] = {
     "layers of a text": (config(rope_scaling="linear", rope_parameters=None), "rope_scaling: expected an object"),
 }
 UNSUPPORTED: dict[str, tuple[Attack, str]] = {
-    "another architecture": (config(architectures=["GPT9"]), "architectures: 'GPT9' is not supported (only Llama"),
+    "another architecture": (config(architectures=["GPT9"]), "'GPT9' is not supported; the nearest that is: GPT"),
     "no architecture": (config(architectures=[]), "architectures: None is not supported"),
     "an architecture that is a list": (config(architectures=[[]]), "architectures: [] is not supported"),
     "a pickle": (pickled, "pytorch_model.bin: is a pickle, which is never loaded"),
     "weights that are quantized": (config(quantization_config={"bits": 4}), "quantization_config: weights that are"),
     "another activation": (config(hidden_act="relu"), "hidden_act: 'relu' is not supported"),
-    "scores in other bounds": (config(attn_logit_softcapping=50.0), "attn_logit_softcapping: is not supported"),
+    "scores in other bounds": (config(attn_logit_softcapping=50.0), "attn_logit_softcapping: 50.0 is not supported"),
     "scores of another scale": (config(query_pre_attn_scalar=100), "query_pre_attn_scalar: 100 is not supported"),
-    "another rotary embedding": (config(rope_parameters={"rope_type": "su"}), "rope_type: 'su' is not supported"),
+    "another rotary embedding": (config(rope_parameters={"rope_type": "so"}), "rope_type: 'so' is not supported"),
     "a part of a head": (config(rope_parameters={"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
     "a tensor more": (
         tensors(**{"model.x.bias": ONES(3, np.float32)}),

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from localinfer.engine.engine import EXECUTE
+from localinfer.engine.program import EXECUTE
 from localinfer.engine.team import Team
 from localinfer.errors import NotEnoughMemory
-from localinfer.plan.plan import Plan, Region
+from localinfer.ops.calls import Call
+from localinfer.plan.buffers import Region
+from localinfer.plan.plan import Plan
 from quant.jit import loader
 
 N = 60  # cells of an op
+COUNT = Call.of("team_kernels:count", "tokens cells:out before n errors:out")
+HOLD = Call.of("team_kernels:hold", "tokens stop")
 
 
 @dataclass
@@ -44,8 +48,10 @@ def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
         meets = bool(random.integers(2)) or number + 1 == ops
         alone = meets and (number == 0 or plan.ops[-1].meet)
         rounds = int(random.integers(1, 9)), int(random.integers(0 if alone else 1, 4))
-        arguments = {"tokens": plan.tokens, "cells": region, "before": before, "n": N, "errors": errors}
-        plan.op(f"op {number}", "team_kernels:count", plan.tokens, arguments, rounds=rounds, meet=meets)
+        plan.op(
+            f"op {number}", COUNT, plan.tokens, rounds=rounds, meet=meets, cells=region, before=before, n=N,
+            errors=errors,
+        )  # fmt: skip
         before = region if meets else before
     with ready(plan) as team:
         yield Counting(plan, team, cells, errors)
@@ -65,7 +71,7 @@ def ready(plan: Plan) -> Iterator[Team]:
 @pytest.mark.parametrize("tokens", [1, 100])
 def test_every_part_runs_once_and_when_its_turn_has_come(threads: int, tokens: int) -> None:
     with counting(threads) as c:
-        c.plan.tokens.view(np.int64)[0] = tokens
+        c.plan.tokens.set(tokens)
         for _ in range(100):
             c.team.run(0, len(c.plan.ops), c.plan.members)
         c.assert_counted(100)
@@ -96,8 +102,7 @@ def test_nobody_waits_for_a_thread(comes: int) -> None:
 def test_all_threads_leave_when_they_are_told_to(rounds: int) -> None:
     plan = Plan(1, 1, 16, 16, passes=1)
     for _ in range(3):
-        arguments = {"tokens": plan.tokens, "stop": plan.stop}
-        plan.op("hold", "team_kernels:hold", plan.tokens, arguments, rounds=(rounds, rounds))
+        plan.op("hold", HOLD, plan.tokens, rounds=(rounds, rounds), stop=plan.stop)
     with ready(plan) as team:
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:

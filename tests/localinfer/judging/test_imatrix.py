@@ -14,6 +14,7 @@ from tiny import tiny_gemma3, tiny_llama
 from cli import __main__
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine
+from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix
@@ -106,7 +107,7 @@ def test_looking_at_inputs_changes_nothing(engine: Engine) -> None:
     engine.reset()
     before = engine.evaluate(chunk[:-1]).copy(), engine.evaluate(chunk[-1:]).copy()
     engine.reset()
-    for _ in engine.inputs(chunk[:-1], head=True):
+    for _ in Probe(engine).inputs(chunk[:-1], head=True):
         pass
     assert engine.n_past == N_CTX - 1
     assert np.array_equal(engine.evaluate(chunk[-1:]), before[1])

@@ -108,10 +108,10 @@ def test_stamps_change_no_result(tmp_path: Path) -> None:
     engine = Engine(open_gguf(tiny_gemma3(tmp_path / "tiny.gguf")), Options(ctx_size=64, threads=2))
     plain = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
     engine.reset()
-    engine.keep_stamps()
+    engine.program.keep_stamps()
     stamped = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
-    taken = engine.stamps()
-    assert not len(engine.stamps().op)
+    taken = engine.program.stamps()
+    assert not len(engine.program.stamps().op)
     engine.close()
     assert all((a == b).all() for a, b in zip(plain, stamped, strict=True))
     assert set(taken.op.tolist()) == set(range(len(engine.plan.ops)))

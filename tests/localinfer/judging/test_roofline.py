@@ -12,7 +12,8 @@ from random_blocks import to_bfloat
 from tiny import tiny_gemma3, tiny_llama
 
 from localinfer import paths
-from localinfer.engine.engine import Engine, record
+from localinfer.engine.engine import Engine
+from localinfer.engine.program import record
 from localinfer.files.gguf import open_gguf
 from localinfer.judging import roofline
 from localinfer.judging.roofline import MULTIPLY, STREAM, Roofline
@@ -74,7 +75,7 @@ def test_a_sliding_window_bounds_what_is_read(tmp_path: Path) -> None:
 def test_the_engine_counts_what_evaluate_does(tmp_path: Path) -> None:
     """Batches of 4: logits after the last token only, and later batches see what earlier ones left."""
     engine = Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
-    plan = engine._plan
+    plan = engine.plan
     parts = [plan.amount(4, 3, 0), plan.amount(4, 7, 0), plan.amount(2, 11, 1)]
     assert engine.amount(10, past=3) == sum(parts, NOTHING_TO_DO)
     engine.close()

@@ -49,7 +49,9 @@ def encoded(x: Floats, kind: str) -> NDArray[np.uint8]:
 
 def remembered(x: Floats, kind: str) -> NDArray[np.float64]:
     """What a cell gives back, turned where it was."""
-    blocks = encoded(x if kind in UNSCALED else turned(x), kind).reshape(*x.shape[:-1], -1)
+    if kind in UNSCALED:
+        return x.astype({"f16": np.float16, "f32": np.float32}[kind]).astype(np.float64)
+    blocks = encoded(turned(x), kind).reshape(*x.shape[:-1], -1)
     return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64)
 
 
@@ -68,50 +70,64 @@ class Layer:
     positions: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
-        groups = self.kv_heads * self.capacity * self.head_dim // 32
+        groups = self.kv_heads * self.capacity * self.wide // 32
         self.k, self.v = (np.zeros(groups * CELL_BYTES[kind], np.uint8) for kind in (self.k_type, self.v_type))
         self.positions = np.full(self.capacity, NEVER, np.int32)
 
+    @property
+    def wide(self) -> int:
+        """The values of a cell."""
+        return -(-self.head_dim // 32) * 32
+
     def append(self, k: Floats, v: Floats, cells: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         """Keys and values (tokens, kv_heads, head_dim) into their cells; nothing is rotated."""
-        count, unturned = len(k), np.tile(np.array([1, 0], np.float32), (len(k), 1))
+        count = len(k)
         arguments: dict[str, Any] = {
-            "tokens": np.array([count]), "k": k.copy(), "v": v.copy(), "heads": self.kv_heads, "n_rot": 2,
-            "table": unturned, "weight": 0, "eps": 1e-5, "cells": cells, "k_cache": self.k, "v_cache": self.v,
+            "tokens": np.array([count]), "k": k.copy(), "v": v.copy(), "heads": self.kv_heads, "n_rot": 0,
+            "table": 0, "weight": 0, "eps": 1e-5, "cells": cells, "k_cache": self.k, "v_cache": self.v,
             "capacity": self.capacity,
         }  # fmt: skip
-        constants = {"head_dim": self.head_dim, "k_type": self.k_type, "v_type": self.v_type}
-        kernels.run("localinfer.ops.append:append", arguments, pairs="halves", norm=0, **constants)
+        kernels.run(
+            "localinfer.ops.append:append", arguments, pairs="halves", norm="no", key_size=self.head_dim,
+            key_dim=self.wide, value_size=self.head_dim, value_dim=self.wide, k_type=self.k_type, v_type=self.v_type,
+        )  # fmt: skip
         self.positions[cells] = positions
 
     def attend(
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, parts: int = 1,
-        many: bool = True, q_sink: Floats | None = None,
+        many: bool = True, q_sink: Floats | None = None, cap: float = 0.0,
     ) -> Floats:  # fmt: skip
         """y (tokens, heads, head_dim) for q of the same shape, by the kernels for many tokens or for few."""
         count, rows = len(q), tile_rows(self.group, many)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // BLOCK + 1
         chunks = -(-used // CHUNK)
-        y, tile = np.full_like(q, np.nan), target().tokens if many else 0
+        tile = target().tokens if many else 0
+        y = np.full_like(q, np.nan)
+        behind = ((0, 0), (0, 0), (0, self.wide - self.head_dim))
+        q, q_sink = (np.ascontiguousarray(np.pad(each, behind)) for each in (q, q if q_sink is None else q_sink))
         arguments: dict[str, Any] = {
-            "tokens": np.array([count]), "q": q, "q_sink": q if q_sink is None else q_sink, "k_cache": self.k,
+            "tokens": np.array([count]), "q": q, "q_sink": q_sink, "k_cache": self.k,
             "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions, "positions": positions,
             "blocks": np.array([used]), "sink_blocks": np.array([sinks]), "window": window,
-            "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "chunk": CHUNK,
-            "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.head_dim), np.uint8), "y": y, "q_out": 0,
+            "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
+            "chunk": CHUNK,
+            "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.wide), np.uint8), "y": y, "q_out": 0,
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
-        shape = {"group": self.group, "head_dim": self.head_dim, "tile": tile, "passes": 1, "v_type": self.v_type}
-        scratch = attention_scratch_bytes(self.group, self.head_dim)
-        assert scratch <= kernels.SCRATCH_BYTES
-        kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, rows=rows, k_type=self.k_type)
+        shape = {
+            "group": self.group, "value_dim": self.wide, "value_size": self.head_dim, "tile": tile, "passes": 1,
+            "rows": rows, "v_type": self.v_type,
+        }  # fmt: skip
+        seen = {"key_dim": self.wide, "k_type": self.k_type, "capped": int(cap > 0)}
+        assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
+        kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, **seen)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
-        kernels.run("localinfer.ops.attention:combine", joined, parts, **shape, rows=rows)
+        kernels.run("localinfer.ops.attention:combine", joined, parts, **shape)
         return y
 
     def twin(
         self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
-        window: int = EVERYTHING,
+        window: int = EVERYTHING, cap: float = 0.0,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The same in float64, of the keys and values at these positions."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else turned(q).astype(np.float64)
@@ -119,6 +135,7 @@ class Layer:
             np.repeat(remembered(x, kind), self.group, axis=1) for x, kind in ((k, self.k_type), (v, self.v_type))
         )
         scores = np.einsum("thd,chd->htc", query, keys) * self.head_dim**-0.5
+        scores = cap * np.tanh(scores / cap) if cap else scores
         back = positions[:, None] - at[None, :]
         scores[:, (back < 0) | (back >= window)] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -138,7 +155,11 @@ def filled(layer: Layer, count: int) -> tuple[Floats, Floats, NDArray[np.int32]]
     return k, v, at
 
 
+LOG2_E = 1.4426950408889634
 SHAPES = [
+    (5, 80, "f16", "f32"),
+    (2, 100, "f16", "f16"),
+    (17, 40, "f32", "f16"),
     (1, 32, "f16", "f16"),
     (2, 96, "f32", "f32"),
     (3, 64, "q8_0", "q4_0"),
@@ -182,6 +203,15 @@ def test_attention_agrees_with_the_twin(group: int, head_dim: int, k_type: str, 
     q = 2 * normal(30, 2 * group, head_dim)
     y = layer.attend(q, positions, window=window)
     np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at, window), atol=1e-5)
+
+
+def test_scores_are_kept_within_a_cap() -> None:
+    layer = Layer(2, 64, "f16", "f16")
+    k, v, at = filled(layer, 400)
+    q, positions = 30 * normal(30, 4, 64), np.arange(370, 400, dtype=np.int32)
+    y = layer.attend(q, positions, cap=20.0)
+    np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at, cap=20.0), atol=2e-5)
+    assert abs(y - layer.twin(q, positions, k, v, at)).max() > 0.01
 
 
 @pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES)

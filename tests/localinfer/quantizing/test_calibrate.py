@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from places import DATA
+from splits import split
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
 from cli.calibration_screen import Walking
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine
+from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.imatrix_file import write_imatrix
@@ -74,13 +77,13 @@ def names(folder: Path) -> list[str]:
 def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..., Path]) -> None:
     path = make(tmp_path / "m.gguf")
     engine = Engine(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
-    chunk = chunks_of(path)[0]
-    expected = {tuple(w.name for w in weights): x.copy() for weights, x in engine.inputs(chunk, head=True)}
-    x, found = engine.embedded(chunk), {}
-    for number in range(engine.config.block_count):
-        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_block(number, x)}
-        engine.run_block(number, x)
-    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in engine.inputs_of_head(x)}
+    chunk, probe = chunks_of(path)[0], Probe(engine)
+    expected = {tuple(w.name for w in weights): x.copy() for weights, x in probe.inputs(chunk, head=True)}
+    x, found = probe.embedded(chunk), {}
+    for number in range(engine.program.recorder.block_count):
+        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_block(number, x)}
+        probe.run_block(number, x)
+    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_head(x)}
     engine.close()
     assert found.keys() == expected.keys()
     for each, rows in expected.items():
@@ -128,6 +131,11 @@ def test_types_without_feedback_know_which_columns_matter(model: Path, tmp_path:
 def test_threads_change_nothing(model: Path, whole: Path, tmp_path: Path) -> None:
     assert calibrated(model, tmp_path / "one.gguf", threads=1).read_bytes() == whole.read_bytes()
     assert names(tmp_path) == ["one.gguf"]
+
+
+def test_source_in_several_files(model: Path, whole: Path, tmp_path: Path) -> None:
+    source = split(Path(shutil.copy(model, tmp_path)), 9)[1]
+    assert calibrated(source, tmp_path / "out.gguf").read_bytes() == whole.read_bytes()
 
 
 # --- in several runs ---

@@ -118,8 +118,8 @@ def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: b
 
 def test_more_effort_is_less_error() -> None:
     x = GAUSSIAN[:8]
-    fast, normal, best = (np.square(x - decoded("Q4_K", encode("Q4_K", x, None, effort))).sum() for effort in EFFORTS)
-    assert best < 0.997 * normal < 0.99 * fast
+    fast, normal = (np.square(x - decoded("Q4_K", encode("Q4_K", x, None, effort))).sum() for effort in EFFORTS)
+    assert normal < 0.993 * fast
 
 
 @pytest.mark.parametrize("name", K_QUANTS)

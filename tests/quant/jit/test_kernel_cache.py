@@ -12,7 +12,7 @@ import pytest
 from places import CHECKOUT
 from tiny import tiny_llama
 
-from localinfer.engine.engine import kernels
+from localinfer.engine.program import kernels
 from localinfer.files.gguf import open_gguf
 from localinfer.model import Model
 from localinfer.options import Options

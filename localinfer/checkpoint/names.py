@@ -1,0 +1,79 @@
+"""What a checkpoint calls its tensors -> what GGUF does.
+
+The `gguf` package has the tables of all architectures; here is what they leave out. It is imported when it is needed:
+it imports much else.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from localinfer.checkpoint.architecture import Architecture
+from localinfer.checkpoint.stored.weights import Stacked, Stored
+from localinfer.errors import LocalInferError, Unsupported
+
+ENDINGS = (".weight", ".bias", ".weight_scale")
+# A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
+PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
+OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
+# Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
+COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
+ONE_OF_MANY = re.compile(r"(?P<all>.*_layernorm)\.norms\.\d+\.weight")  # a tensor for each head
+IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+)(?P<ending>\.weight|\.bias)")
+
+
+def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
+    """The text model's tensors by GGUF's names.
+
+    Raises Unsupported naming a tensor that has none.
+    """
+    known = names_of(architecture.like or architecture.name, n_layer)
+    found: dict[str, Stored | Stacked] = {}
+    for name, tensor in stacked(text_model(stored)).items():
+        renamed = own_name(name, architecture.names) or known(name)
+        if renamed is None:
+            raise foreign(tensor, architecture)
+        found[renamed] = tensor
+    return found
+
+
+def foreign(tensor: Stored | Stacked, architecture: Architecture) -> LocalInferError:
+    return tensor.error(f"is not part of the {architecture.name} architecture as it is supported", Unsupported)
+
+
+def names_of(architecture: str, n_layer: int) -> Callable[[str], str | None]:
+    """GGUF's name of a tensor, None where it has none."""
+    import gguf
+
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    table = gguf.get_tensor_name_map(number, n_layer)
+    return lambda name: table.get_name(name, try_suffixes=ENDINGS)
+
+
+def own_name(name: str, own: Mapping[str, str]) -> str | None:
+    found = IN_BLOCK.fullmatch(name)
+    return f"blk.{found['block']}.{own[found['name']]}{found['ending']}" if found and found["name"] in own else None
+
+
+def text_model(stored: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Its tensors, by the names that they have where it stands alone."""
+    found = {}
+    for name, tensor in stored.items():
+        if OTHER_MODELS.match(name) or COMPUTED.fullmatch(name):
+            continue
+        prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
+        found[replacement + name.removeprefix(prefix)] = tensor
+    return found
+
+
+def stacked(tensors: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
+    """Tensors that there are one for each head, as one with a row for each."""
+    parts: dict[str, list[Stored]] = {}
+    for name, tensor in tensors.items():
+        one = ONE_OF_MANY.fullmatch(name)
+        parts.setdefault(f"{one['all']}.weight" if one else name, []).append(tensor)
+    return {name: each[0] if name in tensors else Stacked(in_order(each)) for name, each in parts.items()}
+
+
+def in_order(tensors: list[Stored]) -> tuple[Stored, ...]:
+    """By the number that is next to the end of their names."""
+    return tuple(sorted(tensors, key=lambda tensor: int(tensor.name.split(".")[-2])))

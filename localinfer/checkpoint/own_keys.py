@@ -1,0 +1,61 @@
+"""What config.json says of one architecture alone, and has to be computed or checked -> GGUF's keys.
+
+A function takes config.json and the model's numbers, and gives keys without the architecture's name.
+"""
+
+from localinfer.checkpoint.folder import Table
+from localinfer.checkpoint.numbers import Numbers
+from localinfer.errors import Unsupported
+from localinfer.files.source import Field
+from localinfer.plan.keys import MOST
+
+Fields = dict[str, Field]
+PERIOD_WITHOUT_ROPE = 4
+
+
+def scales_of_minicpm(config: Table, n: Numbers) -> Fields:
+    """Its branches are scaled by its depth, its logits by how much wider it is than the model that was tuned."""
+    return {
+        "embedding_scale": Field.float32(config.positive("scale_emb")),
+        "residual_scale": Field.float32(config.positive("scale_depth") / n.n_layer**0.5),
+        "logit_scale": Field.float32(n.n_embd / config.positive("dim_model_base")),
+    }
+
+
+def each_fourth_without_rope(config: Table, n: Numbers) -> Fields:
+    """GGUF has no key for which layers turn: it is always all but each fourth."""
+    turns = [int((block + 1) % PERIOD_WITHOUT_ROPE != 0) for block in range(n.n_layer)]
+    period = config.get("no_rope_layer_interval", int, PERIOD_WITHOUT_ROPE)
+    usual = turns if period == PERIOD_WITHOUT_ROPE else None
+    if config.get("no_rope_layers", list, usual) != turns:
+        raise config.error("no_rope_layers", "others than each fourth are not supported", Unsupported)
+    return {}
+
+
+def growing_temperature(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Queries grow with the logarithm of how often the original context goes into their position."""
+    rope = config.table("rope_parameters")
+    if rope.get("llama_4_scaling_beta", float, None) is None:
+        return {}
+    return {"attention.temperature_scale": Field.float32(rope.positive("llama_4_scaling_beta"))}
+
+
+def original_context(config: Table, n: Numbers) -> Fields:
+    """Phi-3 says it with and without scaling, and a window of 0 where there is none."""
+    length = config.count("original_max_position_embeddings", MOST, n.n_ctx)
+    window = {} if n.window else {"attention.sliding_window": Field.uint32(0)}
+    return window | {"rope.scaling.original_context_length": Field.uint32(length)}
+
+
+def layout_of_falcon(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Queries, keys and values are sorted by kind: the name is that of who began it."""
+    return {"tensor_data_layout": Field.text("jploski")}
+
+
+def not_scaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Positions are as they are, and GGUF says so, unless config.json says something else."""
+    return {} if n.rope.fields else {"rope.scaling.type": Field.text("none")}
+
+
+def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    return {"rope.scaling.type": Field.text("linear"), "rope.scaling.factor": Field.float32(1.0)}

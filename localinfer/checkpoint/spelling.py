@@ -1,0 +1,36 @@
+"""config.json's keys in one spelling: architectures have different words for the same numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from localinfer.checkpoint.folder import Table
+
+SPELLINGS = {
+    "hidden_size": ("n_embd",),
+    "intermediate_size": ("ffn_hidden_size", "n_inner"),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head",),
+    "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
+    "max_position_embeddings": ("n_positions", "n_ctx"),
+    "layer_norm_eps": ("layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "partial_rotary_factor": ("rotary_pct", "rope_pct"),
+    "rope_theta": ("rotary_emb_base",),
+    "hidden_act": ("activation_function", "activation"),
+}
+FIRST = {"hidden_act": ("hidden_activation",)}  # what counts where there are both
+
+
+def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) -> Table:
+    """The same table with the usual keys, and the values of a text model within a larger one; messages name the keys
+    that the file has. `own` are the architecture's keys that go before the usual ones."""
+    values = without_nulls(config.values) | without_nulls(config.table("text_config").values)
+    usual: dict[str, str] = {}
+    for key in SPELLINGS.keys() | own.keys():
+        words = (own.get(key, key), *FIRST.get(key, ()), key, *SPELLINGS.get(key, ()))
+        usual[key] = next((word for word in words if word in values), key)
+    values |= {key: values[word] for key, word in usual.items() if word in values}
+    return Table(config.path, {**defaults, **values}, spellings=usual)
+
+
+def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,69 @@
+"""A matrix's rows, or a bias's values, in GGUF's order. Nothing is computed: values of any type only change places.
+
+A function takes the values, (rows, ...), and the model's numbers, and gives the values in their new places. In the
+pictures, q1 and so on stand for all rows of a head.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from localinfer.checkpoint.numbers import Numbers
+from localinfer.checkpoint.stored.values import Values
+
+Reorder: TypeAlias = Callable[[Values, Numbers], Values]
+
+
+def transposed(values: Values, n: Numbers) -> Values:  # noqa: ARG001 (one signature for all)
+    """Columns become rows: some checkpoints multiply from the right. A bias stays what it is."""
+    return values.T
+
+
+# --- values of a head that turn together ---
+
+
+def neighbours(values: Values, heads: int) -> Values:
+    """The halves of a head, which turn together, become neighbours: rows 0 1 2 3 4 5 -> 0 3 1 4 2 5."""
+    halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def neighbouring_queries(values: Values, n: Numbers) -> Values:
+    return neighbours(values, n.n_head)
+
+
+def neighbouring_keys(values: Values, n: Numbers) -> Values:
+    return neighbours(values, n.n_head_kv)
+
+
+# --- queries, keys and values in one matrix ---
+
+
+def by_kind(values: Values, n: Numbers) -> Values:
+    """q1 k1 v1 q2 k2 v2 -> q1 q2 k1 k2 v1 v2"""
+    heads = values.reshape(n.n_head, 3, n.head_dim, *values.shape[1:])
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def by_kind_of_groups(values: Values, n: Numbers) -> Values:
+    """q1 q2 k1 v1 q3 q4 k2 v2 -> q1 q2 q3 q4 k1 k2 v1 v2"""
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts_of_groups(values, n)])
+
+
+def parts_of_groups(values: Values, n: Numbers) -> tuple[Values, Values, Values]:
+    """Queries, keys and values: (groups, heads of each, head_dim, ...)"""
+    groups = values.reshape(n.n_head_kv, n.heads_of_group + 2, n.head_dim, *values.shape[1:])
+    return groups[:, :-2], groups[:, -2:-1], groups[:, -1:]
+
+
+def queries_of_groups(values: Values, n: Numbers) -> Values:
+    return neighbouring_queries(parts_of_groups(values, n)[0].reshape(-1, *values.shape[1:]), n)
+
+
+def keys_of_groups(values: Values, n: Numbers) -> Values:
+    return neighbouring_keys(parts_of_groups(values, n)[1].reshape(-1, *values.shape[1:]), n)
+
+
+def values_of_groups(values: Values, n: Numbers) -> Values:
+    return parts_of_groups(values, n)[2].reshape(-1, *values.shape[1:])

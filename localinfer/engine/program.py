@@ -1,0 +1,162 @@
+"""A model's forward pass, ready to run: its plan in memory, its kernels compiled or loaded, its threads.
+
+Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import architectures, paths
+from localinfer.engine import machine
+from localinfer.engine.stamps import StampedMemory, Stamps
+from localinfer.engine.team import Team
+from localinfer.errors import NotEnoughMemory
+from localinfer.files.gguf import GGUF
+from localinfer.options import Options
+from localinfer.plan.attention import Context
+from localinfer.plan.keys import Keys
+from localinfer.plan.plan import FEW, Plan
+from localinfer.plan.recorder import Recorder
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+from quant.jit.loader import Progress
+
+Floats = NDArray[np.float32]
+
+LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
+LARGEST_DEFAULT_CONTEXT = 32_768
+PASSES = {"fast": 1, "high": 2}
+EXECUTE, EXECUTE_STAMPED = (
+    Kernel(
+        "localinfer.ops.execute",
+        "execute",
+        ("first", "end", "program", "sync", "stop"),
+        constants=(("few", FEW), ("stamps", stamps)),
+    )
+    for stamps in (0, 1)
+)
+
+
+class Program:
+    """`recorder` and `plan` are what was recorded, to look at.
+
+    Raises LocalInferError for a file without sense, Unsupported for one that cannot be run, NotEnoughMemory when what
+    it needs beside the weights does not fit.
+    """
+
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+        self.file = f
+        self.recorder = record(f, options)
+        self.plan = self.recorder.plan
+        self.n_ctx = self.recorder.context.n_ctx
+        assert self.recorder.logits_buffer is not None
+        self.n_vocab = self.recorder.logits_buffer.n
+        require_memory(f, self.plan.nbytes, self.n_ctx)
+        addresses, self.warnings = loader.addresses([EXECUTE, *self.plan.kernels], paths.jit_dir(), progress)
+        self._records = self.plan.ready(addresses)
+        self._stop = self.plan.stop.view(np.int64)
+        self._team = Team(addresses[EXECUTE], self._records, self._stop, self.plan.scratches)
+
+    # --- batches ---
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The ops of the output layer: the first one, and the one behind the last."""
+        return self.recorder.head_start, len(self.plan.ops)
+
+    def place(self, ids: NDArray[np.int32], first: int) -> None:
+        """Put a batch of tokens where the ops find it; they stand at positions from `first` on.
+
+        Raises LocalInferError when the file's weights are no longer those that it was opened with.
+        """
+        self.file.check_unchanged()
+        r, count = self.recorder, len(ids)
+        self.plan.tokens.set(count)
+        r.ids.view(np.int32)[:count] = ids
+        r.attention.positions.view(np.int32)[:count] = np.arange(first, first + count)
+        for table in r.attention.tables.values():
+            table.fill(first, count, self.n_ctx)
+
+    def pick(self, rows: NDArray[np.int32]) -> Floats:
+        """Have the output layer compute these tokens of the batch; where their logits will be."""
+        buffer = self.recorder.logits_buffer
+        assert buffer is not None
+        self.plan.picked.set(len(rows))
+        self.recorder.picked_rows.view(np.int32)[: len(rows)] = rows
+        logits: Floats = buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
+        return logits
+
+    def residual(self, tokens: int) -> Floats:
+        """The residual stream of a batch of so many tokens."""
+        x = self.recorder.residual
+        assert x is not None
+        rows: Floats = x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
+        return rows
+
+    def threads_for(self, tokens: int) -> int:
+        """How many threads compute a batch of so many tokens."""
+        return self.plan.threads if tokens <= FEW else self.plan.threads_batch
+
+    def run(self, first: int, end: int, tokens: int) -> None:
+        """Run the ops first .. end - 1 for a batch of so many tokens."""
+        self._team.run(first, end, self.threads_for(tokens))
+
+    # --- threads ---
+
+    def keep_stamps(self) -> None:
+        """From now on, have every part of an op leave a time stamp, for `stamps` to take."""
+        addresses, _ = loader.addresses([EXECUTE_STAMPED], paths.jit_dir())
+        self._stamped = StampedMemory(self.plan.members, self.plan.scratch_bytes)
+        self._team.close()
+        self._team = Team(addresses[EXECUTE_STAMPED], self._records, self._stop, self._stamped.scratches)
+
+    def stamps(self) -> Stamps:
+        """The stamps of what was run since they were last taken."""
+        return self._stamped.taken(self._records)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._team.close()
+
+
+def record(f: GGUF, options: Options) -> Recorder:
+    """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
+    write_down = architectures.find(f, options.architecture)
+    keys = Keys(f)
+    n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
+    wraps = options.ctx_policy == "ring"
+    sinks = min(options.keep, n_ctx // 2) if wraps else 0
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
+    embedding = f.tensors.get("token_embd.weight")
+    n_vocab = embedding.shape[0] if embedding is not None else 1
+    outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
+    threads = options.threads or machine.default_threads()
+    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision])
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v)
+    recorder = Recorder(f, keys, plan, context)
+    write_down(recorder)
+    recorder.finish()
+    return recorder
+
+
+def kernels(f: GGUF, options: Options) -> list[Kernel]:
+    """All that a program for this file has to have compiled, each once."""
+    plan = record(f, options).plan
+    return list(dict.fromkeys([EXECUTE, *plan.kernels]))
+
+
+def memory_plan(f: GGUF, options: Options) -> dict[str, int]:
+    """The bytes that running this file takes: the mapped weights, the cache, the scratch."""
+    recorder = record(f, options)
+    kv = sum(memory.nbytes for memory in recorder.memories)
+    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}
+
+
+def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
+    """Raise NotEnoughMemory before anything is taken that the machine does not have."""
+    available = machine.available_memory()
+    if needed > available:
+        what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise f.error("context", f"{what}; --ctx-size sets a smaller one", NotEnoughMemory)
+

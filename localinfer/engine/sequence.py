@@ -1,0 +1,58 @@
+"""A sequence: the tokens that were computed, and what layers remember of them."""
+
+from collections import abc
+
+from localinfer.plan.memory import Bytes, Memory
+
+
+class Sequence:
+    """`tokens` are those that are remembered, from position 0 on."""
+
+    def __init__(self, memories: abc.Sequence[Memory]) -> None:
+        self._memories = memories
+        self.tokens: list[int] = []
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all that is remembered."""
+        return sum(memory.nbytes for memory in self._memories)
+
+    def place(self, count: int) -> None:
+        """Make room for so many tokens behind those that are remembered."""
+        for memory in self._memories:
+            memory.place(len(self), count)
+
+    def commit(self, ids: abc.Iterable[int]) -> None:
+        """These tokens, for which there was made room, have been computed."""
+        self.tokens.extend(ids)
+        for memory in self._memories:
+            memory.commit(len(self))
+
+    def rewind(self, n: int) -> int:
+        """Forget all but the first n tokens; how many are kept: 0 where not all is left that token n looks at."""
+        if n < len(self):
+            if all(memory.reaches(max(n, 0)) for memory in self._memories):
+                del self.tokens[max(n, 0) :]
+            else:
+                self.reset()
+        return len(self)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.tokens.clear()
+        for memory in self._memories:
+            memory.reset()
+
+    def save(self) -> list[abc.Sequence[Bytes]]:
+        """Copies of all that is remembered beside the tokens, for `load`."""
+        return [memory.save() for memory in self._memories]
+
+    def load(self, tokens: abc.Sequence[int], saved: abc.Sequence[abc.Sequence[Bytes]]) -> None:
+        """Remember what a sequence of these tokens has saved, of the same plan."""
+        for memory, parts in zip(self._memories, saved, strict=True):
+            memory.load(parts)
+        self.tokens[:] = tokens

@@ -1,0 +1,62 @@
+"""How the plan calls kernels: where they are, the names of their arguments, and which of these they write.
+
+Facts only, without numba: a plan is recorded where no kernel has to be compiled. Arguments stand in the order of the
+kernel's own; `:out` is behind those that it writes, `:float` behind those that are numbers with a fraction.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel `module:function` for few tokens, and one for many with the same arguments."""
+
+    few: str
+    many: str
+    parameters: tuple[str, ...]
+    floats: frozenset[str]
+    writes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: str, arguments: str) -> Self:
+        """One kernel for any number of tokens; `arguments` as above, between spaces."""
+        kinds = dict(each.partition(":")[::2] for each in arguments.split())
+        floats = frozenset(name for name, kind in kinds.items() if kind == "float")
+        return cls(path, path, tuple(kinds), floats, tuple(name for name, kind in kinds.items() if kind == "out"))
+
+    def by(self, few: str, many: str) -> "Call":
+        """The same arguments for other kernels."""
+        return replace(self, few=few, many=many)
+
+
+# Of block formats: `quant.Format` says which kernels of a format take these arguments. A product is added to `base`, of
+# which a token's row is `base_stride` bytes behind the last one's: a residual stream, or with 0 a bias; no base is 0.
+GET_ROWS = Call.of("", "tokens ids w row_bytes n y:out factor:float")
+PRODUCT = Call.of("", "tokens x w row_bytes n_in n_out base base_stride y:out y_stride stop")
+TO_BF16 = Call.of("quant.formats.floats:to_bf16", "tokens x n y:out")
+QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
+
+RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
+LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
+NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
+
+ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
+ADD = Call.of("localinfer.ops.residual:add", "tokens branch factor:float n x:out")
+ADD_NORM = Call.of("localinfer.ops.residual:add_norm", "tokens branch weight n eps:float x:out")
+PICK = Call.of("localinfer.ops.residual:pick", "tokens x numbers n y:out")
+SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:float n x:out")
+
+GATED = Call.of("localinfer.ops.gate:gated", "tokens up n gate:out q:out")
+
+ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
+APPEND = Call.of(
+    "localinfer.ops.append:append",
+    "tokens k v heads n_rot table weight eps:float cells k_cache:out v_cache:out capacity",
+)
+ATTENTION = Call.of(
+    "localinfer.ops.attention:attention",
+    "tokens q q_sink k_cache v_cache capacity cell_positions positions blocks sink_blocks window kv_heads scale:float "
+    "cap:float chunk partial:out y:out q_out:out stop",
+)
+COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads chunk partial:out y:out q_out:out")

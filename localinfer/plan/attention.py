@@ -1,0 +1,236 @@
+"""The ops of attention, and what its layers share: rings of cells, tables of angles, room for partial results."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localinfer.files.gguf import Tensor
+from localinfer.ops.calls import APPEND, ATTENTION, COMBINE, ROPE
+from localinfer.ops.layout import (
+    BLOCK,
+    EVERYTHING,
+    PLENTY,
+    append_scratch_bytes,
+    attention_scratch_bytes,
+    row_bytes,
+    tile_rows,
+)
+from localinfer.plan.buffers import Buffer, Region
+from localinfer.plan.heads import Heads
+from localinfer.plan.plan import FEW, Plan
+from localinfer.plan.ring import LayerCache, Ring
+from localinfer.plan.rope import NO_ROPE, Angles, Rope, RopeTable
+from localinfer.plan.work import Amount, Work
+from quant.jit.kernel import Constants
+
+LOG2_E = 1.4426950408889634  # scores are in powers of two
+CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
+
+
+@dataclass(frozen=True)
+class Context:
+    """How much of the past is kept: see `localinfer.plan.ring`."""
+
+    n_ctx: int
+    sinks: int = 0
+    wraps: bool = False  # overwrite the oldest instead of stopping
+    k_type: str = "f16"
+    v_type: str = "f16"
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """Weights that the heads of queries and keys are normalised with: "before" they turn, or "after" it."""
+
+    when: str
+    q: Tensor | int = 0
+    k: Tensor | int = 0
+
+
+NO_NORMS = HeadNorms("no")
+
+
+class Attention:
+    """Records how tokens look back, for all layers of a model."""
+
+    def __init__(self, plan: Plan, context: Context, eps: float) -> None:
+        self.plan, self.context, self.eps = plan, context, eps
+        self.positions = plan.region(4 * plan.batch)
+        self.tables: dict[tuple[Rope, bool], RopeTable] = {}
+        self.rings: dict[int, Ring] = {}
+        self._partial = plan.region(0)
+
+    def attend(
+        self,
+        blk: str,
+        q: Buffer,
+        k: Buffer,
+        v: Buffer,
+        heads: Heads,
+        *,
+        rope: Rope | None,
+        norms: HeadNorms,
+        window: int,
+        scale: float,
+        cap: float,
+    ) -> Buffer:
+        """Put keys and values into the cache, and have queries look at it; float32 [token][head][value]."""
+        ring, table, own = self._ring(window), self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
+        cache = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
+        q_sink = q
+        if own.sinks and ring.sinks:
+            q_sink = self.plan.buffer(heads.count * heads.key_dim)
+            self._rope(blk, q, q_sink, heads, own, own.sinks, norms)
+        wide = q if heads.key == heads.key_dim else self.plan.buffer(heads.count * heads.key_dim)
+        if wide is not q or table.rope.n_rot or norms.q:
+            self._rope(blk, q, wide, heads, own, own.rows, norms)
+        self._append(blk, k, v, heads, table, norms, ring, cache)
+        return self._look(blk, wide, q_sink if q_sink is not q else wide, heads, ring, cache, scale, cap)
+
+    def _rope(
+        self, blk: str, q: Buffer, y: Buffer, heads: Heads, table: RopeTable, rows: Region, norms: HeadNorms
+    ) -> None:
+        self.plan.op(
+            f"{blk}rope",
+            ROPE,
+            q.rows,
+            constants={"pairs": table.rope.pairs, "norm": norms.when},
+            meet=y is not q,
+            x=q,
+            heads=heads.count,
+            size=heads.key,
+            dim=heads.key_dim,
+            n_rot=table.rope.n_rot,
+            table=rows,
+            weight=norms.q,
+            eps=self.eps,
+            y=y,
+        )
+
+    def _append(
+        self, blk: str, k: Buffer, v: Buffer, heads: Heads, table: RopeTable, norms: HeadNorms, ring: Ring,
+        cache: LayerCache,
+    ) -> None:  # fmt: skip
+        self.plan.need_scratch(append_scratch_bytes(heads.key_dim, heads.value_dim))
+        self.plan.op(
+            f"{blk}append",
+            APPEND,
+            k.rows,
+            constants={
+                "pairs": table.rope.pairs, "norm": norms.when, **cache.types,
+                "key_size": heads.key, "key_dim": heads.key_dim,
+                "value_size": heads.value, "value_dim": heads.value_dim,
+            },
+            work=Work(token=Amount(cache.nbytes // ring.capacity)),
+            k=k,
+            v=v,
+            heads=heads.count_kv,
+            n_rot=table.rope.n_rot,
+            table=table.rows,
+            weight=norms.k,
+            eps=self.eps,
+            cells=ring.cells,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            capacity=ring.capacity,
+        )
+
+    def _look(
+        self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float, cap: float
+    ) -> Buffer:
+        y, blocks = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK
+        chunk = max(4, -(-blocks // CHUNKS))
+        self._reserve(heads, -(-blocks // chunk))
+        quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
+        few, many = self._looks(heads, cache.types["v_type"])
+        seen: Constants = {"key_dim": heads.key_dim, "k_type": cache.types["k_type"], "capped": int(cap > 0)}
+        self.plan.op(
+            f"{blk}attention",
+            ATTENTION,
+            q.rows,
+            constants=({**few, **seen}, {**many, **seen}),
+            rounds=(4, 16),
+            work=Work(
+                cell_bytes=cache.nbytes // ring.capacity,
+                cell_fmas=heads.count * (heads.key + heads.value),
+                window=ring.window + ring.sinks,
+            ),
+            q=q,
+            q_sink=q_sink,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            capacity=ring.capacity,
+            cell_positions=ring.positions,
+            positions=self.positions,
+            blocks=ring.blocks,
+            sink_blocks=ring.sink_blocks,
+            window=ring.window,
+            kv_heads=heads.count_kv,
+            scale=scale,
+            cap=cap * LOG2_E,
+            chunk=chunk,
+            partial=self._partial,
+            y=y,
+            q_out=quantized,
+            stop=self.plan.stop,
+        )
+        self.plan.op(
+            f"{blk}combine",
+            COMBINE,
+            q.rows,
+            constants=(few, many),
+            rounds=(1, 1),
+            blocks=ring.blocks,
+            kv_heads=heads.count_kv,
+            chunk=chunk,
+            partial=self._partial,
+            y=y,
+            q_out=quantized,
+        )
+        return y
+
+    def _reserve(self, heads: Heads, chunks: int) -> None:
+        """Room for the partial states of few tiles over so many chunks of cells, and for what a thread needs."""
+        for rows, tokens in ((tile_rows(heads.group, False), FEW), (tile_rows(heads.group, True), self.plan.batch)):
+            tiles = min(PLENTY - 1, -(-min(tokens, self.plan.batch) * heads.group // rows) * heads.count_kv)
+            self._partial.nbytes = max(self._partial.nbytes, tiles * chunks * rows * row_bytes(heads.value_dim))
+        self.plan.need_scratch(attention_scratch_bytes(heads.group, heads.key_dim, heads.value_dim))
+
+    def _looks(self, heads: Heads, v_type: str) -> tuple[Constants, Constants]:
+        """What is compiled into the kernels for few tokens and for many."""
+        shape: Mapping[str, int | str] = {
+            "group": heads.group,
+            "value_dim": heads.value_dim,
+            "value_size": heads.value,
+            "v_type": v_type,
+        }
+        flat, tiled = self.plan.layouts
+        return (
+            {**shape, **flat, "rows": tile_rows(heads.group, many=False)},
+            {**shape, **tiled, "rows": tile_rows(heads.group, many=True)},
+        )
+
+    # --- what layers share ---
+
+    def _ring(self, window: int) -> Ring:
+        """The ring of all layers with this window (0: the whole context)."""
+        if window not in self.rings:
+            context, batch = self.context, self.plan.batch
+            slides = window and window + (0 if context.wraps else batch) < context.n_ctx
+            if slides:
+                ring = Ring.reserve(self.plan, window=window, span=window + batch)
+            elif context.wraps:
+                span = context.n_ctx - context.sinks
+                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
+            else:
+                ring = Ring.reserve(self.plan, window=window or EVERYTHING, span=context.n_ctx)
+            self.rings[window] = ring
+        return self.rings[window]
+
+    def _table(self, rope: Rope, *, grow: bool = False) -> RopeTable:
+        """The angles of all layers with this rotary embedding: of keys, and of queries if these grow."""
+        key = rope, grow and rope.growth is not None
+        if key not in self.tables:
+            nbytes = 4 * rope.n_rot * self.plan.batch
+            sinks = self.plan.region(nbytes) if self.context.wraps else None
+            self.tables[key] = RopeTable(rope, Angles(rope, grow=grow), self.plan.region(nbytes), sinks)
+        return self.tables[key]

@@ -1,0 +1,86 @@
+"""The decoder that most families share: blocks of attention and a feed-forward network on a residual stream.
+
+What differs between them is data. Where a family does something else, its file says it in words of the recorder.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from localinfer.plan.buffers import Buffer
+from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.rope import Rope
+
+INTO_BRANCHES: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
+BEHIND_BRANCHES: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forward": "post_ffw_norm"}
+NOWHERE: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How a layer looks back: which rotary embedding tells distances (None: nothing does), how far (0: everything)."""
+
+    rope: Rope | None
+    window: int = 0
+
+
+def decoder(
+    r: Recorder,
+    sights: Sight | Sequence[Sight],
+    *,
+    activation: str = "silu",
+    gated: bool = True,
+    head_norm: str = "no",
+    row_norm: bool = False,
+    before: Mapping[str, str] = INTO_BRANCHES,
+    behind: Mapping[str, str] = NOWHERE,
+    parallel: bool = False,
+    sub_norms: bool = False,
+    qkv_bias: bool = False,
+    learned_positions: bool = False,
+    embedding_scale: float = 1.0,
+    residual_scale: float = 1.0,
+    scale: float | None = None,
+    cap: float = 0.0,
+    logit_scale: float = 1.0,
+    logit_cap: float = 0.0,
+) -> None:
+    """Record a whole forward pass.
+
+    `sights` is of all layers, or one of each. Branches have the norms of these names `before` and `behind` them; they
+    follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
+    normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
+    matrix of a branch takes is, with `sub_norms`. The other words are those of the recorder.
+    """
+    x = r.embed(embedding_scale)
+    if learned_positions:
+        r.add_positions(x)
+    for blk in r.blocks():
+        sight = sights if isinstance(sights, Sight) else sights[blk.number]
+        h = r.norm(x, f"{blk}{before['attention']}") if before else x
+        q, k, v = r.qkv(h, blk, bias=qkv_bias)
+        if row_norm:
+            q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
+        a = r.attend(blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap)
+        if sub_norms:
+            a = r.norm(a, f"{blk}attn_sub_norm")
+        if not parallel:
+            join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
+        if before and not (parallel and before["feed_forward"] == before["attention"]):
+            h = r.norm(x, f"{blk}{before['feed_forward']}")
+        f = r.feed_forward(h if before else x, blk, activation, gated=gated)
+        if sub_norms:
+            f = r.norm(f, f"{blk}ffn_sub_norm")
+        if parallel:
+            join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
+        join(r, x, f, blk, "ffn_down", behind.get("feed_forward"), residual_scale)
+    r.logits(x, scale=logit_scale, cap=logit_cap)
+
+
+def join(r: Recorder, x: Buffer, branch: Buffer, blk: Block, matrix: str, norm: str | None, scale: float) -> None:
+    """x += the last matrix of a branch, normalised or scaled if there is something to do it with."""
+    if norm:
+        r.add_norm(x, r.matmul(branch, f"{blk}{matrix}", r.embedding_length), f"{blk}{norm}")
+    elif scale != 1.0:
+        r.add(x, r.matmul(branch, f"{blk}{matrix}", r.embedding_length), scale)
+    else:
+        r.matmul(branch, f"{blk}{matrix}", r.embedding_length, add_to=x)

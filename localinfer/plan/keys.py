@@ -1,0 +1,138 @@
+"""The numbers of a model: metadata that an architecture asks for, proven to make sense before anything is computed.
+
+What an architecture asks for is what it understands. A key that nobody has asked for in the end, and that is neither
+neutral nor only a description, would be a model that is not the one in the file.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from localinfer.errors import LocalInferError, Unsupported
+from localinfer.files.gguf import GGUF, StringArray, Value
+from localinfer.text import printable
+
+MOST = 1 << 30  # of what has no limit of its own: positions, and what is counted like them
+LARGEST = {
+    "block_count": 1024,
+    "embedding_length": 1 << 17,
+    "feed_forward_length": 1 << 20,
+    "attention.head_count": 1 << 12,
+    "attention.head_count_kv": 1 << 12,
+    "attention.key_length": 1 << 16,
+    "attention.value_length": 1 << 16,
+}
+
+# Keys that tell about a model, or about how it was made, and change nothing that is computed.
+DESCRIPTIVE = (
+    "context_length",
+    "vocab_size",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor",  # what attn_factor was computed from
+    "tensor_data_layout",
+)
+
+
+class Keys:
+    """Reads `<architecture>.<key>`, remembers which were asked for, and says in one line what is wrong with one."""
+
+    def __init__(self, f: GGUF) -> None:
+        self.f = f
+        self.architecture = f.get("general.architecture", str)
+        self._asked = {f"{self.architecture}.{key}" for key in DESCRIPTIVE}
+
+    def name(self, key: str) -> str:
+        """The key as the file has it; from now on it is understood."""
+        name = f"{self.architecture}.{key}"
+        self._asked.add(name)
+        return name
+
+    def has(self, key: str) -> bool:
+        return self.name(key) in self.f.metadata
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int = 0) -> int:
+        """An integer within bounds."""
+        name = self.name(key)
+        value = self.f.get(name, int) if default is None else self.f.get(name, int, default)
+        return self._within(key, value, least, most)
+
+    def counts(self, key: str, blocks: int, default: int | None = None, *, least: int = 1) -> list[int]:
+        """An integer for each block: the file's array, or one number for all."""
+        given = self.f.metadata.get(self.name(key))
+        if not isinstance(given, np.ndarray):
+            return [self.count(key, default, least=least)] * blocks
+        if len(given) != blocks or given.dtype.kind not in "iu":
+            raise self.error(key, f"must have an integer for each of the {blocks} blocks")
+        return [self._within(key, int(value), least, 0) for value in given]
+
+    def flags(self, key: str, blocks: int, default: Callable[[int], bool]) -> list[bool]:
+        """A truth value for each block: the file's array, or what the default says of a block's number."""
+        given = self.f.metadata.get(self.name(key))
+        if not isinstance(given, np.ndarray):
+            return [default(block) for block in range(blocks)]
+        if len(given) != blocks:
+            raise self.error(key, f"has {len(given)} entries for {blocks} blocks")
+        return [bool(flag) for flag in given]
+
+    def positive(self, key: str, default: float | None = None, *, most: float = 1e30) -> float:
+        """A number above zero."""
+        name = self.name(key)
+        value = float(self.f.get(name, float) if default is None else self.f.get(name, float, default))
+        if not 0 < value < most:
+            raise self.error(key, f"is {value}; it must be above 0 and below {most:g}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """Any finite number."""
+        return float(self.f.get(self.name(key), float, default, signed=True))
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self.f.get(self.name(key), bool, default)
+
+    def text(self, key: str, default: str) -> str:
+        return self.f.get(self.name(key), str, default)
+
+    def error(self, key: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
+        """The error for what is wrong with a key."""
+        return self.f.error(self.name(key), problem, kind)
+
+    def refuse(self, key: str, value: object) -> LocalInferError:
+        """The error for something well formed that cannot be run."""
+        return self.error(key, f"{value} is not supported", Unsupported)
+
+    def refuse_unasked(self) -> None:
+        """Raise Unsupported for a key of the architecture that nobody asked for, unless its value changes nothing."""
+        for name, value in self.f.metadata.items():
+            foreign = name.startswith(f"{self.architecture}.") and name not in self._asked
+            if foreign and not is_neutral(value):
+                what = f"{described(value)} is not supported by the {printable(self.architecture, 80)} architecture"
+                raise self.f.error(name, what, Unsupported)
+
+    def _within(self, key: str, value: int, least: int, most: int) -> int:
+        highest = most or LARGEST.get(key, MOST)
+        if not least <= value <= highest:
+            raise self.error(key, f"is {value}; it must be {least} to {highest}")
+        return value
+
+
+def is_neutral(value: Value) -> bool:
+    """Whether a value says that there is no such thing: 0, false, nothing, "none"."""
+    if isinstance(value, np.ndarray):
+        return not value.any()
+    return value in (0, 0.0, False, "", "none") if isinstance(value, int | float | str) else not len(value)
+
+
+def described(value: Value) -> str:
+    """A value in a few words."""
+    if isinstance(value, np.ndarray | StringArray):
+        return f"an array of {len(value)}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def sliding(keys: Keys, blocks: int, pattern: int) -> Sequence[bool]:
+    """Whether each block sees a sliding window only: by the file's array, or all but the last of every `pattern`."""
+    key = "attention.sliding_window_pattern"
+    given = isinstance(keys.f.metadata.get(keys.name(key)), np.ndarray)
+    every = 0 if given else keys.count(key, pattern, least=0)
+    return keys.flags(key, blocks, lambda block: every > 0 and (block + 1) % every != 0)

@@ -1,0 +1,45 @@
+"""What a sequence keeps of its past: keys and values in a ring of cells, or a state, or a compressed latent.
+
+The engine asks these things of it, and never what kind it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+class Memory(ABC):
+    """The past of one sequence as some layers see it. Positions are counted from 0."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def place(self, first: int, count: int) -> None:
+        """Make room for the positions first .. first + count - 1, which the next run computes."""
+
+    @abstractmethod
+    def commit(self, n_past: int) -> None:
+        """The run is done: n_past positions are remembered now."""
+
+    @abstractmethod
+    def reaches(self, n: int) -> bool:
+        """Whether all but the first n positions could be forgotten, so that position n can follow again."""
+
+    @abstractmethod
+    def save(self) -> Sequence[Bytes]:
+        """Copies of all that is remembered, for `load`."""
+
+    @abstractmethod
+    def load(self, saved: Sequence[Bytes]) -> None:
+        """Remember what was saved, of the same plan."""

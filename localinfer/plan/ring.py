@@ -1,0 +1,137 @@
+"""The ring KV cache: which cell a position's key and value lie in, and what a position may see.
+
+Layers that see the same stretch of the past share a ring. The ring of a sliding window holds it and one batch, so
+that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
+of their own in front of the ring (Xiao et al., 2023).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from localinfer.ops.layout import BLOCK, CELL_BYTES
+from localinfer.plan.buffers import Region
+from localinfer.plan.heads import Heads
+from localinfer.plan.memory import Bytes, Memory
+from localinfer.plan.plan import Plan
+
+NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
+
+
+def whole_blocks(cells: int) -> int:
+    """Cells, rounded up to whole blocks."""
+    return -(-cells // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Where a layer's keys and values lie, a head after the other, and as which types: see `localinfer.ops.cells`."""
+
+    heads: int
+    k: Region
+    v: Region
+    types: Mapping[str, str]  # as kernels want them: k_type and v_type
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+
+@dataclass(eq=False)
+class Ring(Memory):
+    """`sinks` positions stay in the first `sink_cells` cells; the others go round in the rest of `capacity`."""
+
+    window: int
+    capacity: int
+    sinks: int
+    cells: Region  # int32 [batch]: the cell of each token of the batch
+    positions: Region  # int32 [capacity]: what each cell holds
+    blocks: Region  # int64: how many blocks are in use
+    sink_blocks: Region  # int64
+    layers: list[LayerCache] = field(default_factory=list)
+    _furthest: int = 0  # positions that were placed since the ring was last empty
+
+    @classmethod
+    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0) -> "Ring":
+        """A ring that holds at least `span` positions beside the sinks."""
+        capacity = whole_blocks(sinks) + whole_blocks(span)
+        regions = plan.region(4 * plan.batch), plan.region(4 * capacity), plan.region(8), plan.region(8)
+        return cls(window, capacity, sinks, *regions)
+
+    def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
+        """Cells for one more layer."""
+        k, v = (
+            plan.region(heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind])
+            for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
+        )
+        self.layers.append(LayerCache(heads.count_kv, k, v, {"k_type": k_type, "v_type": v_type}))
+        return self.layers[-1]
+
+    @property
+    def sink_cells(self) -> int:
+        """The cells in front of the ring."""
+        return whole_blocks(self.sinks)
+
+    @property
+    def ring_cells(self) -> int:
+        """The cells that are used again and again."""
+        return self.capacity - self.sink_cells
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+    def reset(self) -> None:
+        self._furthest = 0
+        self.positions.view(np.int32)[:] = NEVER
+        self.blocks.view(np.int64)[:] = 0
+        self.sink_blocks.view(np.int64)[:] = self.sink_cells // BLOCK
+
+    def place(self, first: int, count: int) -> None:
+        cells, positions, blocks = self.cells.view(np.int32), self.positions.view(np.int32), self.blocks.view(np.int64)
+        self._furthest = max(self._furthest, first + count)
+        token = 0
+        while token < count:
+            cell, neighbours = self.cell(first + token)
+            n = min(neighbours, count - token)
+            cells[token : token + n] = np.arange(cell, cell + n)
+            positions[cell : cell + n] = np.arange(first + token, first + token + n)
+            blocks[0] = max(blocks[0], (cell + n - 1) // BLOCK + 1, self.sink_cells // BLOCK)
+            token += n
+
+    def commit(self, n_past: int) -> None:
+        """Nothing to do: a cell is what was last placed in it."""
+
+    def cell(self, position: int) -> tuple[int, int]:
+        """The cell of a position, and how many positions from it on have neighbouring cells."""
+        if position < self.sinks:
+            return position, self.sinks - position
+        behind = (position - self.sinks) % self.ring_cells
+        return self.sink_cells + behind, self.ring_cells - behind
+
+    def reaches(self, n: int) -> bool:
+        oldest_wanted = max(self.sinks, n - self.window + 1)
+        oldest_held = self._furthest - self.ring_cells if self._furthest - self.sinks > self.ring_cells else 0
+        return n == 0 or oldest_wanted >= oldest_held
+
+    def save(self) -> Sequence[Bytes]:
+        """Numbers of positions and of blocks, the positions of cells, then keys and values of the blocks in use."""
+        used = int(self.blocks.view(np.int64)[0])
+        numbers = np.array([self._furthest, used], np.int64).view(np.uint8)
+        positions = self.positions.view(np.int32)[: used * BLOCK].copy()
+        return [numbers, positions.view(np.uint8), *(part.copy() for part in self._parts(used))]
+
+    def load(self, saved: Sequence[Bytes]) -> None:
+        self.reset()
+        self._furthest, used = (int(number) for number in saved[0].view(np.int64))
+        self.blocks.view(np.int64)[0] = used
+        self.positions.view(np.int32)[: used * BLOCK] = saved[1].view(np.int32)
+        for part, kept in zip(self._parts(used), saved[2:], strict=True):
+            part[:] = kept.reshape(part.shape)
+
+    def _parts(self, used: int) -> Sequence[Bytes]:
+        """The keys and the values of each layer in so many blocks: a row for each head."""
+        regions = ((layer.heads, region) for layer in self.layers for region in (layer.k, layer.v))
+        whole = [region.view(np.uint8).reshape(heads, -1) for heads, region in regions]
+        return [rows[:, : rows.shape[1] * used * BLOCK // self.capacity] for rows in whole]

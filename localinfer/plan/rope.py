@@ -1,0 +1,170 @@
+"""Rotary position embedding (Su et al., 2021): which pairs of a head turn, how fast, and how it is stretched for texts
+that are longer than those of the first training.
+
+A pair i of n_rot / 2 turns by base^(-2i / n_rot) radians a position. Stretching slows pairs down: all alike (linear,
+Chen et al., 2023), the slow ones only (YaRN, Peng et al., 2023), or each by a factor of its own that the file holds as
+a tensor (Llama 3; LongRoPE, Ding et al., 2024, with other factors for long contexts). The last two also multiply the
+rotated values by an amplitude.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.plan.buffers import Region
+from localinfer.plan.keys import Keys
+from localinfer.plan.tensors import Tensors
+
+FACTORS, FACTORS_SHORT, FACTORS_LONG = (f"rope_{kind}.weight" for kind in ("freqs", "factors_short", "factors_long"))
+BASE = 10_000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rope:
+    """The first n_rot values of a head turn in pairs: "neighbours" (0, 1), (2, 3), ..., or "halves" (0, n_rot / 2), ...
+
+    `frequencies` are radians a position for each pair; the rotated values are multiplied by `amplitude`, those of
+    queries also by what they grow with their position, if they do.
+    """
+
+    pairs: str
+    frequencies: NDArray[np.float64]
+    amplitude: float = 1.0
+    growth: "Growth | None" = None
+
+    @property
+    def n_rot(self) -> int:
+        return 2 * len(self.frequencies)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """1 + rate * ln(1 + floor(position / original)): how much larger scores are made beyond the original context."""
+
+    rate: float
+    original: int
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        factors: NDArray[np.float64] = 1 + self.rate * np.log1p(positions // self.original)
+        return factors
+
+
+NO_ROPE = Rope("halves", np.zeros(0))
+
+
+def plain_rope(keys: Keys, pairs: str, head_size: int, base: str = "rope.freq_base") -> Rope:
+    """As it was trained first, with the base of this key."""
+    return Rope(pairs, plain_frequencies(keys.positive(base, BASE), read_n_rot(keys, head_size)))
+
+
+def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int) -> Rope:
+    """As the file stretches it, for a context of n_ctx tokens."""
+    n_rot = read_n_rot(keys, head_size)
+    base = keys.positive("rope.freq_base", BASE)
+    kind = keys.text("rope.scaling.type", "none")
+    stretch = keys.positive("rope.scaling.factor", 1.0)
+    original = keys.count("rope.scaling.original_context_length", keys.count("context_length"))
+    frequencies, amplitude = plain_frequencies(base, n_rot), keys.positive("rope.scaling.attn_factor", 1.0)
+    if kind == "linear":
+        frequencies = frequencies / stretch
+    elif kind == "yarn":
+        fast = keys.positive("rope.scaling.yarn_beta_fast", 32.0)
+        slow = keys.positive("rope.scaling.yarn_beta_slow", 1.0)
+        if base <= 1:
+            raise keys.error("rope.freq_base", f"is {base}; YaRN asks for more than 1")
+        frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow)
+        trained = yarn_amplitude(stretch, keys.number("rope.scaling.yarn_log_multiplier", 0.0))
+        amplitude *= yarn_amplitude(stretch) / trained
+    elif kind not in ("none", "longrope"):
+        raise keys.refuse("rope.scaling.type", repr(kind))
+    factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
+    if factors in tensors.f.tensors:
+        tensors.mention(FACTORS_LONG, FACTORS_SHORT)
+    else:
+        factors = FACTORS
+    if factors in tensors.f.tensors:
+        frequencies = frequencies / tensors.positive(factors, n_rot // 2)
+    rate = keys.number("attention.temperature_scale", 0.0)
+    return Rope(pairs, frequencies, amplitude, Growth(rate, original) if rate else None)
+
+
+def yarn_amplitude(stretch: float, multiplier: float = 1.0) -> float:
+    """What YaRN multiplies rotated values with; a file's multiplier tells how much of that is trained into weights."""
+    return 1 + 0.1 * abs(multiplier) * math.log(max(1.0, stretch))
+
+
+def plain_frequencies(base: float, n_rot: int) -> NDArray[np.float64]:
+    """base^(-2i / n_rot)"""
+    return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)
+
+
+def yarn_frequencies(
+    plain: NDArray[np.float64], stretch: float, base: float, original: int, fast: float, slow: float
+) -> NDArray[np.float64]:
+    """Pairs that turn more than `fast` times in the original context stay as they are, those that turn less than
+    `slow` times are slowed by the stretch; between them there is a ramp."""
+    first, last = (len(plain) * math.log(original / (turns * 2 * math.pi)) / math.log(base) for turns in (fast, slow))
+    first, last = max(0, math.floor(first)), min(2 * len(plain) - 1, math.ceil(last))
+    ramp = np.clip((np.arange(len(plain)) - first) / max(0.001, last - first), 0, 1)
+    mixed: NDArray[np.float64] = plain / stretch * ramp + plain * (1 - ramp)
+    return mixed
+
+
+def read_n_rot(keys: Keys, head_size: int) -> int:
+    """How many values of a head turn."""
+    n_rot = keys.count("rope.dimension_count", head_size)
+    if n_rot % 2 or n_rot > head_size:
+        what = f"is {n_rot}; it must be even and at most {head_size}, the length of a head"
+        raise keys.error("rope.dimension_count", what)
+    return n_rot
+
+
+class Angles:
+    """Cosines and sines of position times frequency: a row a position, float32 [cos of all pairs, sin of all pairs].
+
+    They are computed in double precision, for a stretch of positions at a time, because decoding asks one by one.
+    """
+
+    STRETCH = 256
+
+    def __init__(self, rope: Rope, *, grow: bool = False) -> None:
+        self._rope = rope
+        self._growth = rope.growth if grow else None
+        self._stretch: dict[int, NDArray[np.float32]] = {}
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The rows of some positions."""
+        angles = positions[:, None] * self._rope.frequencies[None, :]
+        amplitude = self._rope.amplitude * (self._growth.at(positions)[:, None] if self._growth else 1.0)
+        return (amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+
+    def one(self, position: int) -> NDArray[np.float32]:
+        """The row of one position."""
+        number, within = divmod(position, self.STRETCH)
+        if number not in self._stretch:
+            self._stretch = {number: self.at(np.arange(number * self.STRETCH, (number + 1) * self.STRETCH))}
+        row: NDArray[np.float32] = self._stretch[number][within]
+        return row
+
+
+@dataclass(eq=False)
+class RopeTable:
+    """The angles of a batch, filled in before each run: `rows`, and for queries that meet sinks those of `sinks`."""
+
+    rope: Rope
+    angles: Angles
+    rows: Region
+    sinks: Region | None
+
+    def fill(self, first: int, count: int, n_ctx: int) -> None:
+        """For positions first .. first + count - 1; sinks are looked at from no further than n_ctx."""
+        size = count * self.rope.n_rot
+        if count == 1:
+            self.rows.view(np.float32)[:size] = self.angles.one(first)
+        else:
+            self.rows.view(np.float32)[:size] = self.angles.at(np.arange(first, first + count)).ravel()
+        if self.sinks:
+            near = np.minimum(np.arange(first, first + count), n_ctx - 1)
+            self.sinks.view(np.float32)[:size] = self.angles.at(near).ravel()

@@ -1,0 +1,82 @@
+"""Private characters in the place of the control tokens that a conversation's texts spell.
+
+Templates carry them through. So a rendered text can be cut at its control tokens, which are all the template's
+own; only after that do the characters become again the text that they stood for.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from localinfer.errors import UsageError
+from localinfer.tokenizer import Tokenizer
+
+PRIVATE = range(0xF0000, 0xFFFFE)  # code points that no character will ever have
+
+
+class StandIns:
+    """One private character for each control token that the texts of a value spell, however nested these are."""
+
+    def __init__(self, tokenizer: Tokenizer, value: object) -> None:
+        self._tokenizer = tokenizer
+        self._free = unused_characters(list(texts_of(value)))
+        self._char_of: dict[int, str] = {}
+        self._text_of: dict[str, str] = {}  # what each character stands for, in each spelling
+
+    def unused(self) -> str:
+        """A character that stands for nothing, and is nowhere in the texts."""
+        try:
+            return next(self._free)
+        except StopIteration:
+            raise UsageError("messages: they use up all of Unicode's private characters") from None
+
+    def put_into(self, value: object) -> object:
+        """The same value with stand-ins in its texts. A call's arguments are shown with their keys."""
+        if isinstance(value, str):
+            return "".join(map(self._safe, self._tokenizer.split(value)))
+        if isinstance(value, Mapping):
+            return {self.put_into(key): self.put_into(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.put_into(each) for each in value]
+        return value
+
+    def undo(self, text: str) -> str:
+        for stand_in, meant in self._text_of.items():
+            text = text.replace(stand_in, meant)
+        return text
+
+    def _safe(self, part: str | int) -> str:
+        if isinstance(part, str):
+            return part
+        text = self._tokenizer.token_bytes(part, special=True).decode()
+        is_control = not self._tokenizer.token_bytes(part)
+        return self._stand_in(part, text) if is_control else text
+
+    def _stand_in(self, id: int, text: str) -> str:
+        if id not in self._char_of:
+            self._char_of[id] = char = self.unused()
+            self._text_of |= zip(spellings(char), spellings(text), strict=True)
+        return self._char_of[id]
+
+
+def unused_characters(texts: list[str]) -> Iterator[str]:
+    """Looks at the texts only when one is asked for: most conversations need none."""
+    used = {char for text in texts for char in text}
+    for char in map(chr, PRIVATE):
+        if char not in used and not any(each in text for each in spellings(char) for text in texts):
+            yield char
+
+
+def spellings(text: str) -> tuple[str, str, str]:
+    """As it is, as `tojson(ensure_ascii=true)` writes it, and as it shows in a list or mapping that is written out."""
+    return text, json.dumps(text)[1:-1], repr(text)[1:-1]
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Every text in a value, however nested."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts_of([*value, *value.values()])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from texts_of(each)

@@ -1,0 +1,58 @@
+"""The converter on trial: what llama.cpp computes with its files, and transformers with the checkpoints.
+
+    python tests/benchmarks/proving.py                 # all proofs of tests/data/proofs
+    python tests/benchmarks/proving.py gemma2 falcon
+
+Files, keys and values are in F32. For each proof the largest difference between two logits, and the largest KL of a
+position; where llama.cpp computes another function, that is said. Needs the dependency groups `test` and `bench`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+
+import checkpoints  # noqa: E402
+import proofs  # noqa: E402
+from peer import Llama  # noqa: E402
+
+KNOWN = {
+    "phi3": "llama.cpp sees no window: the first 24 positions count",
+    "falcon": "llama.cpp takes the tanh of gelu",
+    "falcon-40b": "llama.cpp takes the tanh of gelu",
+    "gptneox": "llama.cpp takes the tanh of gelu",
+    "gptneox-sequential": "llama.cpp takes the tanh of gelu",
+}
+UNKNOWN = {"bitnet-b1.58"}  # to llama.cpp
+WITHIN = {"phi3": 24}
+
+
+def main() -> None:
+    print("| proof | architecture | largest difference | largest KL | |")
+    print("|---|---|---|---|---|")
+    for name in sys.argv[1:] or proofs.NAMES:
+        if name in UNKNOWN:
+            continue
+        proof, logits = proofs.expected(name), by_llama_cpp(name)
+        counted = proof.positions < WITHIN.get(name, len(proof.ids))
+        wanted, found = proof.logits[counted], logits[proof.positions[counted]]
+        difference, kl = np.abs(wanted - found).max(), proofs.divergence(wanted, found).max()
+        print(f"| {name} | {proofs.architecture(name)} | {difference:.1e} | {kl:.1e} | {KNOWN.get(name, '')} |")
+
+
+def by_llama_cpp(name: str) -> np.ndarray:
+    """Logits after each token."""
+    ids = proofs.expected(name).ids
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = proofs.checkpoint(name, Path(folder)).rename(Path(folder) / "tiny")  # names mean much to llama.cpp
+        path = checkpoints.as_f32(checkpoint, Path(folder) / "model.gguf")
+        with Llama(path, threads=1, n_ctx=len(ids), flash_attn="off", cache="f32") as llama:
+            return llama.logits(ids).copy()
+
+
+if __name__ == "__main__":
+    main()

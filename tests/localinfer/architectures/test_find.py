@@ -1,0 +1,94 @@
+"""Which architecture a file is computed with: ours, a package's, or the user's own; and what is said of others."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_llama
+
+from localinfer import architectures
+from localinfer.engine.engine import Engine
+from localinfer.errors import LocalInferError, Unsupported, UsageError
+from localinfer.files.gguf import open_gguf
+from localinfer.options import Options
+
+OWN = '''
+"""Llama, written out."""
+
+
+def record(r):
+    n, rope = r.embedding_length, r.rope("neighbours")
+    x = r.embed()
+    for blk in r.blocks():
+        q, k, v = r.qkv(r.norm(x, f"{blk}attn_norm"), blk)
+        a = r.attend(blk, q, k, v, rope=rope)
+        r.matmul(a, f"{blk}attn_output", n, add_to=x)
+        f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "silu")
+        r.matmul(f, f"{blk}ffn_down", n, add_to=x)
+    r.logits(x)
+'''
+NEW = {"general.architecture": "tinyllm"} | {
+    f"tinyllm.{key}": value
+    for key, value in {
+        "block_count": 2, "context_length": 64, "embedding_length": 256, "feed_forward_length": 512,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
+    }.items()
+}  # fmt: skip
+
+
+def logits(path: Path, architecture: str = "") -> np.ndarray:
+    engine = Engine(open_gguf(path), Options(threads=1, ctx_size=64, architecture=architecture))
+    found = engine.logits([5, 6, 7])
+    engine.close()
+    return found
+
+
+def test_an_own_file_computes_what_it_says(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
+    np.testing.assert_array_equal(logits(model, str(own)), logits(model))
+    np.testing.assert_array_equal(logits(new, str(own)), logits(model))
+
+
+def test_a_package_may_add_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "tiny_llm_architecture-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-llm-architecture\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[localinfer.architectures]\ntinyllm = tiny_llm_architecture:record\n")
+    (tmp_path / "tiny_llm_architecture.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
+    np.testing.assert_array_equal(logits(new), logits(model))
+    sys.modules.pop("tiny_llm_architecture")
+
+
+def test_the_nearest_one_is_named(tmp_path: Path) -> None:
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"general.architecture": "olmo"}))
+    with pytest.raises(Unsupported, match=r"'olmo' is not supported \(the nearest one that is: olmo2\)"):
+        architectures.find(f)
+
+
+WRONG = {
+    "no such file": (None, UsageError, "No such file"),
+    "no Python": ("record(", LocalInferError, "SyntaxError"),
+    "code that raises": ("1 / 0", LocalInferError, "ZeroDivisionError"),
+    "no record": ("x = 1", UsageError, "has no function `record`"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_own_files_that_are_none(case: str, tmp_path: Path) -> None:
+    text, kind, message = WRONG[case]
+    if text is not None:
+        (tmp_path / "own.py").write_text(text)
+    with pytest.raises(kind, match=message):
+        architectures.of_file(tmp_path / "own.py")
+
+
+@pytest.mark.parametrize("name", architectures.known())
+def test_each_is_a_short_file_that_records(name: str) -> None:
+    path = Path(architectures.__file__).with_name(f"{name}.py")
+    assert len(path.read_text().splitlines()) <= 50
+    assert callable(architectures.of_file(path))

@@ -1,0 +1,117 @@
+"""Every architecture computes what `transformers` computes: tiny checkpoints, converted, and its logits (proofs.py).
+
+The oracle computes the same words with numpy (naive.py), the engine with kernels.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import checkpoints
+import naive
+import numpy as np
+import proofs
+import pytest
+
+from localinfer.engine.engine import Engine
+from localinfer.files.gguf import open_gguf
+from localinfer.options import Options
+
+EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
+FAST = Options(ctx_size=128, threads=1)
+# Between them they have every word of the recorder: the others differ in data that the first two tests see.
+DIFFERENT = [
+    "command-r-plus", "exaone4-windows", "falcon-40b", "gemma2", "gpt2", "hunyuan", "ministral3", "nemotron", "olmo3",
+    "phi2", "phi3-long", "stablelm",
+]  # fmt: skip
+File = Callable[[str, str], Path]
+
+each = pytest.mark.parametrize("name", proofs.NAMES)
+different = pytest.mark.parametrize("name", DIFFERENT)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> File:
+    """A proof's GGUF file, in a type, made once."""
+    folder = tmp_path_factory.mktemp("proofs")
+
+    def made(name: str, type: str) -> Path:
+        path = folder / f"{name}-{type}.gguf"
+        if not path.exists():
+            checkpoint = folder / name
+            checkpoints.as_type(checkpoint if checkpoint.exists() else proofs.checkpoint(name, folder), path, type)
+        return path
+
+    return made
+
+
+@contextlib.contextmanager
+def engine(path: Path, options: Options) -> Iterator[Engine]:
+    with contextlib.closing(Engine(open_gguf(path), options)) as running:
+        yield running
+
+
+@each
+def test_the_oracle_agrees_with_transformers(name: str, file: File) -> None:
+    proof, model = proofs.expected(name), naive.Model(open_gguf(file(name, "F32")))
+    model.ctx_size = EXACT.ctx_size
+    found = naive.forward(model, proof.ids)[proof.positions]
+    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-4)
+
+
+@each
+def test_logits_are_those_of_transformers(name: str, file: File) -> None:
+    proof = proofs.expected(name)
+    with engine(file(name, "F32"), EXACT) as running:
+        found = running.logits(proof.ids)[proof.positions]
+    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-3)
+    assert proofs.divergence(proof.logits, found).max() <= 1e-6
+
+
+@different
+@pytest.mark.parametrize(("options", "most"), [(EXACT, 1e-3), (FAST, 2e-3)], ids=["exact", "fast"])
+def test_quantized_they_differ_little(name: str, options: Options, most: float, file: File) -> None:
+    """By what weights in eight bits cost, and activations in eight bits."""
+    proof = proofs.expected(name)
+    with engine(file(name, "Q8_0"), options) as running:
+        found = running.logits(proof.ids)[proof.positions]
+    assert proofs.divergence(proof.logits, found).mean() <= most
+
+
+@different
+@pytest.mark.parametrize(("options", "most"), [(EXACT, 1e-6), (FAST, 1e-3)], ids=["exact", "fast"])
+def test_the_way_does_not_matter(name: str, options: Options, most: float, file: File) -> None:
+    """In one batch, in parts, one by one, and behind a prefix that was there already: the same bits.
+
+    Where an engine is made for smaller batches, rings are smaller, and sums have another order.
+    """
+    ids = proofs.expected(name).ids
+    path = file(name, "Q8_0")
+    with engine(path, options) as running:
+        whole = running.logits(ids)
+        running.reset()
+        in_parts = np.concatenate([running.logits(ids[first : first + 7]) for first in range(0, len(ids), 7)])
+        running.reset()
+        one_by_one = np.concatenate([running.logits([id]) for id in ids])
+        kept = running.rewind(60)
+        assert kept in (0, 60)
+        again = running.logits(ids[kept:])
+    with engine(path, replace(options, batch_size=7)) as running:
+        small = running.logits(ids)
+    np.testing.assert_array_equal(one_by_one, whole)
+    np.testing.assert_array_equal(again, whole[kept:])
+    np.testing.assert_array_equal(in_parts, whole)
+    assert proofs.divergence(whole, small).max() <= most
+
+
+@different
+def test_past_the_window_and_past_the_ring(name: str, file: File) -> None:
+    """A ring of 40 tokens forgets the oldest: logits are numbers still, and the same again."""
+    ids = proofs.expected(name).ids
+    with engine(file(name, "Q8_0"), replace(FAST, ctx_size=40, ctx_policy="ring")) as running:
+        first = np.stack([running.evaluate([id]).copy() for id in ids])
+        running.reset()
+        second = np.stack([running.evaluate([id]).copy() for id in ids])
+    assert np.isfinite(first).all()
+    np.testing.assert_array_equal(first, second)

@@ -1,0 +1,281 @@
+"""Checkpoints of all architectures, beside what llama.cpp's own conversion makes of them: data/conversion.json.
+
+What its files compute is another question, which benchmarks/proving.py answers.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import proofs
+import pytest
+from checkpoints import changed
+from safetensors.numpy import load_file, save_file
+
+from localinfer.checkpoint import open_checkpoint
+from localinfer.errors import LocalInferError, Unsupported
+from localinfer.files.source import Field, Source
+
+CONVERSION: dict[str, Any] = json.loads((proofs.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
+each = pytest.mark.parametrize("name", proofs.NAMES)
+
+# Keys that are always written here, where llama.cpp leaves out what is usual, and keys that it does not know.
+MORE = {
+    "attention.key_length",
+    "attention.value_length",
+    "attention.head_count_kv",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.attn_factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "vocab_size",
+}
+LESS = {"nemotron": {"attention.layer_norm_rms_epsilon"}}  # it has no such norms
+OTHER = {
+    "falcon": {"context_length"},  # config.json has it now
+    "falcon-40b": {"context_length"},
+    "gemma3": {"token_embd.weight"},  # rows without a token are kept
+    "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
+    "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
+}
+
+
+def keys_of(source: Source) -> dict[str, Any]:
+    """The keys of its architecture, without its name."""
+    mine = f"{text(source.fields['general.architecture'])}."
+    return {key.removeprefix(mine): plain(field) for key, field in source.fields.items() if key.startswith(mine)}
+
+
+def plain(field: Field) -> Any:
+    if field.value is None:
+        return [bool(flag) for flag in field.data[-(field.length or 0) :]]
+    return field.value.decode() if isinstance(field.value, bytes) else field.value
+
+
+def text(field: Field) -> str:
+    assert isinstance(field.value, bytes)
+    return field.value.decode()
+
+
+@each
+def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    if isinstance(CONVERSION[name], str):
+        pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
+    source, other = open_checkpoint(proofs.checkpoint(name, tmp_path)), OTHER.get(name, set())
+    ours, mine = keys_of(source), f"{proofs.architecture(name)}."
+    theirs = {key.removeprefix(mine): value for key, value in CONVERSION[name]["keys"].items()}
+    assert ours.keys() - theirs.keys() <= MORE
+    assert theirs.keys() - ours.keys() == LESS.get(name, set())
+    for key in ours.keys() & theirs.keys() - other:
+        assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
+    tensors = proofs.summary({tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()})
+    expected = CONVERSION[name]["tensors"]
+    different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
+    assert different == other - {"context_length"}
+
+
+def test_there_is_a_proof_of_each_architecture() -> None:
+    from localinfer.checkpoint.architectures import BY_CLASS
+
+    assert {proofs.architecture(name) for name in proofs.NAMES} == {each.name for each in BY_CLASS.values()}
+
+
+# ----------------------------------------------------------------------------------------- the same in other words
+
+
+def older_rope(config: dict[str, Any]) -> None:
+    """As before transformers 5: rope_theta and rope_scaling, and some words that only one architecture has."""
+    rope = dict(config.pop("rope_parameters"))
+    windows = rope.get("sliding_attention", {})
+    rope = dict(rope.get("full_attention", rope))
+    config["rope_theta"] = rope.pop("rope_theta")
+    share = rope.pop("partial_rotary_factor", None)
+    if share is not None:
+        config[{"gpt_neox": "rotary_pct"}.get(config["model_type"], "partial_rotary_factor")] = share
+    if windows:
+        config["rope_local_base_freq"] = windows["rope_theta"]
+    config["rope_scaling"] = (rope | {"type": rope.pop("rope_type")}) if len(rope) > 1 else None
+
+
+@each
+def test_older_configurations(name: str, tmp_path: Path) -> None:
+    folder = proofs.checkpoint(name, tmp_path)
+    before = open_checkpoint(folder)
+    config = json.loads((folder / "config.json").read_text())
+    text_config = config.get("text_config", config)
+    if "rope_parameters" not in text_config or name == "ministral3":  # which is younger
+        pytest.skip("has no older spelling")
+    older_rope(text_config)
+    (folder / "config.json").write_text(json.dumps(config))
+    after = open_checkpoint(folder)
+    assert keys_of(after) == keys_of(before)
+    assert after.tensors.keys() == before.tensors.keys()
+
+
+# ------------------------------------------------------------------------------------------------ packed matrices
+
+
+def pack(matrix: Any) -> Any:
+    """As transformers packs a matrix of 0, 1 and 2: four quarters of its rows in the bits of one."""
+    quarters = matrix.astype(np.uint8).reshape(4, -1, matrix.shape[1])
+    return quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+
+
+def packed(folder: Path, name: str, linear_class: str) -> Path:
+    """A BitNet of the same values, packed, with scales that are inverted in one of the classes."""
+    path = proofs.checkpoint(name, folder)
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if "_proj" in key]:
+            mean = np.abs(tensors[key]).mean(dtype=np.float64).astype(np.float32)
+            signs = np.clip(np.round(tensors[key] / mean), -1, 1)
+            scale = mean if linear_class == "autobitlinear" else np.float32(1) / mean
+            tensors |= {key: pack(signs + 1), f"{key}_scale": np.array([scale])}
+
+    altered(path, change)
+    quantization = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": "offline"}
+    changed(path / "config.json", lambda config: config.update(quantization_config=quantization))
+    return path
+
+
+@pytest.mark.parametrize("linear_class", ["autobitlinear", "bitlinear"])
+def test_packed_matrices(linear_class: str, tmp_path: Path) -> None:
+    name = "bitnet-b1.58"
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain")).tensors
+    tensors = open_checkpoint(packed(tmp_path, name, linear_class)).tensors
+    assert tensors.keys() == plain.keys()
+    for key, tensor in tensors.items():
+        assert (tensor.shape, tensor.type) == (plain[key].shape, plain[key].type)
+        found, wanted = tensor.load().view(np.float32), plain[key].load().view(np.float32)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_packed_matrices_without_sense(tmp_path: Path) -> None:
+    folder, key = packed(tmp_path, "bitnet-b1.58", "autobitlinear"), "model.layers.1.mlp.up_proj.weight"
+    whole = load_file(folder / "model.safetensors")
+    odd = {
+        f"tensor {key}: is U8 [39, 96], not U8 [40, 96]": {key: whole[key][1:]},
+        f"tensor {key}: is F32 [40, 96], not U8": {key: whole[key].astype(np.float32)},
+        f"tensor {key}: has no scale": {f"{key}_scale": np.ones(2, np.float32)},
+    }
+    for line, changes in odd.items():
+        save_file(whole | changes, folder / "model.safetensors")
+        assert line in str(refusal(folder))
+    save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
+    assert f"tensor {key}: has no scale" in str(refusal(folder))
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def refusal(folder: Path) -> LocalInferError:
+    with pytest.raises(LocalInferError) as caught:
+        open_checkpoint(folder)
+    assert str(caught.value).isprintable()
+    return caught.value
+
+
+def altered(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the tensors in place."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@each
+def test_each_tensor_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+    """In the last block, where the others tell what it would be called."""
+    folder = proofs.checkpoint(name, tmp_path)
+    last = proofs.described(name)["n_layer"] - 1
+    whole = load_file(folder / "model.safetensors")
+    for missing in [key for key in whole if f".{last}." in f".{key}" and ".norms." not in key]:
+        save_file({key: values for key, values in whole.items() if key != missing}, folder / "model.safetensors")
+        assert str(refusal(folder)).endswith(f"tensor {missing}: is missing")
+
+
+@each
+def test_a_tensor_of_another_shape_is_named(name: str, tmp_path: Path) -> None:
+    folder = proofs.checkpoint(name, tmp_path)
+    whole = load_file(folder / "model.safetensors")
+    first = {key: values for key, values in whole.items() if ".0." in f".{key}" and ".norms." not in key}
+    for key, values in first.items():
+        odd = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.float32)
+        save_file(whole | {key: odd}, folder / "model.safetensors")
+        assert f"tensor {key}: has " in str(refusal(folder))
+
+
+@each
+def test_a_tensor_more_is_named(name: str, tmp_path: Path) -> None:
+    folder = proofs.checkpoint(name, tmp_path)
+    more = next(key for key in proofs.described(name)["tensors"] if "{}" in key).replace("{}", "0")
+    for extra in (more.removesuffix(".weight") + "_of_another.weight", "model.layers.0.mlp.router.weight"):
+        altered(folder, lambda tensors, extra=extra: tensors.update({extra: np.ones(3, np.float32)}))
+        error = refusal(folder)
+        assert isinstance(error, Unsupported)
+        assert f"tensor {extra}: is not part of the {proofs.architecture(name)} architecture" in str(error)
+        altered(folder, lambda tensors, extra=extra: tensors.pop(extra))
+
+
+def test_a_bias_of_zeros_is_left_out(tmp_path: Path) -> None:
+    """Some checkpoints of cohere2 have them; others are refused."""
+    folder, bias = proofs.checkpoint("cohere2", tmp_path), "model.layers.0.self_attn.q_proj.bias"
+    altered(folder, lambda tensors: tensors.update({bias: np.zeros(96, np.float32)}))
+    assert "blk.0.attn_q.bias" not in open_checkpoint(folder).tensors
+    altered(folder, lambda tensors: tensors.update({bias: np.ones(96, np.float32)}))
+    assert f"tensor {bias}: is not part of" in str(refusal(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "line"),
+    [
+        ("falcon", {"alibi": True}, "alibi: True is not supported"),
+        ("falcon", {"parallel_attn": False}, "parallel_attn: False is not supported"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True is not"),
+        ("gpt2", {"n_embd": -1}, "n_embd: is -1; it must be 1"),
+        ("gpt2", {"activation_function": "relu"}, "activation_function: 'relu' is not supported"),
+        ("phi2", {"qk_layernorm": True}, "qk_layernorm: True is not supported"),
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}, "no_rope_layers: others than each fourth are not"),
+        ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3}, "no_rope_layers: others than"),
+        ("llama2", {"logits_scaling": 2.0}, "logits_scaling: 2.0 is not supported"),
+        ("llama2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: is not supported"),
+        ("glm4", {"rope_parameters": {"partial_rotary_factor": 0.04}}, "makes 1 values of a head turn"),
+        ("glm4", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor: is 1.5; it must be"),
+        ("llama-yarn", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate: false"),
+        ("phi3-long", {"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}}, "long_factor: must be 16"),
+        ("phi3-long", {"rope_parameters": {"rope_type": "longrope", "long_factor": ["1"] * 16}}, "long_factor: must"),
+        ("granite", {"attention_multiplier": 0}, "attention_multiplier: is 0; it must be above 0"),
+        ("minicpm", {"scale_emb": None}, "scale_emb: is missing"),
+        ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
+        ("gemma2", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
+        ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
+    ],
+)
+def test_what_config_json_may_not_say(name: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    folder = proofs.checkpoint(name, tmp_path)
+    changed(folder / "config.json", lambda config: config.update(changes))
+    assert line in str(refusal(folder))
+
+
+def test_a_base_that_grows_beyond_the_context_is_plain_within(tmp_path: Path) -> None:
+    """As internlm2 has it."""
+    folder = proofs.checkpoint("internlm2", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    growing = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    changed(folder / "config.json", lambda config: config.update(rope_parameters=growing))
+    assert keys_of(open_checkpoint(folder)) == before
+
+
+def test_a_pattern_of_windows_in_letters(tmp_path: Path) -> None:
+    folder = proofs.checkpoint("exaone4-windows", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    changed(folder / "config.json", lambda config: config.update(layer_types=None, sliding_window_pattern="LLLG"))
+    assert keys_of(open_checkpoint(folder)) == before
+
+
+def test_the_context_of_command_r_is_what_it_was_trained_for(tmp_path: Path) -> None:
+    folder = proofs.checkpoint("command-r", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(model_max_length=131_072))
+    assert keys_of(open_checkpoint(folder))["context_length"] == 131_072

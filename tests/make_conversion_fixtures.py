@@ -1,0 +1,67 @@
+"""Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`.
+
+    python -P tests/make_conversion_fixtures.py path/to/llama.cpp
+
+Needs torch and transformers, and llama.cpp's sources. Tokenizers are left out: they have tests of their own. For each
+proof the keys of its architecture, and the tensors as `proofs.summary` has them; or why there are none.
+"""
+
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+sys.path.append(str(Path(__file__).parent))
+import proofs
+
+sys.path.pop()  # or transformers would take kernels.py for a library that it knows
+
+
+def main() -> None:
+    sys.path.insert(0, sys.argv[1])
+    logging.disable()
+    transformers.utils.logging.set_verbosity_error()
+    found = {name: converted(name) for name in proofs.NAMES}
+    lines = [f' "{name}": {json.dumps(value)}' for name, value in found.items()]
+    (proofs.DATA.parent / "conversion.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def converted(name: str) -> dict[str, Any] | str:
+    """What is in its file, or why there is none."""
+    from conversion import get_model_class  # which finds the sources' own `gguf`
+    from conversion.base import ModelBase, TextModel, gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint, out = proofs.checkpoint(name, Path(folder)), Path(folder) / "model.gguf"
+        values = older(ModelBase.load_hparams(checkpoint, False))
+        model_class = get_model_class(values["architectures"][0])
+        for each in (TextModel, *model_class.__mro__):
+            if "set_vocab" in vars(each):
+                each.set_vocab = lambda self: None
+        try:
+            model_class(checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values).write()
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:100]}"
+        file = gguf.GGUFReader(out)
+        mine = f"{proofs.architecture(name)}."
+        return {
+            "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(mine)},
+            "tensors": proofs.summary({each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}),
+        }
+
+
+def older(values: dict[str, Any]) -> dict[str, Any]:
+    """With the words that configurations had before transformers 5, which the conversion asks for."""
+    values.setdefault("rotary_pct", (values.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
+    values.setdefault("n_ctx", values.get("n_positions"))
+    if values.get("multi_query") and not values["new_decoder_architecture"]:
+        values["num_kv_heads"] = 1
+    return {key: value for key, value in values.items() if value is not None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,470 @@
+"""Write tests/data/proofs: what the tiny checkpoints of `proofs` are, and the logits that transformers computes.
+
+    python -P tests/make_proofs.py              # all of them
+    python -P tests/make_proofs.py gemma2 phi3  # these
+
+Needs torch and transformers. A proof is a configuration and nothing else: the weights follow from their names and
+shapes, and logits are computed in float32, with the plain form of attention.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+sys.path.append(str(Path(__file__).parent))
+import proofs  # (found only now)
+
+sys.path.pop()  # or transformers would take kernels.py for a library that it knows
+
+TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
+N_TOKENS = 96
+POSITIONS = np.arange(2, N_TOKENS, 3)  # the last one is 95
+IDS = [256, *TEXT.encode()][:N_TOKENS]
+assert len(IDS) == N_TOKENS
+WINDOW = 24  # four of them in the text
+DULL = (
+    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining"
+)  # fmt: skip
+IDS_OF_MARKS = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": None}
+Shapes = dict[str, tuple[int, ...]]
+Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """`config` makes the model that computes the logits; `norm` is what its norms' weights lie around.
+
+    Where transformers has no class for a checkpoint, or writes it in another way than it is shared, `written` changes
+    config.json, `shapes` the tensors' names and shapes, and `computed` the checkpoint's tensors to the model's own.
+    """
+
+    architecture: str
+    config: Any
+    norm: float = 1.0
+    written: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    shapes: Callable[[Shapes], Shapes] = dict
+    computed: Callable[[Tensors], Tensors] = dict
+
+
+def sizes(heads: int = 4, kv: int = 2, layers: int = 2, **more: Any) -> dict[str, Any]:
+    """Numbers that most have in common: an embedding of 96, shared by the heads unless `more` says otherwise."""
+    common = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": layers, "vocab_size": proofs.N_VOCAB}
+    counts = {"num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 256}
+    return common | counts | IDS_OF_MARKS | {"tie_word_embeddings": False} | more
+
+
+def rope(kind: str = "default", theta: float = 10_000.0, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+def longrope(pairs: int, original: int, **more: Any) -> dict[str, Any]:
+    """Factors that differ from pair to pair."""
+    factors = {
+        "short_factor": [1.0 + 0.03125 * (i % 5) for i in range(pairs)],
+        "long_factor": [1.0 + 0.25 * i + 0.5 * (i % 3) for i in range(pairs)],
+    }
+    return rope("longrope", original_max_position_embeddings=original, **factors, **more)
+
+
+def layer_types(layers: int, period: int) -> dict[str, Any]:
+    """The last of every `period` layers sees everything, the others a window."""
+    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
+    return {"sliding_window": WINDOW, "layer_types": kinds}
+
+
+# --- checkpoints that transformers writes in another way, or not at all ---
+
+
+def without(prefix: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda tensors: {key.removeprefix(prefix): value for key, value in tensors.items()}
+
+
+def prefixed(prefix: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda tensors: {prefix + key: value for key, value in tensors.items()}
+
+
+def renamed(name: str, parts: Mapping[str, str]) -> str:
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
+def within_mistral3(config: dict[str, Any]) -> dict[str, Any]:
+    """The text model of one that sees pictures."""
+    name = "Mistral3ForConditionalGeneration"
+    return {"architectures": [name], "model_type": "mistral3", "text_config": config, "vision_config": {}}
+
+
+def falcon(config: dict[str, Any]) -> dict[str, Any]:
+    """It has other words for some of `sizes`."""
+    return {key: value for key, value in config.items() if key not in ("intermediate_size", "num_key_value_heads")}
+
+
+def minicpm(config: dict[str, Any]) -> dict[str, Any]:
+    """What granite says outright, minicpm says by other numbers."""
+    outright = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    own = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm"}
+    return {key: value for key, value in config.items() if key not in outright} | own | {
+        "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 128,
+    }  # fmt: skip
+
+
+MINICPM_AS_GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 32**-0.5,
+    "residual_multiplier": 1.4 / 2**0.5,
+    "logits_scaling": 96 / 128,
+}
+INTERNLM2 = {
+    "model.embed_tokens": "model.tok_embeddings",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "lm_head": "output",
+}
+BITNET = {"self_attn.attn_sub_norm": "self_attn.inner_attn_ln", "mlp.ffn_sub_norm": "mlp.ffn_layernorm"}
+PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def internlm2(shapes: Shapes) -> Shapes:
+    """Other names than llama's, and one matrix for queries, keys and values."""
+    found: Shapes = {}
+    for name, (rows, *columns) in shapes.items():
+        key = renamed(name, INTERNLM2 | dict.fromkeys(PARTS, "attention.wqkv"))
+        found[key] = (found.get(key, (0,))[0] + rows if "wqkv" in key else rows, *columns)
+    return found
+
+
+def internlm2_as_llama(tensors: Tensors, kv: int = 2, heads_of_group: int = 3, head: int = 16) -> Tensors:
+    """A group's queries, its key and its value lie together."""
+    found: Tensors = {}
+    for name, values in tensors.items():
+        key = renamed(name, {new: old for old, new in INTERNLM2.items()})
+        if "wqkv" in key:
+            groups = values.reshape(kv, heads_of_group + 2, head, -1)
+            slices = slice(heads_of_group), slice(-2, -1), slice(-1, None)
+            for part, which in zip(PARTS, slices, strict=True):
+                found[key.replace("attention.wqkv", part)] = groups[:, which].reshape(-1, values.shape[1]).copy()
+        else:
+            found[key] = values
+    return found
+
+
+def bitnet(shapes: Shapes) -> Shapes:
+    """The first model's names of its inner norms."""
+    return {renamed(key, BITNET): shape for key, shape in shapes.items()}
+
+
+def bitnet_as_b158(tensors: Tensors) -> Tensors:
+    return {renamed(key, {new: old for old, new in BITNET.items()}): values for key, values in tensors.items()}
+
+
+def ternary(tensors: Tensors) -> Tensors:
+    """Matrices of blocks have three values, as b1.58 trains them: -m, 0 and m, the mean of their sizes."""
+
+    def rounded(values: Any) -> Any:
+        mean = np.abs(values).mean()
+        return (np.clip(np.round(values / mean), -1, 1) * mean).astype(np.float32)
+
+    return {key: rounded(values) if "_proj" in key else values for key, values in tensors.items()}
+
+
+# --- the proofs ---
+
+T = transformers
+LLAMA3 = rope(
+    "llama3", 500_000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+TIED = {"tie_word_embeddings": True}
+QUARTER = rope(partial_rotary_factor=0.25)
+GPT2 = {"n_embd": 96, "n_head": 3, "n_layer": 2, "n_positions": 256, "vocab_size": proofs.N_VOCAB}
+GEMMA2_CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 48}
+GRANITE = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.125, "residual_multiplier": 0.25, "logits_scaling": 0.75
+}  # fmt: skip
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+OLMO3_ROPE = {
+    "full_attention": {
+        "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
+        "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}  # fmt: skip
+MINISTRAL3 = rope(
+    "yarn", 1e6, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+    mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+)  # fmt: skip
+HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+ODD_QWEN = sizes(7, 1, hidden_size=224)
+
+PROOFS = {
+    # llama, in all its dress
+    "llama2": Proof(architecture="llama", config=T.LlamaConfig(**sizes(3, 3), **rope())),
+    "llama3": Proof(architecture="llama", config=T.LlamaConfig(**sizes(6, 2, head_dim=32) | TIED, **LLAMA3)),
+    "llama-biases": Proof(
+        architecture="llama",
+        config=T.LlamaConfig(
+            **sizes(5, 1, hidden_size=160, head_dim=48), **rope(), attention_bias=True, mlp_bias=True
+        ),
+    ),
+    "llama-linear": Proof(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **rope("linear", factor=4.0))),
+    "llama-yarn": Proof(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **YARN)),
+    "llama-longrope": Proof(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **longrope(16, 32))),
+    "open-llama": Proof(
+        architecture="llama", config=T.LlamaConfig(**sizes(8, 8, hidden_size=64, head_dim=100), **rope())
+    ),
+    "smollm2": Proof(
+        architecture="llama", config=T.LlamaConfig(**sizes(9, 3, hidden_size=288) | TIED, **rope(theta=1e5))
+    ),
+    "nemo": Proof(
+        architecture="llama",
+        config=T.MistralConfig(**sizes(4, 2, head_dim=40), **rope(theta=1e6), sliding_window=None),
+    ),
+    "mistral3": Proof(
+        architecture="mistral3",
+        config=T.MistralConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e9), sliding_window=None),
+        written=within_mistral3,
+        shapes=prefixed("language_model."),
+        computed=without("language_model."),
+    ),
+    "ministral3": Proof(architecture="mistral3", config=T.Ministral3Config(**sizes(4, 2, head_dim=32), **MINISTRAL3)),
+    "smollm3": Proof(architecture="smollm3", config=T.SmolLM3Config(**sizes(6, 2, 5) | TIED, **rope(theta=2e6))),
+    "granite": Proof(architecture="granite", config=T.GraniteConfig(**sizes(3, 1) | TIED, **rope(), **GRANITE)),
+    "minicpm": Proof(
+        architecture="minicpm",
+        config=T.GraniteConfig(**sizes(3, 3) | TIED, **rope(), **MINICPM_AS_GRANITE),
+        written=minicpm,
+    ),
+    "minicpm4": Proof(
+        architecture="minicpm",
+        config=T.GraniteConfig(**sizes(3, 1), **longrope(16, 32), **MINICPM_AS_GRANITE),
+        written=minicpm,
+    ),
+    "internlm2": Proof(
+        architecture="internlm2",
+        config=T.LlamaConfig(**sizes(6, 2), **rope(theta=1e6)),
+        written=lambda config: config | {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2"},
+        shapes=internlm2,
+        computed=internlm2_as_llama,
+    ),
+    "internlm3": Proof(
+        architecture="llama", config=T.InternLM3Config(**sizes(3, 1, head_dim=48), **rope(theta=5e7))
+    ),
+    # near relatives
+    "qwen2": Proof(architecture="qwen2", config=T.Qwen2Config(**sizes(6, 2) | TIED, **rope(theta=1e6))),
+    "qwen2-odd": Proof(architecture="qwen2", config=T.Qwen2Config(**ODD_QWEN, **YARN)),
+    "qwen3": Proof(
+        architecture="qwen3",
+        config=T.Qwen3Config(**sizes(5, 1, head_dim=64) | TIED, **rope(theta=1e6)),
+    ),
+    "exaone4": Proof(
+        architecture="exaone4",
+        config=T.Exaone4Config(
+            **sizes(6, 2) | TIED, **LLAMA3, sliding_window=None, layer_types=["full_attention"] * 2
+        ),
+    ),
+    "exaone4-windows": Proof(
+        architecture="exaone4", config=T.Exaone4Config(**sizes(2, 1, 64, **SMALL), **LLAMA3, **layer_types(64, 4))
+    ),
+    "olmo2": Proof(architecture="olmo2", config=T.Olmo2Config(**sizes(6, 2), **rope(theta=5e5))),
+    "olmo3": Proof(
+        architecture="olmo2", config=T.Olmo3Config(**sizes(6, 2, 4), rope_parameters=OLMO3_ROPE, **layer_types(4, 4))
+    ),
+    "ernie4_5": Proof(
+        architecture="ernie4_5", config=T.Ernie4_5Config(**sizes(6, 2, head_dim=32) | TIED, **rope(theta=5e5))
+    ),
+    "hunyuan": Proof(
+        architecture="hunyuan-dense",
+        config=T.HunYuanDenseV1Config(
+            **sizes(6, 2, head_dim=32, max_position_embeddings=32_768) | TIED, **HUNYUAN
+        ),
+    ),
+    "seed_oss": Proof(
+        architecture="seed_oss",
+        config=T.SeedOssConfig(
+            **sizes(5, 1, head_dim=32), **rope(theta=1e7), attention_bias=True, attention_out_bias=False
+        ),
+    ),
+    "stablelm": Proof(
+        architecture="stablelm", config=T.StableLmConfig(**sizes(3, 3), **QUARTER, use_qkv_bias=True)
+    ),
+    "stablelm-parallel": Proof(
+        architecture="stablelm",
+        config=T.StableLmConfig(**sizes(3, 1), **QUARTER, use_parallel_residual=True, qk_layernorm=True),
+    ),
+    "glm4": Proof(
+        architecture="glm4", config=T.Glm4Config(**sizes(6, 2, head_dim=32), **rope(partial_rotary_factor=0.5))
+    ),
+    "nemotron": Proof(
+        architecture="nemotron", norm=0.0,
+        config=T.NemotronConfig(**sizes(6, 2), **rope(partial_rotary_factor=0.5)),
+    ),
+    "bitnet": Proof(
+        architecture="bitnet",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5), hidden_act="silu"),
+        written=lambda config: config | {"architectures": ["BitnetForCausalLM"]},
+        shapes=bitnet,
+        computed=lambda tensors: bitnet_as_b158(ternary(tensors)),
+    ),
+    "bitnet-b1.58": Proof(
+        architecture="bitnet-b1.58",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5)),
+        computed=ternary,
+    ),
+    # gemma
+    "gemma": Proof(
+        architecture="gemma", norm=0.0, config=T.GemmaConfig(**sizes(3, 1, head_dim=64) | TIED, **rope())
+    ),
+    "gemma2": Proof(
+        architecture="gemma2", norm=0.0,
+        config=T.Gemma2Config(**sizes(4, 2, 4, head_dim=48) | TIED, **rope(), **layer_types(4, 2), **GEMMA2_CAPS),
+    ),
+    "gemma3": Proof(
+        architecture="gemma3", norm=0.0,
+        config=T.Gemma3TextConfig(
+            **sizes(3, 1, 7, head_dim=64) | TIED, rope_parameters=GEMMA3_ROPE, **layer_types(7, 6),
+            query_pre_attn_scalar=64,
+        ),
+    ),
+    # phi
+    "phi2": Proof(
+        architecture="phi2",
+        config=T.PhiConfig(**sizes(2, 2, hidden_size=160, intermediate_size=640), **rope(partial_rotary_factor=0.4)),
+    ),
+    "phi3": Proof(
+        architecture="phi3",
+        config=T.Phi3Config(**sizes(3, 3), **rope(), original_max_position_embeddings=256, sliding_window=WINDOW),
+    ),
+    "phi3-long": Proof(
+        architecture="phi3", config=T.Phi3Config(**sizes(3, 1), **longrope(16, 32), original_max_position_embeddings=32)
+    ),
+    "phi3-short": Proof(
+        architecture="phi3",
+        config=T.Phi3Config(
+            **sizes(3, 1, max_position_embeddings=512), **longrope(16, 256), original_max_position_embeddings=256
+        ),
+    ),
+    "phi4-mini": Proof(
+        architecture="phi3",
+        config=T.Phi3Config(
+            **sizes(3, 1) | TIED, **longrope(12, 32, partial_rotary_factor=0.75), original_max_position_embeddings=32
+        ),
+    ),
+    # others
+    "starcoder2": Proof(
+        architecture="starcoder2",
+        config=T.Starcoder2Config(**sizes(6, 2) | TIED, **rope(theta=1e5), sliding_window=None),
+    ),
+    "gpt2": Proof(
+        architecture="gpt2",
+        config=T.GPT2Config(**GPT2, **IDS_OF_MARKS),
+        shapes=without("transformer."),
+        computed=prefixed("transformer."),
+    ),
+    "gptneox": Proof(architecture="gptneox", config=T.GPTNeoXConfig(**sizes(3, 3), **QUARTER)),
+    "gptneox-sequential": Proof(
+        architecture="gptneox", config=T.GPTNeoXConfig(**sizes(3, 3), **QUARTER, use_parallel_residual=False)
+    ),
+    "falcon": Proof(architecture="falcon", config=T.FalconConfig(**sizes(3) | TIED, **rope()), written=falcon),
+    "falcon-40b": Proof(
+        architecture="falcon",
+        config=T.FalconConfig(**sizes(6), **rope(), num_kv_heads=2, new_decoder_architecture=True),
+        written=falcon,
+    ),
+    "command-r": Proof(
+        architecture="command-r", config=T.CohereConfig(**sizes(6, 2) | TIED, **rope(theta=8e6), logit_scale=0.75)
+    ),
+    "command-r-plus": Proof(
+        architecture="command-r",
+        config=T.CohereConfig(
+            **sizes(2, 1, 64, **SMALL) | TIED, **rope(theta=8e6), logit_scale=0.75, use_qk_norm=True
+        ),
+    ),
+    "cohere2": Proof(
+        architecture="cohere2",
+        config=T.Cohere2Config(**sizes(6, 2, 5) | TIED, **rope(theta=5e4), **layer_types(5, 4), logit_scale=0.75),
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Make those that are named, or all."""
+    transformers.utils.logging.disable_progress_bar()
+    proofs.DATA.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or PROOFS:
+        logits = make(name, PROOFS[name])
+        print(f"{name:20} standard deviation of logits {logits.std():.2f}")
+
+
+def make(name: str, proof: Proof) -> Any:
+    """Both files of a proof; what is computed comes back."""
+    model = transformers.AutoModelForCausalLM.from_config(proof.config, attn_implementation="eager").float().eval()
+    tied = set(model.all_tied_weights_keys) if proof.config.tie_word_embeddings else set()
+    own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
+    shapes = proof.shapes(own)
+    described = {
+        "architecture": proof.architecture,
+        "norm": proof.norm,
+        "n_layer": proof.config.num_hidden_layers,
+        "config": config_of(proof),
+        "tensors": folded(shapes, proof.config.num_hidden_layers),
+    }
+    write(name, described)
+    weights = proof.computed(proofs.weights(name, proofs.described(name)))
+    left = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
+    assert set(left.missing_keys) <= tied, left
+    assert not left.unexpected_keys, left
+    with torch.no_grad():
+        logits = model(torch.tensor([IDS]), use_cache=False).logits[0].numpy()
+    kept = logits[POSITIONS]
+    np.savez_compressed(proofs.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=kept)
+    return logits
+
+
+def config_of(proof: Proof) -> dict[str, Any]:
+    """config.json, without what changes from version to version or is about training."""
+    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof.config)]}
+    return proof.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
+
+
+def class_of(config: Any) -> str:
+    return str(transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__)
+
+
+def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a layer once, with "{}" for its number."""
+    found = {}
+    for key, shape in shapes.items():
+        layer = next((part for part in key.split(".") if part.isdecimal()), None)
+        general = key if layer is None else key.replace(f".{layer}.", ".{}.", 1)
+        assert layer is None or int(layer) < n_layer
+        assert found.setdefault(general, shape) == shape
+    return found
+
+
+def write(name: str, described: dict[str, Any]) -> None:
+    """JSON with a line for each entry of the configuration, and for each tensor."""
+    lines = [f' "{key}": {json.dumps(value)}' for key, value in described.items() if not isinstance(value, dict)]
+    for key in ("config", "tensors"):
+        entries = ",\n".join(f'  "{entry}": {json.dumps(value)}' for entry, value in described[key].items())
+        lines.append(f' "{key}": {{\n{entries}\n }}')
+    (proofs.DATA / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
