@@ -69,13 +69,22 @@ def dispatch(arguments: list[str]) -> int:
     """Hand the arguments to the command that they name."""
     import typer
 
-    from cli.app import command_line
+    from cli.app import COMMANDS, command_line
+    from cli.arguments.commands import COMPLETING, resolved
+    from cli.arguments.translation import Instead
     from cli.screen import error
 
+    if COMPLETING in os.environ:
+        from cli.arguments import completion
+
+        return completion.answer(command_line(completion.words_typed()), os.environ[COMPLETING])
     try:
-        program = command_line(arguments)
-        with program.make_context("localinfer", arguments[:] or ["--help"]) as context:  # it eats the list
+        words = resolved(arguments, COMMANDS)
+        program = command_line(words)
+        with program.make_context("localinfer", words) as context:
             program.invoke(context)
+    except Instead as other:
+        return dispatch(other.words)
     except typer.Exit as done:
         return done.exit_code
     except typer.TyperException as mistake:

@@ -24,6 +24,20 @@ METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 
 Command = Callable[..., None]
 
+# Options of all commands that take a text.
+FileOption = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file; - is stdin.")
+]
+EscapeOption = Annotated[
+    bool | None,
+    typer.Option("-e", "--escape/--no-escape", help=r"\n, \t, \" and \x41 in -p, -f and -r mean what they do in C."),
+]
+NoStdinOption = Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone, whatever it is.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")]
+SpecialOption = Annotated[
+    bool, typer.Option("-sp", "--special", help="Show control tokens, such as <|im_end|>, in the text that comes.")
+]
+
 
 def with_options(
     *sections: Section, without: Collection[str] = (), defaults: Mapping[str, Value] | None = None

@@ -4,19 +4,20 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
-from cli.flags import with_options
+from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.loading import open_model
-from cli.texts import joined
+from cli.texts import joined, with_escapes
 from localinfer.errors import ContextOverflow, Incomplete, LocalInferError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer import Piece, Stats
+    from localinfer import Model, Piece, Stats
 
 
 @with_options("model", "sampling", "generation", "form")
@@ -24,30 +25,37 @@ def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")
-    ] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Texts such as <|im_end|> in the prompt are control tokens.")
+    file: FileOption = None,
+    escape: EscapeOption = None,
+    no_stdin: NoStdinOption = False,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Texts such as <|im_end|> in the prompt are control tokens.")
+    ] = False,
+    special: SpecialOption = False,
+    display_prompt: Annotated[
+        bool, typer.Option("--display-prompt", help="Write the prompt, too, before what comes.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, tokens, finish_reason, timings, ...")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Continue a text: no chat template, no questions asked.
 
     The prompt is what -p gives, then what -f gives, then what is piped into stdin, joined by newlines; one
-    newline at the end of a file or of stdin does not count. Exactly the new text goes to stdout.
+    newline at the end of a file or of stdin does not count. Exactly the new text goes to stdout. With -p or -f, stdin
+    is read if it was made for this command and holds something; `-f -` reads it in any case.
 
     \b
       localinfer generate smollm2 -p "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
-    text = joined(prompt, file)
-    with open_model(model, given, screen.Status()) as opened:
-        run = opened.generate(opened.tokenize(text, parse_special=special))
-        pieces, problem = taken(run, show=not as_json)
+    text = joined(prompt, file, escapes=escape, with_stdin=not no_stdin)
+    with open_model(model, with_escapes(given, escape), screen.Status()) as opened:
+        run = opened.generate(opened.tokenize(text, parse_special=parse_special))
+        if display_prompt and not as_json:
+            screen.write(text)
+        pieces, problem = taken(with_control(opened, run) if special else run, show=not as_json)
         if as_json:
             screen.write(as_object(model, pieces, opened.stats) + "\n")
         else:
@@ -75,6 +83,13 @@ def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInfer
         if show and sys.stdout.isatty():
             screen.write("\n")
     return pieces, problem
+
+
+def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:
+    """The same pieces, with the names of control tokens, which stand for no text, as their texts."""
+    for piece in run:
+        is_control = not piece.text and not model.detokenize([piece.id])
+        yield replace(piece, text=model.detokenize([piece.id], special=True)) if is_control else piece
 
 
 def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
@@ -117,7 +132,8 @@ def statistics(stats: "Stats") -> str:
     return (
         f"[ {stats.generated_tokens} tokens, {rate(stats.generated_tokens, stats.generate_seconds)} | "
         f"prompt {stats.prompt_tokens} tokens{reused}, {rate(computed, stats.prompt_seconds)} | "
-        f"{stats.finish_reason}, seed {stats.seed} ]")
+        f"{stats.finish_reason}, seed {stats.seed} ]"
+    )
 
 
 def rate(tokens: int, seconds: float) -> str:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from cli import screen
+from cli.arguments.nearest import did_you_mean
 from cli.files import promised, write_whole
 from cli.loading import fetched
 from cli.texts import from_file
 from localinfer.errors import UsageError
+from localinfer.quantizing.recipes import COPY, RECIPES
 
 if TYPE_CHECKING:
     from localinfer.files.source import Field, Source
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from localinfer.quantizing.mixture import Mixture, Request
     from localinfer.quantizing.report import Report
 
-TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
+TYPES = f"{', '.join(RECIPES)}, or {COPY}, which changes none"
 REPORTS = (".html", ".json")
 EFFORTS = ("fast", "normal", "max")  # the last searches as the second does, and passes errors on
 CHUNKS, CHUNK = 64, 512  # of a text to calibrate on, and the tokens of each
@@ -78,7 +80,7 @@ def quantize_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file, a name, or a checkpoint directory.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type; {TYPES_URL}."),
+        typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type: {TYPES}."),
     ] = None,
     target_size: Annotated[
         str | None,
@@ -233,14 +235,16 @@ def read_words(words: Sequence[str]) -> Words:
     from localinfer.quantizing.recipes import recipe_named
 
     if not words:
-        raise UsageError(f"TYPE: is missing, and no target is given; {TYPES_URL}")
+        raise UsageError(f"TYPE: is missing, and no target is given; there are {TYPES}")
     named = [recipe_named(word) for word in words[:2]]
     if named[0]:
         out, recipe, rest = None, named[0], words[1:]
     elif len(named) > 1 and named[1]:
         out, recipe, rest = Path(words[0]), named[1], words[2:]
     else:
-        raise UsageError(f"TYPE: {words[len(named) - 1]} is no type; {TYPES_URL}")
+        wrong = words[len(named) - 1]
+        near = did_you_mean(wrong, [*RECIPES, COPY])
+        raise UsageError(f"TYPE: {wrong} is no type{near or f'; there are {TYPES}'}")
     return Words(out, recipe, threads_in(rest, "SOURCE [OUT] TYPE [THREADS]"))
 
 
@@ -366,7 +370,7 @@ def run(name: str, task: Task) -> None:
         compile_feedback(mixture.changed_types, status)
         encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
-    quantize(
+    written = quantize(
         source,
         out,
         mixture.types,
@@ -380,7 +384,7 @@ def run(name: str, task: Task) -> None:
         watch=report,
     )
     status.erase()
-    for line in closing_lines(mixture, drawing.seconds):
+    for line in closing_lines(mixture, written, drawing.seconds):
         screen.note(line)
     if task.page and report:
         write_report(task.page, report)
@@ -424,7 +428,7 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
         walking.say_what_is_kept()
         raise
     status.erase()
-    for line in closing_lines(mixture, walking.seconds):
+    for line in closing_lines(mixture, [out], walking.seconds):
         screen.note(line)
 
 

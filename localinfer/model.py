@@ -73,7 +73,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in self.engine.warnings:
+        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
@@ -247,3 +247,11 @@ class Model:
         if wrong is not None:
             raise UsageError(f"tokens: there is no token {wrong}, the vocabulary has {self.n_vocab}")
         return tokens
+
+
+def beyond_training(engine: Engine) -> list[str]:
+    """What there is to say of a context that is longer than those that the model has seen."""
+    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
+    if engine.n_ctx <= trained:
+        return []
+    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]

@@ -193,8 +193,11 @@ class Options:
         0, "-tb", "--threads-batch", section="model", low=0, high=512,
         about="Threads that compute while a prompt is read (0: as many as --threads).")
     batch_size: int = option(
-        512, "-b", "--batch-size", section="model", low=1, high=16384,
-        about="Tokens of a prompt that are computed at once.")
+        2048, "-b", "--batch-size", section="model", low=1, high=INT32_MAX,
+        about="Tokens of a prompt that are handed over together; more than --ubatch-size make no difference.")
+    ubatch_size: int = option(
+        512, "-ub", "--ubatch-size", section="model", low=1, high=16384,
+        about="Tokens of a prompt that are computed at once: more take more memory.")
     architecture: str = option(
         "", "--architecture", section="model",
         about="A Python file whose function `record` says what the model computes, in place of ours.")

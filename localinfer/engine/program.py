@@ -126,7 +126,7 @@ def record(f: GGUF, options: Options) -> Recorder:
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
     wraps = options.ctx_policy == "ring"
     sinks = min(options.keep, n_ctx // 2) if wraps else 0
-    batch = max(1, min(options.batch_size, n_ctx))
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))

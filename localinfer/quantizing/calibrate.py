@@ -93,7 +93,7 @@ def calibrate(
 def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
     """An engine for chunks of this size, each of which it reads at once."""
     size = chunks.shape[1]
-    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size)
+    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size)
     with closing(Engine(open_gguf(path), options, compiling)) as engine:
         yield engine
 

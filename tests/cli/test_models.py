@@ -104,7 +104,7 @@ class TestFromTheHub:
 
     def test_one_model_at_a_time(self, run: Run, own: str) -> None:
         line = last_line(run("generate", own, "-hf", REPO, "-p", "x"), 2)
-        assert line == f"error: Invalid value for -hf: {own} is a model already"
+        assert line == f"error: Got unexpected extra argument(s) ({own})"
 
     @pytest.mark.parametrize(
         ("arguments", "code", "line"),

@@ -451,6 +451,20 @@ def test_options_come_from_all_layers(tmp_path: Path, monkeypatch: pytest.Monkey
         localinfer.load(path)
 
 
+def test_a_context_beyond_the_trained_one_is_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", n_ctx=64)
+    localinfer.load(path, ctx_size=64).close()
+    localinfer.load(path).close()
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="^--ctx-size 65: trained on 64 tokens; beyond, text turns into nonsense$"):
+        localinfer.load(path, ctx_size=65).close()
+
+
+def test_dir_shows_what_there_is() -> None:
+    code = "import localinfer, sys; print(*set(localinfer.__all__) - set(dir(localinfer)), 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
 def test_metadata_and_tensors_are_the_files(llama: Model) -> None:
     assert llama.metadata["general.architecture"] == "llama"
     assert llama.tensors["token_embd.weight"].shape == (llama.n_vocab, 256)
