@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def counts(x: Floats, m: Floats, length: int, together: int) -> Floats:
+def counts(x: Floats, m: Floats, length: int, together: int, part: float) -> Floats:
     """What errors in the weights x, (rows, n), count when m is their columns' importance, (n,): groups of so many
-    columns, `together` columns that share a superblock. See `quant.encoders.objective`."""
+    columns, `together` columns that share a superblock, `part` of the share. See `quant.encoders.objective`."""
     groups = np.broadcast_to(m.astype(np.float64), x.shape).reshape(-1, length)
-    share = groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
+    share = part * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
     squares = x.astype(np.float64).reshape(-1, together) ** 2
     factor = np.sqrt(1 + squares / squares.mean(axis=1, keepdims=True)).reshape(-1, length)
     return (groups * (1 + share[:, None] * (factor - 1))).reshape(x.shape)

@@ -16,6 +16,7 @@ from quant.encoders.searches.affine import SURE, center_word, error_word, search
 from quant.encoders.searches.steps import step_word, whole_word
 from quant.jit.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
 
+PART = 0.5  # of what is told in `quant.encoders.objective`: less is cut off where there are mins
 # How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
 # far from the nearest whole numbers mins are tried; how often d and dmin are fitted to what was found.
 STEPS = {"fast": (5, 0.02, 0, 0), "normal": (15, 0.0143, 1, 1)}
@@ -119,7 +120,7 @@ def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: 
     put_scales(superblock, d, dmin, scales, mins) writes them; the last are the addresses of a byte for every group.
     """
     length, groups, size = words.group, words.groups, words.superblock_bytes
-    in_units, weigh = units_word(length, groups), importance_word(length, groups)
+    in_units, weigh = units_word(length, groups), importance_word(length, groups, PART)
     search = search_word(length, 2**words.bits, True, effort)
     center, superblock = center_word(length), superblock_word(words, top, effort)
     put_nearest = nearest_word(words, put_codes)

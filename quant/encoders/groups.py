@@ -54,14 +54,14 @@ def transposed_word(length: int) -> Any:
     return transposed
 
 
-def importance_word(length: int, neighbours: int) -> Any:
+def importance_word(length: int, neighbours: int, part: float = 1.0) -> Any:
     """The word weigh(importance, count, columns, out): what errors count, side by side, and its sum over each group.
 
     The importance, in units of the largest among its neighbours, or 1 for all where the address is 0, makes it what
-    `quant.encoders.objective` says; the weights lie at `columns` already.
+    `quant.encoders.objective` says, with so large a `part` of the share; the weights lie at `columns` already.
     """
     transposed, (_, largest_of) = transposed_word(length), fold_word(neighbours)
-    emphasize = emphasis_word(length, neighbours)
+    emphasize = emphasis_word(length, neighbours, part)
 
     @inline
     def alike(out: int) -> None:

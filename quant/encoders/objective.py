@@ -11,8 +11,12 @@ share of the columns that matter:
 
     share = (sum m)^2 / (n sum m^2),    w_j = m_j (1 + share (sqrt(1 + x_j^2 / mean(x^2)) - 1))
 
-It is 1 where all columns of a group count alike, or nothing is known of them, and 1 / n where one alone counts. Sums go
-over a group, the mean over all groups that share a superblock.
+The share is 1 where all columns of a group count alike, or nothing is known of them, and 1 / n where one alone counts.
+Sums go over a group, the mean over all groups that share a superblock.
+
+Superblocks whose groups have a min take half of the share: their codes reach from the smallest weight to the largest
+one, and less is cut off. Without importance it made Q4_K and Q5_K files of SmolLM2 3 % better, of Gemma 3 no worse,
+and with importance it made no difference. Q3_K has no mins, and there less of the factor made SmolLM2 4 % worse.
 
 Nothing is made of how sure an importance is. The inputs of attention and of gates are close to normal: of N tokens the
 mean square has a relative error of sqrt(2 / N), far below what columns differ by, and other kinds of text keep their
@@ -28,10 +32,10 @@ from quant.jit.vectors import f32x16, fma, inline, load, sqrt, store
 NOTHING = 1e-30  # a sum of squares that is less cannot be divided by
 
 
-def emphasis_word(length: int, neighbours: int) -> Any:
+def emphasis_word(length: int, neighbours: int, part: float = 1.0) -> Any:
     """The word emphasize(columns, weights): makes the importance of the columns of sixteen groups, side by side, what
     their errors count; returns its sum over each group. The weights of the model lie at `columns`; so many groups,
-    which are neighbours, share a superblock."""
+    which are neighbours, share a superblock. `part`: how much of the share is taken."""
     sum_of, _ = fold_word(neighbours)
 
     @inline
@@ -40,7 +44,7 @@ def emphasis_word(length: int, neighbours: int) -> Any:
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
             total_m, total_mm, total_xx = total_m + m, fma(m, m, total_mm), fma(x, x, total_xx)
-        share = total_m * total_m * inverses(every(length) * total_mm)
+        share = every(part) * total_m * total_m * inverses(every(length) * total_mm)
         over, total = every(length * neighbours) / (sum_of(total_xx) + every(NOTHING)), every(0.0)
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)

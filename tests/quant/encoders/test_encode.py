@@ -28,8 +28,8 @@ class Searched(NamedTuple):
 
     @property
     def below_zero(self) -> bool:
-        """Whether mins cannot be above zero."""
-        return bool(self.top)
+        """Whether there are mins, and they cannot be above zero."""
+        return bool(self.top) and not self.zero
 
 
 K_QUANTS = {
@@ -110,7 +110,7 @@ def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: b
     x, w = GAUSSIAN[:8, :768], IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
     kind = WITH_IMPORTANCE[name]
     groups = x.astype(np.float64).reshape(-1, kind.length)
-    weights = naive_encode.counts(x, w, kind.length, 256 if kind.top else 32)
+    weights = naive_encode.counts(x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0)
     free = sum(least_error(kind, *group) for group in zip(groups, weights.reshape(groups.shape), strict=True))
     found = decoded(name, encode(name, x, w if weighted else None))
     assert 0.9 * free < (weights * (x - found) ** 2).sum() < kind.more * free

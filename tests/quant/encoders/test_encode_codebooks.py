@@ -73,7 +73,7 @@ def test_no_other_codes_are_nearer(name: str) -> None:
     rng = np.random.default_rng(5)
     n = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0]
     x, weight = GAUSSIAN[:3, :n], errors.importance(n)
-    counts = naive_encode.counts(x, weight, GROUPS[name], n)
+    counts = naive_encode.counts(x, weight, GROUPS[name], n, part=1.0)
     for row, count, chosen in zip(x, counts, encode(name, x, weight), strict=True):
         least = errors.relative_error(row, decoded(name, chosen[None])[0], count)
         for place in rng.choice(CODES[name], 10):
