@@ -1,7 +1,8 @@
 """Where the program begins and ends: whatever happens in between becomes one line and an exit code.
 
-    0 ok        2 usage                             4 not enough memory    130 interrupted
-    1 failure   3 model not found or not supported  5 context is full      141 the reader of stdout is gone
+    0 ok        2 usage                             4 not enough memory    6 schema or grammar invalid
+    1 failure   3 model not found or not supported  5 context is full      130 interrupted
+                                                                           141 the reader of stdout is gone
 
 Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
 """

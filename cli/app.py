@@ -30,6 +30,7 @@ EXAMPLES = """
 \b
 Examples:
   localinfer chat
+  localinfer chat hf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M
   localinfer generate smollm2 -p "The capital of France is" -n 64 --temp 0
   echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
 

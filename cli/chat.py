@@ -30,7 +30,7 @@ HELP = """\
 A line that ends in \\ goes on in the next one. Ctrl-C stops an answer."""
 
 
-@with_options("model", "sampling", "generation", "chat")
+@with_options("model", "sampling", "generation", "form", "chat")
 def chat_command(
     given: Layer,
     model: Annotated[

@@ -1,6 +1,7 @@
 """`localinfer generate`: a prompt in, its continuation out. Never interactive: made for scripts and pipes."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,14 +13,14 @@ from cli import screen
 from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.loading import open_model
 from cli.texts import joined, with_escapes
-from localinfer.errors import ContextOverflow
+from localinfer.errors import ContextOverflow, Incomplete, LocalInferError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece, Stats
 
 
-@with_options("model", "sampling", "generation")
+@with_options("model", "sampling", "generation", "form")
 def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
@@ -57,23 +58,27 @@ def generate_command(
         pieces, problem = taken(with_control(opened, run) if special else run, show=not as_json)
         if as_json:
             screen.write(as_object(model, pieces, opened.stats) + "\n")
+        else:
+            for piece in pieces:
+                if piece.logprob is not None:
+                    screen.aside(logprobs_line(piece))
         if not quiet:
             screen.aside(statistics(opened.stats))
         if problem:
             raise problem
 
 
-def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], ContextOverflow | None]:
-    """All pieces, shown while they come; a context that is full in the middle does not take them back."""
+def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInferError | None]:
+    """All pieces, shown while they come; a text that ends where it should not is not taken back."""
     pieces = []
-    problem = None
+    problem: LocalInferError | None = None
     try:
         for piece in run:
             pieces.append(piece)
             if show:
                 screen.write(piece.text)
-    except ContextOverflow as overflow:
-        problem = overflow
+    except (ContextOverflow, Incomplete) as error:
+        problem = error
     finally:
         if show and sys.stdout.isatty():
             screen.write("\n")
@@ -89,10 +94,12 @@ def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:
 
 def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
+    told = [piece for piece in pieces if piece.logprob is not None]
     return json.dumps({
         "model": model,
         "text": "".join(piece.text for piece in pieces),
         "tokens": [piece.id for piece in pieces],
+        **({"logprobs": [probabilities(piece) for piece in told]} if told else {}),
         "finish_reason": stats.finish_reason,
         "seed": stats.seed,
         "timings": {
@@ -103,6 +110,19 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
             "generate_seconds": stats.generate_seconds,
         },
     }, ensure_ascii=False)  # fmt: skip
+
+
+def probabilities(piece: "Piece") -> dict[str, object]:
+    """Of --logprobs, with OpenAI's names."""
+    top = [{"token": each.text, "id": each.id, "logprob": each.logprob} for each in piece.top]
+    return {"token": piece.text, "id": piece.id, "logprob": piece.logprob, "top_logprobs": top}
+
+
+def logprobs_line(piece: "Piece") -> str:
+    """The piece with its probability, and the most probable tokens with theirs."""
+    pairs = [(piece.text, piece.logprob or 0.0), *((each.text, each.logprob) for each in piece.top)]
+    chosen, *top = [f"{screen.one_line(repr(text))} {math.exp(logprob):.3f}" for text, logprob in pairs]
+    return f"{chosen:<24} {'  '.join(top)}"
 
 
 def statistics(stats: "Stats") -> str:

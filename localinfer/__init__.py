@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from localinfer.errors import (
+        BadForm,
         ContextOverflow,
+        Incomplete,
         LocalInferError,
         ModelNotFound,
         NotEnoughMemory,
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from localinfer.prompt.prompt import Prompt
 
 __all__ = [
-    "ContextOverflow", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory", "Options", "Piece",
-    "Prompt", "Stats", "Unsupported", "UsageError", "load",
+    "BadForm", "ContextOverflow", "Incomplete", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory",
+    "Options", "Piece", "Prompt", "Stats", "Unsupported", "UsageError", "load",
 ]  # fmt: skip
 
 _HOMES = {

@@ -66,7 +66,7 @@ class Talker:
         for number, word in enumerate(words[:limit] if limit != -1 else words):
             time.sleep(0.1 if "slowly" in words else 0)
             self.stats = stats(3, number + 1)
-            yield Piece(text=(" " if number else "") + ODD.get(word, word), id=number)
+            yield Piece(text=(" " if number else "") + ODD.get(word, word), id=number, logprob=None)
 
 
 def stats(prompt: int, generated: int) -> Stats:

@@ -23,7 +23,7 @@ def try_file(path, own, choose):
 
 server.try_file = try_file
 folder = Path(sys.argv[1])
-mutants = server.Server([(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
+mutants = server.Server([server.Source(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
 for seed, outcome in mutants.run(range(2)):
     print(f"{{seed}} {{outcome.kind}}: {{outcome.text}}".splitlines()[0])
 """

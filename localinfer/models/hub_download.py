@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import httpx2
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, though not exported
 
 from localinfer import paths
-from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.errors import LocalInferError, ModelNotFound, UsageError
 from localinfer.files.safe_file import told_of
 from localinfer.files.unfinished import still_needed
 from localinfer.models.choice import Wanted, chosen, what_there_is
@@ -73,10 +73,10 @@ def fetch(what: Wanted, progress: Progress) -> Path:
 
 def hint(what: Wanted, there: Sequence[str]) -> str:
     """What the repository has instead, the nearest name first."""
-    known = what_there_is(there)
-    near = get_close_matches((what.quant or what.file).upper(), {each.upper(): each for each in known}, n=1)
-    meant = next((f"did you mean {each}? " for each in known if [each.upper()] == near), "")
-    return f"{meant}it has {', '.join(known) or 'no GGUF file'}"
+    known = {each.upper(): each for each in what_there_is(there)}
+    near = get_close_matches((what.quant or what.file).upper(), known, n=1)
+    meant = f"did you mean {known[near[0]]}? " if near else ""
+    return f"{meant}it has {', '.join(known.values()) or 'no GGUF file'}"
 
 
 def ask(name: str, repo: str) -> Repository:
@@ -99,6 +99,8 @@ def ask(name: str, repo: str) -> Repository:
         raise kind(f"{name}: {constants.ENDPOINT} answers {status} {error.response.reason_phrase}") from None
     except httpx2.HTTPError as error:
         raise broken(f"{name}: {constants.ENDPOINT}: {reason(error)}", error) from None
+    except HFValidationError as error:
+        raise UsageError(f"{name}: {reason(error)}") from None
     except (ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL):
         raise LocalInferError(f"{name}: {constants.ENDPOINT} does not answer as a hub does") from None
     return Repository(repo, checked_commit(name, info.sha), list(checked(files)))

@@ -18,7 +18,7 @@ from quant.jit.vectors import convert, extract, i32x16, inline, maximum, minimum
 
 # How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
 # far from the nearest whole numbers mins are tried; how often d and dmin are fitted to what was found.
-STEPS = {"fast": (5, 0.02, 0, 0), "normal": (21, 0.01, 1, 1)}
+STEPS = {"fast": (5, 0.02, 0, 0), "normal": (15, 0.0143, 1, 1)}
 
 
 def choose_word(length: int, levels: int, top: int, far: int) -> Any:

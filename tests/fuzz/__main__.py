@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "tests")]
 
 from fuzz.server import FINDINGS, Server  # noqa: E402
-from fuzz.sources import sources_in  # noqa: E402
+from fuzz.sources import Source, sources_in  # noqa: E402
 
 REPORTED_SECONDS = 60
 
@@ -42,7 +42,7 @@ def main() -> None:
     only, first = arguments.only, arguments.first
     seeds = range(first, first + arguments.mutants) if only is None else range(only, only + 1)
     with TemporaryDirectory() as folder:
-        sources = [*sources_in(Path(folder), arguments.like), *((path, {}) for path in arguments.models)]
+        sources = [*sources_in(Path(folder), arguments.like), *(Source(path, {}) for path in arguments.models)]
         server = Server(sources, Path(folder), arguments.findings, arguments.kernels)
         counts: Counter[str] = Counter()
         began = reported = time.monotonic()

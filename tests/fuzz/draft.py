@@ -1,14 +1,22 @@
 """A GGUF file in pieces, which can be changed one by one and put together again, whether they fit or not."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
+import numpy as np
 from attacks import U32, header, kv, tensor, u32
+from random_blocks import random_blocks
 
 from localinfer.files.gguf import open_gguf
+from quant.ggml import TYPES
 
 ALIGNMENT = b"general.alignment"
+BLOCK = {kind.name: kind.elements for kind in TYPES.values()}
+NUMBERS = {kind.name: number for number, kind in TYPES.items()}
+MOST_ELEMENTS = 1 << 24  # of a tensor: more only because its dimensions were changed before
 
 
 @dataclass
@@ -38,11 +46,12 @@ class Draft:
     keys: list[Key]
     tensors: list[Weights]
     alignment: int  # of the data, whatever the keys say
+    understood: Sequence[bytes] = ()  # keys that mean something to its architecture
     more_keys: int = 0
     more_tensors: int = 0
 
     @classmethod
-    def of(cls, path: Path) -> "Draft":
+    def of(cls, path: Path, understood: Sequence[bytes] = ()) -> "Draft":
         """What a valid file consists of."""
         f = open_gguf(path)
         keys = [
@@ -52,7 +61,7 @@ class Draft:
             Weights(name.encode(), tuple(reversed(each.shape)), each.type, each.data.tobytes())
             for name, each in f.tensors.items()
         ]
-        return cls(keys, tensors, f.alignment)
+        return cls(keys, tensors, f.alignment, understood)
 
     def align(self, alignment: int) -> None:
         """Lay the data out anew, and say so."""
@@ -70,3 +79,13 @@ class Draft:
         head = header(len(self.tensors) + self.more_tensors, len(self.keys) + self.more_keys)
         head += b"".join([*(kv(key.name, key.type, key.value) for key in self.keys), *table])
         return head + bytes(-len(head) % self.alignment) + b"".join(data)
+
+
+def in_type(weights: Weights, type: str, choose: Random) -> Weights:
+    """A matrix with random values in that type, if its blocks divide the rows; anything else as it is."""
+    count = math.prod(weights.dims)
+    if len(weights.dims) != 2 or not 0 < count <= MOST_ELEMENTS or weights.dims[0] % BLOCK[type]:
+        return weights
+    rng = np.random.default_rng(choose.getrandbits(32))
+    blocks = random_blocks(rng, type, count // BLOCK[type], weights.dims[0] ** -0.5)
+    return replace(weights, type=NUMBERS[type], data=blocks.tobytes())

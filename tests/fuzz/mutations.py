@@ -3,32 +3,21 @@
 Changes of pieces keep the rest of the file as it should be, so that they get far; changes of bytes do not care.
 """
 
-import math
 import struct
 from collections.abc import Callable
 from random import Random
 
 import numpy as np
 from attacks import ARRAY, BOOL, F32, F64, I8, I16, I32, I64, STRING, U8, U16, U32, U64, array, string
-from fuzz.draft import Draft, Key, Weights
-from fuzz.sources import BLOCK
-from random_blocks import NAMES, random_blocks
+from fuzz.draft import BLOCK, Draft, Key, Weights, in_type
+from random_blocks import NAMES
 
 from quant.ggml import TYPES
 
 CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
 FLOATS = 0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 1e-30, 1e30, 3.4e38, float("nan"), float("inf"), -float("inf")
 INTEGERS = *range(-2, 12), *(2**bits + more for bits in range(4, 65) for more in (-1, 0, 1)), -128, -(2**31), -(2**63)
-MOST_ELEMENTS = 1 << 24  # of a tensor: more only because its dimensions were changed before
 ODD_HALVES = b"\0\x7c", b"\0\xfc", b"\xff\x7b", b"\0\x7e"
-NUMBERS = {kind.name: number for number, kind in TYPES.items()}
-KEYS = (  # behind the architecture's name: what models of some family have
-    "expert_count", "expert_used_count", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping",
-    "logit_scale", "vocab_size", "attention.key_length", "attention.value_length", "attention.sliding_window",
-    "attention.sliding_window_pattern", "attention.causal", "rope.dimension_count", "rope.freq_base",
-    "rope.freq_base_swa", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length",
-    "pooling_type", "attention.head_count_kv",
-)  # fmt: skip
 TEXTS = (
     b"", b"llama", b"gpt2", b"qwen2", b"\xff\xfe", b"a\0b", b"\x1b[31m\n", b"none", b"linear", b"yarn", b"x" * 70_000,
 )  # fmt: skip
@@ -122,25 +111,22 @@ def rename_key(draft: Draft, choose: Random) -> None:
 
 
 def another_key(draft: Draft, choose: Random) -> None:
-    """One that models of another family have."""
-    names = [key.name for key in draft.keys if key.name.endswith(b".block_count")]
-    family = names[0].removesuffix(b"block_count") if names else b"llama."
+    """One that the architecture understands, or none does."""
+    name = choose.choice((*draft.understood, b"llama.expert_count", b"gemma3.none"))
     likely = (U32, number(U32, choose)), (F32, number(F32, choose)), any_value(choose)
-    draft.keys.append(Key(family + choose.choice(KEYS).encode(), *choose.choice(likely)))
+    draft.keys = [key for key in draft.keys if key.name != name or choose.random() < 0.1]
+    draft.keys.append(Key(name, *choose.choice(likely)))
 
 
 # --- tensors ---
 
 
-def another_format(draft: Draft, choose: Random) -> None:
-    """Tensors in any type that divides their rows, as they should be."""
-    for each in choose.sample(draft.tensors, choose.randint(1, len(draft.tensors))):
-        if len(each.dims) != 2 or not 0 < math.prod(each.dims) <= MOST_ELEMENTS:
-            continue
-        name = choose.choice([name for name in NAMES if each.dims[0] % BLOCK[name] == 0])
-        blocks = math.prod(each.dims) // BLOCK[name]
-        rng = np.random.default_rng(choose.getrandbits(32))
-        each.type, each.data = NUMBERS[name], random_blocks(rng, name, blocks, each.dims[0] ** -0.5).tobytes()
+def another_type(draft: Draft, choose: Random) -> None:
+    """Of some matrices, with values as they should be."""
+    for place in choose.sample(range(len(draft.tensors)), choose.randint(1, len(draft.tensors))):
+        each = draft.tensors[place]
+        fitting = [name for name in NAMES if each.dims and each.dims[0] % BLOCK[name] == 0]
+        draft.tensors[place] = in_type(each, choose.choice(fitting), choose) if fitting else each
 
 
 def any_bits(draft: Draft, choose: Random) -> None:
@@ -226,7 +212,7 @@ def change_bytes(content: bytes, choose: Random) -> bytes:
 Change = Callable[[Draft, Random], None]
 CHANGES: dict[Change, int] = {  # and how often each is made
     change_number: 16, change_text: 3, change_array: 6, change_type: 4, lose_key: 3, repeat_key: 1, rename_key: 1,
-    another_key: 6, another_format: 20, any_bits: 10, odd_values: 14, change_info: 8, change_tensors: 5, align: 5,
+    another_key: 6, another_type: 20, any_bits: 10, odd_values: 14, change_info: 8, change_tensors: 5, align: 5,
     miscount: 1,
 }  # fmt: skip
 HOW_MANY = 0, 1, 1, 1, 2, 2, 3

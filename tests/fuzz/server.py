@@ -30,7 +30,8 @@ from fuzz.sources import Source
 from fuzz.trial import NotCompiled, try_file
 
 from localinfer import paths
-from localinfer.engine.engine import kernels
+from localinfer.engine.program import EXECUTE, record
+from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Layer, from_keywords, merge
 from quant.jit import loader
@@ -62,11 +63,19 @@ class Server:
     `spare_kernels` may be compiled for mutants that want others than the models that they come from.
     """
 
-    def __init__(self, sources: Sequence[Source], folder: Path, findings: Path, spare_kernels: int) -> None:
-        self.sources, self.findings, self.spare_kernels = sources, findings, spare_kernels
+    def __init__(self, sources: Iterable[Source], folder: Path, findings: Path, spare_kernels: int) -> None:
+        self.sources: list[tuple[Source, list[bytes]]] = []  # with the keys that their architectures understand
+        self.findings, self.spare_kernels = findings, spare_kernels
         self.mutant, self.log = folder / "mutant", folder / "log"
-        runs = [(open_gguf(path), merge(from_keywords({**own, "ctx_size": 64}))) for path, own in sources]
-        wanted = {kernel for f, options in runs for kernel in kernels(f, options)}
+        wanted = {EXECUTE}
+        for source in sources:
+            try:
+                recorder = record(open_gguf(source.path), merge(from_keywords({**source.options, "ctx_size": 64})))
+            except LocalInferError as refusal:
+                print(f"left out: {refusal}", file=sys.stderr)
+                continue
+            self.sources.append((source, sorted(key.encode() for key in recorder.keys._asked)))
+            wanted |= set(recorder.plan.kernels)
         self.compile(sorted(wanted, key=Kernel.to_json))
 
     def compile(self, wanted: Sequence[Kernel]) -> None:
@@ -144,9 +153,9 @@ class Server:
 
     def write(self, choose: Random) -> Layer:
         """Write a mutant's file; the options of the model that it comes from."""
-        path, own = choose.choice(self.sources)
-        self.mutant.write_bytes(mutant(Draft.of(path), choose))
-        return own
+        source, understood = choose.choice(self.sources)
+        self.mutant.write_bytes(mutant(Draft.of(source.path, understood), choose))
+        return source.options
 
     def keep(self, seed: int, outcome: Outcome) -> None:
         """Put the mutant's file and what is known of it where they can be looked at."""

@@ -16,7 +16,7 @@ from localinfer.errors import LocalInferError
 from localinfer.files.gguf import GGUF, open_gguf
 from localinfer.model import Model
 from localinfer.options import Layer, from_keywords, from_metadata, merge
-from localinfer.plan.plan import ALIGNMENT, Region
+from localinfer.plan.buffers import ALIGNMENT, Region
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 

@@ -177,6 +177,12 @@ class TestAsked:
         with pytest.raises(ModelNotFound, match="answers 403 Forbidden"):
             pull(f"hf:{REPO}")
 
+    @pytest.mark.parametrize("name", ["hf:a..b/c", "hf:a--b/c", f"hf:a/{'b' * 100}"])
+    def test_names_that_no_repository_has(self, hub: Hub, name: str) -> None:
+        with pytest.raises(UsageError, match=f"^{name}: "):
+            pull(name)
+        assert hub.seen == []
+
     def test_no_such_repository(self, hub: Hub) -> None:
         with pytest.raises(ModelNotFound, match=r"^hf:no/such: the hub has no such repository"):
             pull("hf:no/such")

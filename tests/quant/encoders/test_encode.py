@@ -96,7 +96,7 @@ def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) 
     """The weighted squared error of a group with a scale and a min of any precision."""
     scale, least = 0.0, 0.0
     if kind.zero:
-        scale = naive_encode.symmetric(x, w, kind.zero, tried=20, less=kind.zero / 4, more=4.0)
+        scale = naive_encode.symmetric(x, w, kind.zero, tried=19, less=kind.zero / 4, more=4.0)
     else:
         scale, least = naive_encode.affine(x, w, kind.levels, 5, 0.5, kind.below_zero)
     codes = naive_encode.nearest(x, scale, least, kind.levels, kind.zero)
