@@ -81,7 +81,7 @@ def dispatch(arguments: list[str]) -> int:
     try:
         words = resolved(arguments, COMMANDS)
         program = command_line(words)
-        with program.make_context("localinfer", words) as context:
+        with program.make_context("localinfer", words[:]) as context:
             program.invoke(context)
     except Instead as other:
         return dispatch(other.words)

@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     name: str = ""
 
 
-@with_options("model", "sampling", "generation", "chat")
+@with_options(*PANELS)
 def config_command(
     given: Layer,
     model: Annotated[

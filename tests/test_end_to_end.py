@@ -54,6 +54,17 @@ class TestGenerate:
         heavy += ["psutil"] * (sys.platform == "linux")
         assert not re.findall(rf"\| +({'|'.join(heavy)})$", done.stderr, re.MULTILINE)
 
+    def test_a_copied_line_says_the_same(self, localinfer: Run, smollm2: Path) -> None:
+        ours = localinfer("generate", "smollm2", "-p", "One\ntwo", "-n", "8", "--temp", "0")
+        copied = ["-m", smollm2, "-ngl", "99", "-fa", "on", "--no-mmap", "-ub", "256", "--top_k", "1", "--prompt"]
+        done = localinfer("completion", *copied, r"One\ntwo", "-e", "-n", "8", "--temperature", "0", "-no-cnv")
+        assert done.stdout == ours.stdout
+        assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
+            "warning: -ngl does nothing: the CPU computes everything",
+            "warning: -fa does nothing: attention is always computed in blocks, as flash attention is",
+            "warning: --no-mmap does nothing: files are always mapped into memory, and read as far as they are needed",
+        ]
+
     def test_probabilities(self, localinfer: Run, smollm2: Path) -> None:
         command = ["generate", "smollm2", "-p", "The capital of France is", "-n", "1", "--temp", "0", "--logprobs", "2"]
         line, _ = localinfer(*command).stderr.splitlines()
@@ -169,6 +180,18 @@ class TestChat:
             t.expect("reused)", seconds=60)
             t.press("D")
             assert t.code() == 0
+
+    def test_one_question_in_many_ways(self, localinfer: Run, smollm2: Path) -> None:
+        flags = ["-n", "12", "--temp", "0", "-q"]
+        asked = [
+            localinfer("chat", "smollm2", QUESTION, *flags),
+            localinfer("run", "smollm2", *QUESTION.split(), "--verbose", *flags),
+            localinfer("smollm2", QUESTION, *flags),
+            localinfer("-m", smollm2, "-p", QUESTION, "-st", "--top-p", "0.9", *flags),
+            localinfer("chat", "smollm2", *flags, stdin=QUESTION),
+        ]
+        [answer] = {done.stdout for done in asked}
+        assert "Paris" in answer
 
     def test_piped(self, localinfer: Run, smollm2: Path) -> None:
         done = localinfer("chat", "--temp", "0", stdin=QUESTION)

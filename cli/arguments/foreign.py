@@ -17,6 +17,7 @@ SAME = {  # how it is said here
     "-if": ("--conversation",),
     "--interactive": ("--conversation",),
     "--interactive-first": ("--conversation",),
+    "--format": ("--json-schema",),
     "--chatml": ("--chat-template", "chatml"),
     "-cml": ("--chat-template", "chatml"),
 }
@@ -219,6 +220,9 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
     "--threads-batch": {"-1": ("0", "")},
     "--chunks": {"-1": ("0", "")},
     "--n-predict": {"-2": ("-1", "")},
+    "--temp": {"-1": ("0", "")},
+    "--top-k": {"-1": ("0", "")},
+    "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "the first 4 tokens are kept, not the whole prompt")},
     "--cache-type-k": {
         "bf16": ("f16", "f16 is as large"),

@@ -89,8 +89,7 @@ def test_line_that_waits(line: str) -> None:
 
 # --- each flag for itself ---
 
-NOT_YET = ("sampl", "top-n", "xtc", "typical", "penalty", "dry", "adaptive", "dynatemp", "mirostat", "logit-bias")
-NOT_YET += ("grammar", "json-schema", "reasoning")
+NOT_YET = ("reasoning",)
 REFUSED = ("--docker-repo",)  # names a model in a place that is not known here
 
 

@@ -47,6 +47,7 @@ def test_what_a_command_has_goes_through() -> None:
         (["-c4096", "-n-1"], ["-c", "4096", "-n", "-1"]),
         (["-p", "-ngl", "-p", "--top_k"], ["-p", "-ngl", "-p", "--top_k"]),
         (["-n", "-2"], ["-n", "-1"]),
+        (["--top-k", "-1", "--temp", "-1"], ["--top-k", "0", "--temp", "0"]),
         (["--log-disable"], ["--quiet"]),
         (["-", "--", "-ngl", "--top_k"], ["-", "--", "-ngl", "--top_k"]),
         (["-no-cnv"], []),
