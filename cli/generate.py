@@ -16,6 +16,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Piece, Stats
+    from localinfer.generation.pieces import Kind
 
 
 @with_options("model", "sampling", "generation")
@@ -30,7 +31,7 @@ def generate_command(
         bool, typer.Option("--special", help="Texts such as <|im_end|> in the prompt are control tokens.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object: text, tokens, finish_reason, timings, ...")
+        bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")] = False,
 ) -> None:
@@ -76,7 +77,8 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
     return json.dumps({
         "model": model,
-        "text": "".join(piece.text for piece in pieces),
+        "text": text_of(pieces, "text"),
+        "reasoning": text_of(pieces, "thought").strip(),
         "tokens": [piece.id for piece in pieces],
         "finish_reason": stats.finish_reason,
         "seed": stats.seed,
@@ -88,6 +90,10 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
             "generate_seconds": stats.generate_seconds,
         },
     }, ensure_ascii=False)  # fmt: skip
+
+
+def text_of(pieces: list["Piece"], kind: "Kind") -> str:
+    return "".join(piece.text for piece in pieces if piece.kind == kind)
 
 
 def statistics(stats: "Stats") -> str:

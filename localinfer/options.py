@@ -26,6 +26,7 @@ Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "chat"]
 Policy = Literal["stop", "ring"]
 Precision = Literal["fast", "high"]
+Think = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 T = TypeVar("T", bound=Value)
 
@@ -175,6 +176,10 @@ class Options:
         False, "--ignore-eos", section="generation",
         about="Never choose a token that ends the text.")
 
+    reasoning_budget: int = option(
+        -1, "--reasoning-budget", section="generation", low=-1, high=INT32_MAX,
+        about="The most tokens of thoughts before the answer (0: none, -1: as many as the model likes).")
+
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",
         about="What the model is told before the conversation.")
@@ -187,6 +192,10 @@ class Options:
     chat_template_kwargs: str = option(
         "", "--chat-template-kwargs", section="chat",
         about='Variables for the chat template, as a JSON object: {"enable_thinking": false}.')
+
+    think: Think = option(
+        "auto", "--reasoning", "--think", section="chat", choices=get_args(Think),
+        about="Think before the answer, where the model's chat template has a switch for it (auto: as it is set).")
 
     def validated(self) -> "Options":
         """These options in their exact types; UsageError names the flag of the first bad one."""

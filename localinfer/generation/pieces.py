@@ -5,19 +5,25 @@ Knows texts only: neither models nor how tokens become texts.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
+Kind = Literal["text", "thought", "tag"]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A generated token and the text that it adds, "" in the middle of a character."""
+    """A generated token and the text that it adds, "" in the middle of a character.
+
+    All texts together are what the model has written. Its answer are those of the `kind` "text": a model that reasons
+    first writes thoughts, between tags.
+    """
 
     text: str
     id: int
+    kind: Kind = "text"
 
 
 @dataclass(slots=True)
@@ -64,7 +70,7 @@ class Outlet:
     def flush(self, rest: str = "") -> list[Piece]:
         """All that is held back, `rest` at its end: what an unfinished character has left."""
         *pieces, last = self._held or [Piece("", 0)]
-        return [*pieces, Piece(last.text + rest, last.id)] if self._held else []
+        return [*pieces, replace(last, text=last.text + rest)] if self._held else []
 
     def _certain(self, end: int) -> list[Piece]:
         """The pieces whose text ends within the first `end` characters that are held."""
@@ -77,7 +83,7 @@ class Outlet:
         starts = accumulate((len(piece.text) for piece in self._held), initial=0)
         before = [(piece, start) for piece, start in zip(self._held, starts, strict=False) if start < end]
         self._held = []
-        return [Piece(piece.text[: end - start], piece.id) for piece, start in before]
+        return [replace(piece, text=piece.text[: end - start]) for piece, start in before]
 
     def _doubtful(self, text: str) -> int:
         """How many characters at the end of `text` a stop text could begin with."""

@@ -15,6 +15,7 @@ from localinfer.engine.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.generation.pieces import Outlet, Piece, Stats
 from localinfer.generation.sampling import Sampler, chosen_seed
+from localinfer.generation.thoughts import Thoughts
 from localinfer.options import Options
 from localinfer.tokenizer import Tokenizer
 
@@ -69,9 +70,10 @@ class Session:
 
     def _pieces(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         outlet, decoder = Outlet(options.stop), self._tokenizer.stream()
-        for id in self._ids(prompt, options, stats):
+        thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
+        for id in self._ids(prompt, options, stats, thoughts):
             text = decoder.push(id)
-            yield from outlet.push(Piece(text, id), unfinished=decoder.unfinished)
+            yield from outlet.push(Piece(text, id, thoughts.kind), unfinished=decoder.unfinished)
             if outlet.stopped:
                 stats.finish_reason = "stop"
                 return
@@ -81,12 +83,12 @@ class Session:
                 f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
                 f"text, it holds {self._engine.n_ctx}; {WAYS_OUT}")
 
-    def _ids(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[int]:
+    def _ids(self, prompt: Sequence[int], options: Options, stats: Stats, thoughts: Thoughts) -> Iterator[int]:
         """The tokens one by one; at the end, `stats.finish_reason` says why it is the end."""
         sampler = self._sampler(replace(options, seed=stats.seed))
         with self._engine.turn:
             logits = self._read(prompt, stats)
-            id = self._sample(sampler, logits, stats, perf_counter())
+            id = thoughts.follow(self._sample(sampler, logits, stats, perf_counter()))
         while id not in self._tokenizer.eog:
             stats.generated_tokens += 1
             yield id
@@ -99,7 +101,7 @@ class Session:
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                id = self._sample(sampler, self._engine.evaluate([id]), stats, began)
+                id = thoughts.follow(self._sample(sampler, self._engine.evaluate([id]), stats, began))
         stats.finish_reason = "stop"
 
     def _sample(self, sampler: Sampler, logits: Logits, stats: Stats, began: float) -> int:
