@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -119,8 +120,9 @@ def note(line: str) -> None:
 
 
 def aside(line: str) -> None:
-    """A line of less importance, such as statistics: dim where the terminal can."""
-    note(dim(line) if colourful() else line)
+    """A line of less importance, such as statistics: dim where the terminal can, and broken between words."""
+    lines = textwrap.wrap(line, max(columns() - 1, 1), break_long_words=False) if is_live() else [line]
+    note("\n".join(dim(each) for each in lines) if colourful() else "\n".join(lines))
 
 
 def dim(line: str) -> str:

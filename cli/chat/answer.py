@@ -102,6 +102,7 @@ class Rendered:
         self.think_began = self.think_ended = 0.0
         self.drawn_at = self.cost = 0.0  # seconds
         self.gap = False  # whether the text goes on behind something else
+        self.notes: list[str] = []  # below the text, as long as it comes
 
     def take(self, piece: "Piece") -> None:
         if piece.kind == "text":
@@ -114,11 +115,12 @@ class Rendered:
             self._draw()
 
     def note(self, line: str) -> None:
-        self._settle()
-        screen.aside(line)
+        self.notes.append(line)
 
     def end(self) -> None:
         self._settle()
+        for line in self.notes:
+            screen.aside(line)
 
     def _draw(self) -> None:
         began = time.thread_time()
@@ -139,7 +141,7 @@ class Rendered:
             self.printer = self._printer()
         for last in blocks[-1:]:
             self.text, self.gap = last.source, last.gap
-            self.region.show(self.printer.lines(closed(last), last.gap))
+            self.region.show(self.printer.lines(closed(last), last.gap) + self._footer())
 
     def _settle(self) -> None:
         """All that there is, for good."""
@@ -155,6 +157,9 @@ class Rendered:
         last = self.thoughts[-2 * THOUGHT_LINES * self.region.columns :]
         lines = textwrap.wrap(last, self.region.columns // 2 if not last.isascii() else self.region.columns - 2)
         return [styled(line) for line in ["thinking ...", *lines[-THOUGHT_LINES:]]]
+
+    def _footer(self) -> list[str]:
+        return [styled(line) for note in self.notes for line in ["", *textwrap.wrap(note, self.region.columns - 1)]]
 
     def _fold(self) -> None:
         if self.thoughts:

@@ -2,6 +2,8 @@
 
 import contextlib
 import sys
+import threading
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -37,6 +39,8 @@ def chat_command(
     message = None if sys.stdin.isatty() else from_stdin()
     if message is None and not sys.stdin.isatty():
         raise UsageError("nothing to answer: stdin is neither a terminal nor a pipe")
+    if message is None and screen.is_live():
+        threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()  # as loading also waits
     with contextlib.ExitStack() as stack:
         with screen.without_echo() if message is None else contextlib.nullcontext():
             opened = stack.enter_context(open_model(name, given, screen.Status()))

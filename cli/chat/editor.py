@@ -36,7 +36,7 @@ class Editor:
         self.session: PromptSession[str] = PromptSession(
             [("class:prompt", PROMPT)],
             multiline=True,
-            prompt_continuation=CONTINUATION,
+            prompt_continuation=continuation,
             key_bindings=keys(),
             history=history(),
             completer=Words(),
@@ -60,6 +60,10 @@ class Editor:
                 if not self.session.default_buffer.text:
                     raise
                 draft = ""
+
+
+def continuation(width: int, line: int, is_wrapped: int) -> str:  # noqa: ARG001  # as prompt_toolkit calls it
+    return "" if is_wrapped else CONTINUATION
 
 
 def output() -> Vt100_Output | None:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 from markdown_it import MarkdownIt
 from rich import markdown
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.theme import Theme
 
 CODE_LINES = 30  # a block of code that becomes longer is cut where a blank line is
 MARKERS = ("**", "`")  # what is open while the text still comes is closed
@@ -78,6 +80,7 @@ class Printer:
         self.console = Console(
             file=io.StringIO(), width=columns, force_terminal=True, no_color=not colour, highlight=False,
             color_system="standard", legacy_windows=False, emoji=False, markup=False,
+            theme=Theme({"markdown.code": "cyan"}),
         )  # fmt: skip
 
     def lines(self, source: str, gap: bool) -> list[str]:
@@ -110,11 +113,23 @@ class Code(markdown.CodeBlock):
         yield Syntax(code, self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
 
 
+class Item(markdown.ListItem):
+    """With the dot that belongs to a number: it is text that may be copied."""
+
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        width = len(f"{last_number}. ")
+        lines = console.render_lines(self.elements, options.update(width=options.max_width - width), style=self.style)
+        for place, line in enumerate(lines):
+            yield Segment(f"{number}. ".rjust(width) if place == 0 else " " * width)
+            yield from line
+            yield Segment.line()
+
+
 class Markdown(markdown.Markdown):
     """As rich has it, but for what is ours above."""
 
     elements: ClassVar[dict[str, Any]] = markdown.Markdown.elements | {
-        "heading_open": Heading, "fence": Code, "code_block": Code,
+        "heading_open": Heading, "fence": Code, "code_block": Code, "list_item_open": Item,
     }  # fmt: skip
 
 

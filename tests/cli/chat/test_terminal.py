@@ -194,7 +194,7 @@ def test_thoughts_fold(terminal: OpenTerminal, own: str) -> None:
     t.expect("Let me see")
     t.expect("thought for 0.")
     t.expect("1: slowly think\n")
-    assert "think>" not in t.seen
+    assert "<think" not in t.seen
 
 
 def test_thoughts_are_no_output(talker: Run, own: str) -> None:
