@@ -1,7 +1,8 @@
 """Where the program begins and ends: whatever happens in between becomes one line and an exit code.
 
-    0 ok        2 usage                             4 not enough memory    130 interrupted
-    1 failure   3 model not found or not supported  5 context is full      141 the reader of stdout is gone
+    0 ok        2 usage                             4 not enough memory    6 schema or grammar invalid
+    1 failure   3 model not found or not supported  5 context is full      130 interrupted
+                                                                           141 the reader of stdout is gone
 
 Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
 """
@@ -13,6 +14,10 @@ import signal
 import sys
 from typing import NoReturn
 
+LIBRARIES = {  # what they are told: threads of theirs cost time to start, and have nothing to do
+    "TOKENIZERS_PARALLELISM": "false",  # for many texts: here each is alone
+    "OPENBLAS_NUM_THREADS": "1",  # for large products: here they are cut into parts for threads of our own
+}
 INTERRUPTED = 130
 READER_GONE = 141
 
@@ -20,12 +25,13 @@ READER_GONE = 141
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     try:
-        gc.set_threshold(50_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
+        gc.set_threshold(250_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
         be_told_to_end()
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
     except KeyboardInterrupt:
         code = INTERRUPTED
+    gc.freeze()  # memory goes with the process: to look for garbage in it once more takes 50 ms
     raise SystemExit(code)
 
 
@@ -35,7 +41,8 @@ def run(arguments: list[str]) -> int:
     from localinfer.errors import LocalInferError, NotEnoughMemory
 
     screen.prepare()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads are for many texts: here each is alone
+    for name, value in LIBRARIES.items():
+        os.environ.setdefault(name, value)
     try:
         code = dispatch(arguments)
         sys.stdout.flush()
@@ -63,13 +70,22 @@ def dispatch(arguments: list[str]) -> int:
     """Hand the arguments to the command that they name."""
     import typer
 
-    from cli.app import command_line
+    from cli.app import COMMANDS, command_line
+    from cli.arguments.commands import COMPLETING, resolved
+    from cli.arguments.translation import Instead
     from cli.screen import error
 
+    if COMPLETING in os.environ:
+        from cli.arguments import completion
+
+        return completion.answer(command_line(completion.words_typed()), os.environ[COMPLETING])
     try:
-        program = command_line(arguments)
-        with program.make_context("localinfer", arguments[:] or ["--help"]) as context:  # it eats the list
+        words = resolved(arguments, COMMANDS)
+        program = command_line(words)
+        with program.make_context("localinfer", words) as context:
             program.invoke(context)
+    except Instead as other:
+        return dispatch(other.words)
     except typer.Exit as done:
         return done.exit_code
     except typer.TyperException as mistake:

@@ -1,7 +1,7 @@
 """`localinfer bench`: llama-bench's tests, in llama-bench's columns.
 
-    pp512          512 tokens of a prompt, at once       tg128   128 tokens, one after the other
-    pp512 @ d4096  the same, when 4096 tokens are there before
+    pp512          512 tokens of a prompt, at once       tg128        128 tokens, one after the other
+    pp512 @ d4096  the same, behind 4096 tokens          pp512+tg128  both, in tokens of either
 
 Measures the engine alone: random tokens go in, logits come out. Tokenizing and sampling are not in it. Beside that
 stands what it is worth on this machine: bytes of weights and cache, or multiply-accumulates, and their share of what
@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 
 
 def bench_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Paths of GGUF files, or names.")],
     prompts: Annotated[
         str, typer.Option("-p", "--n-prompt", metavar="N,...", help="Tokens of a prompt (0: no such test).")
     ] = "512",
     answers: Annotated[
         str, typer.Option("-n", "--n-gen", metavar="N,...", help="Tokens of an answer (0: no such test).")
     ] = "128",
+    both: Annotated[
+        list[str] | None,
+        typer.Option("-pg", metavar="N,N", help="Tokens of a prompt and of an answer to it; may be repeated."),
+    ] = None,
     depths: Annotated[
         str, typer.Option("-d", "--n-depth", metavar="N,...", help="Tokens that are there before.")
     ] = "0",
@@ -47,14 +51,15 @@ def bench_command(
         str, typer.Option("-t", "--threads", metavar="N,...", help="Threads (0: the physical cores).")
     ] = "0",
     threads_batch: Annotated[str | None, option("threads_batch")] = None,
-    batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", metavar="N", help="Tokens that are computed at once.")
-    ] = 512,
+    batch_size: Annotated[str | None, option("batch_size")] = None,
+    ubatch_size: Annotated[str | None, option("ubatch_size")] = None,
     precision: Annotated[str | None, option("precision")] = None,
     cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
     cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs of a test.")] = 5,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="md|json", help="Table or JSON.")] = "md",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="|".join(WRITERS), help="How results are written.")
+    ] = "md",
     plot_file: Annotated[
         str | None,
         typer.Option("--plot", metavar="FILE", help="Draw t/s against the tokens before, to a .png or .svg."),
@@ -67,38 +72,41 @@ def bench_command(
 
     \b
       localinfer bench smollm2 -p 512 -n 128 -t 1,2 -d 0,4096 -r 5 -o md
+      localinfer bench -m smollm2 -m gemma3-270m -p 0 -n 0 -pg 512,128 -o csv
       localinfer bench smollm2 -p 0 -n 32 -d 0,1024,2048,4096 --plot depth.svg
     """
     if output not in WRITERS:
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")
     if repetitions < 1:
         raise UsageError("--repetitions: must be at least 1")
-    sizes = [("pp", tokens) for tokens in numbers("--n-prompt", prompts)]
-    sizes += [("tg", tokens) for tokens in numbers("--n-gen", answers)]
+    sizes = [(tokens, 0) for tokens in numbers("--n-prompt", prompts)]
+    sizes += [(0, tokens) for tokens in numbers("--n-gen", answers)]
+    sizes += [pair("-pg", text) for text in both or []]
     tests = [
-        Test(kind, tokens, depth, count)
+        Test(*size, depth, count)
         for count in numbers("--threads", threads, high=int(FLAGS["threads"].high))
         for depth in numbers("--n-depth", depths)
-        for kind, tokens in sizes
-        if tokens
+        for size in sizes
+        if any(size)
     ]
     if not tests:
-        raise UsageError("--n-prompt, --n-gen: nothing to measure")
+        raise UsageError("--n-prompt, --n-gen, -pg: nothing to measure")
     picture = promised_plot(plot_file) if plot_file is not None else None
     typed: dict[str, object] = {
         "threads_batch": threads_batch,
         "batch_size": batch_size,
+        "ubatch_size": ubatch_size,
         "precision": precision,
         "cache_type_k": cache_type_k,
         "cache_type_v": cache_type_v,
     }
     layers = given(typed), from_environment(os.environ)
-    subject, results = measure(model, tests, merge(*layers), repetitions)
-    screen.write(WRITERS[output](subject, results))
+    results = [result for model in models for result in measure(model, tests, merge(*layers), repetitions)]
+    screen.write(WRITERS[output](results))
     for roofline in dict.fromkeys(result.roofline for result in results):
         screen.aside(machine_line(roofline))
     if picture:
-        plot(picture, f"{subject.model}, {subject.backend}", results)
+        plot(picture, results)
 
 
 def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
@@ -109,7 +117,15 @@ def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
     return values
 
 
-def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int) -> tuple[Subject, list[Result]]:
+def pair(option: str, text: str) -> tuple[int, int]:
+    """Two numbers such as 512,128."""
+    found = numbers(option, text)
+    if len(found) != 2:
+        raise UsageError(f"{option}: must be two numbers, such as 512,128; not {text}")
+    return found[0], found[1]
+
+
+def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int) -> list[Result]:
     """Run the tests, with one engine for all that have the same number of threads."""
     status = screen.Status()
     path = fetched(model, status)
@@ -119,6 +135,7 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
         from localinfer.judging.roofline import measured
 
     f = open_gguf(path)
+    subject = subject_of(f, given)
     n_ctx = max(test.depth + test.tokens for test in tests)
     results: list[Result] = []
     for count in dict.fromkeys(test.threads for test in tests):
@@ -127,15 +144,15 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
             engine = Engine(f, options, status)
         try:
             for test in (each for each in tests if each.threads == count):
-                at_once = test.tokens if test.kind == "pp" else 1
+                at_once = test.n_prompt or 1
                 known = dataclasses.replace(test, threads=engine.program.threads_for(at_once))
                 with status.busy("measuring what this machine can do"):
                     roofline = measured(known.threads)
                 seconds = run(engine, known, repetitions, status)
-                results.append(Result(known, seconds, amount(engine, known), roofline))
+                results.append(Result(subject, known, seconds, amount(engine, known), roofline))
         finally:
             engine.close()
-    return subject_of(f, given), results
+    return results
 
 
 def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -> list[float]:
@@ -146,11 +163,10 @@ def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -
         status.show(f"{test.name}, {test.threads} threads: {repetition + 1} of {repetitions}")
         tokens = random_tokens(engine, test.tokens)
         begin = time.perf_counter()
-        if test.kind == "pp":
-            engine.evaluate(tokens)
-        else:
-            for token in tokens:
-                engine.evaluate([token])
+        if test.n_prompt:
+            engine.evaluate(tokens[: test.n_prompt])
+        for token in tokens[test.n_prompt :]:
+            engine.evaluate([token])
         if repetition >= 0:
             seconds.append(time.perf_counter() - begin)
     status.erase()
@@ -159,10 +175,9 @@ def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -
 
 def amount(engine: "Engine", test: Test) -> Amount:
     """What there is to do in one repetition."""
-    if test.kind == "pp":
-        return engine.amount(test.tokens, test.depth)
-    each = (engine.amount(1, test.depth + token) for token in range(test.tokens))
-    return sum(each, NOTHING_TO_DO)
+    prompt = [engine.amount(test.n_prompt, test.depth)] if test.n_prompt else []
+    answer = [engine.amount(1, test.depth + test.n_prompt + token) for token in range(test.n_gen)]
+    return sum([*prompt, *answer], NOTHING_TO_DO)
 
 
 def fill(engine: "Engine", depth: int) -> None:
@@ -184,6 +199,7 @@ def subject_of(f: "GGUF", options: Options) -> Subject:
         kinds[tensor.type_name] = kinds.get(tensor.type_name, 0) + tensor.nbytes
     name = f"{f.get('general.architecture', str, '?')} {f.get('general.size_label', str, '')}".strip()
     return Subject(
+        file=str(f.path),
         model=screen.one_line(f"{name} {max(kinds, key=lambda kind: kinds[kind])}"),
         size=sum(kinds.values()),
         params=sum(tensor.n_elements for tensor in f.tensors.values()),

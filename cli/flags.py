@@ -17,11 +17,26 @@ from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
-    "model": "Model", "sampling": "Choice of tokens", "generation": "Length", "chat": "Conversation",
+    "model": "Model", "sampling": "Choice of tokens", "generation": "Length", "form": "Form of the answer",
+    "chat": "Conversation",
 }  # fmt: skip
 METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 
 Command = Callable[..., None]
+
+# Options of all commands that take a text.
+FileOption = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file; - is stdin.")
+]
+EscapeOption = Annotated[
+    bool | None,
+    typer.Option("-e", "--escape/--no-escape", help=r"\n, \t, \" and \x41 in -p, -f and -r mean what they do in C."),
+]
+NoStdinOption = Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone, whatever it is.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")]
+SpecialOption = Annotated[
+    bool, typer.Option("-sp", "--special", help="Show control tokens, such as <|im_end|>, in the text that comes.")
+]
 
 
 def with_options(
@@ -73,7 +88,14 @@ def given(typed: dict[str, object]) -> Layer:
         if value is None or value == []:
             continue
         try:
-            layer[name] = FLAGS[name].parse(value) if isinstance(value, str) else value
+            layer[name] = parsed(FLAGS[name], value)
         except ValueError as problem:
             raise UsageError(f"{FLAGS[name].long}: {problem}") from None
     return from_flags(layer)
+
+
+def parsed(flag: Flag, value: object) -> object:
+    """What was typed, once or, for a tuple, several times."""
+    if isinstance(value, list):
+        return tuple(text for typed in value for text in flag.parse(typed))  # type: ignore[union-attr]
+    return flag.parse(value) if isinstance(value, str) else value

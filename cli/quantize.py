@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import typer
 
 from cli import screen
+from cli.arguments.nearest import did_you_mean
 from cli.files import promised, write_whole
 from cli.loading import fetched
 from cli.texts import from_file
 from localinfer.errors import UsageError
+from localinfer.quantizing.recipes import COPY, RECIPES
 
 if TYPE_CHECKING:
     from localinfer.files.source import Field, Source
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from localinfer.quantizing.mixture import Mixture, Request
     from localinfer.quantizing.report import Report
 
-TYPES_URL = "the names are those of llama-quantize: Q4_K_M, Q8_0, IQ3_XXS, ... and COPY"
+TYPES = f"{', '.join(RECIPES)}, or {COPY}, which changes none"
 REPORTS = (".html", ".json")
-EFFORTS = ("fast", "normal", "max")
+EFFORTS = ("fast", "normal", "max")  # the last searches as the second does, and passes errors on
 CHUNKS, CHUNK = 64, 512  # of a text to calibrate on, and the tokens of each
 NOT_CALIBRATED = {
     "--imatrix": "with --calibrate it is measured which columns matter: leave one of them out",
@@ -68,12 +70,17 @@ class Task(NamedTuple):
     page: Path | None
     calibration: Calibration | None
 
+    @property
+    def search(self) -> str:
+        """The effort of encoders."""
+        return "normal" if self.effort == "max" else self.effort
+
 
 def quantize_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A GGUF file, a name, or a checkpoint directory.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type; {TYPES_URL}."),
+        typer.Argument(metavar="[OUT] TYPE [THREADS]", help=f"What to write, in which type: {TYPES}."),
     ] = None,
     target_size: Annotated[
         str | None,
@@ -109,7 +116,9 @@ def quantize_command(
     effort: Annotated[
         str | None,
         typer.Option(
-            "--effort", metavar="|".join(EFFORTS), help="How long to search for blocks of less error [default: normal]."
+            "--effort",
+            metavar="|".join(EFFORTS),
+            help="How long to search; max: make up for errors, too, by an imatrix with covariances [default: normal].",
         ),
     ] = None,
     pure: Annotated[bool, typer.Option("--pure", help="One type for all matrices.")] = False,
@@ -226,14 +235,16 @@ def read_words(words: Sequence[str]) -> Words:
     from localinfer.quantizing.recipes import recipe_named
 
     if not words:
-        raise UsageError(f"TYPE: is missing, and no target is given; {TYPES_URL}")
+        raise UsageError(f"TYPE: is missing, and no target is given; there are {TYPES}")
     named = [recipe_named(word) for word in words[:2]]
     if named[0]:
         out, recipe, rest = None, named[0], words[1:]
     elif len(named) > 1 and named[1]:
         out, recipe, rest = Path(words[0]), named[1], words[2:]
     else:
-        raise UsageError(f"TYPE: {words[len(named) - 1]} is no type; {TYPES_URL}")
+        wrong = words[len(named) - 1]
+        near = did_you_mean(wrong, [*RECIPES, COPY])
+        raise UsageError(f"TYPE: {wrong} is no type{near or f'; there are {TYPES}'}")
     return Words(out, recipe, threads_in(rest, "SOURCE [OUT] TYPE [THREADS]"))
 
 
@@ -342,7 +353,7 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantizing.report import Report
     from quant.encoders.feedback import ROWS
 
-    status, effort = screen.Status(), task.effort
+    status = screen.Status()
     source = opened(name, task, status)
     guard.against_shrinking(screen.one_line(" or ".join(map(str, source.files))))
     mixture = mixed(source, task, status)
@@ -350,14 +361,16 @@ def run(name: str, task: Task) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, effort, status)
-    threads, with_feedback = threads_for(task.words.threads), effort == "max" and bool(mixture.covariances)
-    encoder_of = encoders(effort, mixture.importance)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
+    threads, with_feedback = threads_for(task.words.threads), task.effort == "max" and bool(mixture.covariances)
+    encoder_of = encoders(task.search, mixture.importance)
+    if task.effort == "max" and not with_feedback:
+        screen.warn("--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal")
     if with_feedback:
         compile_feedback(mixture.changed_types, status)
         encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
-    quantize(
+    written = quantize(
         source,
         out,
         mixture.types,
@@ -371,7 +384,7 @@ def run(name: str, task: Task) -> None:
         watch=report,
     )
     status.erase()
-    for line in closing_lines(mixture, drawing.seconds):
+    for line in closing_lines(mixture, written, drawing.seconds):
         screen.note(line)
     if task.page and report:
         write_report(task.page, report)
@@ -397,7 +410,7 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, task.effort, status)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
     compile_feedback(mixture.changed_types, status)
     walking = Walking(mixture, status)
     try:
@@ -415,18 +428,15 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
         walking.say_what_is_kept()
         raise
     status.erase()
-    for line in closing_lines(mixture, walking.seconds):
+    for line in closing_lines(mixture, [out], walking.seconds):
         screen.note(line)
 
 
 def opened_to_run(name: str, task: Task, status: screen.Status) -> "Source":
-    """The source, if it is a file that can be run. Raises UsageError."""
+    """The source, if it is no directory: it has to run. Raises UsageError."""
     if Path(name).is_dir():
         raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE F16` makes a file of it")
-    source = opened(name, task, status)
-    if len(source.files) > 1:
-        raise UsageError(f"--calibrate: {name} cannot be run: `localinfer quantize {name} FILE COPY` joins its parts")
-    return source
+    return opened(name, task, status)
 
 
 def chunks_of(path: Path, text: str, calibration: Calibration) -> "Chunks":
@@ -462,7 +472,7 @@ def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
         source,
         task.request,
         task.target,
-        effort=task.effort,
+        effort=task.search,
         threads=threads_for(task.words.threads),
         keep_split=task.keep_split,
         compiling=status,

@@ -2,7 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import screen
@@ -117,12 +118,13 @@ def size_lines(mixture: "Mixture") -> Iterator[str]:
         yield f"{word} size  = {size / MIB:8.2f} MiB ({8 * size / max(1, weights):.2f} BPW)"
 
 
-def closing_lines(mixture: "Mixture", seconds: float) -> Iterator[str]:
+def closing_lines(mixture: "Mixture", written: Sequence[Path], seconds: float) -> Iterator[str]:
     yield from size_lines(mixture)
     fallbacks = sum(choice.type != choice.wanted for choice in mixture.choices.values())
     if fallbacks:
         yield f"warning: in {fallbacks} of {len(mixture.choices)} tensors the blocks of a type do not divide the rows"
-    yield f"done in {seconds:.1f} s"
+    more = f" and {len(written) - 1} more" if len(written) > 1 else ""
+    yield f"{screen.one_line(str(written[0]))}{more}: written in {seconds:.1f} s"
 
 
 def mib(size: int) -> str:

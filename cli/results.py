@@ -1,5 +1,7 @@
-"""What `localinfer bench` found: as llama-bench's table, as JSON, beside what the machine can do at best."""
+"""What `localinfer bench` found: as llama-bench's table, as JSON or CSV, beside what the machine can do at best."""
 
+import csv
+import io
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -22,22 +24,45 @@ COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """`tokens` of a prompt or of an answer, behind `depth` others, on `threads` threads."""
+    """Tokens of a prompt, of an answer or of one after the other, behind `depth` others, on `threads` threads."""
 
-    kind: str  # "pp" or "tg"
-    tokens: int
+    n_prompt: int
+    n_gen: int
     depth: int
     threads: int
 
     @property
+    def tokens(self) -> int:
+        return self.n_prompt + self.n_gen
+
+    @property
+    def kind(self) -> str:
+        """pp, tg, or pg for both."""
+        return "pg" if self.n_prompt and self.n_gen else "pp" if self.n_prompt else "tg"
+
+    @property
     def name(self) -> str:
-        return f"{self.kind}{self.tokens}" + (f" @ d{self.depth}" if self.depth else "")
+        parts = [f"pp{self.n_prompt}" * bool(self.n_prompt), f"tg{self.n_gen}" * bool(self.n_gen)]
+        return "+".join(filter(None, parts)) + (f" @ d{self.depth}" if self.depth else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model, as the table's columns have it."""
+
+    file: str
+    model: str
+    size: int  # bytes of all tensors
+    params: int
+    backend: str
+    options: Options
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a test measured; what there was to do in one repetition; what so many threads can do at best."""
+    """What a test of a model measured; what there was to do in one repetition; what so many threads can do at best."""
 
+    subject: Subject
     test: Test
     seconds: list[float]  # of each repetition
     amount: Amount
@@ -71,32 +96,27 @@ class Result:
         return self.a_second(self.roofline.computing(self.amount))
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The model's columns of the table."""
-
-    model: str
-    size: int  # bytes of all tensors
-    params: int
-    backend: str
-    options: Options
-
-
-def as_markdown(subject: Subject, results: Sequence[Result]) -> str:
+def as_markdown(results: Sequence[Result]) -> str:
     """llama-bench's table. A prompt is bound by arithmetic and an answer by memory: each has its own kind of work."""
     rule = "|".join("-" * (width + 1) + ("-" if side == "<" else ":") for _, side, width in COLUMNS)
     lines = [table_line([heading for heading, _, _ in COLUMNS]), f"|{rule}|\n"]
     for result in results:
-        if result.test.kind == "pp":
-            work, share = f"{result.a_second(result.amount.macs) / 1e9:.1f} GMAC/s", result.peak_share
-        else:
-            work, share = f"{result.a_second(result.amount.nbytes) / 1e9:.1f} GB/s", result.bandwidth_share
+        subject = result.subject
         lines.append(table_line([
             subject.model, screen.mib(subject.size), f"{subject.params / 1e6:.2f} M", subject.backend,
             str(result.test.threads), result.test.name, f"{result.mean:.2f} ± {result.deviation:.2f}",
-            work, f"{100 * share:.0f} %",
+            *work_of(result),
         ]))  # fmt: skip
     return "".join(lines)
+
+
+def work_of(result: Result) -> tuple[str, str]:
+    """How much is done a second of what bounds the test, and its share; nothing of two that are bound otherwise."""
+    if result.test.kind == "pg":
+        return "", ""
+    if result.test.kind == "pp":
+        return f"{result.a_second(result.amount.macs) / 1e9:.1f} GMAC/s", f"{100 * result.peak_share:.0f} %"
+    return f"{result.a_second(result.amount.nbytes) / 1e9:.1f} GB/s", f"{100 * result.bandwidth_share:.0f} %"
 
 
 def table_line(cells: Sequence[str]) -> str:
@@ -113,29 +133,46 @@ def machine_line(roofline: "Roofline") -> str:
     )
 
 
-def as_json(subject: Subject, results: Sequence[Result]) -> str:
-    """One object a test, with llama-bench's names; bytes and multiply-accumulates are of one repetition."""
-    objects = [
-        {
-            "model_type": subject.model, "model_size": subject.size, "model_n_params": subject.params,
-            "backend": subject.backend, "n_batch": subject.options.batch_size,
-            "type_k": subject.options.cache_type_k, "type_v": subject.options.cache_type_v,
-            "precision": subject.options.precision, "n_threads": result.test.threads, "test": result.test.name,
-            "n_prompt": result.test.tokens if result.test.kind == "pp" else 0,
-            "n_gen": result.test.tokens if result.test.kind == "tg" else 0,
-            "n_depth": result.test.depth, "avg_ts": result.mean, "stddev_ts": result.deviation,
-            "samples_ns": [round(each * 1e9) for each in result.seconds], "samples_ts": result.rates,
-            "bytes": result.amount.nbytes, "bytes_per_second": result.a_second(result.amount.nbytes),
-            "macs": result.amount.macs, "macs_per_second": result.a_second(result.amount.macs),
-            "bandwidth_share": result.bandwidth_share, "peak_share": result.peak_share,
-            "machine_bytes_per_second": result.roofline.bandwidth,
-            "machine_int_macs_per_second": result.roofline.dots,
-            "machine_float_macs_per_second": result.roofline.fmas,
-            "machine_bfloat16_macs_per_second": result.roofline.pairs,
-        }
-        for result in results
-    ]  # fmt: skip
-    return json.dumps(objects, indent=2) + "\n"
+def as_object(result: Result) -> dict[str, object]:
+    """With llama-bench's names; bytes and multiply-accumulates are of one repetition."""
+    subject, options, test, roofline = result.subject, result.subject.options, result.test, result.roofline
+    return {
+        "model_filename": subject.file, "model_type": subject.model, "model_size": subject.size,
+        "model_n_params": subject.params, "backend": subject.backend, "n_batch": options.batch_size,
+        "n_ubatch": options.ubatch_size, "type_k": options.cache_type_k, "type_v": options.cache_type_v,
+        "precision": options.precision, "n_threads": test.threads, "test": test.name, "n_prompt": test.n_prompt,
+        "n_gen": test.n_gen, "n_depth": test.depth, "avg_ts": result.mean, "stddev_ts": result.deviation,
+        "samples_ns": [round(each * 1e9) for each in result.seconds], "samples_ts": result.rates,
+        "bytes": result.amount.nbytes, "bytes_per_second": result.a_second(result.amount.nbytes),
+        "macs": result.amount.macs, "macs_per_second": result.a_second(result.amount.macs),
+        "bandwidth_share": result.bandwidth_share, "peak_share": result.peak_share,
+        "machine_bytes_per_second": roofline.bandwidth, "machine_int_macs_per_second": roofline.dots,
+        "machine_float_macs_per_second": roofline.fmas, "machine_bfloat16_macs_per_second": roofline.pairs,
+    }  # fmt: skip
 
 
-WRITERS: dict[str, Callable[[Subject, Sequence[Result]], str]] = {"md": as_markdown, "json": as_json}
+def as_json(results: Sequence[Result]) -> str:
+    """One object a test."""
+    return json.dumps([as_object(result) for result in results], indent=2) + "\n"
+
+
+def as_json_lines(results: Sequence[Result]) -> str:
+    """One object a line."""
+    return "".join(json.dumps(as_object(result)) + "\n" for result in results)
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """A line of names, and one for each test, without the lists of single measurements."""
+    rows = [
+        {name: value for name, value in as_object(result).items() if not isinstance(value, list)} for result in results
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+WRITERS: dict[str, Callable[[Sequence[Result]], str]] = {
+    "md": as_markdown, "json": as_json, "jsonl": as_json_lines, "csv": as_csv,
+}  # fmt: skip

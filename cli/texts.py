@@ -1,36 +1,54 @@
 """Texts that a user hands in: as an argument, in a file, or piped into stdin."""
 
 import json
-import os
-import stat
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
 from cli import screen
+from cli.stdin import TEXT_LIMIT, from_stdin, limited, more_from_stdin, without_newline
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.options import Layer
 
-TEXT_LIMIT = 64 << 20  # bytes; far more than any context holds
+STDIN = "-"  # in the place of a text, or of a file's name
+ESCAPE = rb"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])"
+WITH_ESCAPES = {"stop", "dry_sequence_breaker"}  # options
+ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
-def joined(argument: str | None, file: str | None) -> str:
+def joined(argument: str | None, file: str | None, *, escapes: bool | None = None, with_stdin: bool = True) -> str:
     """What was given, in this order and joined by newlines: the argument, the file, stdin.
 
-    UsageError when nothing was given; an empty text is a text.
+    With `escapes`, \\n in argument and file means a newline, and so on. UsageError when nothing was given; an empty
+    text is a text.
     """
-    texts = [
-        argument and from_argument(argument),
-        from_file(file) if file not in (None, "-") else None,
-        from_stdin(),
-    ]
-    given = [text for text in texts if text is not None]
-    if not given:
+    text = given_text(argument, file, escapes=escapes, with_stdin=with_stdin)
+    if text is None:
         raise UsageError("no prompt: give -p TEXT or -f FILE, or pipe one into stdin")
-    return "\n".join(given)
+    return text
 
 
-def from_argument(argument: str) -> str:
+def given_text(
+    argument: str | None, file: str | None, *, escapes: bool | None = None, with_stdin: bool = True
+) -> str | None:
+    """As `joined`; None when nothing was given."""
+    texts = []
+    if argument is not None and argument != STDIN:
+        texts.append(from_argument(argument, hint=escapes is None))
+    if file is not None and file != STDIN:
+        texts.append(from_file(file))
+    if escapes:
+        texts = [unescaped(text) for text in texts]
+    if with_stdin:
+        piped = more_from_stdin() if texts and STDIN not in (argument, file) else from_stdin()
+        texts += [piped] if piped is not None else []
+    return "\n".join(texts) if texts else None
+
+
+def from_argument(argument: str, *, hint: bool = False) -> str:
     """Bytes of an argument that are not UTF-8 reach Python as lone surrogates: U+FFFD takes their place."""
+    if hint and "\\n" in argument:
+        screen.aside("\\n in the prompt is a backslash and an n: with -e it is a new line")
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -48,45 +66,30 @@ def from_file(name: str) -> str:
         raise LocalInferError(f"{name}: {error}") from None
 
 
-def from_stdin() -> str | None:
-    """What was piped in, less one newline at its end; None when stdin is a terminal or nothing at all.
+def unescaped(text: str) -> str:
+    """With \\n, \\r, \\t, \\', \\", \\\\ and bytes such as \\x41 as what they stand for, as llama.cpp has it."""
+    content = text.encode("utf-8", "surrogateescape")
+    return re.sub(ESCAPE, lambda found: byte_of(found[1]), content).decode("utf-8", "replace")
 
-    It may come from a program that cannot be mended: what is not UTF-8 is replaced, with a warning.
-    """
-    if not is_piped():
-        return None
-    content = limited(sys.stdin.buffer.read(TEXT_LIMIT + 1), "stdin")
-    text = content.decode("utf-8", "replace")
-    if text.encode() != content:
-        screen.warn("stdin is not UTF-8: what cannot be read is replaced by U+FFFD")
-    return without_newline(text)
+
+def with_escapes(given: Layer, escapes: bool | None) -> Layer:
+    """The options, with the same done to those that are texts to look for."""
+    if not escapes:
+        return given
+    texts = {name: given[name] for name in WITH_ESCAPES & given.keys()}
+    return given | {name: tuple(map(unescaped, each)) for name, each in texts.items() if isinstance(each, tuple)}
 
 
 def from_json(name: str) -> Any:
     """The value in a JSON file, or in what was piped in, for `-`."""
-    text = from_stdin() if name == "-" else from_file(name)
+    text = from_stdin() if name == STDIN else from_file(name)
     if text is None:
         raise UsageError("nothing to read: stdin is no pipe")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LocalInferError(f"{'stdin' if name == '-' else name}: no JSON: {error}") from None
+        raise LocalInferError(f"{'stdin' if name == STDIN else name}: no JSON: {error}") from None
 
 
-def is_piped() -> bool:
-    """A pipe, a file or a socket; not a terminal, not /dev/null, and not closed."""
-    try:
-        return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def limited(content: bytes, name: str) -> bytes:
-    if len(content) > TEXT_LIMIT:
-        raise LocalInferError(f"{name}: a prompt of more than {TEXT_LIMIT:,} bytes")
-    return content
-
-
-def without_newline(text: str) -> str:
-    """Files and `echo` end in a newline that nobody means."""
-    return text.removesuffix("\n").removesuffix("\r")
+def byte_of(escape: bytes) -> bytes:
+    return bytes.fromhex(escape[1:].decode()) if len(escape) > 1 else ESCAPED.get(escape, escape)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from localinfer.errors import (
+        BadForm,
         ContextOverflow,
+        Incomplete,
         LocalInferError,
         ModelNotFound,
         NotEnoughMemory,
@@ -21,14 +23,18 @@ if TYPE_CHECKING:
     from localinfer.prompt.prompt import Prompt
 
 __all__ = [
-    "ContextOverflow", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory", "Options", "Piece",
-    "Prompt", "Stats", "Unsupported", "UsageError", "load",
+    "BadForm", "ContextOverflow", "Incomplete", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory",
+    "Options", "Piece", "Prompt", "Stats", "Unsupported", "UsageError", "load",
 ]  # fmt: skip
 
 _HOMES = {
     "Model": "model", "Piece": "model", "Stats": "model", "load": "model",
     "Options": "options", "Prompt": "prompt.prompt",
 }  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,10 @@ class LocalInferError(Exception):
     exit_code = 1
 
 
+class Incomplete(LocalInferError):
+    """An answer that ended before it had the form that was asked for."""
+
+
 class UsageError(LocalInferError):
     """An option or argument that cannot mean anything."""
 
@@ -39,3 +43,9 @@ class ContextOverflow(LocalInferError):
     """The context is full, and the policy is to stop."""
 
     exit_code = 5
+
+
+class BadForm(LocalInferError):
+    """A schema, grammar or pattern for the answer that is damaged, or asks for what is not supported."""
+
+    exit_code = 6

@@ -10,7 +10,7 @@ Here file, tokenizer, template and session come together; the work is theirs. Kn
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +23,15 @@ from localinfer import tokenizer
 from localinfer.engine.engine import Engine, require_room_to_load
 from localinfer.errors import UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
+from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.sampling import Sampler
 from localinfer.generation.session import Progress, Session
 from localinfer.models import registry
-from localinfer.options import FLAGS, Options, from_environment, from_keywords, from_metadata, merge
+from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
 
-if TYPE_CHECKING:  # what continues texts needs no templates
+if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
+    from localinfer.generation.constraint import Constraint, Vocabulary
     from localinfer.prompt.conversation import Message
     from localinfer.prompt.prompt import Prompt
     from localinfer.prompt.writer import PromptWriter
@@ -70,9 +73,10 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in self.engine.warnings:
+        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
+        self._vocabulary: Vocabulary | None = None  # once an answer has a form
         self._writer: PromptWriter | None = None  # once there is a conversation
 
     @property
@@ -110,20 +114,28 @@ class Model:
         """What the model expects after each of these tokens: float32, (len(ids), n_vocab)."""
         return self._session.logits(self._checked(ids))
 
-    def generate(self, prompt: str | Sequence[int], **options: object) -> Iterator[Piece]:
+    def generate(
+        self, prompt: str | Sequence[int], *, sampler: SamplerFunction | None = None, **options: object
+    ) -> Iterator[Piece]:
         """Continue a text, or tokens, piece by piece. `options` are those of Options that are not the model's.
 
-        Raised at once: UsageError, ContextOverflow for a prompt that is too long, LocalInferError for a file
-        that has changed. When the context is full in the middle, ContextOverflow comes after the last piece.
+        `sampler` chooses the tokens in the place of the options' chain: it is given the logits, float32 (n_vocab,), and
+        the ids of prompt and text so far, a list, and returns the id of the next token. `schema` is one more option: a
+        JSON schema as a dict, a text, or a pydantic model, that the text shall fit.
+
+        Raised at once: UsageError, BadForm for a schema or grammar, ContextOverflow for a prompt that is too long,
+        LocalInferError for a file that has changed. After the last piece comes ContextOverflow when the context is
+        full, and Incomplete for a text that has not the form that was asked for.
         """
         chosen = self._chosen(options)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
-        return self._run(tokens, chosen)
+        return self._run(tokens, chosen, sampler)
 
     def chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
-             parse_special: bool = False, **options: object) -> Iterator[Piece]:
+             parse_special: bool = False, sampler: SamplerFunction | None = None,
+             **options: object) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
         What the model is shown is what `render` returns.
@@ -135,7 +147,8 @@ class Model:
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
-        return self._run(self._prompts().write(conversation, chosen, parse_special=parse_special).ids, chosen)
+        prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
+        return self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
 
     def render(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
                documents: Sequence[Mapping[str, object]] | None = None,
@@ -178,6 +191,10 @@ class Model:
                  traceback: TracebackType | None) -> None:
         self.close()
 
+    def sampler(self, **options: object) -> Sampler:
+        """The chain of samplers that these options describe: a function of logits and ids, as `generate` takes one."""
+        return self._session.sampler(self._chosen(options))
+
     def _prompts(self) -> "PromptWriter":
         from localinfer.prompt.writer import PromptWriter
 
@@ -185,18 +202,40 @@ class Model:
             self._writer = PromptWriter(self.file, self.tokenizer)
         return self._writer
 
-    def _run(self, prompt: list[int], options: Options) -> Iterator[Piece]:
+    def _run(
+        self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = ()
+    ) -> Iterator[Piece]:
+        """What comes after the tokens `behind` is held to the form that the options ask for, if they do."""
         self.file.check_unchanged()
-        self.stats, pieces = self._session.run(prompt, options)
+        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options, behind))
         return pieces
 
+    def _end_of_reasoning(self, prompt: "Prompt") -> list[int]:
+        """The tokens that end the reasoning in which a prompt ends, if it does."""
+        inside = prompt.text.rstrip().endswith("<think>")
+        return self.tokenize("</think>", add_special=False, parse_special=True) if inside else []
+
+    def _constraint(self, options: Options, behind: Sequence[int]) -> "Constraint | None":
+        if not any(getattr(options, name) for name in FORMS):
+            return None
+        from localinfer.generation.constraint import Constraint, Vocabulary, form_of
+
+        form = form_of(options)
+        self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
+        return Constraint(form, self._vocabulary, behind)
+
     def _chosen(self, given: Mapping[str, object]) -> Options:
-        """The model's options with those of one run."""
+        """The model's options with those of one run; `schema` is a JSON schema in any of Python's ways."""
+        if "schema" in given:
+            from localinfer.generation.constraint.json_schema import text_of
+
+            schema = text_of(given["schema"])
+            given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
         layer = from_keywords(given)
         for name in layer:
             if FLAGS[name].section == "model":
                 raise UsageError(f"{name}: can only be chosen when the model is loaded")
-        return replace(self.options, **layer)  # type: ignore[arg-type]  # from_keywords has checked the types
+        return merge(layer, asdict(self.options))
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         """Token ids as a list of Python's integers, each in the vocabulary."""
@@ -208,3 +247,11 @@ class Model:
         if wrong is not None:
             raise UsageError(f"tokens: there is no token {wrong}, the vocabulary has {self.n_vocab}")
         return tokens
+
+
+def beyond_training(engine: Engine) -> list[str]:
+    """What there is to say of a context that is longer than those that the model has seen."""
+    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
+    if engine.n_ctx <= trained:
+        return []
+    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]

@@ -15,7 +15,8 @@ Every layer is checked when it is made, so that an error names the place where t
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Literal, TypeVar, get_args
 
@@ -23,7 +24,7 @@ from localinfer.errors import LocalInferError, UsageError
 
 Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
-Section = Literal["model", "sampling", "generation", "chat"]
+Section = Literal["model", "sampling", "generation", "form", "chat"]
 Policy = Literal["stop", "ring"]
 Precision = Literal["fast", "high"]
 Think = Literal["auto", "on", "off"]
@@ -46,6 +47,8 @@ class Flag:
     high: float = math.inf
     never: float = math.nan
     choices: tuple[str, ...] = ()
+    read: Callable[[str], object] | None = None  # makes sense of a text, or ValueError says why it has none
+    separator: str = ""  # between the texts of a tuple, where they are typed
 
     @property
     def long(self) -> str:
@@ -64,7 +67,7 @@ class Flag:
     def parse(self, text: str) -> Value:
         """The value that a text stands for; ValueError says what was expected."""
         if self.kind is tuple:
-            return (text,)
+            return tuple(text.split(self.separator)) if self.separator else (text,)
         if self.kind is bool:
             return parse_bool(text)
         try:
@@ -77,6 +80,9 @@ class Flag:
         converted = convert(value, self.kind)
         if converted is None or not self.allows(converted):
             raise ValueError(f"must be {self.expected}, not {shown(value)}")
+        if self.read:
+            for text in converted if isinstance(converted, tuple) else (converted,):
+                self.read(str(text))
         return converted
 
     def allows(self, value: Value) -> bool:
@@ -103,10 +109,63 @@ class Flag:
 
 
 def option(default: T, *names: str, section: Section, about: str, low: float = -math.inf,
-           high: float = math.inf, never: float = math.nan, choices: tuple[str, ...] = ()) -> T:
+           high: float = math.inf, never: float = math.nan, choices: tuple[str, ...] = (),
+           read: Callable[[str], object] | None = None, separator: str = "") -> T:
     """A dataclass field that carries its Flag."""
-    flag = Flag(names, about, section, default, low, high, never, choices)
+    flag = Flag(names, about, section, default, low, high, never, choices, read, separator)
     return field(default=default, metadata={"flag": flag})
+
+
+# ---- options that are written in a small language of their own ----------------------------------------------
+
+SAMPLERS = {  # llama.cpp's names, and the letters of --sampler-seq
+    "penalties": "e", "dry": "d", "top_n_sigma": "s", "top_k": "k", "typ_p": "y", "top_p": "p", "min_p": "m",
+    "xtc": "x", "temperature": "t", "adaptive_p": "a",
+}  # fmt: skip
+DEFAULT_SAMPLERS = tuple(name for name in SAMPLERS if name != "adaptive_p")
+SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
+BIAS = re.compile(r"\s*(\d+)\s*([+-].+)")
+
+
+def samplers_named(text: str) -> tuple[str, ...]:
+    """The samplers that `--samplers top_k;temp` names; ValueError for one that there is not."""
+    words = [word.strip().lower() for word in text.split(";") if word.strip()]
+    plain = {name.replace("_", ""): name for name in SAMPLERS} | SAMPLER_ALIASES
+    names = [plain.get(word.replace("_", "").replace("-", "")) for word in words]
+    return known(names, words, " ".join(SAMPLERS))
+
+
+def samplers_lettered(text: str) -> tuple[str, ...]:
+    """The samplers that `--sampler-seq kt` stands for; ValueError for a letter that means none."""
+    name_of = {letter: name for name, letter in SAMPLERS.items()}
+    return known([name_of.get(letter) for letter in text], list(text), "".join(name_of))
+
+
+def known(names: Sequence[str | None], words: Sequence[str], all_of_them: str) -> tuple[str, ...]:
+    found = tuple(name for name in names if name)
+    if len(found) < len(names):
+        raise ValueError(f"there is no sampler {shown(words[names.index(None)])}, there are: {all_of_them}")
+    return found
+
+
+def bias_of(text: str) -> tuple[int, float]:
+    """Token and bias of `--logit-bias 15043-1`; ValueError says how it is written."""
+    found = BIAS.fullmatch(text)
+    bias = number(found[2]) if found else math.nan
+    if found is None or math.isnan(bias) or len(found[1]) > 10:
+        raise ValueError(f"must be a token's id and what is added to its logit, such as 15043-1, not {shown(text)}")
+    return int(found[1]), bias
+
+
+def number(text: str) -> float:
+    """NaN for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +194,11 @@ class Options:
         0, "-tb", "--threads-batch", section="model", low=0, high=512,
         about="Threads that compute while a prompt is read (0: as many as --threads).")
     batch_size: int = option(
-        512, "-b", "--batch-size", section="model", low=1, high=16384,
-        about="Tokens of a prompt that are computed at once.")
+        2048, "-b", "--batch-size", section="model", low=1, high=INT32_MAX,
+        about="Tokens of a prompt that are handed over together; more than --ubatch-size make no difference.")
+    ubatch_size: int = option(
+        512, "-ub", "--ubatch-size", section="model", low=1, high=16384,
+        about="Tokens of a prompt that are computed at once: more take more memory.")
     architecture: str = option(
         "", "--architecture", section="model",
         about="A Python file whose function `record` says what the model computes, in place of ours.")
@@ -156,12 +218,80 @@ class Options:
     min_p: float = option(
         0.05, "--min-p", section="sampling", low=0, high=1,
         about="Drop tokens less probable than this share of the most probable one (0: none).")
+    typical_p: float = option(
+        1.0, "--typical", "--typical-p", section="sampling", low=0, high=1,
+        about="Choose among the tokens that surprise about as much as usual and together reach this probability.")
+    top_n_sigma: float = option(
+        -1.0, "--top-nsigma", "--top-n-sigma", section="sampling", low=-1e6, high=1e6,
+        about="Drop tokens whose logit is more than so many standard deviations below the best (-1: none).")
+    xtc_probability: float = option(
+        0.0, "--xtc-probability", section="sampling", low=0, high=1,
+        about="How often to drop the best of several probable tokens, for more creative texts (0: never).")
+    xtc_threshold: float = option(
+        0.1, "--xtc-threshold", section="sampling", low=0, high=1,
+        about="What counts as probable to --xtc-probability (above 0.5: nothing).")
+    min_keep: int = option(
+        0, "--min-keep", section="sampling", low=0, high=INT32_MAX,
+        about="How many tokens --top-p, --min-p, --typical and XTC leave at least.")
+    dynatemp_range: float = option(
+        0.0, "--dynatemp-range", section="sampling", low=0, high=1e6,
+        about="Lower the temperature by up to this where the model is certain, raise it where it is not (0: no).")
+    dynatemp_exp: float = option(
+        1.0, "--dynatemp-exp", section="sampling", low=0, high=1e6,
+        about="How certainty becomes a temperature with --dynatemp-range: more makes it fall faster.")
     repeat_penalty: float = option(
         1.0, "--repeat-penalty", section="sampling", low=math.nextafter(0, 1), high=1e6,
         about="Makes tokens that occurred lately less probable (1: no).")
     repeat_last_n: int = option(
         64, "--repeat-last-n", section="sampling", low=-1, high=INT32_MAX,
-        about="How many of the last tokens --repeat-penalty looks at (0: none, -1: the whole context).")
+        about="How many of the last tokens the penalties look at (0: none, -1: the whole context).")
+    presence_penalty: float = option(
+        0.0, "--presence-penalty", section="sampling", low=-1e6, high=1e6,
+        about="Taken from the logits of tokens that occurred lately.")
+    frequency_penalty: float = option(
+        0.0, "--frequency-penalty", section="sampling", low=-1e6, high=1e6,
+        about="Taken from the logits of tokens for each time that they occurred lately.")
+    dry_multiplier: float = option(
+        0.0, "--dry-multiplier", section="sampling", low=-1e6, high=1e6,
+        about="DRY: taken from the logit of a token that would go on with a repetition (0: no).")
+    dry_base: float = option(
+        1.75, "--dry-base", section="sampling", low=0, high=1e6,
+        about="DRY: what each further token of a repetition multiplies that with.")
+    dry_allowed_length: int = option(
+        2, "--dry-allowed-length", section="sampling", low=0, high=INT32_MAX,
+        about="DRY: repetitions of fewer tokens cost nothing.")
+    dry_penalty_last_n: int = option(
+        64, "--dry-penalty-last-n", section="sampling", low=-1, high=INT32_MAX,
+        about="DRY: how many of the last tokens it looks at (0: none, -1: the whole context).")
+    dry_sequence_breaker: tuple[str, ...] = option(
+        ("\n", ":", '"', "*"), "--dry-sequence-breaker", section="sampling",
+        about="DRY: text that no repetition reaches across; may be given several times, in the place of newline, "
+        "colon, quotation mark and asterisk (none: there is no such text).")
+    mirostat: int = option(
+        0, "--mirostat", section="sampling", low=0, high=2,
+        about="Hold the surprise of the text at --mirostat-ent, with Mirostat 1 or 2 in the place of the samplers "
+        "behind the temperature.")
+    mirostat_ent: float = option(
+        5.0, "--mirostat-ent", section="sampling", low=0, high=1e6,
+        about="Mirostat: bits a token.")
+    mirostat_lr: float = option(
+        0.1, "--mirostat-lr", section="sampling", low=0, high=1e6,
+        about="Mirostat: which part of an error each token makes up for.")
+    adaptive_target: float = option(
+        -1.0, "--adaptive-target", section="sampling", low=-1e6, high=1,
+        about="Sampler adaptive_p: choose tokens near this probability (negative: as usual).")
+    adaptive_decay: float = option(
+        0.9, "--adaptive-decay", section="sampling", low=0, high=1,
+        about="Sampler adaptive_p: how much of what it chose before counts, from token to token.")
+    samplers: str = option(
+        ";".join(DEFAULT_SAMPLERS), "--samplers", section="sampling", read=samplers_named,
+        about="Which samplers work, in which order, with ; between them; adaptive_p is one more.")
+    sampler_seq: str = option(
+        "", "--sampling-seq", "--sampler-seq", section="sampling", read=samplers_lettered,
+        about=f"The same with a letter for each, such as {''.join(SAMPLERS[name] for name in DEFAULT_SAMPLERS)}.")
+    logit_bias: tuple[str, ...] = option(
+        (), "-l", "--logit-bias", section="sampling", read=bias_of,
+        about="Added to the logit of a token: 15043+1, 15043-1, 15043-inf; may be given several times.")
     seed: int = option(
         RANDOM_SEED, "-s", "--seed", section="sampling", low=RANDOM_SEED, high=2**64 - 1,
         about="Start of the random numbers: the same seed gives the same text (-1: a new one each time).")
@@ -172,6 +302,13 @@ class Options:
     stop: tuple[str, ...] = option(
         (), "-r", "--reverse-prompt", "--stop", section="generation",
         about="Stop before this text; may be given several times.")
+    beams: int = option(
+        1, "--beams", section="generation", low=1, high=64,
+        about="Search the most probable text with so many beams, in the place of sampling: takes at least so many "
+        "times as long (1: no).")
+    logprobs: int = option(
+        0, "--logprobs", section="generation", low=0, high=1000,
+        about="Tell of each token how probable it was, and of so many others in its place (0: no).")
     ignore_eos: bool = option(
         False, "--ignore-eos", section="generation",
         about="Never choose a token that ends the text.")
@@ -179,6 +316,27 @@ class Options:
     reasoning_budget: int = option(
         -1, "--reasoning-budget", section="generation", low=-1, high=INT32_MAX,
         about="The most tokens of thoughts before the answer (0: none, -1: as many as the model likes).")
+    json_schema: str = option(
+        "", "-j", "--json-schema", section="form",
+        about="Answer in JSON that this JSON schema describes.")
+    json_schema_file: str = option(
+        "", "-jf", "--json-schema-file", section="form",
+        about="The same with a schema in a file.")
+    json_mode: bool = option(
+        False, "--json-mode", section="form",
+        about="Answer with a JSON object of any kind.")
+    grammar: str = option(
+        "", "--grammar", section="form",
+        about="Answer with a text of this grammar, in llama.cpp's language for grammars (GBNF).")
+    grammar_file: str = option(
+        "", "--grammar-file", section="form",
+        about="The same with a grammar in a file.")
+    regex: str = option(
+        "", "--regex", section="form",
+        about="Answer with a text that matches this regular expression as a whole.")
+    choice: tuple[str, ...] = option(
+        (), "--choice", section="form", separator=",",
+        about="Answer with one of these texts, which have commas between them; may be given several times.")
 
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",
@@ -194,7 +352,7 @@ class Options:
         about='Variables for the chat template, as a JSON object: {"enable_thinking": false}.')
 
     think: Think = option(
-        "auto", "--reasoning", "--think", section="chat", choices=get_args(Think),
+        "auto", "-rea", "--reasoning", "--think", section="chat", choices=get_args(Think),
         about="Think before the answer, where the model's chat template has a switch for it (auto: as it is set).")
 
     def validated(self) -> "Options":
@@ -203,11 +361,19 @@ class Options:
 
 
 FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}
+FORMS = tuple(name for name, flag in FLAGS.items() if flag.section == "form")
+SAME_MATTER = (("samplers", "sampler_seq"), FORMS)  # of these options, those of the strongest layer count
 SAMPLING_KEYS = {
+    "general.sampling.sequence": "samplers",
     "general.sampling.temp": "temp",
     "general.sampling.top_k": "top_k",
     "general.sampling.top_p": "top_p",
     "general.sampling.min_p": "min_p",
+    "general.sampling.xtc_probability": "xtc_probability",
+    "general.sampling.xtc_threshold": "xtc_threshold",
+    "general.sampling.mirostat": "mirostat",
+    "general.sampling.mirostat_tau": "mirostat_ent",
+    "general.sampling.mirostat_eta": "mirostat_lr",
     "general.sampling.penalty_last_n": "repeat_last_n",
     "general.sampling.penalty_repeat": "repeat_penalty",
 }
@@ -217,8 +383,19 @@ def merge(*layers: Mapping[str, Value]) -> Options:
     """The options that the layers give together; where two give the same one, the earlier layer wins."""
     values: Layer = {}
     for layer in reversed(layers):
+        for group in SAME_MATTER:
+            if not layer.keys().isdisjoint(group):
+                for name in group:
+                    values.pop(name, None)
         values.update(layer)
     return Options(**values)  # type: ignore[arg-type]  # the layers were checked when they were made
+
+
+def chosen_samplers(options: Options) -> tuple[str, ...]:
+    """Names of SAMPLERS, in the order in which they work."""
+    if options.sampler_seq:
+        return samplers_lettered(options.sampler_seq)
+    return samplers_named(options.samplers)
 
 
 def from_flags(given: Mapping[str, object]) -> Layer:
@@ -272,6 +449,8 @@ def checked(given: Mapping[str, object], called: Callable[[str], str],
 def convert(value: object, kind: type) -> Value | None:
     """The value as a `kind`, if that loses nothing; otherwise None."""
     if kind is tuple:
+        if isinstance(value, Mapping):  # of tokens and biases
+            value = [f"{id}{bias:+}" for id, bias in value.items() if isinstance(bias, (int, float))]
         texts = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
         strings = tuple(text for text in texts if isinstance(text, str))
         return strings if len(strings) == len(texts) else None

@@ -30,6 +30,11 @@ class Format(NamedTuple):
             return "quant.products.float_products:matvec", "quant.products.float_products:matmul"
         return "quant.products.rows:matvec", "quant.products.panels:matmul"
 
+    @property
+    def expert_products(self) -> tuple[str, str]:
+        """The same for some of many matrices."""
+        return "quant.products.experts:matvec", "quant.products.experts:matmul"
+
     def takes(self, passes: int) -> str:
         """What they take activations as: "f32", "bf16", or "quantized".
 
@@ -38,6 +43,10 @@ class Format(NamedTuple):
         if not self.plain:
             return "quantized"
         return "bf16" if self.room == "bf16" and passes == 1 and target().bfloats else "f32"
+
+    def expert_constants(self, passes: int) -> dict[str, int | str]:
+        """What is compiled into those."""
+        return {"room": self.room, "passes": passes, "takes": self.takes(passes)}
 
     def constants(self, passes: int) -> dict[str, int | str]:
         """What is compiled into them."""

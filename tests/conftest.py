@@ -15,6 +15,9 @@ from localinfer.errors import LocalInferError
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the oracle's matrices are small: threads would only spin
 
+# No test asks the hub, or finds what the developer has of it: whoever needs one starts a server of its own.
+os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf", "OLLAMA_MODELS": "/nonexistent"}
+
 # A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,6 +10,7 @@ import numpy as np
 from localinfer import paths
 from quant.encoders.encode import Encoder
 
+MARGIN, UNTOUCHED = 64, 0xA5  # bytes on either side of the blocks, which nobody may write to
 GAUSSIAN = np.random.default_rng(0).standard_normal((64, 2048)).astype(np.float32)
 
 
@@ -22,10 +23,13 @@ def encoder(name: str, effort: str = "normal") -> Encoder:
 def encode(
     name: str, x: kernels.Floats, importance: kernels.Floats | None = None, effort: str = "normal"
 ) -> kernels.Bytes:
-    """Rows as blocks."""
+    """Rows as blocks, and nothing beside them."""
     x, chosen = np.ascontiguousarray(x), encoder(name, effort)
-    out = np.empty((len(x), chosen.row_bytes(x.shape[1])), np.uint8)
+    room = np.full(len(x) * chosen.row_bytes(x.shape[1]) + 2 * MARGIN, UNTOUCHED, np.uint8)
+    out = room[MARGIN:-MARGIN].reshape(len(x), -1)
     chosen.rows(x, importance, out)
+    assert (room[:MARGIN] == UNTOUCHED).all()
+    assert (room[-MARGIN:] == UNTOUCHED).all()
     return out
 
 

@@ -1,7 +1,6 @@
 """Runs single kernels of `quant` on numpy arrays, as the executor would: an op record, a thread each."""
 
 import ctypes
-import mmap
 import threading
 from functools import cache
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import gguf
 import numba  # noqa: F401  (kernels are compiled in this process then: starting one for each takes longer)
 import numpy as np
+from guard_pages import fenced
 from numpy.typing import NDArray
 from random_blocks import random_blocks
 
@@ -128,12 +128,6 @@ def decoded(name: str, rows: Bytes) -> Floats:
 
 def before_a_guard_page(rows: Bytes) -> Bytes:
     """A copy that ends where a page begins that may not be touched: reading past it is a crash."""
-    size = -(-rows.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    area = mmap.mmap(-1, size + mmap.PAGESIZE)
-    place = np.frombuffer(area, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    page = ctypes.c_void_p(place.ctypes.data + size)
-    assert libc.mprotect(page, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    copy = place[size - rows.nbytes : size].reshape(rows.shape)
+    copy = fenced(rows.nbytes).reshape(rows.shape)
     copy[:] = rows
     return copy

@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from localinfer import architectures
 from localinfer.files.gguf import GGUF
+from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding
 from localinfer.plan.recorder import Block
@@ -65,6 +66,11 @@ class Model:
     def matmul(self, name: str, x: Floats) -> Floats:
         """(n, n_in) -> (n, n_out)"""
         return x @ self[name].T
+
+    def expert(self, name: str, number: int, x: Floats) -> Floats:
+        """One of many matrices: (n, n_in) -> (n, n_out)"""
+        self.weights[f"{name} {number}"] = self[name][number]
+        return self.matmul(f"{name} {number}", x)
 
     def remember(self, kv: Floats) -> Floats:
         """Keys or values on their way into the cache."""
@@ -175,6 +181,30 @@ class Words:
         else:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
         return act(gate) * up
+
+    # --- mixtures of experts ---
+
+    @property
+    def has_experts(self) -> bool:
+        return self.keys.count("expert_count", 0, least=0) > 0
+
+    def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
+        return read_router(self.keys, gating, normed=normed)
+
+    def experts(self, h: Floats, blk: Block, router: Router, activation: str) -> Floats:
+        scores, chosen = self.matmul(h, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+        probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
+        bias = self.model.bias(f"{blk}exp_probs_b")
+        for token, p in enumerate(probabilities):
+            ids = np.argsort(-(p + bias), kind="stable")[: router.used]
+            weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
+            weights = router.scale * weights / (weights.sum() if router.normed else 1)
+            for id, weight in zip(ids, weights, strict=True):
+                gate, up, down = ((f"{blk}ffn_{name}_exps", id) for name in ("gate", "up", "down"))
+                x = h[token : token + 1]
+                f = ACTIVATIONS[activation](self.model.expert(*gate, x)) * self.model.expert(*up, x)
+                chosen[token] += weight * self.model.expert(*down, f)[0]
+        return chosen
 
     # --- attention ---
 
@@ -321,6 +351,11 @@ def softmax(x: Floats) -> Floats:
     """Over the last axis."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """The logistic function."""
+    return 1 / (1 + np.exp(-x))
 
 
 def soft_cap(x: Floats, cap: float) -> Floats:

@@ -50,8 +50,37 @@ class TestGenerate:
         listing = [sys.executable, "-X", "importtime", "-m", "localinfer", *arguments]
         done = subprocess.run(listing, env=environment, capture_output=True, text=True)
         assert re.search(r"\| +numpy\b", done.stderr)
-        heavy = ["numba", "jinja2", "rich", "pydantic", "importlib.metadata", *["psutil"] * (sys.platform == "linux")]
+        heavy = ["numba", "jinja2", "rich", "pydantic", "importlib.metadata", "llguidance", "concurrent.futures"]
+        heavy += ["psutil"] * (sys.platform == "linux")
         assert not re.findall(rf"\| +({'|'.join(heavy)})$", done.stderr, re.MULTILINE)
+
+    def test_probabilities(self, localinfer: Run, smollm2: Path) -> None:
+        command = ["generate", "smollm2", "-p", "The capital of France is", "-n", "1", "--temp", "0", "--logprobs", "2"]
+        line, _ = localinfer(*command).stderr.splitlines()
+        assert re.fullmatch(r"' Paris' 0\.\d{3} +' Paris' 0\.\d{3}  ' the' 0\.\d{3}", line)
+        [told] = json.loads(localinfer(*command, "--json", "-q").stdout)["logprobs"]
+        assert told["token"] == told["top_logprobs"][0]["token"] == " Paris"
+        assert told["logprob"] == told["top_logprobs"][0]["logprob"] > told["top_logprobs"][1]["logprob"]
+
+    def test_a_form_that_is_whole(self, localinfer: Run, smollm2: Path) -> None:
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"],
+                  "additionalProperties": False}  # fmt: skip
+        done = localinfer("generate", "smollm2", "-p", "A number as JSON: ", "-j", json.dumps(schema))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["n"] <= 99
+        choice = ["--choice", " Rome, Paris", "--choice", " Bern", "--temp", "0"]
+        assert localinfer("generate", "smollm2", "-p", "The capital of France is", *choice).stdout == " Paris"
+        answer = localinfer("chat", "smollm2", "--regex", "[0-9]{3}", stdin="How many days has a year?").stdout
+        assert re.fullmatch("[0-9]{3}", answer)
+
+    def test_a_form_that_is_cut_off_or_bad(self, localinfer: Run, smollm2: Path) -> None:
+        done = localinfer("generate", "smollm2", "-p", "x", "--regex", "a{20,}", "-n", "2", "--json", "-q")
+        answer = json.loads(done.stdout)
+        assert (answer["finish_reason"], len(answer["tokens"]), done.returncode) == ("length", 2, 1)
+        assert done.stderr.startswith("error: the answer is not what --regex asks for: it is cut off, --predict ")
+        done = localinfer("generate", "smollm2", "-p", "x", "-j", '{"properties": {"a": {"not": {}}}}')
+        assert (done.stdout, done.returncode) == ("", 6)
+        assert done.stderr == 'error: --json-schema: #/properties/a: Unimplemented keys: ["not"]\n'
 
     def test_json(self, localinfer: Run, smollm2: Path) -> None:
         answer = json.loads(localinfer("generate", smollm2, "-p", "Hello", "-n", "5", "--json", "-q").stdout)

@@ -14,6 +14,7 @@ any other one a metadata key. The same seed gives the same file. Shapes are nump
 This file knows nothing of localinfer's own code.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +121,25 @@ def _write_qwen(
     }
     shapes = common_shapes(d, n_tokens(vocabulary)) | own_shapes
     return _write(path, metadata | vocabulary, shapes, format_name, seed, changes)
+
+
+def tiny_qwen3moe(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
+    """Write a `qwen3moe` model: as qwen3, with ten experts, of which three see each token."""
+    dimensions, changes = _split(LLAMA, overrides)
+    own: dict[str, tuple[int, ...]] = {}
+    for layer in range(dimensions.n_layer):
+        blk, n, n_ff = f"blk.{layer}.", dimensions.n_embd, EXPERT_FF
+        own |= {f"{blk}attn_{name}_norm.weight": (dimensions.head_dim,) for name in "qk"}
+        own |= {f"{blk}ffn_{name}_exps.weight": (EXPERTS, n_ff, n) for name in ("gate", "up")}
+        own |= {f"{blk}ffn_down_exps.weight": (EXPERTS, n, n_ff), f"{blk}ffn_gate_inp.weight": (EXPERTS, n)}
+        changes.tensors.update({f"{blk}ffn_{name}.weight": None for name in ("gate", "up", "down")})
+        changes.tensors.setdefault(f"{blk}ffn_gate_inp.weight", "F32")
+    experts = {"expert_count": EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF}
+    metadata = {f"qwen3moe.{key}": value for key, value in experts.items()} | changes.metadata
+    return _write_qwen(path, "qwen3moe", dimensions, own, type, seed, Changes(metadata, changes.tensors))
+
+
+EXPERTS, EXPERT_FF = 10, 96
 
 
 def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
@@ -298,13 +318,13 @@ def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], f
         return stored(0.5 * rng.standard_normal(shape, np.float32), "F32")
     if len(shape) == 1:
         return stored(1 + 0.1 * rng.standard_normal(shape, np.float32), "F32")
-    scale = 0.1 if name == "token_embd.weight" else shape[1] ** -0.5
+    scale = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5
     try:
         return stored(scale * rng.standard_normal(shape, np.float32), format_name)
     except NotImplementedError:  # the gguf package only decodes this format
         n_elements, _ = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[format_name]]
-        blocks = random_blocks(rng, format_name, shape[0] * shape[1] // n_elements, scale)
-        return Stored(format_name, blocks.reshape(shape[0], -1))
+        blocks = random_blocks(rng, format_name, math.prod(shape) // n_elements, scale)
+        return Stored(format_name, blocks.reshape(*shape[:-1], -1))
 
 
 def stored(values: Floats, format_name: str) -> Stored:

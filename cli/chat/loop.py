@@ -14,7 +14,8 @@ from cli.chat import answer, commands
 from cli.chat.conversation import Conversation
 from cli.chat.reader import Lines, Reader
 from cli.chat.status import status_line
-from cli.generate import statistics
+from cli.chat.transcript import Transcript
+from cli.generate import statistics, with_control
 from localinfer.errors import ContextOverflow, LocalInferError
 
 if TYPE_CHECKING:
@@ -28,10 +29,14 @@ FULL = "The context is full: the answer ends here. /undo makes room, /clear begi
 class Chat:
     """A conversation in a terminal, or one question and its answer."""
 
-    def __init__(self, model: "Model", name: str, *, plain: bool = False) -> None:
+    def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
+                 transcript: Transcript | None = None) -> None:
         self.model = model
         self.name = name
         self.plain = plain
+        self.quiet = quiet
+        self.special = special
+        self.transcript = transcript
         self.conversation = Conversation(model)
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
@@ -39,14 +44,16 @@ class Chat:
         self.talking = False
         self.used = 0  # tokens of the context
 
-    def talk(self) -> None:
-        """Until the user leaves. The first Ctrl-C that finds nothing to stop only says how to."""
+    def talk(self, *, once: bool = False) -> None:
+        """Until the user leaves, or has had `once` an answer. A first Ctrl-C that finds nothing to stop only tells how
+        to leave.
+        """
         self.talking = True
         lines = reader()
         if not self.plain and sys.stdout.isatty():
             threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
         warned = False
-        while not self.is_over:
+        while not self.is_over and not (once and self.conversation.messages):
             try:
                 if self._turn(lines):
                     warned = False
@@ -80,13 +87,17 @@ class Chat:
         """Ask, and show the answer. Raises what `Model.chat` raises."""
         text = "\n".join([*self.files, message])
         self.files.clear()
+        before = len(self.conversation.messages)
         self.show(self.conversation.ask(text))
+        if self.transcript and len(self.conversation.messages) > before:
+            self.transcript.add(text, self.conversation.answer)
 
     def show(self, pieces: Iterator["Piece"]) -> None:
         """Show an answer while it comes. An interrupt ends it; what had come stays said."""
         view = answer.view(plain=self.plain, lines_between=self.talking)
         began = time.monotonic()
         first = 0.0
+        pieces = with_control(self.model, pieces) if self.special else pieces
         try:
             with screen.without_echo(), contextlib.closing(watched(pieces, view)) as run:  # type: ignore[type-var]
                 try:
@@ -110,6 +121,8 @@ class Chat:
         """How it went."""
         stats = self.model.stats
         self.used = stats.prompt_tokens + stats.generated_tokens
+        if self.quiet:
+            return
         if self.talking:
             columns = shutil.get_terminal_size().columns
             screen.aside(status_line(self.name, stats, self.model.n_ctx, first, columns))

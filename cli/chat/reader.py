@@ -8,7 +8,7 @@ import sys
 from typing import Protocol
 
 from cli import screen
-from cli.texts import without_newline
+from cli.stdin import without_newline
 
 QUOTES = '"""'
 PROMPT, CONTINUATION = "> ", ". "

@@ -2,22 +2,24 @@
 
 The way of the data, and where it happens:
 
-    config.json                       ->  hyperparameters.py, rope.py   ->  fields
-    generation_config.json, README    ->  about.py                      ->  fields
-    tokenizer.json, tokenizer.model   ->  vocabulary.py and its readers ->  fields
-    tokenizer_config.json, templates  ->  special.py                    ->  fields
-    *.safetensors  ->  weights.py  ->  tensors.py: other names, types and orders of rows  ->  tensors
+    config.json                       ->  spelling.py, hyperparameters.py, rope.py  ->  fields
+    generation_config.json, README    ->  about.py                                  ->  fields
+    tokenizer.json, tokenizer.model   ->  vocabulary/                               ->  fields
+    tokenizer_config.json, templates  ->  vocabulary/special.py                     ->  fields
+    *.safetensors  ->  stored/        ->  tensors.py: other names, types and orders of rows  ->  tensors
 
-What an architecture's tensors and numbers are called on both sides is a table: architectures.py. Files are hostile
-until proven otherwise: JSON has limits (folder.py), no name leads out of the directory, every shape is proven against
-config.json, and nothing is ever unpickled. The keys, names and conventions are llama.cpp's, so that it runs the result.
+What makes an architecture is a table: architectures.py. Files are hostile until proven otherwise: JSON has limits
+(folder.py), no name leads out of the directory, every shape is proven against config.json, and nothing is ever
+unpickled. The keys, names and conventions are llama.cpp's, so that it runs the result.
 """
 
 from pathlib import Path
 
-from localinfer.checkpoint import about, hyperparameters, special, tensors, vocabulary, weights
+from localinfer.checkpoint import about, hyperparameters, tensors, vocabulary
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
+from localinfer.checkpoint.stored import weights
+from localinfer.checkpoint.vocabulary import special
 from localinfer.files.source import Field, Source
 
 __all__ = ["open_checkpoint"]

@@ -1,32 +1,13 @@
-"""What makes an architecture: its tensors, which may differ from model to model, and the numbers that only it has.
+"""The architectures, as a table: one more is a row in BY_CLASS, and an Architecture that says what is its own."""
 
-Facts, as tables. One more architecture is a row in BY_CLASS, and an Architecture that says how it differs from llama.
-Tensors have GGUF's names, without ".weight" where they have that ending and without the number of the block; what a
-checkpoint calls them is known to names.py, how large they are to shapes.py.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
 
 from localinfer.checkpoint import own_keys
+from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.numbers import Numbers
-from localinfer.checkpoint.reorder import (
-    Reorder,
-    by_kind,
-    by_kind_of_groups,
-    keys_of_groups,
-    neighbouring_keys,
-    neighbouring_queries,
-    queries_of_groups,
-    transposed,
-    values_of_groups,
-)
 from localinfer.checkpoint.spelling import spelled
+from localinfer.checkpoint.stored import reorder
 from localinfer.errors import Unsupported
-from localinfer.files.source import Field
 from localinfer.text import printable
 
 BEFORE = ("attn_norm", "ffn_norm")  # norms before the branches
@@ -36,53 +17,17 @@ APART = ("attn_q", "attn_k", "attn_v", "attn_output")
 FUSED = ("attn_qkv", "attn_output")
 PLAIN = ("ffn_up", "ffn_down")
 GATED = ("ffn_gate", *PLAIN)  # glm4 and phi3 have the gate in ffn_up
-SILU, GELU, EXACT_GELU, RELU2 = ("silu", "swish"), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), ("gelu",), ("relu2",)
-NEIGHBOURS: dict[str, Reorder] = {
-    "attn_q": neighbouring_queries,
-    "attn_q.bias": neighbouring_queries,
-    "attn_k": neighbouring_keys,
-    "attn_k.bias": neighbouring_keys,
+GELU, EXACT_GELU, RELU2 = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), ("gelu",), ("relu2",)
+NEIGHBOURS = {
+    "attn_q": reorder.neighbouring_queries,
+    "attn_q.bias": reorder.neighbouring_queries,
+    "attn_k": reorder.neighbouring_keys,
+    "attn_k.bias": reorder.neighbouring_keys,
 }
 
 
 def biases(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}.bias" for name in names)
-
-
-def no_keys(config: Table, numbers: Numbers) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
-    return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """`name` is GGUF's; `block` the tensors of each block, `model` those outside of blocks that are not usual."""
-
-    name: str
-    block: tuple[str, ...]
-    optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
-    model: tuple[str, ...] = ()
-    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
-    reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
-    parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
-    like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
-    names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
-    ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
-
-    times: int | None = None  # the feed-forward network is so many times as wide, unless config.json says how wide
-    norm: str = "rms"  # or "layer"
-    norm_offset: float = 0.0  # a checkpoint's norms are stored less that much
-    activation: tuple[str, ...] = SILU
-    turns: bool = True  # whether positions are rotary embeddings
-    part_turns: bool = False  # whether a part of a head may turn
-    period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
-    every_window: bool = False  # whether GGUF must say of each block if it has a window
-    window_rope: bool = False  # whether layers with a window have rotary embeddings of their own
-    spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one
-    scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
-    flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
-    own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # what it may leave out
 
 
 LLAMA = Architecture(
@@ -91,9 +36,7 @@ LLAMA = Architecture(
     optional=biases(*APART, *GATED),
     reorder=NEIGHBOURS,
 )
-MISTRAL3 = Architecture(
-    name="mistral3", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.growing_temperature
-)  # fmt: skip
+MISTRAL3 = Architecture(name="mistral3", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.growing_temperature)
 SMOLLM3 = Architecture(
     name="smollm3",
     block=LLAMA.block,
@@ -113,8 +56,20 @@ GRANITE = Architecture(
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     },
+    defaults={
+        "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    },
 )
-MINICPM = Architecture(name="minicpm", block=LLAMA.block, reorder=NEIGHBOURS, own_keys=own_keys.scales_of_minicpm)
+MINICPM = Architecture(
+    name="minicpm",
+    block=LLAMA.block,
+    reorder=NEIGHBOURS,
+    own_keys=own_keys.scales_of_minicpm,
+    defaults={"tie_word_embeddings": True},
+)
 INTERNLM2 = Architecture(
     name="internlm2",
     block=LLAMA.block,
@@ -122,20 +77,18 @@ INTERNLM2 = Architecture(
     parts=dict.fromkeys(("attn_q", "attn_k", "attn_v"), "attn_qkv")
     | dict.fromkeys(biases("attn_q", "attn_k", "attn_v"), "attn_qkv.bias"),
     reorder={
-        "attn_q": queries_of_groups,
-        "attn_k": keys_of_groups,
-        "attn_v": values_of_groups,
-        "attn_q.bias": queries_of_groups,
-        "attn_k.bias": keys_of_groups,
-        "attn_v.bias": values_of_groups,
+        "attn_q": reorder.queries_of_groups,
+        "attn_k": reorder.keys_of_groups,
+        "attn_v": reorder.values_of_groups,
+        "attn_q.bias": reorder.queries_of_groups,
+        "attn_k.bias": reorder.keys_of_groups,
+        "attn_v.bias": reorder.values_of_groups,
     },
     names={"attention.wqkv": "attn_qkv"},
 )
 QWEN2 = Architecture(name="qwen2", block=(*LLAMA.block, *biases("attn_q", "attn_k", "attn_v")))
 QWEN3 = Architecture(name="qwen3", block=(*LLAMA.block, *HEAD_NORMS))
-EXAONE4 = Architecture(
-    name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True
-)  # fmt: skip
+EXAONE4 = Architecture(name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True)
 OLMO2 = Architecture(
     name="olmo2",
     block=(*BEHIND, *APART, *GATED, *HEAD_NORMS),
@@ -145,9 +98,7 @@ OLMO2 = Architecture(
     window_rope=True,
 )
 ERNIE4_5 = Architecture(name="ernie4_5", block=LLAMA.block, optional=biases(*APART, *GATED))
-HUNYUAN_DENSE = Architecture(
-    name="hunyuan-dense", block=(*LLAMA.block, *HEAD_NORMS), fixed={"use_cla": False}
-)  # fmt: skip
+HUNYUAN_DENSE = Architecture(name="hunyuan-dense", block=(*LLAMA.block, *HEAD_NORMS), fixed={"use_cla": False})
 SEED_OSS = Architecture(
     name="seed_oss",
     block=("attn_norm", "post_attention_norm", *APART, *GATED),
@@ -274,7 +225,7 @@ GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
     model=("output_norm.bias", "position_embd"),
-    reorder=dict.fromkeys((*FUSED, *PLAIN), transposed),
+    reorder=dict.fromkeys((*FUSED, *PLAIN), reorder.transposed),
     times=4,
     norm="layer",
     activation=GELU,
@@ -286,7 +237,7 @@ GPTNEOX = Architecture(
     name="gptneox",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
     model=("output_norm.bias",),
-    reorder={"attn_qkv": by_kind, "attn_qkv.bias": by_kind},
+    reorder={"attn_qkv": reorder.by_kind, "attn_qkv.bias": reorder.by_kind},
     norm="layer",
     activation=GELU + EXACT_GELU,
     part_turns=True,
@@ -298,7 +249,7 @@ FALCON = Architecture(
     block=("attn_norm", "attn_norm.bias", *FUSED, *PLAIN),
     optional=("attn_norm_2", "attn_norm_2.bias"),
     model=("output_norm.bias",),
-    reorder={"attn_qkv": by_kind_of_groups},
+    reorder={"attn_qkv": reorder.by_kind_of_groups},
     times=4,
     norm="layer",
     activation=EXACT_GELU,

@@ -1,9 +1,9 @@
 """The numbers of config.json, proven to make sense, and the keys that say the same in a GGUF file."""
 
-import warnings
 from math import isclose
 
-from localinfer.checkpoint.architectures import Architecture
+from localinfer.checkpoint import windows
+from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.rope import read_ropes
@@ -40,6 +40,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     Raises LocalInferError naming the key that is missing or without sense, Unsupported for what cannot be expressed.
     """
     refuse_foreign(architecture, config)
+    packed = read_packing(architecture, config)
     n_embd = config.count("hidden_size", LARGEST["embedding_length"])
     n_head = config.count("num_attention_heads", LARGEST["attention.head_count"])
     n_head_kv = read_heads_kv(config, n_head)
@@ -48,7 +49,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
     n_ctx = config.count("max_position_embeddings", MOST)
-    sliding = read_sliding(architecture, config, n_layer)
+    sliding = windows.read(architecture, config, n_layer)
     rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
     if rope.n_rot != head_dim and not architecture.part_turns:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
@@ -70,6 +71,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         rope_swa=rope_swa,
         window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
+        packed=packed,
     )
     refuse_other_scale(architecture, config, numbers)
     return numbers
@@ -85,45 +87,19 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     return n_head_kv
 
 
-# --- layers with a window ---
+def read_packing(architecture: Architecture, config: Table) -> int:
+    """What power of their scale ternary matrices have, if they are packed: two classes of layers keep the inverse.
 
-
-def read_sliding(architecture: Architecture, config: Table, n_layer: int) -> tuple[bool, ...]:
-    """Whether each block sees a window only: by its type, or all but the last of a period."""
-    if architecture.period is None:
-        warn_of_window(config)
-        return (False,) * n_layer
-    if config.values.get("sliding_window") is None:
-        return (False,) * n_layer
-    kinds = config.get("layer_types", list, None)
-    if kinds is None:
-        return periodic(read_period(config, architecture.period), n_layer)
-    if len(kinds) != n_layer or not {"full_attention", "sliding_attention"}.issuperset(map(str, kinds)):
-        raise config.error("layer_types", f"must be full_attention or sliding_attention {n_layer} times")
-    return tuple(kind == "sliding_attention" for kind in kinds)
-
-
-def read_period(config: Table, usual: int) -> int:
-    """A number, or a text such as LLLG: layers that see locally, and one that sees globally."""
-    pattern = config.values.get("sliding_window_pattern")
-    if not isinstance(pattern, str):
-        return config.count("sliding_window_pattern", 1 << 10, usual) if usual else 0
-    if pattern != "L" * (len(pattern) - 1) + "G":
-        raise config.error("sliding_window_pattern", f"{printable(repr(pattern), 40)} is not supported", Unsupported)
-    return len(pattern)
-
-
-def periodic(period: int, n_layer: int) -> tuple[bool, ...]:
-    """All but the last of every `period`; all where it is 0."""
-    return tuple(not period or (block + 1) % period != 0 for block in range(n_layer))
-
-
-def warn_of_window(config: Table) -> None:
-    """GGUF has no windows for some architectures; within the window there is no difference."""
-    window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)
-    if window is not None and used and window < config.get("max_position_embeddings", int):
-        problem = f"is not carried over; beyond {window} tokens the whole context is seen"
-        warnings.warn(str(config.error("sliding_window", problem)), stacklevel=2)
+    Raises Unsupported for weights that are quantized in another way.
+    """
+    quantization = config.table("quantization_config")
+    if not quantization.values:
+        return 0
+    if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
+        raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
+    if quantization.get("quantization_mode", str, "offline") != "offline":
+        return 0
+    return 1 if quantization.get("linear_class", str, "bitlinear") == "autobitlinear" else -1
 
 
 # --- what cannot be expressed ---
@@ -131,8 +107,6 @@ def warn_of_window(config: Table) -> None:
 
 def refuse_foreign(architecture: Architecture, config: Table) -> None:
     """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
-    if config.values.get("quantization_config"):
-        raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
     harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
     for key, value in (harmless | dict(architecture.fixed)).items():
         given = config.values.get(key, value)
@@ -170,7 +144,7 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
     }
     if architecture.turns:
         values |= rope_fields(numbers)
-    values |= window_fields(architecture, numbers)
+    values |= windows.fields(architecture, numbers)
     scales = {key: name for key, name in architecture.scales.items() if key in config.values}
     values |= {name: Field.float32(config.positive(key)) for key, name in scales.items()}
     values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.flags.items()}
@@ -184,24 +158,3 @@ def rope_fields(numbers: Numbers) -> dict[str, Field]:
         "rope.freq_base": Field.float32(numbers.rope.theta),
     }
     return turning | {f"rope.scaling.{key}": field for key, field in numbers.rope.fields.items()}
-
-
-def window_fields(architecture: Architecture, numbers: Numbers) -> dict[str, Field]:
-    """The keys of layers that see a window only; what is usual needs none."""
-    if not numbers.window:
-        return {}
-    found = {"attention.sliding_window": Field.uint32(numbers.window)}
-    if architecture.window_rope:
-        found["rope.freq_base_swa"] = Field.float32(numbers.rope_swa.theta)
-    if architecture.every_window:
-        found["attention.sliding_window_pattern"] = Field.flags(numbers.sliding)
-    elif numbers.sliding != periodic(architecture.period or 0, numbers.n_layer):
-        found["attention.sliding_window_pattern"] = pattern_field(numbers.sliding)
-    return found
-
-
-def pattern_field(sliding: tuple[bool, ...]) -> Field:
-    """A period, where there is one, as every reader understands it; else a flag for each block."""
-    periods = (period for period in range(2, len(sliding) + 1) if sliding == periodic(period, len(sliding)))
-    period = next(periods, 0)
-    return Field.uint32(period) if period else Field.flags(sliding)

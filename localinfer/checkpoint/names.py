@@ -7,11 +7,11 @@ it imports much else.
 import re
 from collections.abc import Callable, Mapping
 
-from localinfer.checkpoint.architectures import Architecture
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.architecture import Architecture
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
-ENDINGS = (".weight", ".bias")
+ENDINGS = (".weight", ".bias", ".weight_scale")
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")

@@ -23,6 +23,7 @@ class Numbers:
     rope_swa: Rope  # of the layers with a window
     window: int
     sliding: tuple[bool, ...]
+    packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     @property
     def n_q(self) -> int:

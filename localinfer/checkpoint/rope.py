@@ -168,12 +168,12 @@ def pairs(table: Table, key: str, n: int) -> Factors:
 
 
 def dynamic(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa: ARG001
-    """With an alpha, a larger base that never changes: that of a scaling which knows the length of all texts.
+    """A base that grows once a text is longer than the context, which is further than one gets.
 
-    Raises Unsupported without one: the base depends on the text then.
+    With an alpha it is larger from the beginning: as for the longest text.
     """
     if table.values.get("alpha") is None or plain.n_rot == 2:
-        raise table.error("rope_type", "'dynamic' is not supported without an alpha", Unsupported)
+        return plain
     theta = plain.theta * table.positive("alpha") ** (plain.n_rot / (plain.n_rot - 2))
     fields = {
         "type": Field.text("none"),

@@ -9,25 +9,24 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localinfer.checkpoint import names
-from localinfer.checkpoint.architectures import Architecture
+from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.numbers import Numbers
-from localinfer.checkpoint.reorder import Values, transposed
 from localinfer.checkpoint.shapes import shape_of
-from localinfer.checkpoint.weights import Stacked, Stored
+from localinfer.checkpoint.stored import ternary
+from localinfer.checkpoint.stored.reorder import transposed
+from localinfer.checkpoint.stored.values import FLOATS, Values, floats, items, raw
+from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import Unsupported
 from localinfer.files.source import SourceTensor
 from quant import ggml
 
-Floats: TypeAlias = NDArray[np.float32]
 Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
-ITEMS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
 
@@ -60,8 +59,13 @@ def convert(
         source = wanted.named(architecture.parts.get(wanted.kind, wanted.kind))
         if source not in present:
             raise folder.error(f"tensor {stored_name(present, source)}: is missing")
-        tensors[wanted.name] = converted(present[source], wanted, architecture, numbers)
         left.pop(source, None)
+        if numbers.packed and wanted.kind in architecture.ternary:
+            shape, scale = shape_of(wanted.kind, architecture.sizes, numbers), left.pop(f"{source}_scale", None)
+            load = ternary.unpacked(present[source], scale, shape, numbers.packed)
+            tensors[wanted.name] = SourceTensor(wanted.name, shape, F32, load)
+        else:
+            tensors[wanted.name] = converted(present[source], wanted, architecture, numbers)
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
     for name, factors in numbers.rope.factors.items():
@@ -73,12 +77,12 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
     for kind in ("token_embd", "output_norm", *architecture.model):
         yield Wanted("", kind)
-    if not numbers.tied:
-        yield Wanted("", "output")
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
         for kind in (*architecture.block, *optional):
             yield Wanted(f"blk.{block}.", kind)
+    if not numbers.tied:
+        yield Wanted("", "output")
 
 
 def stored_name(present: Present, name: str) -> str:
@@ -93,7 +97,7 @@ def stored_name(present: Present, name: str) -> str:
 def refuse(tensor: Stored | Stacked, name: str, architecture: Architecture, numbers: Numbers) -> None:
     """Raise Unsupported for a tensor that is left, unless it is there already or changes nothing."""
     tied = numbers.tied and name == "output.weight"
-    if not tied and not (name.endswith(".bias") and tensor.dtype in ITEMS and not floats(tensor).any()):
+    if not tied and not (name.endswith(".bias") and tensor.dtype in FLOATS and not floats(tensor).any()):
         raise names.foreign(tensor, architecture)
 
 
@@ -113,32 +117,9 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
 
     shape_after = shape_of(kind, architecture.sizes, numbers)
     if kind in architecture.ternary:
-        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary(floats(stored))))
+        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
     if len(shape) == 1 or ALWAYS_F32.fullmatch(kind):
         offset = np.float32(architecture.norm_offset if kind.endswith("norm") else 0.0)
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)) + offset))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
-
-
-def items(stored: Stored | Stacked) -> Values:
-    """The values, flat, BF16 as whole numbers."""
-    return stored.load().view(ITEMS[stored.dtype])
-
-
-def floats(stored: Stored | Stacked) -> Floats:
-    """The values, float32, flat."""
-    values = items(stored)
-    return (values.astype(np.uint32) << 16).view(np.float32) if stored.dtype == "BF16" else values.astype(np.float32)
-
-
-def ternary(values: Floats) -> Floats:
-    """-m, 0 and m, where m is the mean of all sizes: what BitNet b1.58 computes with (Ma et al., 2024)."""
-    mean = np.float32(max(np.abs(values).mean(dtype=np.float64), 1e-5))
-    rounded: Floats = np.clip(np.round(values / mean), -1, 1) * mean
-    return rounded
-
-
-def raw(values: Values) -> NDArray[np.uint8]:
-    """The bytes, flat, rows one behind the other."""
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)

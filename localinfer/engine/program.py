@@ -124,15 +124,15 @@ def record(f: GGUF, options: Options) -> Recorder:
     write_down = architectures.find(f, options.architecture)
     keys = Keys(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
-    turning = options.ctx_policy == "ring"
-    sinks = min(options.keep, n_ctx // 2) if turning else 0
-    batch = max(1, min(options.batch_size, n_ctx))
+    wraps = options.ctx_policy == "ring"
+    sinks = min(options.keep, n_ctx // 2) if wraps else 0
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
     outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
     threads = options.threads or machine.default_threads()
     plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision])
-    context = Context(n_ctx, sinks, turning, options.cache_type_k, options.cache_type_v)
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v)
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
     recorder.finish()

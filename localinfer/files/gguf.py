@@ -1,6 +1,7 @@
-"""GGUF: a file on disk -> its metadata and a table of its tensors, memory-mapped, nothing copied.
+"""GGUF: a model on disk -> its metadata and a table of its tensors, memory-mapped, nothing copied.
 
-A file is hostile until proven otherwise: every count, length, offset, alignment and shape is checked against
+It is one file, or several that are mapped side by side, each proven by itself before they are proven to belong
+together. A file is hostile until proven otherwise: every count, length, offset, alignment and shape is checked against
 the bytes that are really there before it is used, and in Python's integers, which do not wrap. What this
 module hands out can be read without looking again. It knows no model: which keys and tensors a model needs,
 what their values may be and which types can be computed with is decided where they are used.
@@ -11,24 +12,29 @@ The layout, little-endian throughout (versions 2 and 3):
     n_kv times       key: string, type: u32, value         string: length u64, bytes
     n_tensors times  name: string, n_dims: u32, dims: u64[n_dims] (row length first), type: u32, offset: u64
     padding to the alignment, then the tensors' data, each padded to the alignment, in the table's order
+
+Of several files the first has the model's metadata. All of them have split.no, which counts from 0, split.count and
+split.tensors.count, the number of tensors in all of them.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.errors import LocalInferError, Unsupported
+from localinfer.errors import LocalInferError
 from localinfer.files import not_gguf
 from localinfer.files.cursor import Cursor, StringArray
 from localinfer.files.mapped import MappedFile
+from localinfer.files.part_names import names_of_parts
 from localinfer.text import printable
 from quant import ggml
 
-__all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf"]
+__all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf", "open_part", "peek"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -88,6 +94,7 @@ class Tensor:
     type: int
     data: NDArray[np.uint8]
     offset: int  # of the data, from the start of the file
+    part: int = 0  # the number of the file, where the model has several
 
     @property
     def type_name(self) -> str:
@@ -111,7 +118,11 @@ _REQUIRED = _Required()
 
 @dataclass(frozen=True, eq=False)
 class GGUF:
-    """An open model file, checked. It stays mapped as long as anything made of it is in use."""
+    """An open model, checked. Its files stay mapped as long as anything made of them is in use.
+
+    What a header says beside the tensors is that of the first file; `trailing` are bytes behind the last tensor
+    of any file that belong to nothing.
+    """
 
     version: int
     metadata: dict[str, Value]
@@ -119,29 +130,33 @@ class GGUF:
     tensors: dict[str, Tensor]
     alignment: int
     data_offset: int
-    file: MappedFile
+    trailing: int
+    files: tuple[MappedFile, ...]
 
     @property
     def path(self) -> Path:
-        return self.file.path
+        """Of the first file."""
+        return self.files[0].path
 
     @property
     def size(self) -> int:
-        return self.file.size
-
-    @property
-    def trailing(self) -> int:
-        """Bytes behind the last tensor that belong to nothing."""
-        used = sum(_padded(tensor.nbytes, self.alignment) for tensor in self.tensors.values())
-        return max(0, self.size - self.data_offset - used)
+        """Of all files."""
+        return sum(file.size for file in self.files)
 
     def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
-        """The one line that says what is wrong with a key or a tensor of this file."""
-        return self.file.error(printable(field, 80), problem, kind)
+        """The one line that says what is wrong with a key or a tensor of this model."""
+        tensor = self.tensors.get(field.removeprefix("tensor "))
+        return self.files[tensor.part if tensor else 0].error(printable(field, 80), problem, kind)
 
     def check_unchanged(self) -> None:
-        """Raise if the file was truncated or overwritten since it was opened."""
-        self.file.check_unchanged()
+        """Raise if a file was truncated or overwritten since it was opened."""
+        for file in self.files:
+            file.check_unchanged()
+
+    def accept_changes(self) -> None:
+        """From now on the files shall be what they are now: for whoever writes them while they are open."""
+        for file in self.files:
+            file.accept_changes()
 
     @overload
     def get(self, key: str, kind: type[T], *, signed: bool = False) -> T: ...
@@ -162,21 +177,67 @@ class GGUF:
         return value
 
 
-def open_gguf(path: str | Path, *, part: bool = False) -> GGUF:
-    """Map the file and check all of its metadata and its tensor table. It may be a `part` of a model only if asked for.
+def open_gguf(path: str | Path) -> GGUF:
+    """Map a model and check all of its metadata and its tensors. Where it has several files, any stands for all.
 
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
-    file = MappedFile(Path(path))
+    opened = open_part(Path(path))
+    count = opened.get("split.count", int, 1)
+    if count == 1:
+        return opened
+    names = names_of_parts(opened.path, count)
+    if not names:
+        ending = f"-NNNNN-of-{count:05d}.gguf"
+        raise opened.error("split.count", f"a part of a model in {count} files must have a name that ends in {ending}")
+    return _joined([open_part(name) for name in names])
+
+
+def open_part(path: Path) -> GGUF:
+    """Map one file of a model, as if it were all of it, and check it."""
+    file = MappedFile(path)
     header = Cursor(file, HEADER_LIMIT)
     version, n_tensors, n_kv = _read_sizes(header)
     metadata, spans = _read_metadata(header, n_kv)
-    _check_part(header, metadata, n_tensors, part)
+    _check_part(header, metadata, n_tensors)
     alignment = _checked_alignment(header, metadata)
     infos = _read_table(header, n_tensors)
     data_offset = _padded(header.position, alignment)
     tensors = _place(header, infos, alignment, data_offset)
-    return GGUF(version, metadata, spans, tensors, alignment, data_offset, file)
+    used = sum(_padded(tensor.nbytes, alignment) for tensor in tensors.values())
+    trailing = max(0, file.size - data_offset - used)
+    return GGUF(version, metadata, spans, tensors, alignment, data_offset, trailing, (file,))
+
+
+def _joined(parts: list[GGUF]) -> GGUF:
+    """The model whose files these are, in their order."""
+    tensors: dict[str, Tensor] = {}
+    for number, part in enumerate(parts):
+        if part.get("split.count", int, 1) != len(parts):
+            raise part.error("split.count", f"must be {len(parts)} as in the other parts")
+        if part.get("split.no", int, 0) != number:
+            raise part.error("split.no", f"must be {number} in the file of this name")
+        for tensor in part.tensors.values():
+            if tensor.name in tensors:
+                raise part.error(tensor.name, "is in another part of the model, too")
+            tensors[tensor.name] = replace(tensor, part=number)
+    for part in parts:
+        promised = part.get("split.tensors.count", int, len(tensors))
+        if promised != len(tensors):
+            raise part.error("split.tensors.count", f"{promised}, but {len(tensors)} tensors are in the parts")
+    files = tuple(file for part in parts for file in part.files)
+    return replace(parts[0], tensors=tensors, trailing=sum(part.trailing for part in parts), files=files)
+
+
+def peek(path: Path, wanted: str) -> Value | None:
+    """One value of a file's metadata, or None; what stands behind it is not looked at. Raises LocalInferError."""
+    header = Cursor(MappedFile(path), HEADER_LIMIT)
+    _, _, n_kv = _read_sizes(header)
+    for key in _read_keys(header, n_kv):
+        value = _read_value(header, key)
+        if key == wanted:
+            return value
+    return None
 
 
 def _read_sizes(header: Cursor) -> tuple[int, int, int]:
@@ -201,14 +262,19 @@ def _read_metadata(header: Cursor, n_kv: int) -> tuple[dict[str, Value], dict[st
     """The values, and where in the file each begins and ends."""
     metadata: dict[str, Value] = {}
     spans: dict[str, tuple[int, int]] = {}
-    for index in range(n_kv):
-        key = header.name(f"key {index}", MAX_KEY)
+    for key in _read_keys(header, n_kv):
         if key in metadata:
             header.fail(key, "appears twice")
         begin = header.position
         metadata[key] = _read_value(header, key)
         spans[key] = begin, header.position
     return metadata, spans
+
+
+def _read_keys(header: Cursor, n_kv: int) -> Iterator[str]:
+    """Each key, when the value of the one before has been read."""
+    for index in range(n_kv):
+        yield header.name(f"key {index}", MAX_KEY)
 
 
 def _read_value(header: Cursor, key: str) -> Value:
@@ -242,8 +308,8 @@ def _read_array(header: Cursor, key: str) -> Value:
     return values != 0 if type_id == BOOL else values
 
 
-def _check_part(header: Cursor, metadata: dict[str, Value], n_tensors: int, part: bool) -> None:
-    """A model that was split over several files has to be joined, unless somebody wants its parts."""
+def _check_part(header: Cursor, metadata: dict[str, Value], n_tensors: int) -> None:
+    """What a file says of the model that it is all or a part of has to be possible."""
     count = _split_number(header, metadata, "split.count", 1)
     number = _split_number(header, metadata, "split.no", 0)
     in_all = _split_number(header, metadata, "split.tensors.count", n_tensors)
@@ -251,9 +317,6 @@ def _check_part(header: Cursor, metadata: dict[str, Value], n_tensors: int, part
         header.fail("split.no", f"there is no part {number} of {count} (split.count)")
     if n_tensors > in_all or (count == 1 and n_tensors < in_all):
         header.fail("split.tensors.count", f"{in_all}, but {n_tensors} tensors are in this file")
-    if count > 1 and not part:
-        problem = f"this is a part of a model in {count} files; `localinfer quantize FILE OUT copy` joins them"
-        raise header.file.error("split.count", problem, Unsupported)
 
 
 def _split_number(header: Cursor, metadata: dict[str, Value], key: str, default: int) -> int:

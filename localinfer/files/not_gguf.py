@@ -52,4 +52,5 @@ def describe_directory(path: Path) -> str:
     """What a directory that was given for a model probably is; "" if nothing is recognised."""
     if not (path / "config.json").is_file():
         return ""
-    return f"a checkpoint; `localinfer quantize {printable(str(path))} OUT.gguf Q8_0` makes a model of it"
+    command = f"`localinfer quantize {printable(str(path))} OUT.gguf Q8_0`"
+    return f"a checkpoint; {command} makes a model of it, or says why that cannot be"

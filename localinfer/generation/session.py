@@ -7,17 +7,24 @@ neither files nor templates nor messages.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.engine.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
-from localinfer.generation.pieces import Outlet, Piece, Stats
-from localinfer.generation.sampling import Sampler, chosen_seed
+from localinfer.generation.beams import BeamSearch
+from localinfer.generation.choosing import Chooser, SamplerFunction, checked
+from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
+from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
+from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.thoughts import Thoughts
 from localinfer.options import Options
 from localinfer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from localinfer.generation.constraint import Constraint
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -47,11 +54,18 @@ class Session:
         """What is in the engine's cache."""
         return self._engine.sequence.tokens
 
-    def run(self, prompt: Sequence[int], options: Options) -> tuple[Stats, Iterator[Piece]]:
+    def run(
+        self,
+        prompt: Sequence[int],
+        options: Options,
+        sampler: SamplerFunction | None = None,
+        constraint: "Constraint | None" = None,
+    ) -> tuple[Stats, Iterator[Piece]]:
         """Begin a run, which ends the one before: its statistics, kept up to date, and its pieces.
 
-        UsageError for a prompt of no tokens, ContextOverflow for one that does not fit; the latter also comes
-        after the last piece when the context is full and the policy is to stop.
+        `sampler` takes the place of the one that the options describe. UsageError for a prompt of no tokens,
+        ContextOverflow for one that does not fit; the latter also comes after the last piece when the context is full
+        and the policy is to stop. So does Incomplete for a text that ends before it has the form of the constraint.
         """
         self._engine.require_open()
         if not prompt:
@@ -59,8 +73,18 @@ class Session:
         if len(prompt) > self._engine.n_ctx and self._engine.policy == "stop":
             raise ContextOverflow(
                 f"the prompt has {len(prompt)} tokens, the context holds {self._engine.n_ctx}; {WAYS_OUT}")
-        stats = self._current = Stats(prompt_tokens=len(prompt), seed=chosen_seed(options.seed))
-        return stats, self._pieces(prompt, options, stats)
+        if options.beams > 1 and (sampler or constraint or options.logprobs):
+            raise UsageError("--beams: a search samples nothing, and tells no probabilities; it knows no forms")
+        stats = Stats(prompt_tokens=len(prompt), seed=chosen_seed(options.seed))
+        options = replace(options, seed=stats.seed)
+        if options.beams > 1:
+            tokens = self._searched(prompt, options, stats)
+        else:
+            chain = checked(sampler, self._engine.n_vocab) if sampler else self.sampler(options)
+            chooser = Chooser(chain, constraint, options.logprobs, self._shown)
+            tokens = self._sampled(prompt, options, stats, chooser)
+        self._current = stats
+        return stats, self._pieces(tokens, options, stats, constraint)
 
     def end(self) -> None:
         """End the run that is going on, if any."""
@@ -68,53 +92,104 @@ class Session:
 
     # --- from tokens to pieces of text ---
 
-    def _pieces(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
-        outlet, decoder = Outlet(options.stop), self._tokenizer.stream()
-        thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
-        for id in self._ids(prompt, options, stats, thoughts):
-            text = decoder.push(id)
-            yield from outlet.push(Piece(text, id, thoughts.kind), unfinished=decoder.unfinished)
-            if outlet.stopped:
-                stats.finish_reason = "stop"
-                return
-        yield from outlet.flush(decoder.flush())
+    def _pieces(
+        self, tokens: Iterator[Piece], options: Options, stats: Stats, constraint: "Constraint | None"
+    ) -> Iterator[Piece]:
+        text = ""
+        for piece in self._with_texts(tokens, options, stats):
+            text += piece.text
+            yield piece
         if stats.finish_reason == "context":
             raise ContextOverflow(
                 f"the context is full: {stats.prompt_tokens} tokens of prompt and {stats.generated_tokens} of "
                 f"text, it holds {self._engine.n_ctx}; {WAYS_OUT}")
+        if constraint is not None:
+            constraint.require_whole(text, cut_off=stats.finish_reason == "length")
 
-    def _ids(self, prompt: Sequence[int], options: Options, stats: Stats, thoughts: Thoughts) -> Iterator[int]:
-        """The tokens one by one; at the end, `stats.finish_reason` says why it is the end."""
-        sampler = self._sampler(replace(options, seed=stats.seed))
+    def _with_texts(self, tokens: Iterator[Piece], options: Options, stats: Stats) -> Iterator[Piece]:
+        outlet, decoder = Outlet(options.stop), self._tokenizer.stream()
+        for piece in tokens:
+            text = decoder.push(piece.id)
+            yield from outlet.push(replace(piece, text=text), unfinished=decoder.unfinished)
+            if outlet.stopped:
+                stats.finish_reason = "stop"
+                return
+        yield from outlet.flush(decoder.flush())
+
+    def _sampled(
+        self, prompt: Sequence[int], options: Options, stats: Stats, chooser: Chooser
+    ) -> Iterator[Piece]:
+        """The tokens one by one, without texts; at the end, `stats.finish_reason` says why it is the end."""
+        thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
         with self._engine.turn:
             logits = self._read(prompt, stats)
-            id = thoughts.follow(self._sample(sampler, logits, stats, perf_counter()))
-        while id not in self._tokenizer.eog:
+            piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
+        while piece.id not in self._tokenizer.eog:
             stats.generated_tokens += 1
-            yield id
+            yield piece
             with self._engine.turn:
                 began = perf_counter()
                 self._check_current(stats)
+                if chooser.is_complete:
+                    break
                 if stats.generated_tokens == options.n_predict:
                     stats.finish_reason = "length"
                     return
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                id = thoughts.follow(self._sample(sampler, self._engine.evaluate([id]), stats, began))
+                piece = self._chosen(chooser, thoughts, self._engine.evaluate([piece.id]), stats, began)
         stats.finish_reason = "stop"
 
-    def _sample(self, sampler: Sampler, logits: Logits, stats: Stats, began: float) -> int:
+    def _chosen(self, chooser: Chooser, thoughts: Thoughts, logits: Logits, stats: Stats, began: float) -> Piece:
         """The next token: its time is all that has passed since it `began`."""
-        id = sampler.sample(logits, self.tokens)
+        piece = chooser(logits, self.tokens, thoughts.forced)
+        thoughts.follow(piece.id)
         stats.generate_seconds += perf_counter() - began
-        return id
+        return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
 
-    def _sampler(self, options: Options) -> Sampler:
-        if options.repeat_last_n < 0:
-            options = replace(options, repeat_last_n=self._engine.n_ctx)
-        banned = self._tokenizer.eog if options.ignore_eos else ()
-        return Sampler(options, self._engine.n_vocab, banned)
+    def _searched(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
+        """The tokens of the text that beam search finds. The cache holds one hypothesis at a time: for another one
+        it forgets what they do not share, and computes the rest again.
+        """
+        scores = self.sampler(replace(options, samplers="penalties;dry", sampler_seq="", mirostat=0))
+        room = max(1, self._engine.n_ctx - len(prompt) + 1)
+        limit = min(room, options.n_predict) if options.n_predict > 0 else room
+        with self._engine.turn:
+            self._read(prompt, stats)
+
+        def logprobs_after(ids: Sequence[int]) -> NDArray[np.floating]:
+            with self._engine.turn:
+                began = perf_counter()
+                self._check_current(stats)
+                tokens = [*prompt, *ids]
+                kept = self._engine.rewind(min(common_prefix(self.tokens, tokens), len(tokens) - 1))
+                left = scores.candidates(self._engine.evaluate(tokens[kept:]), self.tokens)
+                stats.generate_seconds += perf_counter() - began
+                return log_probabilities(left.logits)
+
+        search = BeamSearch(logprobs_after, options.beams, self._tokenizer.eog, limit)
+        for id in search:
+            stats.generated_tokens += 1
+            yield Piece("", id)
+        unfinished: FinishReason = "context" if limit == room else "length"
+        stats.finish_reason = "stop" if search.best_has_ended else unfinished
+
+    def sampler(self, options: Options) -> Sampler:
+        """The chain of samplers that the options describe, for the vocabulary of this model."""
+        n_ctx, tokenizer = self._engine.n_ctx, self._tokenizer
+        options = replace(
+            options,
+            repeat_last_n=n_ctx if options.repeat_last_n < 0 else options.repeat_last_n,
+            dry_penalty_last_n=n_ctx if options.dry_penalty_last_n < 0 else options.dry_penalty_last_n,
+        )
+        bias = dict.fromkeys(tokenizer.eog, -np.inf) if options.ignore_eos else {}
+        texts = () if "none" in options.dry_sequence_breaker else options.dry_sequence_breaker
+        breakers = Breakers(texts, tokenizer.token_bytes, lambda text: tokenizer.encode(text, add_special=False))
+        return Sampler(options, self._engine.n_vocab, bias, breakers)
+
+    def _shown(self, id: int) -> str:
+        return self._tokenizer.token_bytes(id, special=True).decode("utf-8", "replace")
 
     def _check_current(self, stats: Stats) -> None:
         self._engine.require_open()

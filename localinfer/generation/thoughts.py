@@ -21,7 +21,7 @@ class Thoughts:
     """Follows one run, token by token. `kind` is that of the last one.
 
     Thoughts begin with a tag at the beginning of the answer, or at the end of the prompt, where some templates put
-    it. Behind `budget` tokens of them comes the closing tag, whatever was chosen; -1 sets no limit.
+    it. Behind `budget` tokens of them only the closing tag may come; -1 sets no limit.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], budget: int = -1) -> None:
@@ -32,10 +32,17 @@ class Thoughts:
         self._closing = self._tags.get(self._last_word(prompt)) if self._tags else None
         self._begun = False  # the answer itself
 
-    def follow(self, id: int) -> int:
-        """The token that comes: `id`, or the closing tag in its place."""
+    @property
+    def forced(self) -> int | None:
+        """The closing tag, where no more thoughts may come; otherwise any token may."""
+        return self._closing if self._budget == 0 else None
+
+    def follow(self, id: int) -> None:
+        """The next token."""
         if self._closing is not None:
-            id = self._within_thoughts(id, self._closing)
+            self._budget -= self._budget > 0
+            self.kind = "tag" if id == self._closing else "thought"
+            self._closing = None if id == self._closing else self._closing
         elif self._begun or not self._tags:
             self.kind = "text"
         elif id in self._tags:
@@ -44,16 +51,6 @@ class Thoughts:
             pass  # the space behind the closing tag is no part of the answer
         else:
             self.kind, self._begun = "text", not self._is_blank(id)
-        return id
-
-    def _within_thoughts(self, id: int, closing: int) -> int:
-        if self._budget == 0:
-            id = closing
-        self._budget -= self._budget > 0
-        self.kind = "tag" if id == closing else "thought"
-        if id == closing:
-            self._closing = None
-        return id
 
     def _last_word(self, ids: Sequence[int]) -> int:
         return next((id for id in reversed(ids) if not self._is_blank(id)), -1)

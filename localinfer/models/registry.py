@@ -1,273 +1,183 @@
-"""Models by name: which there are, and which file a name stands for.
+"""From the word that a user typed to a model on this machine: in models.toml, or in one of the stores.
 
-Reads models.toml, ours and then the user's laid over it, and checks every value. Knows nothing of what is
-inside a model, and fetches nothing: that is `fetch`. A name never becomes a path: file names in the cache
-are made of a checked name and a checked digest.
+    find("dir/model.gguf")       that very file; models.toml is not even opened
+    find("smollm2")              the file of a name in models.toml
+    find("hf:owner/repo:Q8_0")   likewise of a store: STORES has them, each a module that is imported when it is needed
 
-    find("smollm2")          -> the cached file, or ModelNotFound that says how to get it
-    find("dir/model.gguf")   -> that very file; models.toml is not even opened
+Asks nobody but the disk: what is not here is for `fetch` to bring.
 """
 
-import difflib
+import importlib
 import re
-import stat
-import tomllib
-import warnings
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NamedTuple, cast
 
 from localinfer import paths
-from localinfer.errors import LocalInferError, ModelNotFound
-from localinfer.options import Layer, from_registry
+from localinfer.errors import LocalInferError, ModelNotFound, UsageError
+from localinfer.models import names
+from localinfer.models.catalogue import Entry, catalogue, user_toml
+from localinfer.models.names import existing
+from localinfer.models.stores import Listed, NotFetched, Store, siblings
+from localinfer.options import Layer
 from localinfer.text import printable
 
-TOML_LIMIT = 1 << 20  # bytes; ours has 5,000
+__all__ = [
+    "Entry", "Listed", "NotFetched", "Removal", "as_hub_name", "catalogue", "default_options", "existing", "find",
+    "listed", "listed_names", "named", "placed", "removal", "user_toml",
+]  # fmt: skip
+
+STORES = {"hf": "hub", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lm_studio"}
+ADDRESSES = ("https", "http")  # schemes that are part of the name
+SCHEME = re.compile("|".join(f"{scheme}:" for scheme in STORES))
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # what a user typed and may have meant as a name
-MODEL_NAME = re.compile(r"(?!.*\.gguf$)[a-z0-9][a-z0-9._-]{0,63}")
-PINNED_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-DIGEST = re.compile(r"[0-9a-f]{64}")
-
-Table = Mapping[str, object]
-FETCHED = {"size", "sha256", "parts"}  # a source is all of these, or a path
-SOURCE = FETCHED | {"path"}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One member of one wheel."""
-
-    wheel: str  # NAME==VERSION
-    bytes: int  # of the wheel
-    member: str
+REPO_LIKE = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
+HUB_PAGE = re.compile(
+    r"(?:https://)?(?:huggingface\.co|hf\.co)/(?P<name>[\w.-]+/[\w.-]+(?::[\w.-]+)?)"
+    r"(?:/(?:(?:blob|resolve)/main(?P<file>/[^?#]+\.gguf)|tree/main))?/?(?:\?[^#]*)?",
+    re.ASCII,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What models.toml says about one name. Either `path` is set, or `size`, `sha256` and `parts` are."""
+class Placed(NamedTuple):
+    """A store, what it calls the model, and what models.toml adds to its options."""
 
+    store: Store
     name: str
-    about: str = ""
-    licence: str = ""
-    options: Layer = field(default_factory=dict)
-    path: Path | None = None
-    size: int = 0
-    sha256: str = ""
-    parts: tuple[Part, ...] = ()
-
-    @property
-    def file(self) -> Path:
-        """Where the model lies once it is there. With the digest in its name, a file is never out of date."""
-        return self.path or paths.models_dir() / f"{self.name}-{self.sha256[:12]}.gguf"
-
-    @property
-    def present(self) -> bool:
-        return self.file.is_file() and (self.path is not None or self.file.stat().st_size == self.size)
-
-
-class Values(TypedDict, total=False):
-    """What one models.toml says about one name: some of Entry's fields, checked."""
-
-    about: str
-    licence: str
     options: Layer
-    path: Path | None
-    size: int
-    sha256: str
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Catalogue:
-    """All entries by name, and the name of the default one."""
-
-    entries: Mapping[str, Entry]
-    default: str
-
-    def __getitem__(self, name: str) -> Entry:
-        """ModelNotFound suggests what may have been meant."""
-        if name in self.entries:
-            return self.entries[name]
-        near = difflib.get_close_matches(name.lower(), self.entries, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(self.entries)}"
-        raise ModelNotFound(f"{name}: neither a file nor a known model; {hint}")
 
 
 def find(name_or_path: str | Path) -> Path:
-    """The file that a name or a path stands for. ModelNotFound when it is not there."""
-    entry = named(name_or_path)
-    if entry is None or entry.path:
-        return existing(Path(name_or_path) if entry is None else entry.file)
-    if not entry.present:
-        raise ModelNotFound(f"{entry.name}: not fetched yet; `localinfer pull {entry.name}` fetches it")
-    return entry.file
+    """The file that a name or a path stands for, the first one where a model has several.
+
+    Raises ModelNotFound when it is not there; NotFetched if `fetch` could bring it.
+    """
+    place = placed(name_or_path)
+    if place is None:
+        return existing_or_hint(name_or_path)
+    try:
+        return place.store.find(place.name)
+    except ModelNotFound as missing:
+        near = nearest(str(name_or_path), [each.name for each in place.store.listed()])
+        raise type(missing)(f"{missing}; did you mean {near[0]}?" if near else str(missing)) from None
 
 
 def default_options(name_or_path: str | Path) -> Layer:
-    """The options that models.toml gives to a name; none to a path."""
-    entry = named(name_or_path)
-    return entry.options if entry else {}
+    """The options that come with a name; none with a path."""
+    place = placed(name_or_path)
+    return {} if place is None else place.store.default_options(place.name) | place.options
 
 
-def named(name_or_path: str | Path) -> Entry | None:
-    """The entry of a name; None for a path. What could be both is a name if that is known, else a path.
+def placed(name_or_path: str | Path) -> Placed | None:
+    """Where a name belongs; None for a path. What could be both is a name if that is known, else a path.
 
     Raises ModelNotFound for a word that is neither a known name nor a file.
     """
-    if isinstance(name_or_path, Path) or not NAME_LIKE.fullmatch(name_or_path):
+    if isinstance(name_or_path, Path):
         return None
-    known = catalogue()
-    if name_or_path not in known.entries and Path(name_or_path).exists():
+    name = as_hub_name(name_or_path)
+    scheme, colon, rest = name.partition(":")
+    if colon and scheme in STORES:
+        return Placed(store_of(scheme), name if scheme in ADDRESSES else rest, {})
+    entry = named(name)
+    source = placed(entry.source) if entry and entry.source else None
+    return source._replace(options=entry.options) if entry and source else Placed(names, name, {}) if entry else None
+
+
+def named(name_or_path: str | Path) -> Entry | None:
+    """The entry of a name in models.toml; None for a path, and for what is in a store.
+
+    Raises ModelNotFound for a word that is neither a known name nor a file.
+    """
+    if isinstance(name_or_path, Path) or not NAME_LIKE.fullmatch(name_or_path) or SCHEME.match(name_or_path):
         return None
-    return known[name_or_path]
+    known = catalogue().entries
+    if name_or_path not in known and not Path(name_or_path).exists():
+        raise ModelNotFound(f"{name_or_path}: neither a file nor a known model; {hint(name_or_path)}")
+    return known.get(name_or_path)
 
 
-def existing(path: Path) -> Path:
-    """The path, `~` expanded. Whether a model is inside is for `gguf` to say."""
+def store_of(scheme: str) -> Store:
+    return cast(Store, importlib.import_module(f"localinfer.models.{STORES[scheme]}"))
+
+
+def as_hub_name(name: str) -> str:
+    """Pages of the hub, as a browser or Ollama has their addresses, are names of the hub."""
+    found = HUB_PAGE.fullmatch(name)
+    return f"hf:{found['name']}{found['file'] or ''}" if found else name
+
+
+def listed() -> Iterator[tuple[Store, list[Listed]]]:
+    """All models of all stores that are on this machine, but for those of models.toml."""
+    for scheme in ("hf", "https", "ollama", "lmstudio"):
+        store = store_of(scheme)
+        yield store, list(store.listed())
+
+
+def listed_names() -> dict[str, Listed]:
+    """What is on this machine of the models of models.toml."""
+    here = {each.name: each for each in names.listed()}
+    for entry in catalogue().entries.values():
+        if entry.source:
+            with suppress(LocalInferError):
+                here[entry.name] = Listed.here(entry.name, siblings(find(entry.source)))
+    return here
+
+
+def hint(name: str) -> str:
+    """Which known name was probably meant."""
+    known = list(catalogue().entries)
+    near = nearest(name, known + [each.name for _, models in listed() for each in models], n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+
+
+def nearest(name: str, known: Sequence[str], n: int = 1, cutoff: float = 0.7) -> list[str]:
+    """The known names that are most like it, with what stands before the colon or without, the best first."""
+    spellings = {spelling.lower(): each for each in reversed(known) for spelling in (each.partition(":")[2], each)}
+    return list(dict.fromkeys(spellings[near] for near in get_close_matches(name.lower(), spellings, n, cutoff)))
+
+
+def existing_or_hint(path: str | Path) -> Path:
     try:
-        expanded = path.expanduser()
-        expanded.stat()
-    except OSError as error:
-        raise ModelNotFound(f"{path}: {error.strerror}") from None
-    except (ValueError, RuntimeError) as error:  # a NUL inside; a home that is not known
-        raise ModelNotFound(f"{path}: {error}") from None
-    return expanded
+        return existing(Path(path))
+    except ModelNotFound as missing:
+        if isinstance(path, str) and REPO_LIKE.fullmatch(path):
+            raise ModelNotFound(f"{missing}; a repository of the hub would be hf:{path}") from None
+        scheme, colon, rest = str(path).partition(":")
+        if colon and (near := get_close_matches(scheme, STORES, n=1)):
+            raise ModelNotFound(f"{missing}; did you mean {near[0]}:{printable(rest, 200)}?") from None
+        raise
 
 
-def catalogue() -> Catalogue:
-    """Ours with the user's laid over it, key by key."""
-    ours, users = read_toml(shipped_toml()), read_toml(user_toml()) if user_toml().exists() else {}
-    models = models_of(ours, shipped_toml(), {})
-    models = models_of(users, user_toml(), models)
-    default = users.get("default", ours["default"])
-    if not isinstance(default, str) or default not in models:
-        given = printable(repr(default), 80) if isinstance(default, str) else "something else"
-        raise LocalInferError(f"{user_toml()}: default: must be the name of a model, not {given}")
-    return Catalogue({name: Entry(name=name, **values) for name, values in models.items()}, default)
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What removing a model would take away; `size` in bytes, of which links have none."""
+
+    files: list[Path]
+    size: int
+    roots: list[Path]
+
+    def carry_out(self) -> None:
+        """Delete the files, and directories that are empty then."""
+        for file in self.files:
+            file.unlink(missing_ok=True)
+        for folder in [parent for file in self.files for parent in file.parents]:
+            if any(root in folder.parents for root in self.roots):
+                with suppress(OSError):  # there is more in it
+                    folder.rmdir()
 
 
-def shipped_toml() -> Path:
-    """In this package's folder where localinfer is installed, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / "models.toml"
-    return installed if installed.exists() else package.parent / "models.toml"
-
-
-def user_toml() -> Path:
-    return paths.config_dir() / "models.toml"
-
-
-def read_toml(path: Path) -> Table:
-    """The file's tables. LocalInferError gives the line and the column of a mistake."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would make us wait
-            raise LocalInferError(f"{path}: is there, and is no file")
-        if status.st_size > TOML_LIMIT:
-            raise LocalInferError(f"{path}: larger than {TOML_LIMIT:,} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise LocalInferError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise LocalInferError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except ValueError as error:  # a mistake, or a number of thousands of digits
-        raise LocalInferError(f"{path}: {error}") from None
-    except RecursionError:
-        raise LocalInferError(f"{path}: nested too deeply") from None
-
-
-def models_of(toml: Table, path: Path, below: Mapping[str, Values]) -> dict[str, Values]:
-    """The models of a file laid over those `below`. LocalInferError names the file, the model and the key."""
-    warn_of_unknown(toml, {"default", "models"}, str(path))
-    models = dict(below)
-    for name, table in table_of(toml.get("models", {}), f"{path}: models").items():
-        where = f"{path}: {name}"
-        if not MODEL_NAME.fullmatch(name):
-            raise LocalInferError(f"{path}: {name[:64]!r} cannot be a name: a-z 0-9 . _ - only, at most 64")
-        values = values_of(table_of(table, where), where, path.parent)
-        models[name] = laid_over(models.get(name, Values()), values, where)
-    return models
-
-
-def laid_over(below: Values, values: Values, where: str) -> Values:
-    """Key by key; but a new source takes the place of the old one whole."""
-    source = SOURCE & values.keys()
-    if source and source not in ({"path"}, FETCHED):
-        raise LocalInferError(f"{where}: a model has a path, or else a size, a sha256 and parts")
-    if not source and not below:
-        raise LocalInferError(f"{where}: where is it? Needed is a path, or a size, a sha256 and parts")
-    kept = {key: value for key, value in below.items() if not source or key not in SOURCE}
-    merged = kept | values | {"options": below.get("options", {}) | values.get("options", {})}
-    return cast(Values, merged)
-
-
-def values_of(table: Table, where: str, base: Path) -> Values:
-    """One model's table, each value proved to be what it should be. A path is relative to `base`."""
-    warn_of_unknown(table, READERS.keys() | {"options"}, where)
-    values: dict[str, object] = {}
-    for key in READERS.keys() & table.keys():
-        try:
-            values[key] = READERS[key](table[key])
-        except ValueError as problem:
-            raise LocalInferError(f"{where}: {key}: {problem}") from None
-    if "path" in values:
-        values["path"] = base / expanded(str(values["path"]), f"{where}: path")
-    if "options" in table:
-        values["options"] = from_registry(table_of(table["options"], f"{where}: options"), where)
-    return cast(Values, values)
-
-
-def expanded(path: str, where: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:  # nobody has this name
-        raise LocalInferError(f"{where}: {printable(path, 80)}: {error}") from None
-
-
-def text(value: object) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError("must be a text")
-    return value
-
-
-def size(value: object) -> int:
-    if not isinstance(value, int) or not 0 < value < 1 << 50:
-        raise ValueError("must be a whole number above 0")
-    return value
-
-
-def digest(value: object) -> str:
-    if not DIGEST.fullmatch(text(value)):
-        raise ValueError("must be 64 hexadecimal digits in lower case")
-    return text(value)
-
-
-def part(value: object) -> Part:
-    if not isinstance(value, dict) or value.keys() != {"wheel", "bytes", "member"}:
-        raise ValueError("must be a list of { wheel, bytes, member }")
-    if not PINNED_WHEEL.fullmatch(text(value["wheel"])):
-        raise ValueError("wheel must be NAME==VERSION")
-    return Part(text(value["wheel"]), size(value["bytes"]), text(value["member"]))
-
-
-def parts(value: object) -> tuple[Part, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError("must be a list of { wheel, bytes, member }")
-    return tuple(part(each) for each in value)
-
-
-READERS: dict[str, Callable[[object], object]] = {
-    "about": text, "licence": text, "path": text, "size": size, "sha256": digest, "parts": parts,
-}  # fmt: skip
-
-
-def table_of(value: object, where: str) -> Table:
-    if not isinstance(value, dict):
-        raise LocalInferError(f"{where}: must be a table")
-    return value
-
-
-def warn_of_unknown(table: Table, known: Set[str], where: str) -> None:
-    for key in sorted(table.keys() - known):
-        warnings.warn(f"{where}: {key!r} means nothing here", stacklevel=2)
+def removal(name: str) -> Removal:
+    """What is ours of a model. Raises ModelNotFound; UsageError for what is not ours."""
+    place = placed(name)
+    if place is None:
+        raise UsageError(f"{existing_or_hint(name)}: is a file of your own")
+    files = list(dict.fromkeys(place.store.removable(place.name)))
+    if not files:
+        place.store.find(place.name)
+        raise ModelNotFound(f"{name}: nothing of it is here")
+    size = sum(file.lstat().st_size for file in files if not file.is_symlink())
+    return Removal(files, size, [*place.store.folders(), paths.models_dir()])

@@ -5,9 +5,9 @@ from typing import Any
 
 from numba import int32, int64
 
-from localinfer.ops.attention import turning
+from localinfer.ops.attention import hadamard_of
 from localinfer.ops.cells import CELL_TYPES, put_key_word, put_value_word
-from localinfer.ops.rope import turn_head_word, widen
+from localinfer.ops.rope import rotate_head_word, widen
 from quant.jit.vectors import inline, load
 
 Body = Callable[..., None]
@@ -35,7 +35,8 @@ def append(
 
     The caches are laid out as in `localinfer.ops.cells`, a head after the other, for heads of key_dim and value_dim.
     """
-    turn_head, turn_key, turn_value = turn_head_word(pairs, norm), turning(k_type, key_dim), turning(v_type, value_dim)
+    rotate_head = rotate_head_word(pairs, norm)
+    transform_key, transform_value = hadamard_of(k_type, key_dim), hadamard_of(v_type, value_dim)
     put_key, put_value = put_key_word(CELL_TYPES[k_type], key_dim), put_value_word(CELL_TYPES[v_type], value_dim)
     k_bytes, v_bytes = CELL_TYPES[k_type].head_bytes(key_dim), CELL_TYPES[v_type].head_bytes(value_dim)
     key_room, value_room = room_word(key_size, key_dim), room_word(value_size, value_dim)
@@ -48,12 +49,12 @@ def append(
             token, head = item // heads, item % heads
             cell = int64(load(int32, cells + 4 * token))
             key, value = k + 4 * key_size * item, v + 4 * value_size * item
-            turn_head(key, key_size, n_rot, table + 4 * n_rot * token, weight, eps)
+            rotate_head(key, key_size, n_rot, table + 4 * n_rot * token, weight, eps)
             key = key_room(key, wide)
-            turn_key(key)
+            transform_key(key)
             put_key(key, k_cache + k_bytes * capacity * head, cell, scratch)
             value = value_room(value, wide)
-            turn_value(value)
+            transform_value(value)
             put_value(value, v_cache + v_bytes * capacity * head, cell, scratch)
 
     return body

@@ -18,7 +18,7 @@ from numba import float32, int32, int64
 
 from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word
 from localinfer.ops.cells import CELL_TYPES
-from localinfer.ops.hadamard import nothing_word, turn_word
+from localinfer.ops.hadamard import hadamard_word, nothing_word
 from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
 from quant.products.activations import groups_word
@@ -26,9 +26,9 @@ from quant.products.activations import groups_word
 Body = Callable[..., None]
 
 
-def turning(kind: str, dim: int) -> Any:
-    """The word that turns a head whose partner in the cache is quantized: see `localinfer.ops.hadamard`."""
-    return turn_word(dim) if CELL_TYPES[kind].scaled else nothing_word()
+def hadamard_of(kind: str, dim: int) -> Any:
+    """The word that transforms a head whose partner in the cache is quantized: see `localinfer.ops.hadamard`."""
+    return hadamard_word(dim) if CELL_TYPES[kind].scaled else nothing_word()
 
 
 def tile_words(
@@ -40,7 +40,7 @@ def tile_words(
     look(scratch, k, v, cells, window, cap, first, end, sinks, state)                  at blocks first .. end
     """
     attend = attend_word(rows, key_dim, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
-    prepare, turn = prepare_word(rows, value_dim), turning(k_type, key_dim)
+    prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim)
     queries = 4 * rows * key_dim
     weights_at = 2 * queries
     positions_at = weights_at + 8 * rows * BLOCK
@@ -50,7 +50,7 @@ def tile_words(
     def take_row(q: int, scale: float, place: int) -> None:
         for i in range(0, 4 * key_dim, 64):
             store(place + i, load(f32x16, q + i) * splat(f32x16, float32(scale * LOG2_E)))
-        turn(place)
+        transform(place)
 
     @inline
     def take(
@@ -88,12 +88,12 @@ def tile_words(
 def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes: int, v_type: str) -> Any:
     """The word deliver(rows, y, q_out, n, token, first): the sums of neighbouring heads of a token, from one on, each
     over its denominator, where they belong. They are quantized together, four groups of 32 at a time."""
-    turn, quantize_groups = turning(v_type, value_dim), groups_word(tile, passes)
+    transform, quantize_groups = hadamard_of(v_type, value_dim), groups_word(tile, passes)
     stride, groups, whole = row_bytes(value_dim), value_size // 32, value_size // 16 * 16
 
     @inline
     def deliver_head(row: int, y: int) -> None:
-        turn(row + SUMS)
+        transform(row + SUMS)
         inverse = float32(1.0) / total(load(f32x16, row + DENOMINATOR))
         factor = splat(f32x16, inverse)
         for i in range(0, 4 * whole, 64):

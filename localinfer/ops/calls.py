@@ -34,6 +34,7 @@ class Call:
 # which a token's row is `base_stride` bytes behind the last one's: a residual stream, or with 0 a bias; no base is 0.
 GET_ROWS = Call.of("", "tokens ids w row_bytes n y:out factor:float")
 PRODUCT = Call.of("", "tokens x w row_bytes n_in n_out base base_stride y:out y_stride stop")
+EXPERTS = Call.of("", "tokens runs x w row_bytes n_in n_out bias y:out stop")
 TO_BF16 = Call.of("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
@@ -60,3 +61,12 @@ ATTENTION = Call.of(
     "cap:float chunk partial:out y:out q_out:out stop",
 )
 COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads chunk partial:out y:out q_out:out")
+
+ROUTE = Call.of(
+    "localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out"
+)
+LINE_UP = Call.of(
+    "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"
+)
+GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order used n y:out q:out")
+BLEND = Call.of("localinfer.ops.experts:blend", "tokens branch places weights used n y:out")

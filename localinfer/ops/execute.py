@@ -166,8 +166,8 @@ def execute(few: int, stamps: int) -> Body:
     def share(first: int, last: int, stage: int, sync: int, stop: int, part: int, parts: int, scratch: int) -> Any:
         """Run parts of a stage as long as there are any; how many."""
         finished, each = 0, lane_parts(first, last)
-        for turn in range(parts):
-            lane = (part + turn) % parts
+        for step in range(parts):
+            lane = (part + step) % parts
             number = claim(sync + LANES + LINE * lane, stage, each)
             while number < each and not atomic_load(stop):
                 run_part(first, last, lane, number, parts, scratch)

@@ -33,13 +33,13 @@ def swap_add(distance: int) -> Any:
 by_one, by_two, by_four, by_eight = (swap_add(distance) for distance in (1, 2, 4, 8))
 
 
-def turn_word(head_dim: int) -> Any:
-    """The word turn(x): the head of float32 at x, in place; by parts where its length is no power of two."""
+def hadamard_word(head_dim: int) -> Any:
+    """The word transform(x): the head of float32 at x, in place; by parts where its length is no power of two."""
     part = head_dim & -head_dim
     norm = float32(part**-0.5)
 
     @inline
-    def turn(x: int) -> None:
+    def transform(x: int) -> None:
         for at in range(x, x + 4 * head_dim, 64):
             v = by_eight(by_four(by_two(by_one(load(f32x16, at)))))
             store(at, v * splat(f32x16, norm))
@@ -52,7 +52,7 @@ def turn_word(head_dim: int) -> Any:
                     store(at + distance, a - b)
             distance *= 2
 
-    return turn
+    return transform
 
 
 def nothing_word() -> Any:

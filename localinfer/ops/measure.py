@@ -76,8 +76,8 @@ def products_word(kind: str) -> Any:
         add = b.add if kind == "dot" else b.fadd
 
         def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            turn = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
-            return one_round(b, sums, b.add(operands, turn))
+            place = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
+            return one_round(b, sums, b.add(operands, place))
 
         whole = emit_fold(b, functools.reduce(add, emit_sum(b, rounds, zeros, step)), add)
         return b.sext(whole, I64) if kind == "dot" else b.fptosi(whole, I64)

@@ -47,26 +47,26 @@ def widen(head: int, size: int, place: int, dim: int) -> None:
         store(place + 4 * i, load(float32, head + 4 * i) if i < size else float32(0.0))
 
 
-def turn_head_word(pairs: str, norm: str) -> Any:
-    """The word turn_head(x, size, n_rot, table, weight, eps): a head rotated in place, and normalised "before" that,
+def rotate_head_word(pairs: str, norm: str) -> Any:
+    """The word rotate_head(x, size, n_rot, table, weight, eps): a head rotated in place, and normalised "before" that,
     "after" it, or at no time ("no")."""
     rotate, before, after = ROTATE[pairs], norm == "before", norm == "after"
 
     @inline
-    def turn_head(x: int, size: int, n_rot: int, table: int, weight: int, eps: float) -> None:
+    def rotate_head(x: int, size: int, n_rot: int, table: int, weight: int, eps: float) -> None:
         if before:
             normalize(x, weight, size, eps, x)
         rotate(x, n_rot, table)
         if after:
             normalize(x, weight, size, eps, x)
 
-    return turn_head
+    return rotate_head
 
 
 def rope(pairs: str, norm: str) -> Body:
     """The kernel y = x with every head of every token rotated: of `size` values in x, of `dim` in y, where those behind
     it are 0. x and y may be the same if these are."""
-    turn_head = turn_head_word(pairs, norm)
+    rotate_head = rotate_head_word(pairs, norm)
 
     def body(tokens, x, heads, size, dim, n_rot, table, weight, eps, y, part, parts, scratch):
         items = load(int64, tokens) * heads
@@ -74,6 +74,6 @@ def rope(pairs: str, norm: str) -> Body:
             source, place = x + 4 * size * item, y + 4 * dim * item
             if source != place:
                 widen(source, size, place, dim)
-            turn_head(place, size, n_rot, table + 4 * n_rot * (item // heads), weight, eps)
+            rotate_head(place, size, n_rot, table + 4 * n_rot * (item // heads), weight, eps)
 
     return body

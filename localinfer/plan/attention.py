@@ -32,7 +32,7 @@ class Context:
 
     n_ctx: int
     sinks: int = 0
-    turning: bool = False  # overwrite the oldest instead of stopping
+    wraps: bool = False  # overwrite the oldest instead of stopping
     k_type: str = "f16"
     v_type: str = "f16"
 
@@ -215,10 +215,10 @@ class Attention:
         """The ring of all layers with this window (0: the whole context)."""
         if window not in self.rings:
             context, batch = self.context, self.plan.batch
-            slides = window and window + (0 if context.turning else batch) < context.n_ctx
+            slides = window and window + (0 if context.wraps else batch) < context.n_ctx
             if slides:
                 ring = Ring.reserve(self.plan, window=window, span=window + batch)
-            elif context.turning:
+            elif context.wraps:
                 span = context.n_ctx - context.sinks
                 ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
             else:
@@ -231,6 +231,6 @@ class Attention:
         key = rope, grow and rope.growth is not None
         if key not in self.tables:
             nbytes = 4 * rope.n_rot * self.plan.batch
-            sinks = self.plan.region(nbytes) if self.context.turning else None
+            sinks = self.plan.region(nbytes) if self.context.wraps else None
             self.tables[key] = RopeTable(rope, Angles(rope, grow=grow), self.plan.region(nbytes), sinks)
         return self.tables[key]

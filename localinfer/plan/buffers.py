@@ -39,10 +39,16 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What ops are run for: tokens of a batch, or some of them. Their number stands in memory, and has a limit."""
+    """What ops are run for: tokens of a batch, or some of them, or pairs of a token and what was chosen for it.
+
+    Their number stands in memory, and has a limit: `capacity`, and `few` when there are few tokens. Whether these are
+    few is told by the number at `tokens`.
+    """
 
     region: Region  # int64
     capacity: int
+    few: int
+    tokens: Region
 
     def set(self, count: int) -> None:
         """There are so many now."""

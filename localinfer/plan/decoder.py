@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from localinfer.plan.buffers import Buffer
+from localinfer.plan.experts import Router
 from localinfer.plan.recorder import Block, Recorder
 from localinfer.plan.rope import Rope
 
@@ -35,6 +36,7 @@ def decoder(
     behind: Mapping[str, str] = NOWHERE,
     parallel: bool = False,
     sub_norms: bool = False,
+    router: Router | None = None,
     qkv_bias: bool = False,
     learned_positions: bool = False,
     embedding_scale: float = 1.0,
@@ -49,7 +51,8 @@ def decoder(
     `sights` is of all layers, or one of each. Branches have the norms of these names `before` and `behind` them; they
     follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
     normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
-    matrix of a branch takes is, with `sub_norms`. The other words are those of the recorder.
+    matrix of a branch takes is, with `sub_norms`. Blocks that have a `router` choose among experts. The other words are
+    those of the recorder.
     """
     x = r.embed(embedding_scale)
     if learned_positions:
@@ -67,20 +70,28 @@ def decoder(
             join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
         if before and not (parallel and before["feed_forward"] == before["attention"]):
             h = r.norm(x, f"{blk}{before['feed_forward']}")
-        f = r.feed_forward(h if before else x, blk, activation, gated=gated)
+        h, matrix = h if before else x, "ffn_down"
+        if router and r.has(f"{blk}ffn_gate_inp.weight"):
+            f, matrix = r.experts(h, blk, router, activation), ""
+        else:
+            f = r.feed_forward(h, blk, activation, gated=gated)
         if sub_norms:
             f = r.norm(f, f"{blk}ffn_sub_norm")
         if parallel:
             join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
-        join(r, x, f, blk, "ffn_down", behind.get("feed_forward"), residual_scale)
+        join(r, x, f, blk, matrix, behind.get("feed_forward"), residual_scale)
     r.logits(x, scale=logit_scale, cap=logit_cap)
 
 
 def join(r: Recorder, x: Buffer, branch: Buffer, blk: Block, matrix: str, norm: str | None, scale: float) -> None:
-    """x += the last matrix of a branch, normalised or scaled if there is something to do it with."""
+    """x += a branch behind its last matrix, if that is not done yet; normalised or scaled if there is what to do it
+    with."""
+    n = r.embedding_length
+    if matrix and not norm and scale == 1.0:
+        r.matmul(branch, f"{blk}{matrix}", n, add_to=x)
+        return
+    y = r.matmul(branch, f"{blk}{matrix}", n) if matrix else branch
     if norm:
-        r.add_norm(x, r.matmul(branch, f"{blk}{matrix}", r.embedding_length), f"{blk}{norm}")
-    elif scale != 1.0:
-        r.add(x, r.matmul(branch, f"{blk}{matrix}", r.embedding_length), scale)
+        r.add_norm(x, y, f"{blk}{norm}")
     else:
-        r.matmul(branch, f"{blk}{matrix}", r.embedding_length, add_to=x)
+        r.add(x, y, scale)

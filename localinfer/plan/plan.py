@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.files.gguf import Tensor
-from localinfer.ops.calls import PRODUCT, QUANTIZE, TO_BF16, Call
+from localinfer.ops.calls import EXPERTS, PRODUCT, QUANTIZE, TO_BF16, Call
 from localinfer.plan.buffers import ALIGNMENT, Buffer, Form, Region, Rows
 from localinfer.plan.work import NOTHING_TO_DO, Amount, Work
 from quant import FORMATS
@@ -90,9 +90,11 @@ class Plan:
         self.regions.append(Region(nbytes))
         return self.regions[-1]
 
-    def rows(self, capacity: int) -> Rows:
-        """A number of rows that is known when the plan runs, at most `capacity`."""
-        return Rows(self.region(8), capacity)
+    def rows(self, capacity: int, few: int = FEW, tokens: Rows | None = None) -> Rows:
+        """A number of rows that is known when the plan runs, at most `capacity`, and `few` when there are few `tokens`,
+        which are these rows themselves if not said otherwise."""
+        region = self.region(8)
+        return Rows(region, capacity, min(few, capacity), tokens.region if tokens else region)
 
     def buffer(self, n: int, rows: Rows | None = None) -> Buffer:
         """Room for n activations for each of `rows`: of all tokens, if not said otherwise."""
@@ -102,9 +104,8 @@ class Plan:
         return self._made[-1]
 
     def _new_buffer(self, n: int, rows: Rows) -> Buffer:
-        few = min(rows.capacity, FEW)
         padded = -(-rows.capacity // target().tokens) * target().tokens
-        quantized = max(padded * tiled_bytes(n, self.passes), few * flat_bytes(n, self.passes))
+        quantized = max(padded * tiled_bytes(n, self.passes), rows.few * flat_bytes(n, self.passes))
         return Buffer(self.region(4 * n * rows.capacity), n, rows, Form(quantized), Form(2 * n * rows.capacity))
 
     @property
@@ -196,6 +197,37 @@ class Plan:
         )
         return y
 
+    def expert_matmul(self, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None = None) -> Buffer:
+        """Record y[row] = weights[expert of the row] . x[row] (+ bias[expert]); weights are (n_expert, n_out, n_in).
+
+        `used` experts see each token.
+        """
+        n_expert, n_out, n_in = weights.shape
+        fmt, y = FORMATS[weights.type], self.buffer(n_out, x.rows)
+        takes, each = fmt.takes(self.passes), weights.nbytes // n_expert
+        self.need_scratch(matmul_scratch_bytes(n_in))
+        few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
+        rounds = rounds_of(used * each // few, self.threads), rounds_of(n_out // many, self.threads_batch)
+        work = Work(token=Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in}), most_bytes=weights.nbytes)
+        self.op(
+            weights.name,
+            EXPERTS.by(*fmt.expert_products),
+            x.rows,
+            constants=fmt.expert_constants(self.passes),
+            rounds=rounds,
+            work=work,
+            runs=runs,
+            x=self._source(x, weights, takes),
+            w=weights,
+            row_bytes=each // n_out,
+            n_in=n_in,
+            n_out=n_out,
+            bias=bias or 0,
+            y=y,
+            stop=self.stop,
+        )
+        return y
+
     def _source(self, x: Buffer, weight: Tensor, takes: str) -> Argument:
         """What a product with that weight reads of x."""
         if takes == "f32":
@@ -256,7 +288,7 @@ class Plan:
             region.allocate()
         program = np.zeros((len(self.ops), RECORD_WORDS), np.int64)
         for record, op in zip(program, self.ops, strict=True):
-            record[: NEXT // 8] = addresses[op.few], addresses.get(op.many, 0), *op.rounds, op.rows.region.address
+            record[: NEXT // 8] = addresses[op.few], addresses.get(op.many, 0), *op.rounds, op.rows.tokens.address
             words = [self._word(argument) for argument in op.arguments]
             record[HEADER_WORDS : HEADER_WORDS + len(words)] = words
         program[:, NEXT // 8] = self._next_stages()

@@ -25,6 +25,7 @@ from localinfer.ops.calls import (
 )
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
+from localinfer.plan.experts import Networks, Router, choose, mix, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding
 from localinfer.plan.memory import Memory
@@ -92,7 +93,7 @@ class Recorder:
     def add_positions(self, x: Buffer) -> None:
         """x += a row of position_embd for each token's position, of which there are as many as the trained context."""
         count = self.keys.count("context_length")
-        if self.context.n_ctx > count or self.context.turning:
+        if self.context.n_ctx > count or self.context.wraps:
             raise self.keys.refuse("context_length", f"a context of more than its {count} learned positions")
         with self.plan.recycling():
             self.add(x, self._look_up("position_embd.weight", count, self.attention.positions, 1.0))
@@ -236,6 +237,36 @@ class Recorder:
             q=gate.quantized,
         )  # fmt: skip
         return gate
+
+    # --- mixtures of experts ---
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the file is of a mixture."""
+        return self.keys.count("expert_count", 0, least=0) > 0
+
+    def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
+        """How experts are chosen, as the file says; what it does not say is the architecture's."""
+        return read_router(self.keys, gating, normed=normed)
+
+    def experts(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
+        """The weighted sum of what the experts that see each token make of h."""
+        n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
+        logits = self.matmul(h, f"{blk}ffn_gate_inp", router.count)
+        choice = choose(self.plan, f"{blk}experts", logits, router, self._bias(f"{blk}exp_probs_b", router.count))
+        shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
+        weights = {
+            name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
+            for name, shape in shapes.items()
+        }
+        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(**weights), activation)
+
+    @property
+    def _expert_length(self) -> str:
+        """The key of the values between an expert's matrices."""
+        own, common = "expert_feed_forward_length", "feed_forward_length"
+        self.keys.name(common)  # which a mixture has even where no block is without experts
+        return own if self.keys.has(own) else common
 
     # --- attention ---
 

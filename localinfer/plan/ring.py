@@ -74,7 +74,7 @@ class Ring(Memory):
         return whole_blocks(self.sinks)
 
     @property
-    def turning(self) -> int:
+    def ring_cells(self) -> int:
         """The cells that are used again and again."""
         return self.capacity - self.sink_cells
 
@@ -107,12 +107,12 @@ class Ring(Memory):
         """The cell of a position, and how many positions from it on have neighbouring cells."""
         if position < self.sinks:
             return position, self.sinks - position
-        turned = (position - self.sinks) % self.turning
-        return self.sink_cells + turned, self.turning - turned
+        behind = (position - self.sinks) % self.ring_cells
+        return self.sink_cells + behind, self.ring_cells - behind
 
     def reaches(self, n: int) -> bool:
         oldest_wanted = max(self.sinks, n - self.window + 1)
-        oldest_held = self._furthest - self.turning if self._furthest - self.sinks > self.turning else 0
+        oldest_held = self._furthest - self.ring_cells if self._furthest - self.sinks > self.ring_cells else 0
         return n == 0 or oldest_wanted >= oldest_held
 
     def save(self) -> Sequence[Bytes]:

@@ -151,7 +151,7 @@ class Angles:
 
 @dataclass(eq=False)
 class RopeTable:
-    """The angles of a batch: filled in before each run. Under those of `sinks`, queries look at sinks."""
+    """The angles of a batch, filled in before each run: `rows`, and for queries that meet sinks those of `sinks`."""
 
     rope: Rope
     angles: Angles

@@ -40,6 +40,7 @@ class Work:
     cell_bytes: int = 0  # of a key and a value
     cell_fmas: int = 0
     window: int = 0  # the most cells that a token looks at
+    most_bytes: int = 0  # of what tokens read together, where several may read the same; 0: each reads its own
 
     def amount(self, tokens: int, past: int) -> Amount:
         """For that many tokens behind `past` others; 0 tokens take nothing."""
@@ -48,8 +49,9 @@ class Work:
         growing = min(max(self.window - past, 0), tokens)  # so many tokens look at everything before them
         looks = growing * (2 * past + growing + 1) // 2 + (tokens - growing) * self.window
         cells = min(past + tokens, self.window + tokens - 1)
+        of_tokens = tokens * self.token.nbytes
         return Amount(
-            self.batch.nbytes + tokens * self.token.nbytes + cells * self.cell_bytes,
+            self.batch.nbytes + min(of_tokens, self.most_bytes or of_tokens) + cells * self.cell_bytes,
             self.batch.dots + tokens * self.token.dots,
             self.batch.fmas + tokens * self.token.fmas + looks * self.cell_fmas,
             self.batch.pairs + tokens * self.token.pairs,

@@ -35,6 +35,7 @@ TYPES = (
     *("IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K"),
     *("IQ4_XS", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16"),
 )
+MOST_BITS = 16  # of a weight in the largest of these types
 UNITS = {"": 1, "B": 1} | {
     letter + ending: base**power
     for ending, base in (("B", 1000), ("iB", 1024))
@@ -76,6 +77,8 @@ def parsed_bits(text: str) -> Target:
     """4.5. Raises ValueError."""
     if not re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         raise ValueError(f"must be a number of bits, such as 4.5, not {text!r}")
+    if Fraction(text) > MOST_BITS:
+        raise ValueError(f"must be at most {MOST_BITS}, the bits of a weight in {TYPES[-1]}, not {text}")
     return Target(text, bits=Fraction(text))
 
 

@@ -38,7 +38,7 @@ from quant.encoders.feedback import ROWS, takes_feedback
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
-SEARCH = 5000  # what the search for the blocks of a weight takes, in multiplications
+SEARCH = 2000  # what the search for the blocks of a weight takes, in multiplications
 RUN = 0.5  # what multiplying with blocks takes, as a part of multiplying with floats
 
 Floats = NDArray[np.float32]
@@ -72,7 +72,7 @@ def calibrate(
     spectator: Spectator | None = None,
     compiling: Progress | None = None,
 ) -> None:
-    """Write the mixture, whose source is one GGUF file, calibrated on chunks of tokens of one text.
+    """Write the mixture, whose source is a GGUF model, calibrated on chunks of tokens of one text.
 
     An interrupted run is gone on with when the same is asked for again. Raises LocalInferError, and then nothing is
     left; Unsupported for a model that cannot run, NotEnoughMemory.
@@ -84,7 +84,7 @@ def calibrate(
     require_free_name(out, replace)
     with threadpool_limits(1, "blas"), engine_for(source.files[0], chunks, threads, compiling) as exact:
         require_memory(exact, chunks)
-        identity = identity_of(source.files[0], output, chunks)
+        identity = identity_of(source.files, output, chunks)
         with unfinished(out, output.layout.size, identity, replace=replace) as file:
             _Walk(mixture, output, exact, file, chunks, threads, spectator or Spectator()).go(compiling)
 
@@ -93,7 +93,7 @@ def calibrate(
 def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
     """An engine for chunks of this size, each of which it reads at once."""
     size = chunks.shape[1]
-    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size)
+    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size)
     with closing(Engine(open_gguf(path), options, compiling)) as engine:
         yield engine
 
@@ -109,11 +109,11 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
         raise engine.file.error("calibration", f"{what}; --calibrate-chunks sets fewer", NotEnoughMemory)
 
 
-def identity_of(source: Path, output: Output, chunks: Chunks) -> dict[str, str]:
+def identity_of(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[str, str]:
     """What must be the same in two runs, so that one goes on with the work of the other."""
-    status = source.stat()
+    states = [(file.resolve(), file.stat()) for file in files]
     return {
-        "source": f"{source.resolve()} {status.st_size} {status.st_mtime_ns}",
+        "source": " ".join(f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in states),
         "choice of types or metadata": hashlib.sha256(output.layout.header).hexdigest(),
         "text": hashlib.sha256(chunks.tobytes()).hexdigest() + f" {len(chunks)}",
         "version of localinfer": VERSION,
@@ -145,7 +145,7 @@ class _Walk:
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._outside(), encoders("max", {}))
+            self._write(self._outside(), encoders("normal", {}))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
@@ -153,7 +153,7 @@ class _Walk:
             for number in range(self._blocks):
                 if number >= self._file.done:
                     self._do_block(number, states)
-                    rounded.file.file.accept_changes()
+                    rounded.file.accept_changes()
                     self._file.keep(number + 1)
                     self._spectator.kept(number + 1)
                 else:
@@ -168,7 +168,7 @@ class _Walk:
         where = f"layer {number + 1} of {self._blocks}"
         found = self._collected(f"{where}: reading", number, states)
         met = {name for names in found for name in names}
-        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("max", {}))
+        self._write([each for each in self._tensors_of(number) if each.name not in met], encoders("normal", {}))
         for names in list(found):
             self._encode(where, names, found.pop(names))
 

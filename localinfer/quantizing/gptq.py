@@ -27,11 +27,8 @@ def compile_feedback(types: set[int], progress: loader.Progress | None = None) -
 
 
 def feedback_encoders(importance: Mapping[str, Floats], triangle_for: TriangleFor) -> EncoderOf:
-    """The encoders of --effort max: with feedback for the matrices that have a triangle.
-
-    Others are searched for with the most effort, and with their importance.
-    """
-    searching = encoders("max", importance)
+    """The encoders of --effort max: with feedback for the matrices that have a triangle; others by their importance."""
+    searching = encoders("normal", importance)
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         triangle = triangle_for(matrix.tensor.name) if takes_feedback(matrix.type) else None

@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 
 from localinfer import paths
 from localinfer.errors import UsageError
+from localinfer.files.part_names import NAME, part_names
 from localinfer.files.safe_file import SafeFile, appearing, shown
 from localinfer.files.source import Field, Source, SourceTensor
-from localinfer.files.split import NAME, part_names
 from localinfer.files.weights import decoding_kernel
 from localinfer.files.writer import Layout, TensorInfo, lay_out
 from localinfer.quantizing.crew import Crew
@@ -74,12 +74,12 @@ def quantize(
     keep_split: bool = False,
     progress: Progress | None = None,
     watch: Watcher | None = None,
-) -> None:
+) -> list[Path]:
     """Write the source's tensors in the types, by ggml's number, and its metadata, or the `fields` instead.
 
     Every tensor is proven to have finite values. `encoder_of` is asked once for each matrix that changes its type, and
     gets at least so many rows at a time; the `watch` sees what went into it and what came out. With `keep_split`, OUT
-    names the parts: OUT-00001-of-00003.gguf. Raises LocalInferError, and then nothing is left.
+    names the parts: OUT-00001-of-00003.gguf. Returns the files. Raises LocalInferError, and then nothing is left.
     """
     out = led_to(out) if out.is_symlink() else out  # the link stays, what it leads to is replaced
     outputs = outputs_of(source, out, types, source.fields if fields is None else fields, keep_split)
@@ -95,6 +95,7 @@ def quantize(
             for tensor in output.tensors:
                 job = Job(source, tensor, types[tensor.name], file, output.layout.places[tensor.name], watch)
                 give(crew, job, encoder_of, least_rows, progress)
+    return list(sizes)
 
 
 def led_to(link: Path) -> Path:

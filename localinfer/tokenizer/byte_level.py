@@ -42,8 +42,7 @@ class ByteLevelBPE:
         ids = dict(zip(texts, range(len(texts)), strict=True))
         if len(ids) < len(texts):
             raise same_token_twice(f, self.vocabulary.tokens)
-        forbidden = {texts[id] for id in self.vocabulary.relabelled}
-        pairs = [pair for pair in _pairs(f) if not forbidden & {*pair, "".join(pair)}] if forbidden else _pairs(f)
+        pairs = _without(_pairs(f), {texts[id] for id in self.vocabulary.relabelled})
         try:
             self._engine = _engine(pre, self._mergeable(ids, texts), pairs)
         except (ImportError, MemoryError, OSError):
@@ -99,6 +98,13 @@ def _pairs(f: GGUF) -> list[Pair]:
         raise f.error(key, f"merge {place} is {shown}, not two parts with a space between")
     _, *halves = _decoded(f, key, stored).replace("\0", " ").split(" ")
     return list(zip(halves[::2], halves[1::2], strict=True))
+
+
+def _without(pairs: list[Pair], forbidden: set[str]) -> list[Pair]:
+    """The merges that neither take nor make a forbidden token."""
+    if not forbidden:
+        return pairs
+    return [(a, b) for a, b in pairs if not (a in forbidden or b in forbidden or a + b in forbidden)]
 
 
 def _engine(pre: PreTokenizer, ids: dict[str, int], pairs: list[Pair]) -> "tokenizers.Tokenizer":

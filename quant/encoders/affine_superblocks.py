@@ -17,13 +17,13 @@ from quant.encoders.searches.steps import step_word, whole_word
 from quant.jit.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
 
 # How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
-# far from the nearest whole numbers mins and scales are tried; how often d and dmin are fitted to what was found.
-STEPS = {"fast": (5, 0.02, 0, 0, 0), "normal": (21, 0.01, 1, 0, 1), "max": (61, 0.005, 1, 1, 3)}
+# far from the nearest whole numbers mins are tried; how often d and dmin are fitted to what was found.
+STEPS = {"fast": (5, 0.02, 0, 0), "normal": (15, 0.0143, 1, 1)}
 
 
-def choose_word(length: int, levels: int, top: int, far: int, wide: int) -> Any:
+def choose_word(length: int, levels: int, top: int, far: int) -> Any:
     """The word choose(columns, weights, mean, d, dmin, scale, least): the whole scale and min of every group, and the
-    error that is left; tried are mins up to `far` and, for each, scales up to `wide` from the nearest."""
+    error that is left; tried are mins up to `far` from the nearest."""
     totals, error, whole = totals_word(length, levels), error_word(length, levels), whole_word(0, top)
 
     @inline
@@ -35,13 +35,11 @@ def choose_word(length: int, levels: int, top: int, far: int, wide: int) -> Any:
             whole_min = whole(nearest + every(i))
             low = every(0.0) - dmin * whole_min - mean
             total_q, total_qq, total_qx = totals(columns, weights, to_scale, low)
-            near = whole((total_qx - low * total_q) * inverses(total_qq) * to_d)
-            for j in range(-wide, wide + 1):
-                whole_scale = whole(near + every(j))
-                off = error(columns, weights, d * whole_scale, low)
-                wins = off < best
-                best, best_scale = minimum(off, best), select(wins, whole_scale, best_scale)
-                best_min = select(wins, whole_min, best_min)
+            whole_scale = whole((total_qx - low * total_q) * inverses(total_qq) * to_d)
+            off = error(columns, weights, d * whole_scale, low)
+            wins = off < best
+            best, best_scale = minimum(off, best), select(wins, whole_scale, best_scale)
+            best_min = select(wins, whole_min, best_min)
         return best_scale, best_min, best
 
     return choose
@@ -76,9 +74,9 @@ def superblock_word(words: Words, top: int, effort: str) -> Any:
     """The word superblock(columns, weights, mean, total_w, scale, least, unit, inverse): d, dmin, and the whole scales
     and mins, given those that would be best without them."""
     length, groups, levels = words.group, words.groups, 2**words.bits
-    tried, apart, far, wide, again = STEPS[effort]
+    tried, apart, far, again = STEPS[effort]
     totals, (sum_of, largest_of) = totals_word(length, levels), fold_word(groups)
-    step, choose = step_word(groups, 0, top, tried, apart), choose_word(length, levels, top, far, wide)
+    step, choose = step_word(groups, 0, top, tried, apart), choose_word(length, levels, top, far)
     refit, whole = refit_word(length, levels, groups), whole_word(0, top)
 
     @inline

@@ -1,7 +1,7 @@
 """The encoders of blocks of 32 weights: Q4_0, Q4_1, Q5_0 and Q5_1.
 
 Where all columns count the same, the outermost weights of a block give its scale and min, as ggml and the gguf package
-have it, to the bit; with importance, or at any price, the best ones are searched.
+have it, to the bit; with importance the best ones are searched.
 """
 
 from typing import Any
@@ -137,13 +137,13 @@ def encoder_of(block: Block, zero: int, bits: int, put32: Any, effort: str) -> A
     put32(block, codes) writes the codes, u8x32, of a block.
     """
     plain, searched = plain_word(block, zero, bits, put32), searched_word(block, zero, bits, put32, effort)
-    size, at_any_price = block.itemsize, effort == "max"
+    size = block.itemsize
 
     @inline
     def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
-        if importance or at_any_price:
+        if importance:
             for first in range(0, n // 32, GROUPS):
-                weights, count = importance + 128 * first if importance else 0, min(GROUPS, n // 32 - first)
+                weights, count = importance + 128 * first, min(GROUPS, n // 32 - first)
                 searched(x + 128 * first, weights, count, y + size * first, scratch)
         else:
             for i in range(n // 32):

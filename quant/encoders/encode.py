@@ -24,7 +24,7 @@ from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
 from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
-EFFORTS = ("fast", "normal", "max")  # how long is searched for blocks with a smaller error
+EFFORTS = ("fast", "normal")  # how long is searched for blocks with a smaller error
 SCRATCH_BYTES = 1 << 18
 PARAMETERS = ("x", "importance", "n", "y", "row_bytes", "rows")
 

@@ -69,7 +69,7 @@ class FeedbackEncoder:
         self, type_number: int, triangle: Triangle, cache_root: Path | None, progress: Progress | None = None
     ) -> None:
         """Has kernels compiled, unless the cache has them."""
-        self._search = Encoder(type_number, "max", cache_root, progress)
+        self._search = Encoder(type_number, "normal", cache_root, progress)
         found, self.warnings = addresses([feedback_kernel(type_number)], cache_root, progress)
         self._kernel = RUN(found[feedback_kernel(type_number)])
         self._width, self._triangle = TYPES[type_number].elements, triangle

@@ -17,7 +17,7 @@ UP = -1 + 1 / 8  # what makes codes of them
 ROW_COLUMNS = 8
 # The farthest scale of a block over d; what the farthest weight of a group may become, in codes.
 DIVISORS = [12 + 0.4 * i for i in range(16)]
-ENDS = {"fast": [1.4, 2.4], "normal": [1.4, 2.4], "max": np.linspace(1.0, 3.0, 12).tolist()}
+ENDS = (1.4, 2.4)
 
 # In the scratch memory: the pairs of rows moved up and, behind them, of rows moved down; of rows that move together
 # the way, 1 for down; sums of both ways.
@@ -69,7 +69,7 @@ def encoding(group: int, together: int, block_bytes: int, put_block: Any, effort
     block of groups whose lanes begin at `first`. The scales are odd multiples of d, up to 15."""
     fit, groups = fitting(group, together), 256 // group
     make_tile = tile_word(group, groups)
-    search = searching(fit, trying(fit, group, ENDS[effort]), odd(15), 2, DIVISORS, groups, effort)
+    search = searching(fit, trying(fit, group, ENDS), odd(15), 2, DIVISORS, groups, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:

@@ -124,7 +124,7 @@ def put_nibbles(k: Any, first: int, count: int, place: int) -> None:
 
 def row_ends(least: float, most: float, effort: str) -> list[float]:
     """What the farthest weight of a group may become, in codes."""
-    return [float(end) for end in np.linspace(least, most, {"fast": 3, "normal": 6, "max": 12}[effort])]
+    return [float(end) for end in np.linspace(least, most, {"fast": 3, "normal": 6}[effort])]
 
 
 def encoding(

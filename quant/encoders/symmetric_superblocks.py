@@ -17,7 +17,7 @@ from quant.jit.vectors import convert, extract, i8x16, i32x16, inline, minimum, 
 
 # How many values are tried for d, and how far they lie apart; how far from the nearest whole number scales are tried;
 # how often d is fitted to what was found.
-STEPS = {"fast": (5, 0.01, 0, 0), "normal": (21, 0.004, 1, 1), "max": (61, 0.002, 2, 3)}
+STEPS = {"fast": (5, 0.01, 0, 0), "normal": (15, 0.0057, 1, 1)}
 
 
 def choose_word(length: int, zero: int, limit: int, wide: int) -> Any:

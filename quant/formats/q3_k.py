@@ -77,7 +77,9 @@ def put_scales(block: int, d: float, scales: int) -> None:
     pairs = (six & nibble) | (upper_eight(six & nibble) << splat(u8x16, uint8(4)))
     store(block + SCALES, first_eight(pairs))
     fours = bitcast(u32x4, six >> splat(u8x16, uint8(4))) << steps()
-    store(block + SCALES + 8, extract(fours, 0) | extract(fours, 1) | extract(fours, 2) | extract(fours, 3))
+    # numba makes 64 bits of any such sum: storing those would write two bytes behind the block.
+    high_bits = uint32(extract(fours, 0) | extract(fours, 1) | extract(fours, 2) | extract(fours, 3))
+    store(block + SCALES + 8, high_bits)
     put_scale(block + D, d)
 
 

@@ -93,6 +93,9 @@ def tiled_bytes(n: int, passes: int) -> int:
     return PLACES * superblocks(n) * record_bytes(1, passes)
 
 
+RUN_WORDS = 3  # of what says which rows meet which matrix: see `quant.products.experts`
+
+
 # --- panels of unpacked weights: see `quant.products.panels` ---
 
 STRETCH = 2048  # columns of a row that are written down before the next row's

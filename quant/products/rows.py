@@ -117,7 +117,7 @@ LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking m
 
 @inline
 def nothing(superblock: int) -> None:
-    """Let memory be."""
+    """Ask for nothing."""
 
 
 def fetch_word(words: Words) -> Any:

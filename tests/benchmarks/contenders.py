@@ -75,13 +75,9 @@ def weighted(task: Task) -> None:
     quantize(task, "--imatrix", required(task.imatrix))
 
 
-def most_effort(task: Task) -> None:
-    quantize(task, "--imatrix", required(task.imatrix), "--effort", "max")
-
-
 def with_covariances(task: Task) -> None:
     """Nobody measures covariances beforehand: the text is read while the model is quantized."""
-    quantize(task, "--effort", "max", "--calibrate", required(task.text))
+    quantize(task, "--calibrate", required(task.text))
 
 
 def plain_llama_cpp(task: Task) -> None:
@@ -115,6 +111,5 @@ CONTENDERS = {  # rivals first
     "localinfer": Contender(plain, calibrated=False),
     "llama.cpp+imatrix": Contender(weighted_llama_cpp, calibrated=True),
     "localinfer+imatrix": Contender(weighted, calibrated=True),
-    "max+imatrix": Contender(most_effort, calibrated=True),
     "max+covariances": Contender(with_covariances, calibrated=True),
 }

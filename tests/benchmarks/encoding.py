@@ -1,7 +1,7 @@
 """How good are the blocks, and how fast are they made, against ggml's own quantizer?
 
     python tests/benchmarks/encoding.py                                   # every format at the effort `normal`
-    chrt -r 30 python tests/benchmarks/encoding.py Q4_K Q6_K --efforts fast,normal,max
+    chrt -r 30 python tests/benchmarks/encoding.py Q4_K Q6_K --efforts fast,normal
 
 Weights: normal and heavy-tailed numbers (Student's t, 3 degrees of freedom), and the first of every matrix of two
 models, decoded to float32 and brought to one size. An error is the root of the summed squared error over ggml's for

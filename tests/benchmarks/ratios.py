@@ -34,9 +34,7 @@ BARS = (
     Bar("localinfer+imatrix", "localinfer", "with importance to without"),
     Bar("llama.cpp+imatrix", "llama.cpp", "with importance to without, of llama.cpp"),
     Bar("localinfer+imatrix", "llama.cpp+imatrix", "with importance, to llama.cpp"),
-    Bar("max+imatrix", "localinfer+imatrix", "max to normal"),
     Bar("max+covariances", "localinfer+imatrix", "max with covariances to normal"),
-    Bar("max+covariances", "max+imatrix", "max with covariances to max"),
 )
 
 

@@ -1,5 +1,6 @@
 """`localinfer bench` on a tiny model: its table, its JSON, its picture, and what it refuses before it measures."""
 
+import csv
 import json
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from localinfer.plan.work import Amount
 
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)
-SUBJECT = Subject("tiny", 1 << 20, 1000, "CPU", Options())
+SUBJECT = Subject("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 def answer(depth: int = 0, seconds: float = 2.0) -> Result:
     """Four tokens in two seconds, 10 GB for each."""
-    return Result(results.Test("tg", 4, depth, 2), [seconds] * 2, Amount(nbytes=40 * 10**9, dots=10**9), ROOF)
+    return Result(SUBJECT, results.Test(0, 4, depth, 2), [seconds] * 2, Amount(nbytes=40 * 10**9, dots=10**9), ROOF)
 
 
 def cells(table: str) -> list[list[str]]:
@@ -52,16 +53,16 @@ def cells(table: str) -> list[list[str]]:
 def test_an_answer_is_held_against_bandwidth() -> None:
     assert answer().a_second(answer().amount.nbytes) == 20e9
     assert answer().bandwidth_share == 1.0
-    heading, _, row = cells(results.as_markdown(SUBJECT, [answer(seconds=4.0)]))
+    heading, _, row = cells(results.as_markdown([answer(seconds=4.0)]))
     assert heading[:7] == ["model", "size", "params", "backend", "threads", "test", "t/s"]
     assert row[5:] == ["tg4", "1.00 ± 0.00", "10.0 GB/s", "50 %"]
 
 
 def test_a_prompt_is_held_against_arithmetic_of_both_kinds() -> None:
     amount = Amount(nbytes=1, dots=150 * 10**9, fmas=25 * 10**9)
-    prompt = Result(results.Test("pp", 512, 0, 2), [4.0], amount, ROOF)
+    prompt = Result(SUBJECT, results.Test(512, 0, 0, 2), [4.0], amount, ROOF)
     assert prompt.peak_share == pytest.approx((1.5 + 0.5) / 4)
-    assert cells(results.as_markdown(SUBJECT, [prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
+    assert cells(results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
 
 
 def test_what_an_engine_can_be_told(run: Run, model: Path) -> None:
@@ -104,13 +105,31 @@ def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
         assert each["bandwidth_share"] == pytest.approx(share)
 
 
+def test_several_models_and_both_kinds_in_one_test(run: Run, model: Path, tmp_path: Path) -> None:
+    other = tiny_llama(tmp_path / "other.gguf", n_layer=1)
+    code, out, _ = run(
+        "bench", "-m", model, "-m", other, "-p", 0, "-n", 0, "-pg", "5,2", "-pg", "3,1", "-r", 1, "-o", "csv"
+    )
+    assert code == 0
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [(row["model_filename"], row["test"]) for row in rows] == [
+        (str(path), test) for path in (model, other) for test in ("pp5+tg2", "pp3+tg1")
+    ]
+    engine = Engine(open_gguf(model), Options(ctx_size=8, threads=1))
+    amounts = engine.amount(5, 0) + engine.amount(1, 5) + engine.amount(1, 6)
+    engine.close()
+    assert int(rows[0]["bytes"]) == amounts.nbytes
+    code, out, _ = run("bench", model, "-p", 2, "-n", 0, "-r", 1, "-o", "jsonl", "-ub", 1, "-ngl", "99", "-fa", "0,1")
+    assert [json.loads(line)["n_ubatch"] for line in out.splitlines()] == [1]
+
+
 @pytest.mark.parametrize("ending", [".png", ".svg"])
 def test_plot(tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"depth{ending}"
     path.write_text("before")
-    prompt = Result(results.Test("pp", 512, 0, 2), [4.0], Amount(), ROOF)
-    plot(path, "a model", [answer(100), answer(), prompt])
+    prompt = Result(SUBJECT, results.Test(512, 0, 0, 2), [4.0], Amount(), ROOF)
+    plot(path, [answer(100), answer(), prompt])
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
     assert list(tmp_path.iterdir()) == [path]
@@ -138,12 +157,21 @@ def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("bench", "no-model.gguf", "--plot", tmp_path / "depth.svg")
     assert code == 2
-    assert err == "error: --plot: needs matplotlib: python -m pip install matplotlib\n"
+    assert err == "error: --plot: needs matplotlib, the extra `plot`: python -m pip install matplotlib\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-o", "csv"], ["-r", "0"], ["-p", "0", "-n", "0"], ["-d", "-1"], ["-t", "x"], ["-b", "0"], ["-ctk", "q9"]],
+    [
+        ["-o", "sql"],
+        ["-pg", "5"],
+        ["-r", "0"],
+        ["-p", "0", "-n", "0"],
+        ["-d", "-1"],
+        ["-t", "x"],
+        ["-b", "0"],
+        ["-ctk", "q9"],
+    ],
 )
 def test_usage(run: Run, arguments: list[str]) -> None:
     code, out, err = run("bench", "no-model.gguf", *arguments)

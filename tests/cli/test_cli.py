@@ -96,10 +96,10 @@ class TestStart:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["bnch"], "No such command 'bnch'"),
-            (["chat", "--tmp", "1"], "No such option: --tmp"),
+            (["bnch"], "bnch: neither a command nor a model; did you mean bench?"),
+            (["chat", "--tmp", "1"], "--tmp: `localinfer chat` has no such option; did you mean --temp?"),
             (["generate"], "Missing argument 'MODEL'"),
-            (["generate", "m", "-p"], "requires an argument"),
+            (["generate", "m", "-p"], "-p: a value is missing"),
             (["generate", "m"], "no prompt: give -p TEXT"),
             (["chat"], "nothing to answer"),
         ],
@@ -111,14 +111,14 @@ class TestStart:
         ("option", "values"),
         {
             "--ctx-size": ["-1", "2147483648", "1e12", "abc", ""],
-            "--threads": ["-1", "1000000"],
+            "--threads": ["-2", "1000000"],
             "--temp": ["nan", "inf", "-1"],
             "--top-p": ["-1", "2", "nan"],
             "--top-k": ["-5"],
             "--min-p": ["1.05"],
             "--repeat-penalty": ["0", "nan"],
             "--seed": ["-2", "18446744073709551616"],
-            "--n-predict": ["0", "-2"],
+            "--n-predict": ["0", "-3"],
             "--ctx-policy": ["never"],
             "--stop": [""],
         }.items(),
@@ -199,7 +199,7 @@ class TestGenerate:
         }  # fmt: skip
 
     def test_special_tokens_on_request(self, talker: Run, own: str) -> None:
-        assert talker("generate", own, "-p", "x", "--special").stdout == b"x special"
+        assert talker("generate", own, "-p", "x", "--parse-special").stdout == b"x special"
 
     def test_context_overflow(self, talker: Run, own: str) -> None:
         done = talker("generate", own, "-p", "overflow")

@@ -123,7 +123,7 @@ class TestWarmup:
             (["no-model.gguf"], 3, "No such file"),
             (["smolm2"], 3, "did you mean smollm2"),
             (["no-model.gguf", "-c", "-1"], 2, "--ctx-size: must be"),
-            (["no-model.gguf", "--temp", "1"], 2, "No such option"),
+            (["no-model.gguf", "--temp", "1"], 2, "has no such option"),
         ],
     )
     def test_what_is_wrong_is_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:

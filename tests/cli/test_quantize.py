@@ -82,6 +82,10 @@ class TestArguments:
         assert run(model, "7")[0] == 0
         assert types(tmp_path / "ggml-model-Q8_0.gguf") == {"F32", "Q8_0"}
 
+    def test_says_where_it_wrote(self, run: Run, model: Path) -> None:
+        last = run(model, "Q8_0")[2].splitlines()[-1]
+        assert re.fullmatch(rf"{re.escape(str(model.parent))}/ggml-model-Q8_0\.gguf: written in \d+\.\d s", last)
+
     def test_type_and_threads(self, run: Run, model: Path, tmp_path: Path) -> None:
         assert run(model, "Q8_0", 1)[0] == 0
         assert (tmp_path / "ggml-model-Q8_0.gguf").exists()
@@ -112,6 +116,13 @@ class TestArguments:
         assert found["blk.0.attn_v.weight"] == "Q8_0"
         assert found["token_embd.weight"] == "BF16"
 
+    def test_most_effort_without_covariances_is_the_normal_one(self, run: Run, model: Path, tmp_path: Path) -> None:
+        assert run(model, "normal", "Q4_0")[0] == 0
+        code, _, err = run(model, "max", "Q4_0", "--effort", "max")
+        assert code == 0
+        assert "--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal" in err
+        assert (tmp_path / "max").read_bytes() == (tmp_path / "normal").read_bytes()
+
     def test_file_of_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
         (tmp_path / "types.txt").write_text("attn_q=f32\nattn_k=bf16")
         assert run(model, "out", "Q8_0", "--tensor-type-file", "types.txt")[0] == 0
@@ -129,7 +140,9 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("words", "problem"),
         [
-            (["Q9"], "TYPE: Q9 is no type; the names are"),
+            (["q9"], "TYPE: q9 is no type; there are F32, F16, BF16, Q8_0, Q6_K, Q5_K_M"),
+            (["Q4_KM"], "TYPE: Q4_KM is no type; did you mean Q4_K_M?"),
+            ([], "TYPE: is missing, and no target is given; there are F32, F16"),
             (["out", "Q9"], "TYPE: Q9 is no type"),
             (["out", "Q8_0", "x"], "THREADS: must be a number from 1 to 1024, not x"),
             (["out", "Q8_0", "0"], "THREADS: must be a number"),
@@ -277,7 +290,7 @@ def test_time_left_on_a_terminal(terminal: Callable[..., Terminal], model: Path,
     shown.expect("█")
     shown.expect(" %  ")
     shown.expect(" left")
-    shown.expect("done in ")
+    shown.expect(": written in ")
     assert shown.code() == 0
 
 

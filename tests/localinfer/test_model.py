@@ -304,7 +304,7 @@ def test_another_run_ends_the_one_before(llama: Model) -> None:
 
 
 def test_a_closed_model_says_so_at_once(llama_file: Path) -> None:
-    model = localinfer.load(llama_file, ctx_size=64, ignore_eos=True)
+    model = localinfer.load(llama_file, ctx_size=64, ignore_eos=True, seed=1)
     begun = model.generate(PROMPT)
     next(begun)
     model.close()
@@ -451,6 +451,20 @@ def test_options_come_from_all_layers(tmp_path: Path, monkeypatch: pytest.Monkey
         localinfer.load(path)
 
 
+def test_a_context_beyond_the_trained_one_is_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    path = tiny_llama(tmp_path / "m.gguf", n_ctx=64)
+    localinfer.load(path, ctx_size=64).close()
+    localinfer.load(path).close()
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="^--ctx-size 65: trained on 64 tokens; beyond, text turns into nonsense$"):
+        localinfer.load(path, ctx_size=65).close()
+
+
+def test_dir_shows_what_there_is() -> None:
+    code = "import localinfer, sys; print(*set(localinfer.__all__) - set(dir(localinfer)), 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
 def test_metadata_and_tensors_are_the_files(llama: Model) -> None:
     assert llama.metadata["general.architecture"] == "llama"
     assert llama.tensors["token_embd.weight"].shape == (llama.n_vocab, 256)
@@ -482,3 +496,91 @@ def test_importing_the_package_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         localinfer.lod  # noqa: B018
+
+
+# --- samplers, probabilities, beams ---
+
+
+def test_a_sampler_of_one_s_own(llama: Model) -> None:
+    seen: list[list[int]] = []
+
+    def second_best(logits: np.ndarray, ids: list[int]) -> int:
+        assert logits.dtype == np.float32
+        assert logits.shape == (llama.n_vocab,)
+        seen.append(ids)
+        logits[logits.argmax()] = -np.inf  # its own: nobody else sees this
+        return int(logits.argmax())
+
+    prompt = llama.tokenize(PROMPT)
+    generated = ids_of(llama.generate(PROMPT, sampler=second_best, n_predict=4))
+    assert seen == [prompt + generated[:n] for n in range(4)]
+    logits = llama.logits(prompt + generated)[len(prompt) - 1 : -1]
+    assert generated == np.argsort(-logits, axis=1)[:, 1].tolist()
+
+
+def test_the_chain_is_a_sampler_as_one_s_own(llama: Model) -> None:
+    options = {"temp": 1.5, "seed": 9}
+    chain = llama.sampler(**options)
+    assert ids_of(llama.generate(PROMPT, sampler=chain)) == ids_of(llama.generate(PROMPT, **options))
+
+
+@pytest.mark.parametrize("wrong", [1.5, None, "7", -1, 10**6])
+def test_a_sampler_that_returns_no_token(llama: Model, wrong: object) -> None:
+    with pytest.raises(UsageError, match=r"^sampler: "):
+        list(llama.generate(PROMPT, sampler=lambda logits, ids: wrong))  # type: ignore[arg-type,return-value]
+    with pytest.raises(UsageError, match=r"^sampler: must be a function"):
+        llama.generate(PROMPT, sampler=5)  # type: ignore[arg-type]
+
+
+def test_probabilities_of_pieces(llama: Model) -> None:
+    prompt = llama.tokenize(PROMPT)
+    pieces = list(llama.generate(prompt, logprobs=3, temp=3.0, n_predict=5, ignore_eos=False))
+    logits = llama.logits([*prompt, *(piece.id for piece in pieces)])[len(prompt) - 1 : -1].astype(np.float64)
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for piece, row in zip(pieces, expected, strict=True):
+        assert piece.logprob == pytest.approx(row[piece.id], abs=1e-6)
+        assert [each.id for each in piece.top] == np.argsort(-row, kind="stable")[:3].tolist()
+        assert [each.logprob for each in piece.top] == pytest.approx(np.sort(row)[::-1][:3].tolist(), abs=1e-6)
+        assert [each.text for each in piece.top] == [llama.detokenize([each.id], special=True) for each in piece.top]
+    assert next(llama.generate(prompt)).logprob is None
+
+
+def score(model: Model, prompt: list[int], ids: list[int]) -> float:
+    logits = model.logits(prompt + ids)[len(prompt) - 1 : -1].astype(np.float64)
+    logits[:, sorted(model.tokenizer.eog)] = -np.inf
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return float(logprobs[np.arange(len(ids)), ids].mean())
+
+
+def test_beams_find_more_probable_texts(model: Model) -> None:
+    prompt = model.tokenize(PROMPT)
+    greedy = ids_of(model.generate(prompt, temp=0, n_predict=6))
+    one = ids_of(model.generate(prompt, beams=1, temp=0, n_predict=6))
+    pieces = list(model.generate(prompt, beams=8, n_predict=6))
+    found = [piece.id for piece in pieces]
+    assert one == greedy
+    assert len(found) == model.stats.generated_tokens == 6
+    assert model.stats.finish_reason == "length"
+    assert "".join(piece.text for piece in pieces) == model.detokenize(found)
+    assert score(model, prompt, found) >= score(model, prompt, greedy) - 1e-6
+    assert ids_of(model.generate(prompt, beams=8, n_predict=6)) == found
+
+
+def test_beams_end_where_the_context_is_full(llama_file: Path) -> None:
+    with localinfer.load(llama_file, ctx_size=20, ignore_eos=True) as small:
+        run = small.generate(small.tokenize(PROMPT)[:15], beams=3)
+        with pytest.raises(ContextOverflow):
+            list(run)
+        assert small.stats.finish_reason == "context"
+        assert small.stats.generated_tokens == 6
+
+
+def test_beams_stop_at_a_stop_text(llama: Model) -> None:
+    text = text_of(llama.generate(PROMPT, beams=2))
+    assert text_of(llama.generate(PROMPT, beams=2, stop=[text[4:7]])) == text[: text.index(text[4:7])]
+
+
+def test_beams_exclude_what_chooses_otherwise(llama: Model) -> None:
+    for other in ({"logprobs": 2}, {"sampler": lambda logits, ids: 0}, {"choice": ["a"]}):
+        with pytest.raises(UsageError, match=r"^--beams: "):
+            llama.generate(PROMPT, beams=2, **other)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Options: what each place may say, how it is told when it is wrong, and who wins."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 
@@ -108,3 +109,62 @@ def test_flags_and_variables_are_distinct() -> None:
 def test_options_need_no_numpy() -> None:
     code = "import sys, localinfer.options; assert 'numpy' not in sys.modules and 'jinja2' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- samplers, biases, forms ---
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("top_k;temperature", ("top_k", "temperature")), ("top-k; TEMP", ("top_k", "temperature")), ("", ()),
+    ("nucleus;minp;typ", ("top_p", "min_p", "typ_p")), ("dry;xtc;adaptive-p", ("dry", "xtc", "adaptive_p")),
+])  # fmt: skip
+def test_names_of_samplers(text: str, names: tuple[str, ...]) -> None:
+    assert options.samplers_named(text) == names
+
+
+def test_letters_of_samplers() -> None:
+    assert options.samplers_lettered("edskypmxt") == options.samplers_named(Options().samplers)
+    assert options.samplers_lettered("ta") == ("temperature", "adaptive_p")
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), [
+    ("samplers", "top_k;tpo_p", "--samplers: there is no sampler tpo_p, there are: penalties dry top_n_sigma"),
+    ("sampler_seq", "kq", "--sampler-seq: there is no sampler q, there are: edskypmxta"),
+    ("logit_bias", "5", "--logit-bias: must be a token's id and what is added to its logit, such as 15043-1, not 5"),
+    ("logit_bias", "1+nan", "--logit-bias: must be"), ("logit_bias", "-1+5", "--logit-bias: must be"),
+    ("logit_bias", ("1+1", "x"), "--logit-bias: must be"), ("logit_bias", {"a": 1.0}, "--logit-bias: must be"),
+])  # fmt: skip
+def test_small_languages_are_checked(name: str, value: object, problem: str) -> None:
+    with pytest.raises(UsageError) as error:
+        options.from_flags({name: value})
+    assert str(error.value).startswith(problem)
+
+
+def test_biases() -> None:
+    assert [options.bias_of(text) for text in ("5+1", "5-0.5", " 7 -inf", "0+1e-3")] == [
+        (5, 1.0), (5, -0.5), (7, -math.inf), (0, 1e-3)]  # fmt: skip
+    layer = options.from_keywords({"logit_bias": {15043: -1, 7: -math.inf, 9: 0.25}})
+    assert layer == {"logit_bias": ("15043-1", "7-inf", "9+0.25")}
+
+
+def test_ways_to_say_the_same_count_by_their_layer() -> None:
+    file = options.from_metadata({"general.sampling.sequence": "top_p;temperature"}, "m")
+    assert options.chosen_samplers(options.merge(file)) == ("top_p", "temperature")
+    letters = options.from_flags({"sampler_seq": "kt"})
+    assert options.chosen_samplers(options.merge(letters, file)) == ("top_k", "temperature")
+    names = options.from_flags({"samplers": "min_p"})
+    assert options.chosen_samplers(options.merge(names, letters)) == ("min_p",)
+    grammar, regex = options.from_flags({"grammar": "g"}), options.from_flags({"regex": "r"})
+    assert options.merge(grammar, regex) == Options(grammar="g")
+    assert options.merge(options.from_keywords({"json_mode": False}), regex) == Options()
+
+
+def test_what_a_file_proposes_for_sampling() -> None:
+    proposed = options.from_metadata({
+        "general.sampling.xtc_probability": 0.5, "general.sampling.xtc_threshold": 0.2, "general.sampling.mirostat": 2,
+        "general.sampling.mirostat_tau": 4.0, "general.sampling.mirostat_eta": 0.2,
+    }, "m")  # fmt: skip
+    assert options.merge(proposed) == Options(
+        xtc_probability=0.5, xtc_threshold=0.2, mirostat=2, mirostat_ent=4.0, mirostat_lr=0.2)
+    with pytest.raises(LocalInferError, match=r"^m: general.sampling.sequence: there is no sampler magic, "):
+        options.from_metadata({"general.sampling.sequence": "magic"}, "m")

@@ -18,7 +18,7 @@ SURE = 1e-5  # of the size of a determinant: what is left of a smaller one may b
 CLEARLY = 1 + 1e-5  # times better; by less may be rounding, too, and the first of equals is what ggml would find
 
 # By how many steps of the codes a span is moved at its ends: so often, so far apart. And how often codes are improved.
-SPANS = {"fast": (3, 0.6, 1), "normal": (5, 0.5, 1), "max": (9, 0.3, 2)}
+SPANS = {"fast": (3, 0.6, 1), "normal": (5, 0.5, 1)}
 
 
 def center_word(length: int) -> Any:

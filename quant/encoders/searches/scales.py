@@ -42,7 +42,7 @@ from quant.jit.vectors import (
 
 first_eight, second_eight = lanes(range(8)), lanes(range(8, 16))
 LARGEST_HALF, LARGEST = 65504.0, 3e38
-ROUNDS = {"fast": 0, "normal": 1, "max": 3}  # of settling
+ROUNDS = {"fast": 0, "normal": 1}  # of settling
 
 
 def whole(least: int, most: int) -> Any:

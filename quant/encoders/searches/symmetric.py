@@ -17,7 +17,7 @@ from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, mini
 
 # How many scales are tried for each sign, and how often codes are improved. The largest weight is given a code from a
 # quarter below the outermost, where the others may happen to lie closer to codes, to four above it, where it is cut.
-TRIED = {"fast": (10, 1), "normal": (20, 1), "max": (48, 2)}
+TRIED = {"fast": (10, 1), "normal": (19, 1)}
 LESS, MORE = 0.25, 4.0
 
 

@@ -34,7 +34,7 @@ COLUMNS = 32
 def ends(effort: str) -> list[float]:
     """What the farthest weight of a group may become: with either sign, as a table is not symmetric. It ends at -127
     and 113."""
-    some = np.linspace(90, 140, {"fast": 4, "normal": 12, "max": 24}[effort])
+    some = np.linspace(90, 140, {"fast": 4, "normal": 12}[effort])
     return [*some, *-some]
 
 

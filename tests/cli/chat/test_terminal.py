@@ -106,6 +106,34 @@ def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTermina
     assert termios.tcgetattr(t.master)[3] & termios.ECHO
 
 
+def test_one_answer_and_out(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("run", own, "Why", "so?")
+    t.expect("1: Why so?\n[ 3 tokens")
+    assert t.code() == 0
+    t = terminal("chat", own, "-st", "-q")
+    t.expect("> ")
+    t.type("once\n")
+    t.expect("1: once\n")
+    assert t.code() == 0
+    assert "t/s" not in t.seen
+
+
+def test_a_conversation_that_begins_with_a_question(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own, "-cnv", "-p", "first")
+    t.expect("1: first\n")
+    t.expect("/help")
+    t.expect("> ")
+    t.type("second\n")
+    t.expect("3: second")
+
+
+def test_an_interrupt_ends_a_single_question(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own, " ".join(["slowly"] * 100))
+    t.expect("1: slowly slowly")
+    t.press("C")
+    assert t.code() == 130
+
+
 def test_history(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")

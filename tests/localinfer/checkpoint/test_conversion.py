@@ -115,6 +115,59 @@ def test_older_configurations(name: str, tmp_path: Path) -> None:
     assert after.tensors.keys() == before.tensors.keys()
 
 
+# ------------------------------------------------------------------------------------------------ packed matrices
+
+
+def pack(matrix: Any) -> Any:
+    """As transformers packs a matrix of 0, 1 and 2: four quarters of its rows in the bits of one."""
+    quarters = matrix.astype(np.uint8).reshape(4, -1, matrix.shape[1])
+    return quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+
+
+def packed(folder: Path, name: str, linear_class: str) -> Path:
+    """A BitNet of the same values, packed, with scales that are inverted in one of the classes."""
+    path = proofs.checkpoint(name, folder)
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if "_proj" in key]:
+            mean = np.abs(tensors[key]).mean(dtype=np.float64).astype(np.float32)
+            signs = np.clip(np.round(tensors[key] / mean), -1, 1)
+            scale = mean if linear_class == "autobitlinear" else np.float32(1) / mean
+            tensors |= {key: pack(signs + 1), f"{key}_scale": np.array([scale])}
+
+    altered(path, change)
+    quantization = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": "offline"}
+    changed(path / "config.json", lambda config: config.update(quantization_config=quantization))
+    return path
+
+
+@pytest.mark.parametrize("linear_class", ["autobitlinear", "bitlinear"])
+def test_packed_matrices(linear_class: str, tmp_path: Path) -> None:
+    name = "bitnet-b1.58"
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain")).tensors
+    tensors = open_checkpoint(packed(tmp_path, name, linear_class)).tensors
+    assert tensors.keys() == plain.keys()
+    for key, tensor in tensors.items():
+        assert (tensor.shape, tensor.type) == (plain[key].shape, plain[key].type)
+        found, wanted = tensor.load().view(np.float32), plain[key].load().view(np.float32)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_packed_matrices_without_sense(tmp_path: Path) -> None:
+    folder, key = packed(tmp_path, "bitnet-b1.58", "autobitlinear"), "model.layers.1.mlp.up_proj.weight"
+    whole = load_file(folder / "model.safetensors")
+    odd = {
+        f"tensor {key}: is U8 [39, 96], not U8 [40, 96]": {key: whole[key][1:]},
+        f"tensor {key}: is F32 [40, 96], not U8": {key: whole[key].astype(np.float32)},
+        f"tensor {key}: has no scale": {f"{key}_scale": np.ones(2, np.float32)},
+    }
+    for line, changes in odd.items():
+        save_file(whole | changes, folder / "model.safetensors")
+        assert line in str(refusal(folder))
+    save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
+    assert f"tensor {key}: has no scale" in str(refusal(folder))
+
+
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
@@ -186,7 +239,6 @@ def test_a_bias_of_zeros_is_left_out(tmp_path: Path) -> None:
         ("phi2", {"qk_layernorm": True}, "qk_layernorm: True is not supported"),
         ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}, "no_rope_layers: others than each fourth are not"),
         ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3}, "no_rope_layers: others than"),
-        ("hunyuan", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type: 'dynamic' is not"),
         ("llama2", {"logits_scaling": 2.0}, "logits_scaling: 2.0 is not supported"),
         ("llama2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: is not supported"),
         ("glm4", {"rope_parameters": {"partial_rotary_factor": 0.04}}, "makes 1 values of a head turn"),
@@ -205,6 +257,15 @@ def test_what_config_json_may_not_say(name: str, changes: dict[str, Any], line: 
     folder = proofs.checkpoint(name, tmp_path)
     changed(folder / "config.json", lambda config: config.update(changes))
     assert line in str(refusal(folder))
+
+
+def test_a_base_that_grows_beyond_the_context_is_plain_within(tmp_path: Path) -> None:
+    """As internlm2 has it."""
+    folder = proofs.checkpoint("internlm2", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    growing = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    changed(folder / "config.json", lambda config: config.update(rope_parameters=growing))
+    assert keys_of(open_checkpoint(folder)) == before
 
 
 def test_a_pattern_of_windows_in_letters(tmp_path: Path) -> None:

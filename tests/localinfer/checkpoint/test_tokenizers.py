@@ -1,5 +1,6 @@
 """Tokenizers of checkpoints: after conversion, the ids are those of the library that the checkpoint was made with."""
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
 from tokenizer_texts import tricky
 
 from localinfer import tokenizer
-from localinfer.checkpoint import open_checkpoint, sentencepiece_file
-from localinfer.checkpoint.json_tokenizer import PRE
+from localinfer.checkpoint import open_checkpoint
+from localinfer.checkpoint.vocabulary import known_tokenizers, sentencepiece_file
+from localinfer.checkpoint.vocabulary.json_tokenizer import PRE
 from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.gguf import open_gguf
 from localinfer.tokenizer import Tokenizer
@@ -143,6 +145,27 @@ def test_no_text_begins_with_a_token_that_is_not_there() -> None:
     assert keys(CHECKPOINTS / "qwen2")["add_bos_token"] is False
 
 
+def test_several_tokens_that_end_an_answer(tmp_path: Path) -> None:
+    """GGUF has keys for two besides eos; config.json may know the end of a document, which is eos then."""
+    folder = copied("llama", tmp_path)
+    found = keys(folder)
+    assert (found["eos_token_id"], found["eot_token_id"]) == (2, 1)  # of [1, 2]
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 5000, true, -1, 7, 9]}')
+    assert keys(folder)["eot_token_id"] == 7
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert "eot_token_id" not in keys(folder)
+    changed(folder / "config.json", lambda config: config.update(eod_token_id=9))
+    assert keys(folder)["eos_token_id"] == 9
+
+
+def test_the_end_of_a_message_to_a_tool(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append({"id": 320, "content": "<|eom_id|>"}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 320, 1]}')
+    found = keys(folder)
+    assert (found["eos_token_id"], found["eom_token_id"], found["eot_token_id"]) == (2, 320, 1)
+
+
 def test_chat_templates(tmp_path: Path) -> None:
     folder = copied("llama", tmp_path)
     assert "tokenizer.chat_template" not in open_checkpoint(folder).fields
@@ -154,6 +177,11 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert strings(fields["tokenizer.chat_templates"].data) == ["tools"]
     (folder / "chat_template.jinja").write_text("C")
     assert open_checkpoint(folder).fields["tokenizer.chat_template"].value == b"C"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("D")
+    fields = open_checkpoint(folder).fields
+    assert fields["tokenizer.chat_template.rag"].value == b"D"
+    assert strings(fields["tokenizer.chat_templates"].data) == ["rag"]
 
 
 # ---------------------------------------------------------------------- how text is cut into words
@@ -179,6 +207,28 @@ def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
 
     changed(folder / "tokenizer.json", change)
     assert keys(folder)["pre"] == pre.encode()
+
+
+def test_tokenizers_that_llama_cpp_knows_have_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what they make of a text; here that of a tiny one is added to those of real ones."""
+    folder = copied("qwen2", tmp_path)
+    ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(known_tokenizers.TEXT).ids
+    sha = hashlib.sha256(str(ids).encode()).hexdigest()
+    monkeypatch.setitem(known_tokenizers.BY_HASH, sha[:16], "deepseek-r1-qwen")
+    assert keys(folder)["pre"] == b"deepseek-r1-qwen"
+    changed(folder / "tokenizer.json", lambda file: file["model"]["merges"].pop(0))
+    assert keys(folder)["pre"] == b"qwen2"
+
+
+@pytest.mark.parametrize("file", [{}, {"model": {}}, {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}])
+def test_a_tokenizer_that_cannot_be_used_is_not_known(file: dict[str, Any]) -> None:
+    assert known_tokenizers.find(file) is None
+
+
+def test_each_hash_has_one_name() -> None:
+    hashes = [each for hashes in known_tokenizers.KNOWN.values() for each in hashes.split()]
+    assert len(set(hashes)) == len(hashes)
+    assert {len(each) for each in hashes} == {known_tokenizers.DIGITS}
 
 
 def test_every_name_is_one_that_can_be_run() -> None:

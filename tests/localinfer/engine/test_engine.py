@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from places import DATA
-from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
+from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3, tiny_qwen3moe
 
 from localinfer.engine.engine import Engine
 from localinfer.engine.program import record
@@ -43,7 +43,8 @@ class Rounded(naive.Model):
     """What the engine would compute if its sums were exact."""
 
     def matmul(self, name: str, x: naive.Floats) -> naive.Floats:
-        floats = name != "output chunk" and self.file.tensors[f"{name}.weight"].type_name in (
+        stored = name.partition(" ")[0]  # of an expert, its matrix's
+        floats = name != "output chunk" and self.file.tensors[f"{stored}.weight"].type_name in (
             "F32",
             "F16",
             "BF16",
@@ -134,6 +135,19 @@ def test_other_architectures_agree_with_the_oracle(tiny: Write, tmp_path: Path) 
         one_by_one = np.array([e.evaluate([token]).copy() for token in tokens(20)])
     assert_close(logits, naive.forward(Rounded(open_gguf(path)), tokens()))
     np.testing.assert_array_equal(one_by_one, logits[:20])
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0", "F16", "F32"])
+def test_experts_agree_with_the_oracle(kind: str, tmp_path: Path) -> None:
+    """In one batch, in parts of any size, and token by token: the same bits, however experts' rows are lined up."""
+    path = tiny_qwen3moe(tmp_path / "m.gguf", type=kind)
+    with engine(path) as e:
+        logits = e.logits(tokens())
+        for size in (1, 2, 3, 40):
+            e.reset()
+            parts = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
+            np.testing.assert_array_equal(np.concatenate(parts), logits)
+    assert divergence(naive.forward(naive.Model(open_gguf(path)), tokens()), logits) <= 1e-6
 
 
 @pytest.mark.parametrize("base", [10_000.0, 1_000_000.0])  # of sliding layers; the other is that of the others, too

@@ -72,7 +72,7 @@ def run(path: Path, n_tokens: int = 8) -> list[int]:
         tokens = [*PROMPT]
         scores = running.evaluate(tokens)
         for _ in range(n_tokens):
-            tokens.append(sampler.sample(scores, tokens))
+            tokens.append(sampler(scores, tokens))
             assert 0 <= tokens[-1] < running.n_vocab
             scores = running.evaluate(tokens[-1:])
         return tokens[len(PROMPT) :]

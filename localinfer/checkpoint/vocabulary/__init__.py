@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from localinfer.checkpoint import json_tokenizer, sentencepiece_file
 from localinfer.checkpoint.folder import Folder, Table
-from localinfer.checkpoint.tokens import Tokens
+from localinfer.checkpoint.vocabulary import json_tokenizer, sentencepiece_file
+from localinfer.checkpoint.vocabulary.tokens import Tokens
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
 from localinfer.text import printable
@@ -33,6 +33,9 @@ def read(folder: Folder, n_vocab: int) -> Tokens:
     if max(tokens.by_id, default=0) >= n_vocab:
         raise folder.error(f"the tokenizer has a token {max(tokens.by_id)}, but the embedding has {n_vocab} rows")
     refuse_twins(folder, tokens)
+    if tokens.adds_space is not None:
+        config = folder.optional("tokenizer_config.json")
+        tokens.adds_space = config.get("add_prefix_space", bool, tokens.adds_space)
     return tokens
 
 

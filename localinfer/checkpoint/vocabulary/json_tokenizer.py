@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.tokens import Token, Tokens
+from localinfer.checkpoint.vocabulary import known_tokenizers
+from localinfer.checkpoint.vocabulary.tokens import Token, Tokens
 from localinfer.errors import Unsupported
 from localinfer.text import printable
 from localinfer.tokenizer.pretokenizers import (
@@ -31,6 +32,7 @@ CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 CASED = r"[^\r\n\p{{L}}\p{{N}}]?{0}*{1}+{2}|[^\r\n\p{{L}}\p{{N}}]?{0}+{1}*{2}"
 MARKED = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+SPELLED_SPACE = "Ġ"  # of a token: the space between two parts of a merge is another
 WHOLE_GPT2, EACH_DIGIT = "ByteLevel", "Digits"  # steps that have a name instead of a pattern
 
 # The steps of cutting -> tokenizer.ggml.pre, where merges are followed and where a word that is a token stays whole.
@@ -59,8 +61,10 @@ def read(file: Table) -> Tokens:
     if model.get("byte_fallback", bool, False):
         return like_sentencepiece(model, ids, pairs, [*steps[0], *steps[1]])
     by_id = {id: Token(text) for text, id in ids.items()}
-    merges = [" ".join(pair) for pair in pairs]
-    return Tokens("gpt2", pre_tokenizer(file, steps[1], model.get("ignore_merges", bool, False)), by_id, merges)
+    merges = [" ".join(part.replace(" ", SPELLED_SPACE) for part in pair) for pair in pairs]
+    known = known_tokenizers.find(dict(file.values))
+    pre = known or pre_tokenizer(file, steps[1], model.get("ignore_merges", bool, False))
+    return Tokens("gpt2", pre, by_id, merges)
 
 
 def vocabulary_of(model: Table) -> dict[str, int]:

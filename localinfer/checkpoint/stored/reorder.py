@@ -5,14 +5,13 @@ pictures, q1 and so on stand for all rows of a head.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localinfer.checkpoint.numbers import Numbers
+from localinfer.checkpoint.stored.values import Values
 
-Values: TypeAlias = NDArray[Any]
 Reorder: TypeAlias = Callable[[Values, Numbers], Values]
 
 

@@ -1,0 +1,187 @@
+"""A mixture of experts (Shazeer et al., 2017): which of them see a token, how their rows are lined up, and their sum.
+
+A pair is a token and one of the experts that were chosen for it: pair = token * used + slot. Experts' products work on
+rows, of which each belongs to a pair. For a few tokens, rows are the pairs as they come. For many, they are sorted by
+expert, and each expert's begin with a tile (`quant.products.activations`): rows that no pair needs are empty.
+
+    order   int32 [rows]: the pair of each row, or -1      places   int32 [pairs]: the row of each pair
+    runs    see `quant.products.experts`
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int32, int64
+
+from localinfer.ops.gate import exp
+from quant.jit.threads import share
+from quant.jit.vectors import extract, f32x16, inline, load, splat, store
+from quant.products.activations import groups_word
+from quant.products.layout import RUN_WORDS
+
+Body = Callable[..., None]
+MINUS_INFINITY = float32(float("-inf"))
+
+
+@inline
+def exponential(x: float) -> Any:
+    """e^x of one number."""
+    return extract(exp(splat(f32x16, float32(x))), 0)
+
+
+@inline
+def softmax(x: int, n: int) -> None:
+    """The softmax of n floats, in place."""
+    largest, total = MINUS_INFINITY, float32(0.0)
+    for i in range(n):
+        largest = max(largest, load(float32, x + 4 * i))
+    for i in range(n):
+        value = exponential(load(float32, x + 4 * i) - largest)
+        store(x + 4 * i, value)
+        total += value
+    for i in range(n):
+        store(x + 4 * i, load(float32, x + 4 * i) / total)
+
+
+@inline
+def sigmoid(x: int, n: int) -> None:
+    """The logistic function of n floats, in place."""
+    for i in range(n):
+        store(x + 4 * i, float32(1.0) / (float32(1.0) + exponential(-load(float32, x + 4 * i))))
+
+
+@inline
+def unchanged(x: int, n: int) -> None:
+    """n floats as they are."""
+
+
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": unchanged}
+
+
+@inline
+def largest_of(scores: int, n: int) -> Any:
+    """The number of the largest of n floats, the first of equal ones; if all are NaN, the first one that is left."""
+    best, value = -1, MINUS_INFINITY
+    for i in range(n):
+        score = load(float32, scores + 4 * i)
+        if (best < 0 and score != MINUS_INFINITY) or score > value:
+            best, value = i, score
+    return best
+
+
+def route(gating: str, normed: int) -> Body:
+    """The kernel that chooses `used` experts for each token: ids int32 [pairs], weights float32 [pairs].
+
+    The router's logits become probabilities; the largest are chosen, by probability plus bias unless that is 0.
+    Their weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With the gating
+    "softmax_of_chosen" they are the softmax of the chosen logits instead.
+    """
+    probabilities, of_chosen = GATINGS[gating], gating == "softmax_of_chosen"
+
+    def body(tokens, logits, bias, n_expert, used, scale, ids, weights, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        for token in range(first, end):
+            row, total = logits + 4 * n_expert * token, float32(0.0)
+            probabilities(row, n_expert)
+            for i in range(n_expert):
+                extra = load(float32, bias + 4 * i) if bias else float32(0.0)
+                store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
+            for pair in range(used * token, used * (token + 1)):
+                chosen = largest_of(scratch, n_expert)
+                store(scratch + 4 * chosen, MINUS_INFINITY)
+                weight = load(float32, row + 4 * chosen)
+                store(ids + 4 * pair, int32(chosen))
+                store(weights + 4 * pair, weight)
+                total += weight
+            at = weights + 4 * used * token
+            if of_chosen:
+                softmax(at, used)
+            for slot in range(used):
+                weight = load(float32, at + 4 * slot)
+                store(at + 4 * slot, (weight / total if normed else weight) * float32(scale))
+
+    return body
+
+
+@inline
+def note_run(runs: int, number: int, expert: int, first: int, count: int) -> None:
+    place = runs + 8 + 8 * RUN_WORDS * number
+    store(place, expert)
+    store(place + 8, first)
+    store(place + 16, count)
+
+
+def line_up(tile: int) -> Body:
+    """The kernel that gives each pair a row, and tells which rows are of which expert; `lined_up` becomes how many
+    rows there are."""
+
+    def as_they_come(tokens, ids, n_expert, used, lined_up, order, places, runs, part, parts, scratch):
+        pairs = load(int64, tokens) * used
+        for pair in range(pairs):
+            store(order + 4 * pair, int32(pair))
+            store(places + 4 * pair, int32(pair))
+            note_run(runs, pair, int64(load(int32, ids + 4 * pair)), pair, 1)
+        store(runs, pairs)
+        store(lined_up, pairs)
+
+    def by_expert(tokens, ids, n_expert, used, lined_up, order, places, runs, part, parts, scratch):
+        pairs, row, found = load(int64, tokens) * used, 0, 0
+        for expert in range(n_expert):
+            store(scratch + 8 * expert, 0)
+        for pair in range(pairs):
+            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            store(counter, load(int64, counter) + 1)
+        for expert in range(n_expert):
+            count = load(int64, scratch + 8 * expert)
+            store(scratch + 8 * expert, row)  # from now on, where its next pair goes
+            if count:
+                note_run(runs, found, expert, row, count)
+                found += 1
+            room = (count + tile - 1) // tile * tile
+            for empty in range(row + count, row + room):
+                store(order + 4 * empty, int32(-1))
+            row += room
+        for pair in range(pairs):
+            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            place = load(int64, counter)
+            store(counter, place + 1)
+            store(order + 4 * place, int32(pair))
+            store(places + 4 * pair, int32(place))
+        store(runs, found)
+        store(lined_up, row)
+
+    return by_expert if tile else as_they_come
+
+
+def gather(tile: int, passes: int) -> Body:
+    """The kernel y[row] = x[token of the row's pair], 0 in empty rows, and q = y quantized unless q is 0."""
+    quantize_groups, together = groups_word(tile, passes), max(tile, 1)
+
+    def body(tokens, x, order, used, n, y, q, part, parts, scratch):
+        first, end = share(load(int64, tokens), together, part, parts)
+        for row in range(first, end):
+            pair, place = int64(load(int32, order + 4 * row)), y + 4 * n * row
+            source = x + 4 * n * (pair // used)
+            for i in range(0, n, 16):
+                store(place + 4 * i, load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0)))
+            if q:
+                quantize_groups(place, q, row, 0, n // 32, n)
+
+    return body
+
+
+def blend() -> Body:
+    """The kernel y[token] = the sum of its experts' rows of `branch`, times their weights, in the order of slots."""
+
+    def body(tokens, branch, places, weights, used, n, y, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        for token in range(first, end):
+            for i in range(0, n, 16):
+                total = splat(f32x16, float32(0.0))
+                for pair in range(used * token, used * (token + 1)):
+                    row = int64(load(int32, places + 4 * pair))
+                    weight = splat(f32x16, load(float32, weights + 4 * pair))
+                    total = total + weight * load(f32x16, branch + 4 * (n * row + i))
+                store(y + 4 * (n * token + i), total)
+
+    return body

@@ -1,0 +1,145 @@
+"""Words of other programs in ours."""
+
+import pytest
+
+from cli.app import COMMANDS, command_line
+from cli.arguments import foreign
+from cli.arguments.translation import Command, Instead, translated
+from localinfer.errors import UsageError
+
+GENERATE = Command(
+    "generate",
+    {
+        "-p": ("--prompt", 1), "--prompt": ("--prompt", 1), "-c": ("--ctx-size", 1), "--ctx-size": ("--ctx-size", 1),
+        "--ctx-policy": ("--ctx-policy", 1), "-n": ("--n-predict", 1), "--top-k": ("--top-k", 1),
+        "--temp": ("--temp", 1), "-ctk": ("--cache-type-k", 1), "-q": ("--quiet", 0), "--quiet": ("--quiet", 0),
+    },
+    models=1,
+)  # fmt: skip
+
+
+def words(*typed: str) -> list[str]:
+    return translated(typed, GENERATE).words
+
+
+def test_what_a_command_has_goes_through() -> None:
+    line = translated(["model", "-p", "text", "-q"], GENERATE)
+    assert line.words == ["model", "-p", "text", "-q"]
+    assert line.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["-m", "x.gguf"], ["x.gguf"]),
+        (["-p", "text", "--model", "x.gguf"], ["x.gguf", "-p", "text"]),
+        (["--model=x.gguf"], ["x.gguf"]),
+        (["-m", "a", "-m", "b"], ["b"]),
+        (["-hf", "own/er:Q4_0", "-p", "x"], ["hf:own/er:Q4_0", "-p", "x"]),
+        (["--hf_repo=hf:own/er"], ["hf:own/er"]),
+        (["-hff", "m.gguf", "-hf", "own/er:Q4_0"], ["hf:own/er/m.gguf"]),
+        (["-mu", "https://example.org/m.gguf"], ["https://example.org/m.gguf"]),
+        (["--gpt-oss-20b-default"], ["hf:ggml-org/gpt-oss-20b-GGUF"]),
+        (["--top_k", "5"], ["--top-k", "5"]),
+        (["--ctx_size=5"], ["--ctx-size", "5"]),
+        (["--temperature", "0"], ["--temp", "0"]),
+        (["--context-shift"], ["--ctx-policy", "ring"]),
+        (["-c4096", "-n-1"], ["-c", "4096", "-n", "-1"]),
+        (["-p", "-ngl", "-p", "--top_k"], ["-p", "-ngl", "-p", "--top_k"]),
+        (["-n", "-2"], ["-n", "-1"]),
+        (["--log-disable"], ["--quiet"]),
+        (["-", "--", "-ngl", "--top_k"], ["-", "--", "-ngl", "--top_k"]),
+        (["-no-cnv"], []),
+        (["-p", "a=b", "--prompt=a=b"], ["-p", "a=b", "--prompt", "a=b"]),
+    ],
+)
+def test_meant(typed: list[str], meant: list[str]) -> None:
+    assert words(*typed) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "warnings"),
+    [
+        (["-ngl", "99", "x"], ["-ngl does nothing: the CPU computes everything"]),
+        (["-ngl", "99", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm do nothing: the CPU computes everything"]),
+        (["--lora", "a.gguf", "x"], ["--lora is not supported: the model runs without adapters"]),
+        (["-ctk", "bf16", "x"], ["-ctk bf16: f16 is as large"]),
+        (["--mmap", "--jinja", "x"], []),
+    ],
+)
+def test_warnings(typed: list[str], warnings: list[str]) -> None:
+    line = translated(typed, GENERATE)
+    assert line.warnings == warnings
+    assert line.words[-1] == "x"
+
+
+@pytest.mark.parametrize("typed", ["-fa", "-fa on", "-fa 0", "--color", "--color AUTO", "--flash_attn", "--color=off"])
+def test_a_value_that_may_be_missing(typed: str) -> None:
+    assert words(*typed.split(), "x", "off") == ["x", "off"]
+
+
+def test_two_values() -> None:
+    assert words("--control-vector-layer-range", "1", "2", "x") == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        (["--typical", "1"], "--typical: `localinfer generate` has no such option"),
+        (["--tmp", "1"], "--tmp: `localinfer generate` has no such option; did you mean --temp?"),
+        (["--flash-atn"], "--flash-atn: `localinfer generate` has no such option; did you mean --flash-attn?"),
+        (["-qp"], "-qp: `localinfer generate` has no such option"),
+        (["--hf-rpo", "x"], "--hf-rpo: `localinfer generate` has no such option; did you mean --hf-repo?"),
+        (["-p"], "-p: a value is missing"),
+        (["-m"], "-m: a value is missing"),
+        (["-ngl"], "-ngl: a value is missing"),
+        (["--quiet=1"], "--quiet: takes no value"),
+    ],
+)
+def test_mistakes(typed: list[str], problem: str) -> None:
+    with pytest.raises(UsageError) as error:
+        words(*typed)
+    assert str(error.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("typed", "other"),
+    [
+        (["-p", "x", "-cnv"], ["chat", "-p", "x", "-cnv"]),
+        (["-cl", "-p", "x"], ["list"]),
+        (["--usage"], ["--help"]),
+        (["-p", "x", "--version"], ["--version"]),
+    ],
+)
+def test_another_command(typed: list[str], other: list[str]) -> None:
+    with pytest.raises(Instead) as error:
+        words(*typed)
+    assert error.value.words == other
+
+
+def test_several_models_where_a_command_takes_them() -> None:
+    bench = Command("bench", {"-p": ("--n-prompt", 1)}, models=float("inf"))
+    assert translated(["-m", "a", "-p", "5", "-m", "b", "c"], bench).words == ["a", "b", "-p", "5", "c"]
+    assert translated(["-fa", "0,1", "-mmp", "0", "--repack", "1", "c"], bench).words == ["c"]
+    with pytest.raises(UsageError, match="-m: "):
+        translated(["-m", "a"], Command("doctor", {}))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_flag_of_a_command_is_said_to_do_nothing(name: str) -> None:
+    """Such a row would be dead, or wrong of the other commands."""
+    program = command_line([name]).commands[name]
+    with program.make_context(name, [], resilient_parsing=True) as context:
+        own = program.described(context).options
+    tables = foreign.NOTHING + foreign.MISSING + foreign.IN_ONE_COMMAND.get(name, ())
+    flags = {flag.partition(":")[0] for row in tables for flag in f"{row[1]} {row[2]}".split()}
+    assert own.keys() & flags <= MEANT_OTHERWISE
+
+
+MEANT_OTHERWISE = {"--override-kv", "--display-prompt"}  # are of one command, and mean nothing to others
+
+
+def test_each_flag_is_in_one_row() -> None:
+    rows = foreign.AS_IT_IS + foreign.NOTHING + foreign.MISSING
+    flags = [flag.partition(":")[0] for row in rows for flag in f"{row[1]} {row[2]}".split()]
+    assert len(flags) == len(set(flags))

@@ -1,0 +1,125 @@
+"""Command lines of llama-cli, llama-completion and Ollama, word by word: none fails for a flag.
+
+They run up to where a model would be loaded.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from make_command_line_page import PAGE, page
+from places import DATA
+
+from cli import __main__, doctor, generate, inspect
+from cli.app import command_line
+from cli.arguments.translation import Instead, translated
+from cli.chat import command as chat
+from localinfer.errors import UsageError
+
+OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}
+FILES = ("model.gguf", "prompt.txt", "system.txt", "list.gbnf", "template.jinja")
+IN_THE_MAKING = "# --- what has a place of its own in the making: these wait for it ---"
+
+
+READY, WAITING = (
+    [line for line in part.splitlines() if line and not line.startswith("#")]
+    for part in (DATA / "command_lines.txt").read_text().split(IN_THE_MAKING)
+)
+
+
+class Reached(BaseException):
+    """The place where a model would be loaded, or looked into."""
+
+
+class Screen:
+    """stdin as it is in a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+@pytest.fixture
+def in_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def reach(*_: object) -> None:
+        raise Reached
+
+    monkeypatch.setattr(sys, "stdin", Screen())
+    monkeypatch.setattr(chat, "open_model", reach)
+    monkeypatch.setattr(generate, "open_model", reach)
+    monkeypatch.setattr(inspect, "inspect", reach)
+    monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.chdir(tmp_path)
+    for name in FILES:
+        (tmp_path / name).write_text("text")
+    (tmp_path / "schema.json").write_text("{}")
+
+
+def run(line: str) -> int:
+    program, *words = shlex.split(line)
+    try:
+        return __main__.dispatch([*OURS[program], *words])
+    except Reached:
+        return 0
+
+
+def test_there_are_two_hundred() -> None:
+    assert len(set(READY)) >= 200
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+@pytest.mark.parametrize("line", READY)
+def test_line(line: str) -> None:
+    assert run(line) == 0
+
+
+@pytest.mark.usefixtures("in_a_terminal")
+@pytest.mark.parametrize("line", WAITING)
+def test_line_that_waits(line: str) -> None:
+    try:
+        assert run(line) == 0
+    except UsageError as error:
+        if "no such option" not in str(error):
+            raise
+        pytest.skip(f"in the making: {error}")
+
+
+# --- each flag for itself ---
+
+NOT_YET = ("sampl", "top-n", "xtc", "typical", "penalty", "dry", "adaptive", "dynatemp", "mirostat", "logit-bias")
+NOT_YET += ("grammar", "json-schema", "reasoning")
+REFUSED = ("--docker-repo",)  # names a model in a place that is not known here
+
+
+def flags() -> Iterator[tuple[list[str], int, str]]:
+    """Names, values, and the command here."""
+    for line in (DATA / "llama_cpp_flags.txt").read_text().splitlines()[1:]:
+        names, values, commands = (part.split() for part in line.split("|"))
+        yield from ((names, int(values[0]), command) for command in commands)
+
+
+@pytest.mark.parametrize(("names", "values", "command"), list(flags()))
+def test_flag(names: list[str], values: int, command: str) -> None:
+    """It is understood with as many values as it has in llama.cpp, and is not taken apart."""
+    program = command_line([command]).commands[command]
+    with program.make_context(command, [], resilient_parsing=True, help_option_names=["-h", "--help"]) as context:
+        context.resilient_parsing = False
+        described = program.described(context)
+    for name in names:
+        try:
+            line = translated([name, *["1"] * values, "behind"], described)
+            assert line.words[-1] == "behind"
+        except Instead:
+            pass
+        except UsageError:
+            assert set(REFUSED) & set(names) or any(part in name for name in names for part in NOT_YET)
+
+
+def test_the_page_about_all_this_is_up_to_date() -> None:
+    """If not: python tests/make_command_line_page.py"""
+    text = PAGE.read_text()
+    assert page(text) == text

@@ -1,0 +1,68 @@
+"""`localinfer config`: each setting, and the place that it is from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+from cli import __main__
+from localinfer.options import FLAGS
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = __main__.run(["config", *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+def test_where_each_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "m.gguf", **{"general.sampling.top_k": 7, "general.sampling.temp": 0.5})
+    (tmp_path / "models.toml").write_text(
+        '[models.mine]\npath = "m.gguf"\noptions = { top_p = 0.5, min_p = 0.25, temp = 0.1 }\n'
+    )
+    monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCALINFER_MIN_P", "0.125")
+    code, out, err = run("mine", "-c", "64", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["options"].keys() == FLAGS.keys()
+    expected = {
+        "ctx_size": (64, "flag", "--ctx-size"),
+        "min_p": (0.125, "environment", "LOCALINFER_MIN_P"),
+        "top_p": (0.5, "models.toml", "models.toml: mine.options.top_p"),
+        "temp": (0.1, "models.toml", "models.toml: mine.options.temp"),
+        "top_k": (7, "file", f"{tmp_path}/m.gguf: general.sampling.top_k"),
+        "keep": (4, "default", ""),
+    }
+    for name, setting in expected.items():
+        assert tuple(found["options"][name][key] for key in ("value", "source", "name")) == setting
+    assert found["variables"]["LOCALINFER_CONFIG_DIR"] == str(tmp_path)
+    assert found["places"]["models.toml"] == str(tmp_path / "models.toml")
+
+
+def test_as_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALINFER_CTXSIZE", "5")
+    monkeypatch.setenv("LOCALINFER_STOP", "\n")
+    code, out, err = run("--temp", "0")
+    assert code == 0
+    assert err == "warning: LOCALINFER_CTXSIZE means nothing here; did you mean LOCALINFER_CTX_SIZE?\n"
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
+    assert rows["--temp"] == ["0.0", "--temp"]
+    assert rows["--stop"] == [r"'\n'", "LOCALINFER_STOP"]
+    assert rows["--threads"] == ["0", "default"]
+    assert rows["--system-prompt"] == ["-", "default"]
+
+
+def test_mistakes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("nosuch")[0] == 3
+    monkeypatch.setenv("LOCALINFER_TEMP", "hot")
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert err.startswith("error: LOCALINFER_TEMP: must be a number")

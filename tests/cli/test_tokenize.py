@@ -1,0 +1,62 @@
+"""`localinfer tokenize`, and control tokens in generated text, on a tiny model."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+import localinfer
+from cli import __main__
+from cli.generate import with_control
+from localinfer import Piece
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny_llama(tmp_path / "m.gguf")
+
+
+@pytest.fixture
+def run(model: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """What goes to stdout."""
+
+    def command(*arguments: str) -> str:
+        assert __main__.run(["tokenize", str(model), "--no-bos", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_forms(run: Run) -> None:
+    ids = json.loads(run("-p", "Hello<|im_end|>", "--ids"))
+    lines = run("-p", "Hello<|im_end|>", "--show-count").splitlines()
+    assert [int(line.split()[0]) for line in lines[:-1]] == ids
+    assert lines[-1] == f"Total number of tokens: {len(ids)}"
+    assert lines[-2].endswith("-> '<|im_end|>'")
+    found = json.loads(run("-p", "Hello<|im_end|>", "--json"))["tokens"]
+    assert [token["id"] for token in found] == ids
+    assert "".join(token["piece"] for token in found) == "Hello<|im_end|>"
+
+
+def test_parts_of_a_character_are_bytes(run: Run) -> None:
+    found = [token["piece"] for token in json.loads(run("-p", "\N{GRINNING FACE}", "--json"))["tokens"]]
+    assert bytes(byte for piece in found for byte in piece).decode() == "\N{GRINNING FACE}"
+
+
+def test_escapes_and_special_texts(run: Run) -> None:
+    assert run("-p", r"a\nb", "-e") == run("-p", "a\nb")
+    assert run("-p", "<|im_end|>", "--no-parse-special") == run("-p", "<|im_end|>", "--no-special")
+    assert run("-p", "<|im_end|>", "--no-special").count("\n") > 1
+
+
+def test_control_tokens_of_a_generated_text(model: Path) -> None:
+    with localinfer.load(model, ctx_size=32) as opened:
+        [control] = opened.tokenize("<|im_end|>", add_special=False, parse_special=True)
+        [letter] = opened.tokenize("H", add_special=False)
+        part = opened.tokenize("\N{GRINNING FACE}", add_special=False)[0]
+        pieces = [Piece("H", letter), Piece("", control), Piece("", part)]
+        assert [piece.text for piece in with_control(opened, iter(pieces))] == ["H", "<|im_end|>", ""]

@@ -1,0 +1,73 @@
+"""What tests of constraints share: a vocabulary of bytes, and llama.cpp's grammars beside ours."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from localinfer import tokenizer
+from localinfer.files.gguf import open_gguf
+from localinfer.generation.constraint import Vocabulary
+from localinfer.generation.constraint.form import grammar_of_gbnf
+
+Mask = NDArray[np.bool_]
+
+
+class ByteTokenizer:
+    """A token for each byte, and the end."""
+
+    n_vocab, bos, eog = 257, None, frozenset({256})
+
+    def token_bytes(self, id: int, *, special: bool = False) -> bytes:
+        return bytes([id]) if id < 256 else b""
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+
+BYTES = Vocabulary(ByteTokenizer(), 257)  # type: ignore[arg-type]
+
+
+def matcher_of(grammar: str) -> LLMatcher:
+    matcher = LLMatcher(BYTES.trie, grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    return matcher
+
+
+def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[Mask, Mask, Mask]]:
+    """Before each token of the text and at its end: what we allow, what llama.cpp does, and which tokens are plain."""
+    import llama_cpp as peer
+
+    words = tokenizer.from_gguf(open_gguf(path))
+    vocabulary = Vocabulary(words, words.n_vocab)
+    matcher = LLMatcher(vocabulary.trie, grammar_of_gbnf(grammar, "--grammar"), log_level=0)
+    plain = np.array([is_plain(words.token_bytes(id)) for id in range(words.n_vocab)])
+    parameters = peer.llama_model_default_params()
+    parameters.vocab_only = True
+    model = peer.llama_model_load_from_file(str(path).encode(), parameters)
+    sampler = peer.llama_sampler_init_grammar(peer.llama_model_get_vocab(model), grammar.encode(), b"root")
+    data = (peer.llama_token_data * words.n_vocab)()
+    view = np.frombuffer(data, [("id", "i4"), ("logit", "f4"), ("p", "f4")])
+    for id in [*words.encode(text, add_special=False), None]:
+        view["id"], view["logit"] = np.arange(words.n_vocab), 0
+        array = peer.llama_token_data_array(data=data, size=words.n_vocab, selected=-1, sorted=False)
+        peer.llama_sampler_apply(sampler, ctypes.byref(array))
+        yield vocabulary.allowed_by(matcher), view["logit"] > -1, plain
+        if id is not None:
+            peer.llama_sampler_accept(sampler, id)
+            assert matcher.consume_token(id)
+    peer.llama_sampler_free(sampler)
+    peer.llama_model_free(model)
+
+
+def is_plain(token: bytes) -> bool:
+    """Whole characters, and some."""
+    try:
+        return bool(token.decode().strip("\0"))
+    except UnicodeDecodeError:
+        return False
+
+

@@ -1,0 +1,185 @@
+"""Ollama's store, laid out as Ollama does, read in place; nothing of it is ever changed."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localinfer.errors import LocalInferError, ModelNotFound, Unsupported, UsageError
+from localinfer.files.gguf import open_gguf
+from localinfer.models import ollama, registry
+from localinfer.models.fetch import pull
+
+KIND = "application/vnd.ollama.image."
+LLAMA = "registry.ollama.ai/library/llama3.2/latest"
+Put = Callable[..., Path]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    return tmp_path / "ollama"
+
+
+@pytest.fixture
+def put(root: Path, model_bytes: bytes) -> Put:
+    """Put a model into the store; None leaves a layer out."""
+
+    def put(place: str = LLAMA, **layers: bytes | None) -> Path:
+        described = []
+        for kind, content in ({"model": model_bytes, "template": b"{{ .Prompt }}"} | layers).items():
+            if content is not None:
+                digest = hashlib.sha256(content).hexdigest()
+                blob = root / "blobs" / f"sha256-{digest}"
+                blob.parent.mkdir(parents=True, exist_ok=True)
+                blob.write_bytes(content)
+                described.append({"mediaType": KIND + kind, "digest": f"sha256:{digest}", "size": len(content)})
+        return manifest({"schemaVersion": 2, "config": {}, "layers": described}, place)
+
+    def manifest(value: Any, place: str) -> Path:
+        path = root / "manifests" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))
+        return path
+
+    return put
+
+
+class TestFound:
+    @pytest.mark.parametrize("name", [
+        "llama3.2", "llama3.2:latest", "library/llama3.2", "registry.ollama.ai/library/llama3.2:latest",
+    ])  # fmt: skip
+    def test_by_all_of_its_names(self, put: Put, name: str, model_bytes: bytes) -> None:
+        put()
+        path = registry.find(f"ollama:{name}")
+        assert path.read_bytes() == model_bytes
+        assert "llama.block_count" in open_gguf(path).metadata
+        assert pull(f"ollama:{name}") == path
+
+    def test_list(self, put: Put, model_bytes: bytes) -> None:
+        put()
+        put("registry.ollama.ai/library/llama3.2/1b-q8")
+        put("registry.ollama.ai/someone/mine/latest")
+        put("hf.co/owner/repo-GGUF/Q4_K_M")
+        put("registry.ollama.ai/library/images/latest", model=None)
+        assert [(each.name, each.size) for each in ollama.listed()] == [
+            ("ollama:hf.co/owner/repo-GGUF:Q4_K_M", len(model_bytes)),
+            ("ollama:llama3.2:1b-q8", len(model_bytes)),
+            ("ollama:llama3.2", len(model_bytes)),
+            ("ollama:someone/mine", len(model_bytes)),
+        ]
+        for each in ollama.listed():
+            assert registry.find(each.name) == each.files[0]
+
+    def test_in_the_users_home(self, put: Put, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put()
+        monkeypatch.delenv("OLLAMA_MODELS")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(ollama, "USUAL", (ollama.USUAL[0], str(root)))
+        assert registry.find("ollama:llama3.2").is_relative_to(root)
+        (tmp_path / "home" / ".ollama").mkdir(parents=True)
+        (tmp_path / "home" / ".ollama" / "models").symlink_to(root)
+        assert registry.find("ollama:llama3.2").is_relative_to(tmp_path / "home")
+        assert [each.name for each in ollama.listed()] == ["ollama:llama3.2"]
+
+    @pytest.mark.usefixtures("root")
+    def test_not_there(self) -> None:
+        with pytest.raises(ModelNotFound, match=r"a folder of Ollama, which is not here; `ollama pull llama3\.2`"):
+            registry.find("ollama:llama3.2")
+
+    def test_near_miss(self, put: Put) -> None:
+        put()
+        for typed in ("ollama:lama3.2", "ollama:llama3", "llama3.2", "olama:llama3.2"):
+            with pytest.raises(ModelNotFound, match=r"did you mean ollama:llama3\.2"):
+                registry.find(typed)
+
+    def test_is_never_removed(self, put: Put) -> None:
+        put()
+        with pytest.raises(UsageError, match=r"belongs to Ollama; `ollama rm llama3\.2` removes it"):
+            registry.removal("ollama:llama3.2")
+
+    def test_download_that_is_not_finished(self, put: Put, root: Path) -> None:
+        put()
+        [blob] = [each for each in (root / "blobs").iterdir() if each.stat().st_size > 1000]
+        blob.write_bytes(blob.read_bytes()[:-1])
+        with pytest.raises(ModelNotFound, match=r"not there, or not whole; `ollama pull llama3\.2`"):
+            registry.find("ollama:llama3.2")
+        blob.rename(blob.with_name(f"{blob.name}-partial"))
+        with pytest.raises(ModelNotFound, match="not there, or not whole"):
+            registry.find("ollama:llama3.2")
+        assert list(ollama.listed()) == []
+
+
+class TestOptions:
+    def test_parameters_and_system_prompt(self, put: Put) -> None:
+        parameters = {"temperature": 1, "top_k": 7, "num_ctx": 4096, "stop": ["<|a|>", "b"]}
+        others = {"num_predict": -2, "mirostat": 1}
+        put(params=json.dumps(parameters | others).encode(), system="Sei höflich.".encode())
+        assert registry.default_options("ollama:llama3.2") == {
+            "temp": 1.0, "top_k": 7, "ctx_size": 4096, "stop": ("<|a|>", "b"), "system_prompt": "Sei höflich.",
+        }  # fmt: skip
+
+    def test_none(self, put: Put) -> None:
+        put()
+        assert registry.default_options("ollama:llama3.2") == {}
+
+    @pytest.mark.parametrize(
+        ("params", "problem"),
+        [
+            (b"{", "params: is no JSON"),
+            (b"[]", "params: must be an object"),
+            (b"\xff", "params: is not valid UTF-8"),
+            (b'{"temperature": "hot"}', "temp: must be a number"),
+            (b'{"top_p": 7}', "top_p: must be a number from 0 to 1"),
+            (b"[" * 100_000, "params: is no JSON"),
+            (b" " * (1 << 21), "larger than 1,048,576 bytes"),
+        ],
+    )
+    def test_that_are_wrong(self, put: Put, params: bytes, problem: str) -> None:
+        put(params=params)
+        with pytest.raises(LocalInferError, match=problem) as caught:
+            registry.default_options("ollama:llama3.2")
+        assert "\n" not in str(caught.value)
+
+
+class TestRefused:
+    def test_adapter(self, put: Put) -> None:
+        put(adapter=b"GGUF")
+        with pytest.raises(Unsupported, match="has an adapter"):
+            registry.find("ollama:llama3.2")
+
+    def test_not_of_gguf(self, put: Put) -> None:
+        put(model=None, tensor=b"x")
+        with pytest.raises(Unsupported, match="is of no GGUF file"):
+            registry.find("ollama:llama3.2")
+
+    @pytest.mark.parametrize("layers", [
+        None, 5, [5], [{}], [{"mediaType": KIND + "model", "digest": "sha256:../../../etc/passwd", "size": 1}],
+        [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 63 + "/", "size": 1}],
+        [{"mediaType": KIND + "model", "digest": 7, "size": 1}],
+        [{"mediaType": KIND + "model", "digest": "sha256:" + "0" * 64, "size": "many"}],
+    ])  # fmt: skip
+    def test_hostile_manifest(self, root: Path, layers: object) -> None:
+        path = root / "manifests" / LLAMA
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"layers": layers}))
+        with pytest.raises(LocalInferError, match=f"^{path}: is no manifest of Ollama$"):
+            registry.find("ollama:llama3.2")
+        assert list(ollama.listed()) == []
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xff", b"[" * 100_000])
+    def test_damaged_manifest(self, root: Path, content: bytes) -> None:
+        path = root / "manifests" / LLAMA
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        with pytest.raises(LocalInferError, match="is no manifest of Ollama"):
+            registry.find("ollama:llama3.2")
+
+    @pytest.mark.usefixtures("root")
+    @pytest.mark.parametrize("name", ["", "..", "../x", "a/../b", "a//b", "a:b:c", "a/b/c/d", "a b", "a\0", "-x"])
+    def test_names_that_are_none(self, name: str) -> None:
+        with pytest.raises(UsageError, match="must be ollama:NAME"):
+            registry.find(f"ollama:{name}")

@@ -1,0 +1,76 @@
+"""The fuzzer itself: that it runs, that its fences hold, and that it tells what it finds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guard_pages import fenced, gaps, is_intact
+from places import CHECKOUT
+from tiny import tiny_llama
+
+TESTS = CHECKOUT / "tests"
+TRIED = """
+import ctypes, sys
+from pathlib import Path
+from guard_pages import fenced
+from fuzz import server
+
+def try_file(path, own, choose):
+    memory = fenced(100)
+    {body}
+    return ""
+
+server.try_file = try_file
+folder = Path(sys.argv[1])
+mutants = server.Server([server.Source(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
+for seed, outcome in mutants.run(range(2)):
+    print(f"{{seed}} {{outcome.kind}}: {{outcome.text}}".splitlines()[0])
+"""
+
+
+def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
+    model, findings = tiny_llama(tmp_path / "model.gguf"), tmp_path / "findings"
+    command = [TESTS / "fuzz", model, "--like", "none of them", "-n", "40", "--kernels", "0", "--findings", findings]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "40 of 40" in done.stdout
+    assert "ran" in done.stdout
+    assert "refused" in done.stdout
+    assert not findings.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("pass", "ran", ""),
+        ("ctypes.string_at(memory.ctypes.data, 101)", "signal", "SIGSEGV"),
+        ("ctypes.memset(memory.ctypes.data + 100, 0, 1)", "signal", "SIGSEGV"),
+        ("1 / 0", "error", "Traceback"),
+        ("fenced(600 << 20)[:] = 1", "much memory", "60"),
+        ("server.os._exit(3)", "no answer", "exit"),
+    ],
+)
+def test_what_is_found_is_told(body: str, kind: str, said: str, tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "model.gguf")
+    code = f"import sys; sys.path[:0] = {[str(CHECKOUT), str(TESTS)]}\n" + TRIED.format(body=body)
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"{seed} {kind}: {said}") for seed, line in enumerate(lines))
+    kept = sorted(path.name for path in (tmp_path / "findings").glob("*"))
+    assert kept == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
+
+
+@pytest.mark.parametrize("size", [1, 64, 4096, 5000])
+def test_a_fence_has_room_for_just_what_is_in_it(size: int) -> None:
+    memory = fenced(size, 64)
+    assert memory.ctypes.data % 64 == 0
+    assert not memory.any()
+    memory[:] = 1
+    assert is_intact(memory)
+    behind = gaps(memory)[1]
+    assert len(behind) == -size % 64
+    if len(behind):
+        behind[0] = 0
+        assert not is_intact(memory)
