@@ -62,13 +62,17 @@ def without_echo() -> Iterator[None]:
     """Keys that are pressed meanwhile wait for the next prompt, as they are, and do not show in the midst of what is
     written. So it stays when the process is stopped by Ctrl-Z and goes on, although the shell has changed it.
     """
-    if os.name != "posix" or not sys.stdin.isatty():
+    if os.name != "posix":
         yield
         return
     import signal
     import termios
 
-    before = termios.tcgetattr(sys.stdin)
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # no terminal
+        yield
+        return
     silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
 
     def be_silent(*_: object) -> None:
