@@ -1,6 +1,8 @@
 """`localinfer chat` as people meet it, in a pseudo-terminal. The model is `talker.py`."""
 
+import json
 import os
+import shlex
 import signal
 import termios
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from places import TALKER
 from terminal import Terminal
 
 OpenTerminal = Callable[..., Terminal]
@@ -227,6 +230,25 @@ def test_thoughts_fold(terminal: OpenTerminal, own: str) -> None:
 
 def test_thoughts_are_no_output(talker: Run, own: str) -> None:
     assert talker("chat", own, stdin=b"think").stdout == b"1: think"
+
+
+def test_thoughts_are_a_field(talker: Run, own: str) -> None:
+    done = talker("chat", own, "think", "--json")
+    assert [json.loads(done.stdout)[name] for name in ("text", "reasoning")] == ["1: think", "Let me see."]
+
+
+def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], own: str, tmp_path: Path) -> None:
+    command = " ".join([*map(shlex.quote, [*TALKER, "chat", own]), ">", str(tmp_path / "out")])
+    t = Terminal(["sh", "-c", command], environment)
+    for message in ("one", "two"):
+        t.expect("> ")
+        t.type(message + "\n")
+        t.expect("first token")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    assert (tmp_path / "out").read_text() == "1: one\n3: two\n"
+    t.close()
 
 
 @pytest.mark.parametrize("message", ["/etc/hosts is what?", "/ is the root", "/tmp"])
