@@ -49,6 +49,7 @@ def run(arguments: list[str]) -> int:
     except LocalInferError as error:
         code = screen.error(str(error), error.exit_code)
     except KeyboardInterrupt:
+        screen.erase_progress()
         code = INTERRUPTED
     except BrokenPipeError:
         code = READER_GONE

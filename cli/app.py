@@ -37,7 +37,7 @@ Examples:
 Each option has an environment variable: LOCALINFER_CTX_SIZE for --ctx-size.
 """
 COMMANDS = {  # name: where its function NAME_command is, and the first line of its help
-    "chat": ("cli.chat", "Talk with a model, or have one question answered."),
+    "chat": ("cli.chat.command", "Talk with a model, or have one question answered."),
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),

@@ -18,6 +18,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece, Stats
+    from localinfer.generation.pieces import Kind
 
 
 @with_options("model", "sampling", "generation", "form")
@@ -36,7 +37,7 @@ def generate_command(
         bool, typer.Option("--display-prompt", help="Write the prompt, too, before what comes.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object: text, tokens, finish_reason, timings, ...")
+        bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -97,7 +98,8 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     told = [piece for piece in pieces if piece.logprob is not None]
     return json.dumps({
         "model": model,
-        "text": "".join(piece.text for piece in pieces),
+        "text": text_of(pieces, "text"),
+        "reasoning": text_of(pieces, "thought").strip(),
         "tokens": [piece.id for piece in pieces],
         **({"logprobs": [probabilities(piece) for piece in told]} if told else {}),
         "finish_reason": stats.finish_reason,
@@ -110,6 +112,10 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
             "generate_seconds": stats.generate_seconds,
         },
     }, ensure_ascii=False)  # fmt: skip
+
+
+def text_of(pieces: list["Piece"], kind: "Kind") -> str:
+    return "".join(piece.text for piece in pieces if piece.kind == kind)
 
 
 def probabilities(piece: "Piece") -> dict[str, object]:

@@ -9,11 +9,13 @@ import io
 import os
 import re
 import sys
+import textwrap
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from localinfer.text import printable
 
@@ -46,25 +48,44 @@ def reconfigure(stream: object, errors: str) -> None:
 
 def write(text: str) -> None:
     """Generated text, at once. A terminal is not given the control sequences that a model may produce."""
-    sys.stdout.write(UNSAFE.sub(lambda found: printable(found[0]), text) if sys.stdout.isatty() else text)
+    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """Text of any lines without control sequences: they are shown."""
+    return UNSAFE.sub(lambda found: printable(found[0]), text)
 
 
 @contextmanager
 def without_echo() -> Iterator[None]:
-    """Keys that are pressed meanwhile wait for the next prompt, and do not show in the midst of what is written."""
-    if os.name != "posix" or not sys.stdin.isatty():
+    """Keys that are pressed meanwhile wait for the next prompt, as they are, and do not show in the midst of what is
+    written. So it stays when the process is stopped by Ctrl-Z and goes on, although the shell has changed it.
+    """
+    if os.name != "posix":
         yield
         return
+    import signal
     import termios
 
-    before = termios.tcgetattr(sys.stdin)
-    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # no terminal
+        yield
+        return
+    silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+
+    def be_silent(*_: object) -> None:
+        with contextlib.suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+
+    handler = signal.signal(signal.SIGCONT, be_silent)
+    be_silent()
     try:
         yield
     finally:
-        with contextlib.suppress(termios.error):  # the terminal may be gone
+        signal.signal(signal.SIGCONT, handler)
+        with contextlib.suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
@@ -103,8 +124,13 @@ def note(line: str) -> None:
 
 
 def aside(line: str) -> None:
-    """A line of less importance, such as statistics: dim where the terminal can."""
-    note(f"\x1b[2m{line}\x1b[0m" if colourful() else line)
+    """A line of less importance, such as statistics: dim where the terminal can, and broken between words."""
+    lines = textwrap.wrap(line, max(columns() - 1, 1), break_long_words=False) if is_live() else [line]
+    note("\n".join(dim(each) for each in lines) if colourful() else "\n".join(lines))
+
+
+def dim(line: str) -> str:
+    return f"\x1b[2m{line}\x1b[0m"
 
 
 def one_line(text: str) -> str:
@@ -141,7 +167,10 @@ class Status:
 
     PLAIN_STAGES = ("compile",)
 
+    latest: ClassVar["Status | None"] = None
+
     def __init__(self) -> None:
+        Status.latest = self
         self.live = is_live()
         self.lock = threading.Lock()  # the timer of `busy` draws too
         self.stage = ""
@@ -206,6 +235,12 @@ class Status:
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()
             self.drawn_at = 0.0
+
+
+def erase_progress() -> None:
+    """What was going on was interrupted: its line goes, so that nothing else is written behind it."""
+    if Status.latest:
+        Status.latest.erase()
 
 
 def time_left(done: int, total: int, seconds: float) -> str:

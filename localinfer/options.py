@@ -27,6 +27,7 @@ Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "form", "chat"]
 Policy = Literal["stop", "ring"]
 Precision = Literal["fast", "high"]
+Think = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 T = TypeVar("T", bound=Value)
 
@@ -312,6 +313,9 @@ class Options:
         False, "--ignore-eos", section="generation",
         about="Never choose a token that ends the text.")
 
+    reasoning_budget: int = option(
+        -1, "--reasoning-budget", section="generation", low=-1, high=INT32_MAX,
+        about="The most tokens of thoughts before the answer (0: none, -1: as many as the model likes).")
     json_schema: str = option(
         "", "-j", "--json-schema", section="form",
         about="Answer in JSON that this JSON schema describes.")
@@ -346,6 +350,10 @@ class Options:
     chat_template_kwargs: str = option(
         "", "--chat-template-kwargs", section="chat",
         about='Variables for the chat template, as a JSON object: {"enable_thinking": false}.')
+
+    think: Think = option(
+        "auto", "-rea", "--reasoning", "--think", section="chat", choices=get_args(Think),
+        about="Think before the answer, where the model's chat template has a switch for it (auto: as it is set).")
 
     def validated(self) -> "Options":
         """These options in their exact types; UsageError names the flag of the first bad one."""

@@ -4,6 +4,7 @@ Knows directories and nothing of what lies in them. The functions only name a pa
 before somebody calls `private_directory`.
 
     cache root   LOCALINFER_CACHE_DIR, else the system's place for caches    models/  jit/
+    data root    LOCALINFER_DATA_DIR, else the system's place for data        history
     config dir   LOCALINFER_CONFIG_DIR, else the system's place for settings  models.toml
 """
 
@@ -27,6 +28,11 @@ def models_dir() -> Path:
 def jit_dir() -> Path:
     """Compiled kernels. They are executed: only `private_directory` may create or approve this one."""
     return cache_root() / "jit"
+
+
+def data_root() -> Path:
+    """The root of what belongs to the user, and cannot be had again."""
+    return _chosen("LOCALINFER_DATA_DIR") or _system("user_data_path")
 
 
 def config_dir() -> Path:

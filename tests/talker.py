@@ -6,6 +6,9 @@ For tests of the command line: the same program, but fast and predictable. Words
 
     slowly    a word every 0.1 s     wide   an emoji     escape   a control sequence
     overflow  the context is full    crash  something that should not happen
+    full      the context is full behind the answer
+    think     thoughts come first, a word every 0.1 s if slowly
+    circles   the answer ends in the same word 200 times
 """
 
 import time
@@ -16,11 +19,11 @@ from types import SimpleNamespace
 import localinfer
 from cli.__main__ import main
 from localinfer.errors import ContextOverflow
+from localinfer.generation.pieces import Piece
 from localinfer.options import Options
 
 ODD = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
 Progress = Callable[[str, int, int], None]
-Piece = SimpleNamespace
 Stats = SimpleNamespace
 
 
@@ -52,7 +55,7 @@ class Talker:
         yield from self.repeat(prompt[0])
 
     def chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> Iterator[Piece]:
-        system = options.get("system_prompt") or self.options.system_prompt
+        system = options.get("system_prompt", self.options.system_prompt)
         asked = messages[-1]["content"].replace("\n", "|")
         yield from self.repeat(f"{len(messages)}: {asked}" + (f" ({system})" if system else ""))
 
@@ -62,11 +65,24 @@ class Talker:
             raise ContextOverflow("context is full: --ctx-size sets a larger one")
         if "crash" in words:
             raise ZeroDivisionError("division by zero")
+        if "think" in words:
+            yield from thoughts(0.1 if "slowly" in words else 0)
+        words += ["round"] * 200 if "circles" in words else []
         limit = self.options.n_predict
         for number, word in enumerate(words[:limit] if limit != -1 else words):
             time.sleep(0.1 if "slowly" in words else 0)
             self.stats = stats(3, number + 1)
-            yield Piece(text=(" " if number else "") + ODD.get(word, word), id=number, logprob=None)
+            yield Piece((" " if number else "") + ODD.get(word, word), 0 if word == "round" else number)
+        if "full" in words:
+            raise ContextOverflow("the context is full")
+
+
+def thoughts(seconds: float) -> Iterator[Piece]:
+    yield Piece("<think>", 1, "tag")
+    for word in ("\nLet", " me", " see", ".\n"):
+        time.sleep(seconds)
+        yield Piece(word, 2, "thought")
+    yield Piece("</think>", 3, "tag")
 
 
 def stats(prompt: int, generated: int) -> Stats:

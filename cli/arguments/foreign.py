@@ -198,7 +198,7 @@ IN_ONE_COMMAND = {  # as NOTHING
             "there are no messages here; `localinfer chat` has them",
             (
                 "-sys --system-prompt -sysf --system-prompt-file --chat-template --chat-template-file "
-                "--chat-template-kwargs -rea --reasoning --reasoning-format --reasoning-effort --reasoning-budget "
+                "--chat-template-kwargs -rea --reasoning --reasoning-format --reasoning-effort "
                 "--reasoning-budget-message"
             ),
             "--reasoning-preserve --no-reasoning-preserve",
@@ -224,6 +224,11 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
     "--top-k": {"-1": ("0", "")},
     "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "the first 4 tokens are kept, not the whole prompt")},
+    "--think": {
+        "true": ("on", ""),
+        "false": ("off", ""),
+        **dict.fromkeys(("low", "medium", "high"), ("on", "--chat-template-kwargs tells a template how much")),
+    },
     "--cache-type-k": {
         "bf16": ("f16", "f16 is as large"),
         **dict.fromkeys(("iq4_nl", "q4_1", "q5_0", "q5_1"), ("q8_0", "q8_0 is the next better type that is here")),

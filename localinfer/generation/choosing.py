@@ -32,10 +32,11 @@ class Chooser:
         self.constraint = constraint
         self._sampler, self._logprobs, self._text_of = sampler, logprobs, text_of
 
-    def __call__(self, logits: Logits, tokens: Sequence[int]) -> Piece:
+    def __call__(self, logits: Logits, tokens: Sequence[int], forced: int | None = None) -> Piece:
+        """The next one; it is `forced` where there is no choice."""
         if self.constraint is None:
-            return self._told(logits, self._sampler(logits, tokens))
-        id = self._sampler(self.constraint.masked(logits), tokens)
+            return self._told(logits, self._sampler(logits, tokens) if forced is None else forced)
+        id = self._sampler(self.constraint.masked(logits), tokens) if forced is None else forced
         self.constraint.accept(id)
         return self._told(logits, id)
 
@@ -49,7 +50,7 @@ class Chooser:
             return Piece("", id)
         logprobs = log_probabilities(logits)
         top = (Alternative(self._text_of(other), other, p) for other, p in most_probable(logprobs, self._logprobs))
-        return Piece("", id, float(logprobs[id]), tuple(top))
+        return Piece("", id, logprob=float(logprobs[id]), top=tuple(top))
 
 
 def checked(own: SamplerFunction, n_vocab: int) -> SamplerFunction:

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
+Kind = Literal["text", "thought", "tag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,16 @@ class Alternative:
 class Piece:
     """A generated token and the text that it adds, "" in the middle of a character.
 
+    All texts together are what the model has written. Its answer are those of the `kind` "text": a model that reasons
+    first writes thoughts, between tags.
+
     With the option logprobs: the natural logarithm of its probability, and the most probable tokens in its place, the
     best first. Both are the model's own, before any sampler.
     """
 
     text: str
     id: int
+    kind: Kind = "text"
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
 

@@ -19,6 +19,7 @@ from localinfer.generation.choosing import Chooser, SamplerFunction, checked
 from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
+from localinfer.generation.thoughts import Thoughts
 from localinfer.options import Options
 from localinfer.tokenizer import Tokenizer
 
@@ -119,9 +120,10 @@ class Session:
         self, prompt: Sequence[int], options: Options, stats: Stats, chooser: Chooser
     ) -> Iterator[Piece]:
         """The tokens one by one, without texts; at the end, `stats.finish_reason` says why it is the end."""
+        thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
         with self._engine.turn:
             logits = self._read(prompt, stats)
-            piece = self._chosen(chooser, logits, stats, perf_counter())
+            piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
         while piece.id not in self._tokenizer.eog:
             stats.generated_tokens += 1
             yield piece
@@ -136,14 +138,15 @@ class Session:
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                piece = self._chosen(chooser, self._engine.evaluate([piece.id]), stats, began)
+                piece = self._chosen(chooser, thoughts, self._engine.evaluate([piece.id]), stats, began)
         stats.finish_reason = "stop"
 
-    def _chosen(self, chooser: Chooser, logits: Logits, stats: Stats, began: float) -> Piece:
+    def _chosen(self, chooser: Chooser, thoughts: Thoughts, logits: Logits, stats: Stats, began: float) -> Piece:
         """The next token: its time is all that has passed since it `began`."""
-        piece = chooser(logits, self.tokens)
+        piece = chooser(logits, self.tokens, thoughts.forced)
+        thoughts.follow(piece.id)
         stats.generate_seconds += perf_counter() - began
-        return piece
+        return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
 
     def _searched(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """The tokens of the text that beam search finds. The cache holds one hypothesis at a time: for another one

@@ -50,7 +50,7 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE:
             raise LocalInferError(f"{name}: {len(source)} characters (limit {MAX_SOURCE})")
         self.name = name
-        self._source = source
+        self.source = source
         self._turn = threading.Lock()  # the child answers one thread after the other
         self._tokens = tokens
         self._start()
@@ -98,7 +98,7 @@ class ChatTemplate:
             self._start()
         try:
             if not self._has_source:
-                self._exchange({"source": self._source}, PATIENCE)
+                self._exchange({"source": self.source}, PATIENCE)
                 self._has_source = True
             return self._exchange(request, PATIENCE if COUNTS_COMPUTING else MAX_SECONDS)
         except BaseException:

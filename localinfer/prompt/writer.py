@@ -4,6 +4,7 @@
         prompt = writer.write(Conversation(messages=[{"role": "user", "content": "Hello"}]), Options())
 """
 
+import warnings
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from localinfer.prompt.choice import Source, chosen
 from localinfer.prompt.conversation import Conversation, check_template_kwargs, template_kwargs
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
+from localinfer.prompt.thinking import switches
 from localinfer.tokenizer import Tokenizer
 
 TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls them
@@ -44,15 +46,21 @@ class PromptWriter:
         messages = conversation.messages
         if options.system_prompt and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": options.system_prompt}, *messages]
-        variables = template_kwargs(options.chat_template_kwargs) | dict(conversation.template_kwargs)
-        complete = replace(conversation, messages=messages, template_kwargs=variables)
         template = self.template(options, with_tools=conversation.tools is not None)
+        variables = {
+            **switches(template.source, options.think),
+            **template_kwargs(options.chat_template_kwargs),
+            **conversation.template_kwargs,
+        }
+        complete = replace(conversation, messages=messages, template_kwargs=variables)
         return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
 
     def prepare(self, options: Options) -> None:
         """Before there is a conversation: what is wrong with the options, and the start of the template's process."""
         check_template_kwargs(template_kwargs(options.chat_template_kwargs))
-        self.template(options)
+        template = self.template(options)
+        if options.think != "auto" and not switches(template.source, options.think):
+            warnings.warn(f"--think {options.think}: the chat template has no switch for thoughts", stacklevel=3)
 
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """The template that such a conversation is written with, its process started.

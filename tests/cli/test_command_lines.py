@@ -12,9 +12,10 @@ import pytest
 from make_command_line_page import PAGE, page
 from places import DATA
 
-from cli import __main__, chat, doctor, generate, inspect
+from cli import __main__, doctor, generate, inspect
 from cli.app import command_line
 from cli.arguments.translation import Instead, translated
+from cli.chat import command as chat
 from localinfer.errors import UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}

@@ -1,0 +1,12 @@
+"""`localinfer chat`, from the line that is typed to the answer on the screen.
+
+    command        the command line
+    loop           what happens with each message; knows all of the others
+    conversation   the messages so far
+    commands       what begins with a slash
+    reader         where messages are typed: editor on a terminal, or a plain line
+    answer         an answer, while it comes
+    markdown       blocks of Markdown and the lines that they become
+    region         the lines at the end of the screen that may still change
+    status         the line behind an answer
+"""

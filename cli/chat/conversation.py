@@ -1,0 +1,74 @@
+"""A conversation with a model: what was said so far, and how it goes on. Knows nothing of a screen."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from cli.generate import text_of
+
+if TYPE_CHECKING:
+    from localinfer import Model, Piece
+
+Message = dict[str, str]
+
+
+class Conversation:
+    """`messages` are questions and answers in turn; `settings` are options that differ from the model's.
+
+    The system prompt is one of the settings. An answer that has begun is kept with its question, however it ends.
+    """
+
+    def __init__(self, model: "Model") -> None:
+        self.model = model
+        self.messages: list[Message] = []
+        self.settings: dict[str, Any] = {}
+
+    @property
+    def system(self) -> str:
+        return str(self.settings.get("system_prompt", self.model.options.system_prompt))
+
+    @system.setter
+    def system(self, text: str) -> None:
+        self.settings["system_prompt"] = text
+
+    @property
+    def answer(self) -> str:
+        """The last one; "" before there is any."""
+        return self.messages[-1]["content"] if self.messages else ""
+
+    def ask(self, text: str) -> Iterator["Piece"]:
+        """The answer, piece by piece; close the iterator to stop it. Raises what `Model.chat` raises."""
+        question = {"role": "user", "content": text}
+        pieces: list[Piece] = []
+        try:
+            for piece in self.model.chat([*self.messages, question], **self.settings):
+                pieces.append(piece)
+                yield piece
+        finally:
+            if pieces:
+                self.messages += [question, answer_of(pieces)]
+
+    def undo(self) -> str:
+        """Forget the last question and its answer. The question; "" if there was none."""
+        if not self.messages:
+            return ""
+        *self.messages, question, _ = self.messages
+        return question["content"]
+
+    def regenerate(self) -> Iterator["Piece"]:
+        """Another answer to the last question, which takes the place of the one before as soon as it begins."""
+        before = self.messages
+        question = self.undo()
+        try:
+            yield from self.ask(question)
+        finally:
+            if len(self.messages) < len(before):
+                self.messages = before
+
+    def clear(self) -> None:
+        self.messages = []
+
+
+def answer_of(pieces: list["Piece"]) -> Message:
+    """The message; thoughts have a field of their own, which templates show or leave out."""
+    content, thoughts = text_of(pieces, "text"), text_of(pieces, "thought").strip()
+    return {"role": "assistant", "content": content} | ({"reasoning_content": thoughts} if thoughts else {})

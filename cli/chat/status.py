@@ -1,0 +1,35 @@
+"""The line behind an answer: which model, how much of the context, how fast."""
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from cli.generate import rate
+
+if TYPE_CHECKING:
+    from localinfer import Stats
+
+ENDS = {
+    "stop": "",
+    "length": "cut off by --predict",
+    "context": "cut off: the context is full",
+    "interrupted": "stopped",
+}
+
+
+def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, columns: int) -> str:
+    """As much as fits into the columns, the more important first."""
+    used = stats.prompt_tokens + stats.generated_tokens
+    parts = [
+        ENDS[stats.finish_reason],
+        rate(stats.generated_tokens, stats.generate_seconds),
+        f"context {used:,} of {n_ctx:,} tokens",
+        f"first token {first_token:.2f} s",
+        name,
+    ]
+    line = ""
+    for part in filter(None, parts):
+        longer = f"{line} · {part}" if line else part
+        if cell_len(longer) < columns:
+            line = longer
+    return line

@@ -1,0 +1,13 @@
+"""The variables with which chat templates let thoughts be switched on and off."""
+
+import re
+
+SWITCHES = ("enable_thinking", "thinking")  # of Qwen 3, SmolLM 3, GLM 4.5 and others; of Granite and DeepSeek V3.1
+VARIABLE = r"(?<![\w.'\"\[]){}(?![\w'\"(])"  # no field of a message, no text, no function
+
+
+def switches(source: str, think: str) -> dict[str, bool]:
+    """What a template of this `source` is given for --think on, off or auto; nothing where it has no switch."""
+    if think == "auto":
+        return {}
+    return {name: think == "on" for name in SWITCHES if re.search(VARIABLE.format(name), source)}

@@ -1,0 +1,74 @@
+"""What a conversation remembers."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli.chat.conversation import Conversation
+from localinfer.errors import ContextOverflow
+from localinfer.generation.pieces import Piece
+
+
+class Parrot:
+    """Answers with the question and the number of messages; "full" fills the context."""
+
+    options = SimpleNamespace(system_prompt="")
+
+    def chat(self, messages: list[dict[str, str]], **settings: object) -> Iterator[Piece]:
+        question = messages[-1]["content"]
+        if question == "too long":
+            raise ContextOverflow("too long")
+        return self.pieces(f"{len(messages)} {question}")
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        yield from [Piece("<think>", 1, "tag"), Piece(" hm ", 2, "thought"), Piece("</think>", 3, "tag")]
+        yield from (Piece(word, 4) for word in text.split())
+        if "full" in text:
+            raise ContextOverflow("full")
+
+
+@pytest.fixture
+def conversation() -> Conversation:
+    parrot: Any = Parrot()
+    return Conversation(parrot)
+
+
+def test_turns(conversation: Conversation) -> None:
+    list(conversation.ask("a"))
+    list(conversation.ask("b"))
+    assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b"]
+    assert conversation.messages[1]["reasoning_content"] == "hm"
+    assert conversation.answer == "3b"
+    assert conversation.undo() == "b"
+    assert len(conversation.messages) == 2
+
+
+def test_answer_that_is_stopped_or_fills_the_context_is_kept(conversation: Conversation) -> None:
+    run = conversation.ask("a b c")
+    for _ in range(5):
+        next(run)
+    run.close()
+    assert conversation.answer == "1a"
+    with pytest.raises(ContextOverflow):
+        list(conversation.ask("full"))
+    assert conversation.answer == "3full"
+
+
+def test_question_that_does_not_fit_is_not_kept(conversation: Conversation) -> None:
+    list(conversation.ask("a"))
+    with pytest.raises(ContextOverflow):
+        list(conversation.ask("too long"))
+    assert conversation.answer == "1a"
+
+
+def test_regenerate(conversation: Conversation) -> None:
+    list(conversation.ask("a"))
+    run = conversation.regenerate()
+    run.close()
+    assert conversation.answer == "1a"
+    list(conversation.regenerate())
+    assert [message["content"] for message in conversation.messages] == ["a", "1a"]
+    conversation.clear()
+    assert conversation.undo() == ""

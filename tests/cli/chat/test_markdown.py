@@ -1,0 +1,127 @@
+"""Blocks of Markdown, and what a terminal shows of them while they come."""
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from cli.chat import region
+from cli.chat.markdown import Block, Printer, closed, split
+from cli.chat.region import Region
+
+TEXT = """# Title
+
+Some **bold** and `code` in a paragraph that goes on and on, so that it is wrapped at the end of the line.
+- one
+- two
+  - nested
+
+1. first
+2. second 日本語日本語日本語日本語日本語日本語日本語
+
+```python
+def f(x):
+    return x + 1
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quote
+
+The end.
+"""
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Screen(io.StringIO):
+    """As much of a terminal as the region uses: what is on it."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.lines, self.row = rows, [""], 0
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[\d*[A-Z]|\n|\r|[^\x1b\n\r]+", STYLE.sub("", text)):
+            if part == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif part.endswith("A") and part.startswith("\x1b"):
+                self.row -= int(part[2:-1])
+                assert self.row >= len(self.lines) - self.rows, "beyond the upper end of the screen"
+            elif part == "\x1b[J":
+                self.lines[self.row :] = [""]
+            elif part != "\r":
+                self.lines[self.row] += part
+        return len(text)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    screen = Screen(rows=24)
+    monkeypatch.setattr(region, "sys", SimpleNamespace(stdout=screen))
+    return screen
+
+
+def test_blocks() -> None:
+    first = [block.source.split("\n")[0] for block in split(TEXT)]
+    assert first == [
+        "# Title", TEXT.splitlines()[2], "- one", "- two", "1. first", TEXT.splitlines()[8], "```python",
+        "| a | b |", "> quote", "The end.",
+    ]  # fmt: skip
+    assert "".join(block.source for block in split(TEXT)) == TEXT
+    assert [block.gap for block in split(TEXT)] == [True, True, True, False, True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "[a]: http://b", "```", "- ", "   "])
+def test_little(text: str) -> None:
+    assert "".join(block.source for block in split(text)) == text.strip(" \n") or text.strip()
+
+
+def test_blocks_that_are_finished_stay_the_same() -> None:
+    for end in range(len(TEXT)):
+        finished = split(TEXT[:end])[:-1]
+        assert finished == split(TEXT)[: len(finished)] or finished[-1].source.startswith(("|", "#", "1", "-"))
+
+
+def test_long_code_is_cut() -> None:
+    code = "```python\n" + "def f():\n    return 1\n\n" * 40 + "```\n"
+    blocks = split(code)
+    assert len(blocks) > 2
+    assert all(block.source.startswith("```python\n") for block in blocks)
+    assert sum(block.source.count("return 1") for block in blocks) == 40
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"), [("a **b", "a **b**"), ("a `b", "a `b`"), ("a **", "a"), ("**a** b", "**a** b")]
+)
+def test_markers_are_closed(source: str, shown: str) -> None:
+    assert closed(Block(source, False, True)) == shown
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+@pytest.mark.parametrize("step", [1, 3, 17, 1000])
+def test_stream_shows_what_the_whole_would(screen: Screen, columns: int, step: int) -> None:
+    printer, shown = Printer(columns, colour=True), Region((columns, 24))
+    text, gap = "", False
+    for start in range(0, len(TEXT), step):
+        text += TEXT[start : start + step]
+        blocks = split(text, gap)
+        for block in blocks[:-1]:
+            shown.settle(printer.lines(block.source, block.gap))
+        for last in blocks[-1:]:
+            text, gap = last.source, last.gap
+            shown.show(printer.lines(closed(last), last.gap))
+    shown.settle(printer.lines(text, gap))
+    whole = [line for block in split(TEXT, False) for line in printer.lines(block.source, block.gap)]
+    assert [line.rstrip() for line in screen.lines] == [STYLE.sub("", line).rstrip() for line in whole] + [""]
+
+
+def test_lines_that_left_the_screen_are_not_touched(screen: Screen) -> None:
+    shown = Region((40, 24))
+    for n in range(1, 60):
+        shown.show([f"line {number} of {n}" if number == 0 else f"line {number}" for number in range(n)])
+    assert len(screen.lines) == 59
+    assert screen.lines[1:] == [f"line {number}" for number in range(1, 59)]

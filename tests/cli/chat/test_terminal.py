@@ -1,0 +1,379 @@
+"""`localinfer chat` as people meet it, in a pseudo-terminal. The model is `talker.py`."""
+
+import json
+import os
+import shlex
+import signal
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from places import TALKER
+from terminal import Terminal
+
+OpenTerminal = Callable[..., Terminal]
+Run = Callable[..., CompletedProcess[bytes]]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+
+
+def test_conversation(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("/help")
+    t.expect("> ")
+    t.type("Hello\n")
+    t.expect("\n1: Hello\n")
+    t.expect("8.0 t/s · context 5 of 2,048 tokens · first token 0.")
+    t.expect("> ")
+    t.type("again\n")
+    t.expect("\n3: again\n")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+
+
+def test_commands(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    for typed, shown in [
+        ("/regen", "there is no answer yet"),
+        ("one", "1: one"),
+        ("/regen", "1: one"),
+        ("two", "3: two"),
+        ("/clear", "the conversation is forgotten"),
+        ("three", "1: three"),
+        ("/system be brief", "a new conversation"),
+        ("four", "1: four (be brief)"),
+        ("/help", "/regen"),
+        ("/nonsense x", "/nonsense is no command: /help shows what there is"),
+        ("/sytem", "/sytem is no command: did you mean /system?"),
+        ("/system", "be brief"),
+        ("  ", ""),
+        ("five\\\nsix", "3: five|six (be brief)"),
+    ]:
+        t.type(typed + "\n")
+        t.expect(shown)
+        t.expect("> ")
+    t.type("/exit\n")
+    assert t.code() == 0
+
+
+def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type(" ".join(["slowly"] * 100) + "\n")
+    t.expect("1: slowly slowly")
+    t.press("C")
+    t.expect("\n> ", seconds=2)
+    t.type("next\n")
+    t.expect("3: next")
+    t.expect("> ")
+    t.press("C")
+    t.expect("Ctrl-C once more")
+    t.expect("> ")
+    t.press("C")
+    assert t.code() == 130
+    assert "Traceback" not in t.seen
+
+
+def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("half a li")
+    t.expect("half a li")
+    t.press("C")
+    t.expect("> ")
+    t.type("whole\n")
+    t.expect("1: whole")
+
+
+def test_pasted_lines_are_one_message(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("\x1b[200~one\ntwo\n\x1b[201~\n")
+    t.expect("1: one|two\n")
+
+
+def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("slowly slowly slowly slowly slowly\n")
+    t.expect("1: slowly slowly")
+    t.type("next\n")
+    assert "next" not in t.expect("> ")
+    t.expect("3: next")
+    t.type("/exit\n")
+    assert t.code() == 0
+    assert termios.tcgetattr(t.master)[3] & termios.ECHO
+
+
+def test_one_answer_and_out(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("run", own, "Why", "so?")
+    t.expect("1: Why so?\n[ 3 tokens")
+    assert t.code() == 0
+    t = terminal("chat", own, "-st", "-q")
+    t.expect("> ")
+    t.type("once\n")
+    t.expect("1: once\n")
+    assert t.code() == 0
+    assert "t/s" not in t.seen
+
+
+def test_a_conversation_that_begins_with_a_question(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own, "-cnv", "-p", "first")
+    t.expect("1: first\n")
+    t.expect("/help")
+    t.expect("> ")
+    t.type("second\n")
+    t.expect("3: second")
+
+
+def test_an_interrupt_ends_a_single_question(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own, " ".join(["slowly"] * 100))
+    t.expect("1: slowly slowly")
+    t.press("C")
+    assert t.code() == 130
+
+
+def test_history(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("before\n")
+    t.expect("1: before")
+    t.expect("> ")
+    t.type("\x1b[A\n")
+    t.expect("3: before")
+
+
+def test_overflow_keeps_the_chat(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("overflow\n")
+    t.expect("error: context is full: --ctx-size sets a larger one (/undo makes room, /clear begins anew)")
+    t.expect("> ")
+    t.type("fine\n")
+    t.expect("1: fine")
+
+
+def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("escape wide\n")
+    t.expect("\\x1b]0;title\\x07 😀")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"columns": 1}, {"columns": 0}], ids=str
+)
+def test_odd_terminals(terminal: OpenTerminal, own: str, changed: dict[str, str]) -> None:
+    t = terminal("chat", own, **changed)
+    t.expect("> ")
+    t.type("x wide y\n")
+    t.expect("😀 y")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    if "columns" not in changed:
+        assert b"\x1b[2m" not in t.raw
+
+
+def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("full\n")
+    t.expect("1: full\n")
+    t.expect("The context is full: the answer ends here.")
+    t.expect("> ")
+    t.type("next\n")
+    t.expect("3: next")
+    t.expect("> ")
+    t.type("/undo\n")
+    t.expect("forgotten: next")
+
+
+def test_loop_is_told_of(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("circles\n")
+    t.expect("round round")
+    t.expect("The answer repeats itself")
+
+
+def test_markdown(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("so **bold** `code` end\n")
+    t.expect("1: so bold code end\n")
+    t.expect("> ")
+    assert b"\x1b[1mbold\x1b[0m" in t.raw
+
+
+def test_plain(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own, "--plain")
+    t.expect("> ")
+    t.type("so **bold** end\n")
+    t.expect("\n1: so **bold** end\n")
+
+
+def test_thoughts_fold(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("slowly think\n")
+    t.expect("thinking ...")
+    t.expect("Let me see")
+    t.expect("thought for 0.")
+    t.expect("1: slowly think\n")
+    assert "<think" not in t.seen
+
+
+def test_thoughts_are_no_output(talker: Run, own: str) -> None:
+    assert talker("chat", own, stdin=b"think").stdout == b"1: think"
+
+
+def test_thoughts_are_a_field(talker: Run, own: str) -> None:
+    done = talker("chat", own, "think", "--json")
+    assert [json.loads(done.stdout)[name] for name in ("text", "reasoning")] == ["1: think", "Let me see."]
+
+
+def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], own: str, tmp_path: Path) -> None:
+    command = " ".join([*map(shlex.quote, [*TALKER, "chat", own]), ">", str(tmp_path / "out")])
+    t = Terminal(["sh", "-c", command], environment)
+    for message in ("one", "two"):
+        t.expect("> ")
+        t.type(message + "\n")
+        t.expect("first token")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    assert (tmp_path / "out").read_text() == "1: one\n3: two\n"
+    t.close()
+
+
+@pytest.mark.parametrize("message", ["/etc/hosts is what?", "/ is the root", "/tmp"])
+def test_path_is_no_command(terminal: OpenTerminal, own: str, message: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type(message + "\n")
+    t.expect(f"1: {message}")
+
+
+def test_more_commands(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+    (tmp_path / "some notes.txt").write_text("a note")
+    t = terminal("chat", own)
+    t.expect("> ")
+    for typed, shown in [
+        ("/undo", "there is nothing to undo"),
+        ("/edit", "there is no message yet"),
+        ("/copy", "there is no answer yet"),
+        ("/SET temp 0.3", "temp is 0.3"),
+        ("/set parameter temperature 0", "temp is 0.0"),
+        ("/set temp hot", "error: temp: must be a number"),
+        ("/set tmp 1", "did you mean temp?"),
+        ("/set ctx_size 9", "can only be chosen when the model is loaded"),
+        ("/set nothink", "think is off"),
+        ("/show", "seed"),
+        ("/tokens", "0 of 2,048 tokens, 2,048 are left"),
+        ("/tokens some words", "1 tokens"),
+        ("one", "1: one"),
+        ("/tokens", "5 of 2,048 tokens"),
+        ("/stats", "[ 2 tokens, 8.0 t/s | prompt 3 tokens (1 reused), 4.0 t/s | stop, seed 42 ]"),
+        ("/copy", "clipboard"),
+        (f"/file '{tmp_path}/some notes.txt' what is it", "what is it"),
+        ("/file /no/such/file", "error: /no/such/file: No such file or directory"),
+        ('"""two\nlines"""', "5: two|lines"),
+        ("/?", "/regen"),
+    ]:
+        t.type(typed + "\n")
+        t.expect(shown)
+        t.expect("> ")
+    assert "\x1b]52;c;" in t.raw.decode(errors="replace")
+    t.type("/edit\n")
+    t.expect("> ")
+    t.expect("lines")
+    t.type(" more\n")
+    t.expect("5: two|lines more")
+    t.expect("> ")
+    t.type("/bye\n")
+    assert t.code() == 0
+
+
+def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("compiling")
+    t.type("one\ntwo\n")
+    t.expect("1: one\n")
+    t.expect("3: two\n")
+    assert t.seen.index("one") > t.seen.index("> ")
+
+
+def test_history_of_another_chat(terminal: OpenTerminal, own: str, environment: dict[str, str]) -> None:
+    t = terminal("chat", own, LOCALINFER_DATA_DIR=str(Path(own).parent / "data"))
+    t.expect("> ")
+    t.type("before\n")
+    t.expect("1: before")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    history = Path(own).parent / "data" / "history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    t = terminal("chat", own, LOCALINFER_DATA_DIR=str(history.parent))
+    t.expect("> ")
+    t.press("R")
+    t.type("bef\r\r")
+    t.expect("1: before")
+
+
+def test_editor_of_ones_own(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho from the editor > $1\n")
+    editor.chmod(0o700)
+    t = terminal("chat", own, EDITOR=str(editor), VISUAL="")
+    t.expect("> ")
+    t.press("G")
+    t.expect("from the editor")
+    t.type("\n")
+    t.expect("1: from the editor")
+
+
+def test_completion(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type("/stat\t\n")
+    t.expect("[ 0 tokens")
+
+
+def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.type(" ".join(["slowly"] * 30) + "\n")
+    t.expect("1: slowly slowly")
+    t.process.send_signal(signal.SIGSTOP)
+    with_echo = termios.tcgetattr(t.master)
+    with_echo[3] |= termios.ECHO | termios.ICANON  # as a shell would
+    termios.tcsetattr(t.master, termios.TCSANOW, with_echo)
+    t.process.send_signal(signal.SIGCONT)
+    t.expect("slowly slowly")
+    assert not termios.tcgetattr(t.master)[3] & termios.ECHO
+
+
+def test_terminated_at_the_prompt(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("chat", own)
+    t.expect("> ")
+    t.process.send_signal(signal.SIGTERM)
+    assert t.code() == 128 + signal.SIGTERM
+    assert termios.tcgetattr(t.master)[3] & termios.ECHO
+    assert "Traceback" not in t.seen
+
+
+def test_piped_message(talker: Run, own: str) -> None:
+    done = talker("chat", own, stdin="Grüße\n".encode())
+    assert done.returncode == 0
+    assert done.stdout == "1: Grüße".encode()
+
+
+def test_progress_line_is_gone_in_the_end(terminal: OpenTerminal, own: str) -> None:
+    t = terminal("generate", own, "-p", "hello")
+    assert t.code() == 0
+    assert t.raw.startswith(b"\rcompiling kernels (once) 0/3\x1b[K\r\x1b[Khello\r\n")
