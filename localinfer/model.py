@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine, require_room_to_load
-from localinfer.errors import UsageError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
 from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
@@ -176,6 +176,32 @@ class Model:
         options name none that there is, or variables that cannot be.
         """
         self._prompts().prepare(self.options)
+
+    def save_cache(self, path: str | Path) -> None:
+        """Write what is remembered of prompt and text so far into a file of the owner's alone, for `load_cache`.
+
+        It replaces what is there, whole or not at all. LocalInferError when it cannot be written.
+        """
+        from localinfer.engine import snapshot
+
+        snapshot.save(Path(path), self.engine, self.options)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Remember what `save_cache` has written: how many tokens. A prompt that begins so goes on from there.
+
+        A file that is damaged, or of another model or other options, is a warning, and 0; UsageError for any other.
+        """
+        from localinfer.engine import snapshot
+
+        self._session.end()
+        try:
+            return snapshot.load(Path(path), self.engine, self.options)
+        except UsageError:  # who writes there next would overwrite something else
+            raise
+        except LocalInferError as error:
+            self.engine.require_open()
+            warnings.warn(f"{error}; it is left aside", stacklevel=2)
+            return 0
 
     def close(self) -> None:
         """End the threads and the template's process."""

@@ -62,6 +62,27 @@ def text_of(pieces: Iterator[Piece]) -> str:
 # --- runs ---
 
 
+def test_a_cache_that_was_saved(llama: Model, tmp_path: Path) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    llama.save_cache(tmp_path / "cache")
+    forget(llama)
+    assert llama.load_cache(tmp_path / "cache") == len(llama.tokenize(PROMPT)) + 11  # the last one was not computed
+    assert ids_of(llama.generate(PROMPT)) == expected
+    assert llama.stats.reused_tokens == llama.stats.prompt_tokens - 1
+
+
+def test_a_damaged_cache_costs_time_alone(llama: Model, tmp_path: Path) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    llama.save_cache(tmp_path / "cache")
+    (tmp_path / "cache").write_bytes((tmp_path / "cache").read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="damaged; it is left aside"):
+        assert llama.load_cache(tmp_path / "cache") == 0
+    assert ids_of(llama.generate(PROMPT)) == expected
+    (tmp_path / "cache").write_text("an essay that is not to be overwritten, of more than fifty letters")
+    with pytest.raises(UsageError, match="is there, and is no snapshot"):
+        llama.load_cache(tmp_path / "cache")
+
+
 def test_a_run_gives_pieces_and_statistics(model: Model) -> None:
     pieces = list(model.generate(PROMPT))
     stats = model.stats
