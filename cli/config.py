@@ -18,6 +18,7 @@ from localinfer.options import FLAGS, SAMPLING_KEYS, Flag, Layer, Value, from_en
 OTHER_VARIABLES = {  # which are no options, and what they are for
     "LOCALINFER_CACHE_DIR": "where models and compiled kernels are kept",
     "LOCALINFER_CONFIG_DIR": "where models.toml is",
+    "LOCALINFER_DATA_DIR": "where sessions are kept",
     "LOCALINFER_DEBUG": "--debug for all commands",
     "NO_COLOR": "no colours",
     "NUMBA_CPU_NAME": "the CPU that kernels are compiled for",

@@ -66,10 +66,10 @@ def identity(engine: Engine, options: Options) -> Identity:
 
 def model_digest(f: GGUF) -> str:
     """Of the metadata, the table of tensors, and the first bytes of each tensor: quick, however large the model is."""
-    digest = blake2b(f.files[0].bytes[: f.data_offset], digest_size=DIGEST_BYTES)
+    digest = blake2b(f.files[0].bytes[: f.data_offset].data, digest_size=DIGEST_BYTES)
     for tensor in f.tensors.values():
         digest.update(repr((tensor.name, tensor.shape, tensor.type, tensor.part, tensor.offset)).encode())
-        digest.update(tensor.data[:SAMPLE_BYTES])
+        digest.update(tensor.data[:SAMPLE_BYTES].data)
     return digest.hexdigest()
 
 
@@ -77,18 +77,19 @@ def save(path: Path, engine: Engine, options: Options) -> None:
     """Write what is remembered, in the place of what is there. LocalInferError for what cannot be written."""
     with engine.turn:
         tokens = np.array(engine.sequence.tokens, "<i4")
-        saved = [[part.reshape(-1) for part in parts] for parts in engine.sequence.save()]
+        saved = [[part.reshape(-1).data for part in parts] for parts in engine.sequence.save()]
     header = json.dumps({
         "identity": identity(engine, options),
         "tokens": len(tokens),
         "sizes": [[part.nbytes for part in parts] for parts in saved],
     }).encode()  # fmt: skip
-    pieces = [LEAD.pack(MAGIC, FORMAT, len(header)), header, tokens.tobytes(), *chain.from_iterable(saved)]
+    pieces: list[bytes | memoryview] = [LEAD.pack(MAGIC, FORMAT, len(header)), header, tokens.tobytes()]
+    pieces += chain.from_iterable(saved)
     digest, offset = blake2b(digest_size=DIGEST_BYTES), 0
     with appearing({path: sum(map(len, pieces)) + DIGEST_BYTES}, replace=True, mode=0o600) as [file]:
         for piece in pieces:
             digest.update(piece)
-            file.write_at(offset, memoryview(piece))
+            file.write_at(offset, piece)
             offset += len(piece)
         file.write_at(offset, digest.digest())
 
@@ -116,10 +117,10 @@ def contents(file: MappedFile, expected: Identity) -> tuple[list[int], Saved]:
     body, digest = file.bytes[:-DIGEST_BYTES], file.bytes[-DIGEST_BYTES:]
     if len(body) < LEAD.size or body[: len(MAGIC)].tobytes() != MAGIC:
         raise file.error("", "is there, and is no snapshot of a cache", UsageError)
-    _, version, header_size = LEAD.unpack_from(body)
+    _, version, header_size = LEAD.unpack_from(body.data)
     if version != FORMAT:
         raise file.error("", FOREIGN["localinfer"])
-    if blake2b(body, digest_size=DIGEST_BYTES).digest() != digest.tobytes():
+    if blake2b(body.data, digest_size=DIGEST_BYTES).digest() != digest.tobytes():
         raise file.error("", "damaged")
     header = json.loads(body[LEAD.size : LEAD.size + header_size].tobytes())
     for field, problem in FOREIGN.items():
