@@ -14,7 +14,7 @@ from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,22 @@ class Model:
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)
         return self._prompts().write(conversation, self._chosen(options), parse_special=parse_special)
+
+    def fitting(self, messages: Sequence["Message"], **how: Any) -> "list[Message]":
+        """The messages that a conversation can go on with: all, or when these leave less than an eighth of the context
+        to the answer, only so many of the last turns that half of it is free, and what stands before the first turn.
+
+        `how` is as for `render`. The last turn stays, be it too long. Who goes on with what is returned has the rest
+        read again only once in a while.
+        """
+        from localinfer.prompt.turns import without_oldest
+
+        def tokens_of(left: Sequence["Message"]) -> int:
+            return len(self.render(left, **how).ids)
+
+        if tokens_of(messages) <= self.n_ctx - self.n_ctx // 8:
+            return list(messages)
+        return without_oldest(messages, tokens_of, self.n_ctx // 2)
 
     def require_chat_template(self) -> None:
         """Start the template's process, which takes a moment. Unsupported if the model has none, UsageError if the

@@ -62,6 +62,21 @@ def text_of(pieces: Iterator[Piece]) -> str:
 # --- runs ---
 
 
+def test_turns_that_fit(llama: Model) -> None:
+    """What is left takes half of the context, begins with a question, and is not cut again at once."""
+    turn = [{"role": "user", "content": "Hello " * 4}, {"role": "assistant", "content": "there " * 4}]
+    rules = {"role": "system", "content": "then"}
+    long = [rules, *turn * 40, *TALK]
+    assert len(llama.render(long).ids) > llama.n_ctx
+    left = llama.fitting(long)
+    assert left[0] == rules
+    assert left[1:] == long[-len(left) + 1 :]
+    assert left[1]["role"] == "user"
+    assert len(llama.render(left).ids) <= llama.n_ctx // 2 < len(llama.render([rules, *turn, *left[1:]]).ids)
+    assert llama.fitting(left) == left
+    assert llama.fitting(TALK) == TALK
+
+
 def test_a_cache_that_was_saved(llama: Model, tmp_path: Path) -> None:
     expected = ids_of(llama.generate(PROMPT))
     llama.save_cache(tmp_path / "cache")
