@@ -179,6 +179,43 @@ def ternary(tensors: Tensors) -> Tensors:
     return {key: rounded(values) if "_proj" in key else values for key, values in tensors.items()}
 
 
+def apart(
+    gate: str, up: str, down: str, mlp: str = "mlp"
+) -> tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]:
+    """Experts one by one, as checkpoints have them, where transformers' classes have gates and ups of all in one."""
+
+    def shapes(fused: Shapes) -> Shapes:
+        found: Shapes = {}
+        for name, shape in fused.items():
+            where = name.rpartition(".")[0].replace("mlp.", f"{mlp}.")
+            for expert in range(shape[0]) if ".experts." in name else ():
+                if name.endswith("gate_up_proj"):
+                    half = shape[1] // 2, shape[2]
+                    found |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
+                else:
+                    found[f"{where}.{expert}.{down}.weight"] = shape[1:]
+            if ".experts." not in name:
+                found[name.replace("mlp.", f"{mlp}.")] = shape
+        return found
+
+    def computed(tensors: Tensors) -> Tensors:
+        found = {name.replace(f"{mlp}.", "mlp."): x for name, x in tensors.items() if ".experts." not in name}
+        blocks = sorted({name.partition(".experts.")[0] for name in tensors if ".experts." in name})
+        for block in blocks:
+            count = sum(name.startswith(f"{block}.experts.") and name.endswith(f".{down}.weight") for name in tensors)
+            each = {
+                kind: [tensors[f"{block}.experts.{expert}.{kind}.weight"] for expert in range(count)]
+                for kind in (gate, up, down)
+            }
+            where = f"{block.replace(mlp, 'mlp')}.experts"
+            pairs = zip(each[gate], each[up], strict=True)
+            found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            found[f"{where}.down_proj"] = np.stack(each[down])
+        return found
+
+    return shapes, computed
+
+
 # --- the proofs ---
 
 T = transformers
@@ -210,6 +247,8 @@ MINISTRAL3 = rope(
 )  # fmt: skip
 HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
 SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
+QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 ODD_QWEN = sizes(7, 1, hidden_size=224)
 
 PROOFS = {
@@ -271,6 +310,27 @@ PROOFS = {
     "qwen3": Proof(
         architecture="qwen3",
         config=T.Qwen3Config(**sizes(5, 1, head_dim=64) | TIED, **rope(theta=1e6)),
+    ),
+    # mixtures of experts
+    "mixtral": Proof(
+        architecture="llama",
+        config=T.MixtralConfig(
+            **sizes(3, 1), **rope(theta=1e6), num_local_experts=5, num_experts_per_tok=2, sliding_window=None
+        ),
+        shapes=MIXTRAL[0],
+        computed=MIXTRAL[1],
+    ),
+    "qwen3moe": Proof(
+        architecture="qwen3moe",
+        config=T.Qwen3MoeConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e6), **QWEN3MOE),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "olmoe": Proof(
+        architecture="olmoe",
+        config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
     ),
     "exaone4": Proof(
         architecture="exaone4",

@@ -105,10 +105,11 @@ def weights(name: str, proof: dict[str, Any]) -> dict[str, Floats]:
 
 
 def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
-    """A tensor's values, evenly distributed: matrices keep the size of what they are given, roughly, so that all parts
-    of a model matter; norms' weights lie around `norm`, biases around 0."""
+    """A tensor's values, evenly distributed. Matrices keep the size of what they are given, roughly, so that all parts
+    of a model matter, but for logits, which are smaller; norms' weights lie around `norm`, biases around 0."""
     if len(shape) > 1:
-        return random_integers(name, shape, 255) * power_of_two(1.5 * 3**0.5 / 255 * shape[-1] ** -0.5)
+        gain = 0.5 if shape[0] == N_VOCAB else 1.5
+        return random_integers(name, shape, 255) * power_of_two(gain * 3**0.5 / 255 * shape[-1] ** -0.5)
     if name.endswith(".bias"):
         return random_integers(name, shape, 127) * power_of_two(0.5 / 127)
     return np.float32(norm) + random_integers(name, shape, 32) / np.float32(128)

@@ -17,6 +17,7 @@ APART = ("attn_q", "attn_k", "attn_v", "attn_output")
 FUSED = ("attn_qkv", "attn_output")
 PLAIN = ("ffn_up", "ffn_down")
 GATED = ("ffn_gate", *PLAIN)  # glm4 and phi3 have the gate in ffn_up
+EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 GELU, EXACT_GELU, RELU2 = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), ("gelu",), ("relu2",)
 NEIGHBOURS = {
     "attn_q": reorder.neighbouring_queries,
@@ -88,6 +89,26 @@ INTERNLM2 = Architecture(
 )
 QWEN2 = Architecture(name="qwen2", block=(*LLAMA.block, *biases("attn_q", "attn_k", "attn_v")))
 QWEN3 = Architecture(name="qwen3", block=(*LLAMA.block, *HEAD_NORMS))
+MIXTRAL = Architecture(
+    name="llama",
+    block=(*BEFORE, *APART, *EXPERTS),
+    reorder=NEIGHBOURS,
+    names={f"block_sparse_moe.experts.{old}": new for old, new in zip(("w1", "w3", "w2"), EXPERTS[1:], strict=True)},
+    own_keys=own_keys.experts,
+)
+QWEN3MOE = Architecture(
+    name="qwen3moe",
+    block=(*BEFORE, *APART, *HEAD_NORMS, *EXPERTS),
+    own_keys=own_keys.experts,
+    fixed={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
+OLMOE = Architecture(
+    name="olmoe",
+    block=(*BEFORE, *APART, *HEAD_NORMS, *EXPERTS),
+    sizes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
+    own_keys=own_keys.experts,
+    fixed={"norm_topk_prob": False},
+)
 EXAONE4 = Architecture(name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True)
 OLMO2 = Architecture(
     name="olmo2",
@@ -290,6 +311,9 @@ BY_CLASS = {
     "InternLM2ForCausalLM": INTERNLM2,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "MixtralForCausalLM": MIXTRAL,
+    "Qwen3MoeForCausalLM": QWEN3MOE,
+    "OlmoeForCausalLM": OLMOE,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO2,

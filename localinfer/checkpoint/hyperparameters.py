@@ -56,11 +56,13 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
+    n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
+    n_expert = read_experts(config) if "ffn_gate_inp" in architecture.block else 0
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
         n_embd=n_embd,
-        n_ff=config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd),
+        n_ff=n_ff,
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim=head_dim,
@@ -71,6 +73,8 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         rope_swa=rope_swa,
         window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
+        n_expert=n_expert,
+        n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
         packed=packed,
     )
     refuse_other_scale(architecture, config, numbers)
@@ -85,6 +89,12 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     if n_head % n_head_kv:
         raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
     return n_head_kv
+
+
+def read_experts(config: Table) -> int:
+    """How many experts there are; two families of classes have a word of their own for it."""
+    key = "num_experts" if "num_experts" in config.values else "num_local_experts"
+    return config.count(key, LARGEST["expert_count"])
 
 
 def read_packing(architecture: Architecture, config: Table) -> int:

@@ -17,7 +17,9 @@ PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
-ONE_OF_MANY = re.compile(r"(?P<all>.*_layernorm)\.norms\.\d+\.weight")  # a tensor for each head
+ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert
+    r"(?P<all>.*_layernorm)\.norms\.(?P<head>\d+)\.weight|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
+)
 IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+)(?P<ending>\.weight|\.bias)")
 
 
@@ -66,14 +68,13 @@ def text_model(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def stacked(tensors: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
-    """Tensors that there are one for each head, as one with a row for each."""
-    parts: dict[str, list[Stored]] = {}
+    """Tensors that there are one for each head or expert, as one with a dimension more, in the order of numbers."""
+    parts: dict[str, dict[int, Stored]] = {}
     for name, tensor in tensors.items():
         one = ONE_OF_MANY.fullmatch(name)
-        parts.setdefault(f"{one['all']}.weight" if one else name, []).append(tensor)
-    return {name: each[0] if name in tensors else Stacked(in_order(each)) for name, each in parts.items()}
-
-
-def in_order(tensors: list[Stored]) -> tuple[Stored, ...]:
-    """By the number that is next to the end of their names."""
-    return tuple(sorted(tensors, key=lambda tensor: int(tensor.name.split(".")[-2])))
+        whole = f"{one['all'] or one['experts'] + '.' + one['kind']}.weight" if one else name
+        parts.setdefault(whole, {})[int(one["head"] or one["expert"]) if one else 0] = tensor
+    return {
+        name: each[0] if name in tensors else Stacked(tuple(each[number] for number in sorted(each)))
+        for name, each in parts.items()
+    }

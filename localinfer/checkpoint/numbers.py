@@ -23,6 +23,8 @@ class Numbers:
     rope_swa: Rope  # of the layers with a window
     window: int
     sliding: tuple[bool, ...]
+    n_expert: int = 0
+    n_ff_expert: int = 0
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     @property

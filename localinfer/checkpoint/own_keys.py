@@ -59,3 +59,12 @@ def not_scaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"rope.scaling.type": Field.text("linear"), "rope.scaling.factor": Field.float32(1.0)}
+
+
+def experts(config: Table, n: Numbers) -> Fields:
+    """How many there are, how many of them see a token, and how wide they are."""
+    return {
+        "expert_count": Field.uint32(n.n_expert),
+        "expert_used_count": Field.uint32(config.count("num_experts_per_tok", n.n_expert)),
+        "expert_feed_forward_length": Field.uint32(n.n_ff_expert),
+    }

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from localinfer.checkpoint.numbers import Numbers
 
 N, FF, Q, KV, HEAD = "n_embd", "n_ff", "n_q", "n_kv", "head_dim"
+E, EFF = "n_expert", "n_ff_expert"
 USUAL = {
     "token_embd": ("n_vocab", N),
     "position_embd": ("n_ctx", N),
@@ -27,6 +28,10 @@ USUAL = {
     "ffn_sub_norm": (FF,),
     "ffn_down": (N, FF),
     "post_ffw_norm": (N,),
+    "ffn_gate_inp": (E, N),
+    "ffn_gate_exps": (E, EFF, N),
+    "ffn_up_exps": (E, EFF, N),
+    "ffn_down_exps": (E, N, EFF),
 }
 
 

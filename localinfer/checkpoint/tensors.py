@@ -27,7 +27,7 @@ Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
-ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd")  # even those that are matrices
+ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
 
 

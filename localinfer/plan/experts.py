@@ -28,7 +28,7 @@ class Router:
 
 def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
     """As the file says; what it does not say is the architecture's."""
-    count = keys.count("expert_count", least=1, most=1024)
+    count = keys.count("expert_count")
     used = keys.count("expert_used_count", most=count)
     functions = {0: gating, 1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
     number = keys.count("expert_gating_func", 0, least=0)

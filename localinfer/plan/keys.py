@@ -17,6 +17,7 @@ LARGEST = {
     "block_count": 1024,
     "embedding_length": 1 << 17,
     "feed_forward_length": 1 << 20,
+    "expert_count": 1024,
     "attention.head_count": 1 << 12,
     "attention.head_count_kv": 1 << 12,
     "attention.key_length": 1 << 16,

@@ -53,10 +53,8 @@ class Draft:
     @classmethod
     def of(cls, path: Path, understood: Sequence[bytes] = ()) -> "Draft":
         """What a valid file consists of."""
-        f = open_gguf(path)
-        keys = [
-            Key(name.encode(), f.file.map[begin], f.file.map[begin + 4 : end]) for name, (begin, end) in f.spans.items()
-        ]
+        f, content = open_gguf(path), path.read_bytes()
+        keys = [Key(name.encode(), content[begin], content[begin + 4 : end]) for name, (begin, end) in f.spans.items()]
         tensors = [
             Weights(name.encode(), tuple(reversed(each.shape)), each.type, each.data.tobytes())
             for name, each in f.tensors.items()

@@ -66,7 +66,7 @@ class Server:
     def __init__(self, sources: Iterable[Source], folder: Path, findings: Path, spare_kernels: int) -> None:
         self.sources: list[tuple[Source, list[bytes]]] = []  # with the keys that their architectures understand
         self.findings, self.spare_kernels = findings, spare_kernels
-        self.mutant, self.log = folder / "mutant", folder / "log"
+        self.mutant, self.log = folder / "mutant-00001-of-00002.gguf", folder / "log"
         wanted = {EXECUTE}
         for source in sources:
             try:
