@@ -18,7 +18,7 @@ from localinfer.options import FLAGS, SAMPLING_KEYS, Flag, Layer, Value, from_en
 OTHER_VARIABLES = {  # which are no options, and what they are for
     "LOCALINFER_CACHE_DIR": "where models and compiled kernels are kept",
     "LOCALINFER_CONFIG_DIR": "where models.toml is",
-    "LOCALINFER_DATA_DIR": "where the history of chats is kept",
+    "LOCALINFER_DATA_DIR": "where sessions and the history of chats are kept",
     "LOCALINFER_DEBUG": "--debug for all commands",
     "NO_COLOR": "no colours",
     "NUMBA_CPU_NAME": "the CPU that kernels are compiled for",
@@ -100,7 +100,7 @@ def places() -> dict[str, str]:
     from localinfer import paths
     from localinfer.models import registry
 
-    return {"cache": str(paths.cache_root()), "data": str(paths.data_root()), "models.toml": str(registry.user_toml())}
+    return {"cache": str(paths.cache_root()), "data": str(paths.data_dir()), "models.toml": str(registry.user_toml())}
 
 
 def as_text(model: str, settings: Mapping[str, Setting]) -> Iterator[str]:

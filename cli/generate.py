@@ -5,11 +5,13 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
+from cli.files import promised
 from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.loading import open_model
 from cli.texts import joined, with_escapes
@@ -39,6 +41,16 @@ def generate_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
+    prompt_cache: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-cache", metavar="FILE", help="Keep what the model has read there, and go on from it next time."
+        ),
+    ] = None,
+    prompt_cache_all: Annotated[bool, typer.Option("--prompt-cache-all", help="Keep the answer there, too.")] = False,
+    prompt_cache_ro: Annotated[
+        bool, typer.Option("--prompt-cache-ro", help="Leave the file of --prompt-cache as it is.")
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue a text: no chat template, no questions asked.
@@ -52,8 +64,13 @@ def generate_command(
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
     text = joined(prompt, file, escapes=escape, with_stdin=not no_stdin)
+    cache = promised("--prompt-cache", prompt_cache) if prompt_cache is not None else None
     with open_model(model, with_escapes(given, escape), screen.Status()) as opened:
-        run = opened.generate(opened.tokenize(text, parse_special=parse_special))
+        tokens = opened.tokenize(text, parse_special=parse_special)
+        held = opened.load_cache(cache) if cache and cache.exists() else 0
+        run = opened.generate(tokens)
+        if cache and not prompt_cache_ro:
+            run = kept(opened, run, cache, len(tokens) > held, whole=prompt_cache_all)
         if display_prompt and not as_json:
             screen.write(text)
         pieces, problem = taken(with_control(opened, run) if special else run, show=not as_json)
@@ -84,6 +101,18 @@ def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInfer
         if show and sys.stdout.isatty():
             screen.write("\n")
     return pieces, problem
+
+
+def kept(model: "Model", run: Iterator["Piece"], cache: Path, new: bool, *, whole: bool) -> Iterator["Piece"]:
+    """The same pieces. What the model has read goes into the file once the first of them is out, unless nothing of the
+    prompt is `new`; at the end instead if the `whole` text shall be there.
+    """
+    for number, piece in enumerate(run):
+        yield piece
+        if number == 0 and new and not whole:
+            model.save_cache(cache)
+    if whole:
+        model.save_cache(cache)
 
 
 def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:

@@ -14,14 +14,14 @@ from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine, require_room_to_load
-from localinfer.errors import UsageError
+from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
 from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
@@ -171,11 +171,53 @@ class Model:
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message)
         return self._prompts().write(conversation, self._chosen(options), parse_special=parse_special)
 
+    def fitting(self, messages: Sequence["Message"], **how: Any) -> "list[Message]":
+        """The messages that a conversation can go on with: all, or when these leave less than an eighth of the context
+        to the answer, only so many of the last turns that half of it is free, and what stands before the first turn.
+
+        `how` is as for `render`. The last turn stays, be it too long. Who goes on with what is returned has the rest
+        read again only once in a while.
+        """
+        from localinfer.prompt.turns import without_oldest
+
+        def tokens_of(left: Sequence["Message"]) -> int:
+            return len(self.render(left, **how).ids)
+
+        if tokens_of(messages) <= self.n_ctx - self.n_ctx // 8:
+            return list(messages)
+        return without_oldest(messages, tokens_of, self.n_ctx // 2)
+
     def require_chat_template(self) -> None:
         """Start the template's process, which takes a moment. Unsupported if the model has none, UsageError if the
         options name none that there is, or variables that cannot be.
         """
         self._prompts().prepare(self.options)
+
+    def save_cache(self, path: str | Path) -> None:
+        """Write what is remembered of prompt and text so far into a file of the owner's alone, for `load_cache`.
+
+        It replaces what is there, whole or not at all. LocalInferError when it cannot be written.
+        """
+        from localinfer.engine import snapshot
+
+        snapshot.save(Path(path), self.engine, self.options)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Remember what `save_cache` has written: how many tokens. A prompt that begins so goes on from there.
+
+        A file that is damaged, or of another model or other options, is a warning, and 0; UsageError for any other.
+        """
+        from localinfer.engine import snapshot
+
+        self._session.end()
+        try:
+            return snapshot.load(Path(path), self.engine, self.options)
+        except UsageError:  # who writes there next would overwrite something else
+            raise
+        except LocalInferError as error:
+            self.engine.require_open()
+            warnings.warn(f"{error}; it is left aside", stacklevel=2)
+            return 0
 
     def close(self) -> None:
         """End the threads and the template's process."""

@@ -3,8 +3,8 @@
 Knows directories and nothing of what lies in them. The functions only name a path; nothing is created
 before somebody calls `private_directory`.
 
-    cache root   LOCALINFER_CACHE_DIR, else the system's place for caches    models/  jit/
-    data root    LOCALINFER_DATA_DIR, else the system's place for data        history
+    cache root   LOCALINFER_CACHE_DIR, else the system's place for caches    models/  jit/  snapshots/
+    data dir     LOCALINFER_DATA_DIR, else the system's place for data       sessions/  history
     config dir   LOCALINFER_CONFIG_DIR, else the system's place for settings  models.toml
 """
 
@@ -30,8 +30,18 @@ def jit_dir() -> Path:
     return cache_root() / "jit"
 
 
-def data_root() -> Path:
-    """The root of what belongs to the user, and cannot be had again."""
+def snapshots_dir() -> Path:
+    """What models remember of sessions, to go on with them sooner."""
+    return cache_root() / "snapshots"
+
+
+def sessions_dir() -> Path:
+    """Conversations, which nothing can bring back."""
+    return data_dir() / "sessions"
+
+
+def data_dir() -> Path:
+    """The root of everything that the user has made with localinfer."""
     return _chosen("LOCALINFER_DATA_DIR") or _system("user_data_path")
 
 
@@ -57,7 +67,7 @@ def private_directory(path: Path) -> Path:
         raise LocalInferError(f"{path}: cannot create this directory: {error.strerror}") from error
     if os.name == "posix":
         if info.st_uid != os.geteuid():
-            raise LocalInferError(f"{path}: belongs to another user; LOCALINFER_CACHE_DIR chooses another")
+            raise LocalInferError(f"{path}: belongs to another user; LOCALINFER_*_DIR choose others")
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise LocalInferError(f"{path}: other users may write to it; `chmod 700` would stop that")
     return path

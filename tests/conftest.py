@@ -26,7 +26,7 @@ SHARED_CACHE = paths.cache_root()  # models and kernels are fetched and compiled
 
 @pytest.fixture(autouse=True)
 def fenced(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads the developer's settings, and none writes outside of the shared cache."""
+    """No test reads the developer's settings or conversations, and none writes outside of the shared cache."""
     for variable in [name for name in os.environ if name.startswith("LOCALINFER_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(SHARED_CACHE))

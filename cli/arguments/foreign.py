@@ -185,7 +185,6 @@ MISSING = (  # "... is not supported: <what happens instead>"
         "--override-kv",
         "",
     ),
-    ("the prompt is read anew", "--prompt-cache", "--prompt-cache-all --prompt-cache-ro"),
     ("weights are not looked at beforehand; `localinfer quantize MODEL OUT COPY` looks at each", "", "--check-tensors"),
     ("the model is run here", "--server-base", ""),
     ("HF_TOKEN in the environment tells who you are, or `hf auth login` does", "-hft --hf-token", ""),

@@ -122,7 +122,7 @@ class Words(Completer):
 
 def history() -> History:
     """Of all chats, in a file that nobody else can read; of this one alone where that cannot be."""
-    path = paths.data_root() / "history"
+    path = paths.data_dir() / "history"
     try:
         paths.private_directory(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))

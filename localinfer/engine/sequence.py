@@ -52,7 +52,7 @@ class Sequence:
         return [memory.save() for memory in self._memories]
 
     def load(self, tokens: abc.Sequence[int], saved: abc.Sequence[abc.Sequence[Bytes]]) -> None:
-        """Remember what a sequence of these tokens has saved, of the same plan."""
+        """Remember what a sequence of these tokens has saved, of the same plan; ValueError as `Memory.load`."""
         for memory, parts in zip(self._memories, saved, strict=True):
             memory.load(parts)
         self.tokens[:] = tokens

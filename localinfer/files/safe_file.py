@@ -57,10 +57,11 @@ def told_of(path: Path, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def appearing(sizes: Mapping[Path, int], *, replace: bool) -> Iterator[list[SafeFile]]:
+def appearing(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666) -> Iterator[list[SafeFile]]:
     """Files of these sizes, which all appear when the block ends. They start as zeros.
 
-    A file that is there must be meant to be replaced; it stays until then.
+    A file that is there must be meant to be replaced; it stays until then. `mode` is who may read and write them, less
+    what the process denies to all that it makes.
     """
     for path in sizes:
         require_free_name(path, replace)
@@ -69,7 +70,7 @@ def appearing(sizes: Mapping[Path, int], *, replace: bool) -> Iterator[list[Safe
     try:
         for path, size in sizes.items():
             remove_leftovers(path)
-            files.append(begun(path, size))
+            files.append(begun(path, size, mode))
         yield files
         for file in files:
             with told_of(file.path, file.size):
@@ -121,11 +122,11 @@ def remove_leftovers(path: Path) -> None:
                 leftover.unlink()
 
 
-def begun(path: Path, size: int) -> SafeFile:
+def begun(path: Path, size: int, mode: int) -> SafeFile:
     """The unfinished file: where nobody may write, this is where it shows."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with told_of(path, size):
-        descriptor = os.open(temporary, NEW, 0o666)
+        descriptor = os.open(temporary, NEW, mode)
         try:
             os.truncate(descriptor, size)
         except OSError:

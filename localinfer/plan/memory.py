@@ -42,4 +42,4 @@ class Memory(ABC):
 
     @abstractmethod
     def load(self, saved: Sequence[Bytes]) -> None:
-        """Remember what was saved, of the same plan."""
+        """Remember what was saved, of the same plan. ValueError for what cannot be that; then `reset` is due."""

@@ -125,6 +125,8 @@ class Ring(Memory):
     def load(self, saved: Sequence[Bytes]) -> None:
         self.reset()
         self._furthest, used = (int(number) for number in saved[0].view(np.int64))
+        if not 0 <= used * BLOCK <= self.capacity:
+            raise ValueError(f"{used} blocks are in use, of {self.capacity // BLOCK}")
         self.blocks.view(np.int64)[0] = used
         self.positions.view(np.int32)[: used * BLOCK] = saved[1].view(np.int32)
         for part, kept in zip(self._parts(used), saved[2:], strict=True):

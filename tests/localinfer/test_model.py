@@ -62,6 +62,42 @@ def text_of(pieces: Iterator[Piece]) -> str:
 # --- runs ---
 
 
+def test_turns_that_fit(llama: Model) -> None:
+    """What is left takes half of the context, begins with a question, and is not cut again at once."""
+    turn = [{"role": "user", "content": "Hello " * 4}, {"role": "assistant", "content": "there " * 4}]
+    rules = {"role": "system", "content": "then"}
+    long = [rules, *turn * 40, *TALK]
+    assert len(llama.render(long).ids) > llama.n_ctx
+    left = llama.fitting(long)
+    assert left[0] == rules
+    assert left[1:] == long[-len(left) + 1 :]
+    assert left[1]["role"] == "user"
+    assert len(llama.render(left).ids) <= llama.n_ctx // 2 < len(llama.render([rules, *turn, *left[1:]]).ids)
+    assert llama.fitting(left) == left
+    assert llama.fitting(TALK) == TALK
+
+
+def test_a_cache_that_was_saved(llama: Model, tmp_path: Path) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    llama.save_cache(tmp_path / "cache")
+    forget(llama)
+    assert llama.load_cache(tmp_path / "cache") == len(llama.tokenize(PROMPT)) + 11  # the last one was not computed
+    assert ids_of(llama.generate(PROMPT)) == expected
+    assert llama.stats.reused_tokens == llama.stats.prompt_tokens - 1
+
+
+def test_a_damaged_cache_costs_time_alone(llama: Model, tmp_path: Path) -> None:
+    expected = ids_of(llama.generate(PROMPT))
+    llama.save_cache(tmp_path / "cache")
+    (tmp_path / "cache").write_bytes((tmp_path / "cache").read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="damaged; it is left aside"):
+        assert llama.load_cache(tmp_path / "cache") == 0
+    assert ids_of(llama.generate(PROMPT)) == expected
+    (tmp_path / "cache").write_text("an essay that is not to be overwritten, of more than fifty letters")
+    with pytest.raises(UsageError, match="is there, and is no snapshot"):
+        llama.load_cache(tmp_path / "cache")
+
+
 def test_a_run_gives_pieces_and_statistics(model: Model) -> None:
     pieces = list(model.generate(PROMPT))
     stats = model.stats

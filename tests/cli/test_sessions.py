@@ -1,0 +1,66 @@
+"""`localinfer sessions`: list, show, export, rm."""
+
+from pathlib import Path
+
+import pytest
+
+from cli import __main__
+from localinfer import sessions
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def session() -> sessions.Session:
+    session = sessions.create("smollm2", "mine")
+    session.append({"role": "user", "content": "Hello"})
+    session.append({"role": "assistant", "content": "Good day."})
+    return session
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    code = __main__.run(["sessions", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_nothing_yet(capsys: Capture) -> None:
+    assert run(capsys) == (0, "", "no conversation has been saved yet\n")
+    assert run(capsys, "show") == (2, "", "error: no conversation has been saved yet\n")
+
+
+@pytest.mark.usefixtures("session")
+def test_list_and_show(capsys: Capture, tmp_path: Path) -> None:
+    assert run(capsys) == (0, "mine  smollm2  2 messages  Hello\n", f"kept in {tmp_path / 'data' / 'sessions'}\n")
+    assert run(capsys, "show") == run(capsys, "show", "mine") == (0, "> Hello\n\nGood day.\n\n", "")
+
+
+def test_export(capsys: Capture, tmp_path: Path, session: sessions.Session) -> None:
+    assert run(capsys, "export") == (0, session.markdown(), "")
+    assert run(capsys, "export", "mine", "-o", str(tmp_path / "talk.md")) == (0, "", "")
+    assert (tmp_path / "talk.md").read_text() == session.markdown()
+
+
+def test_damaged_lines_are_told_of(capsys: Capture, session: sessions.Session) -> None:
+    session.path.write_bytes(session.path.read_bytes() + b"?\n")
+    code, out, err = run(capsys, "show")
+    assert (code, out) == (0, "> Hello\n\nGood day.\n\n")
+    assert err == f"warning: {session.path}: 1 damaged lines are left out\n"
+
+
+def test_rm(capsys: Capture, session: sessions.Session) -> None:
+    assert run(capsys, "rm")[0] == 2
+    assert run(capsys, "rm", "mine", "--yes") == (0, "", "mine: removed\n")
+    assert not session.path.exists()
+    assert run(capsys, "rm", "mine", "--yes")[0] == 2
+
+
+@pytest.mark.parametrize("arguments", [["erase"], ["list", "-o", "x"], ["show", "../x"]])
+def test_wrong(capsys: Capture, arguments: list[str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
