@@ -11,8 +11,8 @@ from tiny import tiny_llama
 
 from cli import __main__, results
 from cli.files import promised, write_whole
-from cli.plot import plot
-from cli.results import Result, Subject
+from cli.measuring.plot import plot
+from cli.measuring.results import Result, Subject
 from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf

@@ -10,7 +10,7 @@ import pytest
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
-from cli.trace import chrome_trace
+from cli.measuring.trace import chrome_trace
 from localinfer.engine.engine import Engine
 from localinfer.engine.stamps import Clock, StampedMemory, Stamps
 from localinfer.errors import LocalInferError

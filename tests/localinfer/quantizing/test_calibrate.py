@@ -15,7 +15,7 @@ from splits import split
 from tiny import tiny_gemma3, tiny_llama
 
 from cli import __main__
-from cli.calibration_screen import Walking
+from cli.quantizing.calibration_screen import Walking
 from localinfer import tokenizer
 from localinfer.engine.engine import Engine
 from localinfer.engine.probe import Probe

@@ -12,7 +12,7 @@ import typer
 from cli import guard, screen
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.perplexity import CHUNK, RING, cut_for
+from cli.measuring.perplexity import CHUNK, RING, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.options import Layer

@@ -12,7 +12,7 @@ from cli import screen
 from cli.files import promised, write_whole
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.results import machine_line
+from cli.measuring.results import machine_line
 from cli.tables import table
 from localinfer.errors import UsageError
 from localinfer.options import Layer
@@ -86,7 +86,7 @@ def measured(model: str, given: Layer, n_prompt: int, n_gen: int) -> "tuple[Prof
 
 
 def write_trace(file: Path, found: "Profile") -> None:
-    from cli.trace import chrome_trace
+    from cli.measuring.trace import chrome_trace
 
     write_whole(file, chrome_trace(found))
     screen.note(f"time stamps: {file}")

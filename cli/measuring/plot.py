@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.files import promised, write_whole
-from cli.results import Result
+from cli.measuring.results import Result
 from localinfer.errors import UsageError
 
 ENDINGS = (".png", ".svg")

@@ -2,7 +2,7 @@
 
 Arguments and flags are llama-quantize's. What is asked for is read here and handed on; types are
 chosen in `localinfer.quantizing.mixture`, the work is done in `localinfer.quantizing.quantize`, and what is seen of it
-is drawn in `cli.quantize_screen`.
+is drawn in `cli.quantizing.quantize_screen`.
 """
 
 import json
@@ -336,7 +336,7 @@ def opened(name: str, task: Task, status: screen.Status) -> "Source":
 
 def show(name: str, task: Task) -> None:
     """The table of a dry run, on stdout."""
-    from cli.quantize_screen import dry_table
+    from cli.quantizing.quantize_screen import dry_table
 
     status = screen.Status()
     mixture = mixed(opened(name, task, status), task, status)
@@ -347,7 +347,7 @@ def show(name: str, task: Task) -> None:
 
 def run(name: str, task: Task) -> None:
     from cli import guard
-    from cli.quantize_screen import Drawing, closing_lines
+    from cli.quantizing.quantize_screen import Drawing, closing_lines
     from localinfer.quantizing.gptq import compile_feedback, feedback_encoders, triangles_of
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
@@ -392,8 +392,8 @@ def run(name: str, task: Task) -> None:
 
 def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
     from cli import guard
-    from cli.calibration_screen import Walking
-    from cli.quantize_screen import closing_lines
+    from cli.quantizing.calibration_screen import Walking
+    from cli.quantizing.quantize_screen import closing_lines
     from localinfer.quantizing.calibrate import calibrate
     from localinfer.quantizing.gptq import compile_feedback
     from localinfer.quantizing.quantize import compile_for
@@ -464,7 +464,7 @@ def mixed(source: "Source", task: Task, status: screen.Status) -> "Mixture":
 
         return mix(source, task.request)
 
-    from cli.quantize_screen import Measuring
+    from cli.quantizing.quantize_screen import Measuring
     from localinfer.quantizing.budget import fit
 
     measuring = Measuring(status)

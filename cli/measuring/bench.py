@@ -21,8 +21,8 @@ import typer
 from cli import screen
 from cli.flags import given, option
 from cli.loading import fetched
-from cli.plot import plot, promised_plot
-from cli.results import WRITERS, Result, Subject, Test, machine_line
+from cli.measuring.plot import plot, promised_plot
+from cli.measuring.results import WRITERS, Result, Subject, Test, machine_line
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Options, from_environment, merge
 from localinfer.plan.work import NOTHING_TO_DO, Amount

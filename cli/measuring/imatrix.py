@@ -14,7 +14,7 @@ from cli import guard, screen
 from cli.files import promised
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.perplexity import CHUNK, N_CTX, RING, cut_for
+from cli.measuring.perplexity import CHUNK, N_CTX, RING, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.errors import UsageError

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cli import screen
-from cli.quantize_screen import Drawing
+from cli.quantizing.quantize_screen import Drawing
 from localinfer.quantizing.calibrate import Spectator
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The command that writes models in smaller types, and what it draws meanwhile."""
