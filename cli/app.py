@@ -48,7 +48,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "tokenize": ("cli.tokenize", "Show the tokens of a text."),
     "template": ("cli.template", "Show what a model sees of a conversation."),
     "bench": ("cli.measuring.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
-    "profile": ("cli.measuring.profile", "Show where time goes, in a prompt and in an answer: by kind of op, and by layer."),
+    "profile": ("cli.measuring.profile", "Show where the time of a run goes, by kind of op and by layer."),
     "imatrix": ("cli.measuring.imatrix", "Measure which columns of weights matter, for `quantize --imatrix`."),
     "perplexity": ("cli.measuring.perplexity", "Measure how much a text surprises a model, as llama-perplexity does."),
     "compare": ("cli.measuring.compare", "Measure how far a model is from another on a text."),
