@@ -22,5 +22,5 @@ from quant.jit.kernel import Kernel  # noqa: E402
 
 fmt = FORMATS[NUMBERS[name]]
 path = fmt.products[function == "matmul"]
-kernel = Kernel(*path.split(":"), PRODUCT, constants=tuple(sorted(fmt.constants(1).items())))
+kernel = Kernel(*path.split(":"), PRODUCT.parameters, constants=tuple(sorted(fmt.constants(1).items())))
 print(compiler.machine().emit_assembly(compiler.module_of(kernel)))

@@ -227,13 +227,10 @@ class Words:
         rate = keys.number("attention.temperature_scale", 0.0)
         return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
 
-    def plain_rope(self, pairs: str) -> Turning:
-        n = self.keys.count("rope.dimension_count", self.heads[0].key)
-        return Turning(pairs, plain(self.keys.positive("rope.freq_base", 10_000.0), n))
-
-    def rope_swa(self, pairs: str) -> Turning:
-        n = self.keys.count("rope.dimension_count", self.heads[0].key)
-        return Turning(pairs, plain(self.keys.positive("rope.freq_base_swa", 10_000.0), n))
+    def rope_swa(self, pairs: str, base: str = "") -> Turning:
+        n, usual = self.keys.count("rope.dimension_count", self.heads[0].key), 10_000.0
+        usual = self.keys.positive(base, usual) if base else usual
+        return Turning(pairs, plain(self.keys.positive("rope.freq_base_swa", usual), n))
 
     def sliding_window(self, default: int = 0) -> int:
         return self.keys.count("attention.sliding_window", default, least=0)

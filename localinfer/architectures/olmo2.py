@@ -9,6 +9,6 @@ PATTERN = 4
 
 def record(r: Recorder) -> None:
     """A SwiGLU feed-forward network, as llama's."""
-    everything, nearby = Sight(r.rope("halves")), Sight(r.plain_rope("halves"), r.sliding_window())
+    everything, nearby = Sight(r.rope("halves")), Sight(r.rope_swa("halves", "rope.freq_base"), r.sliding_window())
     sights = [nearby if sliding else everything for sliding in r.sliding(PATTERN)]
     decoder(r, sights, row_norm=True, before=NOWHERE, behind=BEHIND_BRANCHES)

@@ -30,7 +30,7 @@ from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import Plan
-from localinfer.plan.rope import Rope, plain_rope, read_rope
+from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
@@ -247,6 +247,8 @@ class Recorder:
 
     def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
         """How experts are chosen, as the file says; what it does not say is the architecture's."""
+        if not any(self.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(self.block_count)):
+            raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
         return read_router(self.keys, gating, normed=normed)
 
     def experts(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
@@ -274,13 +276,11 @@ class Recorder:
         """The rotary embedding of the file, stretched as it says."""
         return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx)
 
-    def plain_rope(self, pairs: str) -> Rope:
-        """The same, not stretched."""
-        return plain_rope(self.keys, pairs, self.heads[0].key)
-
-    def rope_swa(self, pairs: str) -> Rope:
-        """That of layers with a sliding window, where they have one of their own."""
-        return plain_rope(self.keys, pairs, self.heads[0].key, "rope.freq_base_swa")
+    def rope_swa(self, pairs: str, base: str = "") -> Rope:
+        """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
+        is given and the file does not say another one."""
+        usual = self.keys.positive(base, BASE) if base else BASE
+        return plain_rope(self.keys, pairs, self.heads[0].key, usual)
 
     def sliding_window(self, default: int = 0) -> int:
         """How many tokens a layer with a window looks at, 0 if there is no such layer."""

@@ -54,9 +54,9 @@ class Growth:
 NO_ROPE = Rope("halves", np.zeros(0))
 
 
-def plain_rope(keys: Keys, pairs: str, head_size: int, base: str = "rope.freq_base") -> Rope:
-    """As it was trained first, with the base of this key."""
-    return Rope(pairs, plain_frequencies(keys.positive(base, BASE), read_n_rot(keys, head_size)))
+def plain_rope(keys: Keys, pairs: str, head_size: int, usual: float) -> Rope:
+    """That of layers with a sliding window, as the file says or with the `usual` base."""
+    return Rope(pairs, plain_frequencies(keys.positive("rope.freq_base_swa", usual), read_n_rot(keys, head_size)))
 
 
 def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int) -> Rope:

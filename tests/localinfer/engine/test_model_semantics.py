@@ -147,7 +147,7 @@ def test_architecture_of_a_wrong_type(value: Field, file: Path) -> None:
 
 
 UNASKED = {
-    "expert_count": Field("UINT32", 8),
+    "ssm.conv_kernel": Field("UINT32", 8),
     "attention.scale": Field("FLOAT32", -8.0),
     "some.switch": Field("BOOL", True),
     "some.text": Field("STRING", "\x1b[31m"),

@@ -20,7 +20,7 @@ from quant.jit import kernel_cache
 from quant.jit.compiler import compile_kernel
 from quant.jit.kernel import Kernel
 
-KERNEL = Kernel("localinfer.ops.norm", "pick", ("tokens", "x", "rows", "n", "y"))
+KERNEL = Kernel("localinfer.ops.residual", "pick", ("tokens", "x", "numbers", "n", "y"))
 
 PROGRAM = """
 import sys
@@ -77,7 +77,7 @@ def test_a_damaged_kernel_is_compiled_again(tmp_path: Path, damage: str) -> None
 
 
 def test_another_kernels_object_is_compiled_again(tmp_path: Path) -> None:
-    other = Kernel("localinfer.ops.bias", "add_bias", ("tokens", "x", "bias", "n"))
+    other = Kernel("localinfer.ops.residual", "add_bias", ("tokens", "bias", "n", "x"))
     for kernel in KERNEL, other:
         assert answer(load_elsewhere(tmp_path, kernel)) == "compiled False"
     [folder] = tmp_path.iterdir()
@@ -93,7 +93,7 @@ def test_what_defines_no_such_kernel_is_compiled_again(tmp_path: Path) -> None:
     files = kernel_cache.Cache(tmp_path)
     files.write(KERNEL, b"?" * 999)
     assert answer(load_elsewhere(tmp_path)) == "compiled False"
-    other = compile_kernel(Kernel("localinfer.ops.bias", "add_bias", ("tokens", "x", "bias", "n")))
+    other = compile_kernel(Kernel("localinfer.ops.residual", "add_bias", ("tokens", "bias", "n", "x")))
     files.write(KERNEL, other + KERNEL.symbol.encode())
     assert answer(load_elsewhere(tmp_path)) == "compiled False"
     assert answer(load_elsewhere(tmp_path)) == "cached False"
