@@ -1,16 +1,8 @@
-"""llama.cpp's own tokenizer, the oracle of ours: needs llama-cpp-python, and nothing of localinfer.
-
-As a program it answers requests, so that a test in another environment can ask:
-
-    python tests/llama_cpp_vocabulary.py model.gguf
-    < {"text": "Hello", "add_special": true, "parse_special": false}      one line each
-    > [2, 9259]
-"""
+"""llama.cpp's own tokenizer, the oracle of ours: needs llama-cpp-python, and nothing of localinfer."""
 
 import ctypes
-import json
-import sys
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import llama_cpp
@@ -31,6 +23,9 @@ class Vocabulary:
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab = llama_cpp.llama_vocab_n_tokens(self._vocab)
 
+    def close(self) -> None:
+        llama_cpp.llama_model_free(self._model)
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         utf8 = text.encode()
         ids = (llama_cpp.llama_token * (len(utf8) + 16))()
@@ -38,14 +33,37 @@ class Vocabulary:
         assert n >= 0, "a token stands for one byte at least"
         return list(ids[:n])
 
+    def decode(self, ids: Sequence[int], *, special: bool) -> str:
+        """With none of the ids left out."""
+        array = (llama_cpp.llama_token * len(ids))(*ids)
+        buffer = ctypes.create_string_buffer(LONGEST_PIECE)
+        n = llama_cpp.llama_detokenize(self._vocab, array, len(ids), buffer, len(buffer), False, special)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = llama_cpp.llama_detokenize(self._vocab, array, len(ids), buffer, len(buffer), False, special)
+        return buffer.raw[:n].decode("utf-8", "replace")
+
     def piece(self, id: int, *, special: bool) -> bytes:
+        """What the token stands for, but for llama.cpp's note about a character that spells no byte: that character."""
         buffer = ctypes.create_string_buffer(LONGEST_PIECE)
         n = llama_cpp.llama_token_to_piece(self._vocab, id, buffer, len(buffer), 0, special)
-        return buffer.raw[:n]
+        note = rb"\[UNK_BYTE_0x([0-9a-f]+)" + re.escape(self.text(id)) + rb"\]"
+        return re.sub(note, lambda spelled: bytes.fromhex(spelled[1].decode()), buffer.raw[:n])
 
-    def eog(self) -> Iterator[int]:
+    def text(self, id: int) -> bytes:
+        """As the file spells it."""
+        text: bytes = llama_cpp.llama_vocab_get_text(self._vocab, id)
+        return text
+
+    def eog(self) -> Iterable[int]:
         """The ids that end a generation."""
         return (id for id in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, id))
+
+
+def tidied(text: str) -> str:
+    """What llama.cpp's decoding does to English for most vocabularies with BPE: fewer spaces before signs."""
+    text = re.sub(" (?=[?!.,])", "", text).replace(" ' ", "'")
+    return re.sub(" (?='(?:s|m|re|ve))", "", text)
 
 
 @llama_cpp.llama_log_callback
@@ -55,13 +73,3 @@ def _drop(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
 
 def quiet() -> None:
     llama_cpp.llama_log_set(_drop, ctypes.c_void_p(0))
-
-
-def serve(path: Path) -> None:
-    vocabulary = Vocabulary(path)
-    for line in sys.stdin:
-        print(json.dumps(vocabulary.encode(**json.loads(line))), flush=True)
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]))

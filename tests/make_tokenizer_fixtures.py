@@ -2,19 +2,27 @@
 
     python tests/make_tokenizer_fixtures.py tokenizer_smollm2 path/to/smollm2.gguf
     python tests/make_tokenizer_fixtures.py tokenizer_gemma3 path/to/gemma3-270m.gguf
+    python tests/make_tokenizer_fixtures.py tokenizer_made               # every kind, and every tokenizer.ggml.pre
 
-Needs llama-cpp-python, and nothing of localinfer. Each text has its ids as plain text, and with the first token
-added and special tokens parsed. `pieces` are digests of what all tokens stand for, hidden and shown.
+Needs llama-cpp-python. Of a model each text has its ids as plain text, and with the first token added and special
+tokens parsed; `pieces` are digests of what all tokens stand for, hidden and shown. Of the vocabularies that are made by
+rule there are only digests: where one differs, tests/benchmarks/vocabularies.py shows what.
 """
 
 import argparse
 import hashlib
 import json
+import tempfile
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from llama_cpp_vocabulary import Vocabulary
+from made_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write
 from tokenizer_texts import tricky
+
+from localinfer.tokenizer.pretokenizers import NAMED
 
 DATA = Path(__file__).with_name("data")
 
@@ -22,16 +30,36 @@ DATA = Path(__file__).with_name("data")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("name")
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
     arguments = parser.parse_args()
-    vocabulary = Vocabulary(arguments.model)
+    content = of_a_model(arguments.model) if arguments.model else of_made_ones()
+    (DATA / f"{arguments.name}.json").write_text(content, encoding="ascii")
+
+
+def of_a_model(path: Path) -> str:
+    vocabulary = Vocabulary(path)
     fixture = {
         "llama_cpp_python": version("llama-cpp-python"),
         "eog": list(vocabulary.eog()),
         "pieces": {"hidden": digest(vocabulary, special=False), "shown": digest(vocabulary, special=True)},
     }
     lines = [json.dumps(fixture)[:-1] + ', "texts": [', ",\n".join(line(vocabulary, text) for text in tricky())]
-    (DATA / f"{arguments.name}.json").write_text("\n".join([*lines, "]}\n"]), encoding="ascii")
+    return "\n".join([*lines, "]}\n"])
+
+
+def of_made_ones() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made.gguf"
+
+        def digest_of(keys: dict[str, Any], texts: Iterable[str]) -> str:
+            return digest_of_ids(Vocabulary(write(path, keys)).encode, texts)
+
+        fixture = {
+            "llama_cpp_python": version("llama-cpp-python"),
+            "kinds": {name: digest_of(keys(), tricky()) for name, keys in MADE.items()},
+            "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in NAMED},
+        }
+    return json.dumps(fixture, indent=1) + "\n"
 
 
 def line(vocabulary: Vocabulary, text: str) -> str:

@@ -64,6 +64,7 @@ SYMBOLS = (
     "′″", "＄＋＜＞＾～｜", "،؛؟", "。、",
 )  # fmt: skip
 LETTERS = ("a", "A", "x", "Hello", "hello", " the", "ing", "é", "ß", "字", "ı", "K", "ſ", "s", "t", "ll", "'s", "'t")
+MOJIBAKE = ("Ã©", "â€™", "ï¿½", "\\xff\\xfe", "ÿþ", "\xc3\x28", "\ufffd\ufffd", "Ð¿Ñ€Ð¸", "\U000105c0\U00011bc0")
 POOLS = (CODE, LANGUAGES, EMOJI, NUMBERS, SPACES, CONTROLS, SPECIALS, SYMBOLS, LETTERS)
 
 
@@ -77,10 +78,10 @@ def tricky() -> list[str]:
     return list(dict.fromkeys([*edges, *alone, *together, *specials, *runs]))
 
 
-def random_texts(seed: int, tokens: Sequence[str] = ()) -> Iterator[str]:
-    """Mixtures of everything above, of single code points and of `tokens`, most of them short; endless."""
+def random_texts(seed: int, *more: Sequence[str]) -> Iterator[str]:
+    """Mixtures of everything above, of single code points and of `more`, most of them short; endless."""
     generator = random.Random(seed)
-    pools = [*POOLS, *([tokens] if tokens else [])]
+    pools = [*POOLS, MOJIBAKE, *filter(None, more)]
     while True:
         pieces = (_piece(generator, pools) for _ in range(generator.choice((1, 2, 3, 5, 8, 20, 60))))
         yield "".join(pieces)

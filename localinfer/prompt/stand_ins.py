@@ -32,7 +32,7 @@ class StandIns:
     def put_into(self, value: object) -> object:
         """The same value with stand-ins in its texts. A call's arguments are shown with their keys."""
         if isinstance(value, str):
-            return "".join(map(self._safe, self._tokenizer.split(value)))
+            return "".join(map(self._safe, self._tokenizer.split(value, swallow=False)))
         if isinstance(value, Mapping):
             return {self.put_into(key): self.put_into(each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):

@@ -2,9 +2,9 @@
 
 The way of the data, and where it happens:
 
-    file's tokens, scores, types  ->  vocabulary.py
-    text   ->  partition.py: cut at special tokens
-           ->  byte_level.py (with pretokenizers.py) or sentence_piece.py  ->  ids
+    file's tokens, scores, types  ->  vocabulary.py, with marks.py
+    text   ->  partition.py: cut at special tokens, with swallowing.py
+           ->  segmenters/: a file for each kind of tokenizer; words are cut as pretokenizers.py says  ->  ids
     ids    ->  bytes  ->  stream.py: whole characters
 """
 

@@ -7,26 +7,37 @@ Knows nothing of how the text in between becomes tokens.
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
-from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from localinfer.tokenizer.swallowing import WHITESPACE, Swallowing
+from localinfer.tokenizer.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 
 BEGINNING = 4  # characters. Gemma has 6,000 tokens <unused0>, ...: a text without "<unu" has none of them
 Families = dict[str, list[tuple[str, int]]]  # beginning -> tokens and their ids
+NOTHING = Swallowing()
+
+
+class Claim(NamedTuple):
+    """The stretch of a text that is a token, with the whitespace that it swallows."""
+
+    start: int
+    end: int
+    id: int
 
 
 class Partition:
     """The special tokens of a vocabulary, and the cutting of texts at them."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, swallowing: Swallowing = NOTHING) -> None:
+        self._vocabulary, self._swallowing = vocabulary, swallowing
 
-    def split(self, text: str, parse_special: bool) -> Iterator[str | int]:
+    def split(self, text: str, parse_special: bool, *, swallow: bool = True) -> Iterator[str | int]:
         """The parts of `text`, in order: never empty strings, and the ids of special tokens.
 
         User-defined tokens are always found. Control tokens are found only with `parse_special`: without, a
-        text that looks like one stays text.
+        text that looks like one stays text. Nothing of the text is lost without `swallow`.
         """
-        claims = self._claims(text, parse_special)
+        claims = self._claims(text, parse_special, self._swallowing if swallow else NOTHING)
         position = 0
         for start, end, id in sorted(claims):
             if position < start:
@@ -36,12 +47,13 @@ class Partition:
         if position < len(text):
             yield text[position:]
 
-    def _claims(self, text: str, parse_special: bool) -> list[tuple[int, int, int]]:
-        """(start, end, id) of each special token, the longest tokens' first."""
+    def _claims(self, text: str, parse_special: bool, swallowing: Swallowing) -> list[Claim]:
+        """What each special token takes, the longest tokens first."""
         taken = bytearray(len(text))
-        claims = []
+        claims: list[Claim] = []
         for token, id in self._present(text, self._special if parse_special else self._user_defined):
-            claims += [(start, start + len(token), id) for start in _claim(text, token, taken)]
+            before, behind = id in swallowing.before, id in swallowing.behind
+            claims += (Claim(*span, id) for span in _claim(text, token, taken, before, behind))
         return claims
 
     @staticmethod
@@ -70,8 +82,8 @@ class Partition:
         return families
 
 
-def _claim(text: str, token: str, taken: bytearray) -> Iterator[int]:
-    """Where `token` stands in what is not `taken`, from left to right; takes those characters.
+def _claim(text: str, token: str, taken: bytearray, before: bool, behind: bool) -> Iterator[tuple[int, int]]:
+    """Where `token` stands in what is not `taken`, from left to right, with whitespace; takes those characters.
 
     After a clash the search goes on behind the whole taken stretch, so that the time is linear.
     """
@@ -80,8 +92,12 @@ def _claim(text: str, token: str, taken: bytearray) -> Iterator[int]:
         end = start + len(token)
         clash = taken.rfind(1, start, end)
         if clash < 0:
-            taken[start:end] = b"\1" * len(token)
-            yield start
+            while before and start > 0 and text[start - 1] in WHITESPACE and not taken[start - 1]:
+                start -= 1
+            while behind and end < len(text) and text[end] in WHITESPACE and not taken[end]:
+                end += 1
+            taken[start:end] = b"\1" * (end - start)
+            yield start, end
         else:
             end = taken.find(0, clash)
         start = text.find(token, end) if end >= 0 else -1

@@ -5,12 +5,14 @@
     vocabulary.types[5]         # NORMAL, CONTROL, ...
     vocabulary.eog              # the ids that end a generation
 
-Everything is checked here, so that the tokenizers need not. Knows nothing of how text is cut into tokens.
+Everything is checked here, so that the tokenizers need not. Knows no way to cut text into tokens.
 """
 
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +20,16 @@ from numpy.typing import NDArray
 from localinfer.errors import LocalInferError
 from localinfer.files.gguf import GGUF, StringArray
 from localinfer.text import printable
+from localinfer.tokenizer import marks
+from localinfer.tokenizer.marks import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
+__all__ = ["BYTE", "CONTROL", "NORMAL", "UNKNOWN", "UNUSED", "USER_DEFINED", "Vocabulary", "read_vocabulary"]
 
+TOKENS = "tokenizer.ggml.tokens"
 MAX_TOKENS = 1 << 20
 MAX_TOKEN_BYTES = (1 << 16) - 1
 MAX_EMPTY = 1000  # tokens
-
-# A file names at most one end of a turn, and often not the right one: tokens are also known by their text.
-ENDS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
-    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
-    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
-    "<｜end▁of▁sentence｜>", "[e~[",
-)  # fmt: skip
-# Where a code model fills in the middle. Of several spellings of a role, the first that the file has counts.
-FILL_IN_MIDDLE = {
-    "pre": (
-        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
-        "<|code_prefix|>", "<|prefix|>",
-    ),
-    "suf": (
-        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
-        "<|code_suffix|>", "<|suffix|>",
-    ),
-    "mid": (
-        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
-        "<|code_middle|>", "<|middle|>",
-    ),
-    "pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
-    "rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-    "sep": ("<|file_sep|>",),
-}  # fmt: skip
-FILL_IN_MIDDLE_ENDS = ("pad", "rep", "sep")  # with these the model goes on to another document
-CHANNEL_MARKS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # of gpt-oss: part of the output
-KNOWN_TEXTS = frozenset((*ENDS, *CHANNEL_MARKS, *chain.from_iterable(FILL_IN_MIDDLE.values())))
+NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -64,6 +41,7 @@ class Vocabulary:
     bos: int | None
     eos: int | None
     unk: int | None
+    sep: int | None
     eog: frozenset[int]
     relabelled: list[int]  # normal ones in the file, but known to be marks
 
@@ -76,39 +54,63 @@ class Vocabulary:
         return ids
 
 
-def read_vocabulary(f: GGUF, defaults: Mapping[str, int]) -> Vocabulary:
+def read_vocabulary(f: GGUF, defaults: Mapping[str, int] = NO_DEFAULTS) -> Vocabulary:
     """The vocabulary of an open file; `defaults` are the ids of "bos", ... where the file does not say.
 
-    Raises LocalInferError naming the key that is missing, too short, or that names a token that is not there.
+    Raises LocalInferError naming the key that is missing or too short. A key that names a token which is not
+    there only warns: converters have written -1 for "none".
     """
     tokens = _tokens(f)
     types = _types(f, len(tokens))
-    ids = {name: _token_id(f, name, len(tokens)) for name in ("bos", "eos", "eot", "eom", "unknown")}
-    for name, default in defaults.items():
-        if ids[name] is None and default < len(tokens):
-            ids[name] = default
-    ends = {id for id in (ids["eos"], ids["eot"], ids["eom"]) if id is not None}
-    for role in FILL_IN_MIDDLE_ENDS:
-        id = _token_id(f, f"fim_{role}", len(tokens))
-        ends |= set() if id is None else {id}
     normal = types == NORMAL
-    eog = _recognise(_find(tokens, KNOWN_TEXTS), types, ends)
+
+    def named(*names: str) -> dict[str, int]:
+        ids = {name: _token_id(f, name, len(tokens), defaults.get(name)) for name in names}
+        return {name: id for name, id in ids.items() if id is not None}
+
+    ids = named("bos", "eos", "unknown", "seperator")  # as the key is spelled
+    ends = [*named("eos", "eot", "eom").values()]
+    roles = {role: id for key, role in marks.ROLE_OF_KEY.items() for id in named(key).values()}
+    eog = marks.recognise(marks.find(tokens), types, ends, roles)
     relabelled = np.flatnonzero(normal & (types == CONTROL)).tolist()
-    return Vocabulary(tokens, types, ids["bos"], ids["eos"], ids["unknown"], eog, relabelled)
+    return Vocabulary(
+        tokens, types, ids.get("bos"), ids.get("eos"), ids.get("unknown"), ids.get("seperator"), eog, relabelled
+    )
+
+
+class Frame(NamedTuple):
+    """The tokens that a whole text begins and ends with: none, or one."""
+
+    first: list[int]
+    last: list[int]
+
+
+def read_frame(f: GGUF, vocabulary: Vocabulary, *, add_bos: bool = False, add_eos: bool = False) -> Frame:
+    """What the file asks for; `add_bos` and `add_eos` where it does not say.
+
+    Raises LocalInferError where it asks for a token that it does not name.
+    """
+
+    def frame(name: str, id: int | None, default: bool) -> list[int]:
+        wanted = f.get(f"tokenizer.ggml.add_{name}_token", bool, default and id is not None)
+        if wanted and id is None:
+            raise f.error(f"tokenizer.ggml.{name}_token_id", f"missing, but add_{name}_token is true")
+        return [id] if wanted and id is not None else []
+
+    return Frame(frame("bos", vocabulary.bos, add_bos), frame("eos", vocabulary.eos, add_eos))
 
 
 def _tokens(f: GGUF) -> StringArray:
-    key = "tokenizer.ggml.tokens"
-    tokens = f.get(key, StringArray)
+    tokens = f.get(TOKENS, StringArray)
     if not 0 < len(tokens) <= MAX_TOKENS:
-        raise f.error(key, f"{len(tokens)} tokens (1 to {MAX_TOKENS} are possible)")
+        raise f.error(TOKENS, f"{len(tokens)} tokens (1 to {MAX_TOKENS} are possible)")
     longest = int(tokens.lengths.argmax())
     if tokens.lengths[longest] > MAX_TOKEN_BYTES:
         size = tokens.lengths[longest]
-        raise f.error(key, f"token {longest} has {size} bytes (limit {MAX_TOKEN_BYTES})")
+        raise f.error(TOKENS, f"token {longest} has {size} bytes (limit {MAX_TOKEN_BYTES})")
     n_empty = len(tokens) - np.count_nonzero(tokens.lengths)
     if n_empty > MAX_EMPTY:
-        raise f.error(key, f"{n_empty} tokens are empty (limit {MAX_EMPTY})")
+        raise f.error(TOKENS, f"{n_empty} tokens are empty (limit {MAX_EMPTY})")
     return _with_placeholders(tokens) if n_empty else tokens
 
 
@@ -118,8 +120,8 @@ def same_token_twice(f: GGUF, tokens: StringArray) -> LocalInferError:
     for id, text in enumerate(tokens):
         if ids.setdefault(text, id) != id:
             shown = printable(repr(text), 80)
-            return f.error("tokenizer.ggml.tokens", f"tokens {ids[text]} and {id} are the same, {shown}")
-    return f.error("tokenizer.ggml.tokens", "not a usable vocabulary")
+            return f.error(TOKENS, f"tokens {ids[text]} and {id} are the same, {shown}")
+    return f.error(TOKENS, "not a usable vocabulary")
 
 
 def _with_placeholders(tokens: StringArray) -> StringArray:
@@ -141,6 +143,16 @@ def _types(f: GGUF, n_vocab: int) -> NDArray[np.int32]:
     return types.astype(np.int32)
 
 
+def read_scores(f: GGUF, n_vocab: int) -> NDArray[np.float32]:
+    """How much each token is wanted, (n_vocab,); LocalInferError for one that is no finite number."""
+    key = "tokenizer.ggml.scores"
+    scores = read_per_token(f, key, n_vocab).astype(np.float32)
+    odd = np.flatnonzero(~np.isfinite(scores))
+    if len(odd):
+        raise f.error(key, f"the score of token {odd[0]} is {scores[odd[0]]}")
+    return scores
+
+
 def read_per_token(f: GGUF, key: str, n_vocab: int) -> NDArray[np.generic]:
     """A numeric array with a value for every token: (n_vocab,), in the file's own type."""
     values = f.get(key, np.ndarray)
@@ -149,51 +161,13 @@ def read_per_token(f: GGUF, key: str, n_vocab: int) -> NDArray[np.generic]:
     return values[:n_vocab]
 
 
-def _token_id(f: GGUF, name: str, n_vocab: int) -> int | None:
+def _token_id(f: GGUF, name: str, n_vocab: int, default: int | None) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
     id = f.get(key, int, None)
     if id is not None and id >= n_vocab:
-        raise f.error(key, f"there is no token {id} (the last one is {n_vocab - 1})")
+        problem = f"there is no token {id} (the last one is {n_vocab - 1}): the key does not count"
+        warnings.warn(str(f.error(key, problem)), stacklevel=2)
+        id = None
+    if id is None and default is not None and default < n_vocab:
+        id = default
     return id
-
-
-def _find(tokens: StringArray, texts: Collection[str]) -> dict[str, int]:
-    """Which of `texts` are tokens, and their ids.
-
-    Only the tokens whose first two bytes and last byte are those of a text are looked at: thousands of others
-    begin with "<" and end with ">".
-    """
-    wanted = {text.encode(): text for text in texts}
-    starts_alike, frames_alike = np.zeros((2, 256, 256), bool)
-    for text in wanted:
-        starts_alike[text[0], text[1]] = frames_alike[text[0], text[-1]] = True
-    first = tokens.data[tokens.offsets]
-    second = tokens.data[tokens.offsets + np.minimum(tokens.lengths - 1, 1)]
-    last = tokens.data[tokens.offsets + tokens.lengths - 1]
-    alike = np.flatnonzero(starts_alike[first, second] & frames_alike[first, last])
-    candidates = ((id, tokens[id]) for id in alike.tolist())
-    return {wanted[text]: id for id, text in candidates if text in wanted}
-
-
-def _recognise(found: Mapping[str, int], types: NDArray[np.int32], ends: Collection[int]) -> frozenset[int]:
-    """All ids that end a generation: `ends` and those known by their text, whose `types` are put right."""
-    eog = set(ends) | {found[text] for text in ENDS if text in found}
-    types[[found[text] for text in ENDS if text in found]] = CONTROL
-    for role, texts in FILL_IN_MIDDLE.items():
-        spelled = [found[text] for text in texts if text in found][:1]
-        types[spelled] = CONTROL
-        eog |= set(spelled) if role in FILL_IN_MIDDLE_ENDS else set()
-    types[[found[text] for text in CHANNEL_MARKS if text in found]] = USER_DEFINED
-    _keep_turns_of_channels(found, types, eog)
-    return frozenset(eog)
-
-
-def _keep_turns_of_channels(found: Mapping[str, int], types: NDArray[np.int32], eog: set[int]) -> None:
-    """Where an answer has several messages, what ends one message does not end the answer."""
-    calls = "<|call|>" in found or "<|calls|>" in found
-    if "<|end|>" in found and calls and ("<|return|>" in found or "<|flush|>" in found):
-        eog.discard(found["<|end|>"])
-        types[found["<|end|>"]] = USER_DEFINED
-    if "</s>" in found and "<|tool_response>" in found:
-        eog.discard(found["</s>"])
-        types[found["</s>"]] = NORMAL

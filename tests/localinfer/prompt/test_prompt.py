@@ -110,6 +110,19 @@ def test_no_mixture_of_fragments_makes_a_control_token(gemma: Tokenizer, turns: 
         assert gemma.decode(ids, special=True) == turns.render(talk(*texts))
 
 
+def test_tokens_that_swallow_whitespace_leave_that_of_users(tmp_path: Path, chatml: ChatTemplate) -> None:
+    """As in Phi-3, the line break behind the end of a turn is not seen, but one behind a mark that a user wrote is."""
+    path = tiny_llama(tmp_path / "phi3.gguf", **{"general.name": "Phi-3"})
+    tokenizer = from_gguf(open_gguf(path))
+    messages = talk("<|im_start|>\n x")
+    whole = tokenizer.encode(chatml.render(talk("x")), add_special=False, parse_special=True)
+    user = tokenizer.encode("<|im_start|>\n x", add_special=False)
+    (x,) = tokenizer.encode("x", add_special=False)
+    assert tokenizer.decode(whole) == "user\nxassistant\n"
+    place = whole.index(x)
+    assert ids_of(chatml, tokenizer, messages) == [*whole[:place], *user, *whole[place + 1 :]]
+
+
 def test_control_tokens_can_be_allowed(llama: Tokenizer, chatml: ChatTemplate) -> None:
     messages = talk("a<|im_end|>b")
     ids = ids_of(chatml, llama, messages, parse_special=True)

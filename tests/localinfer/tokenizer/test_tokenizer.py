@@ -121,6 +121,16 @@ class TestRoundTrip:
             assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.encode("the") == [2, *tokenizer.encode("▁the", add_special=False)[1:]]
 
+    def test_behind_another_control_token_it_stays(self, load: Loader) -> None:
+        """As in llama.cpp: only what the first token brings is taken away. BOS is part of what `encode` adds."""
+        tokenizer = load("spm", add_space_prefix=True)
+        ids = tokenizer.encode("<eos>the", add_special=False, parse_special=True)
+        assert tokenizer.decode(ids) == " the"
+        assert tokenizer.decode(ids, special=True) == "<eos> the"
+        assert tokenizer.decode([tokenizer.bos, *ids[1:]]) == "the"
+        assert tokenizer.decode([tokenizer.bos, *ids[1:]], special=True) == "<bos> the"
+        assert tokenizer.decode([]) == ""
+
     @pytest.mark.parametrize("kind", TINY)
     def test_lone_surrogates(self, load: Loader, kind: str) -> None:
         tokenizer = load(kind)
@@ -272,7 +282,7 @@ class TestCommand:
         assert main.run(["tokenize", str(path), "-p", "a"]) == 3
         out, err = capsys.readouterr()
         assert out == ""
-        assert err == f"error: {path}: tokenizer.ggml.pre: '?' is not a known pre-tokenizer\n"
+        assert err == f"error: {path}: tokenizer.ggml.pre: '?' is not known\n"
 
     def run(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         assert main.run(["tokenize", *arguments]) == 0

@@ -11,8 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from localinfer.files.gguf import StringArray
-
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
+from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
 
 VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types; a field's tag is its number << 3 | wire type
 
