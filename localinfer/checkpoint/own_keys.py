@@ -62,9 +62,11 @@ def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 
 def experts(config: Table, n: Numbers) -> Fields:
-    """How many there are, how many of them see a token, and how wide they are."""
-    return {
+    """How many there are, how many of them see a token, and how wide they are if that is another number."""
+    found = {
         "expert_count": Field.uint32(n.n_expert),
         "expert_used_count": Field.uint32(config.count("num_experts_per_tok", n.n_expert)),
-        "expert_feed_forward_length": Field.uint32(n.n_ff_expert),
     }
+    if "moe_intermediate_size" in config.values:
+        found["expert_feed_forward_length"] = Field.uint32(n.n_ff_expert)
+    return found
