@@ -14,7 +14,7 @@ only ever added: what ends the program in the midst of one costs that line, and 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -70,6 +70,14 @@ class Session:
         if keep < len(self.messages):
             self._write({"keep": keep})
             del self.messages[keep:]
+
+    def become(self, messages: Sequence[Message]) -> None:
+        """Make these the messages: only what is different from where on is written."""
+        pairs = enumerate(zip(self.messages, messages, strict=False))
+        same = next((n for n, (old, new) in pairs if old != new), min(len(self.messages), len(messages)))
+        self.rewind(same)
+        for message in messages[same:]:
+            self.append(message)
 
     def markdown(self) -> str:
         """The conversation as a document."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
+from cli.chat import saved
 from cli.chat.transcript import Transcript
 from cli.files import promised
 from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
@@ -56,6 +57,14 @@ def chat_command(
     plain: Annotated[
         bool, typer.Option("--plain", help="Show answers as they come, not as Markdown; a pipe always does.")
     ] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")] = False,
+    session_name: Annotated[
+        str | None,
+        typer.Option("--session", metavar="NAME", help="Go on with the session of this name, or begin it."),
+    ] = None,
+    no_save: Annotated[
+        bool, typer.Option("--no-save", help="Do not save the conversation: see `localinfer sessions`.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
@@ -68,10 +77,12 @@ def chat_command(
     \b
       localinfer chat
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
+      localinfer chat --continue
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
-    name = model or default_model()
+    session = None if no_save else saved.session_for(go_on=go_on, name=session_name)
+    name = model or (session.model if session else "") or default_model()
     asked = "\n".join(each for each in (" ".join(question or ()), prompt) if each) or None
     message = given_text(asked, file, escapes=escape, with_stdin=not no_stdin)
     if message is None and not sys.stdin.isatty():
@@ -90,7 +101,11 @@ def chat_command(
             opened.require_chat_template()  # a model without one cannot chat: say so at once
         from cli.chat.loop import Chat
 
-        chat = Chat(opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript)
+        session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
+        stack.enter_context(saved.remembered(opened, session))
+        chat = Chat(
+            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session
+        )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
         elif message is not None:

@@ -1,4 +1,7 @@
-"""A conversation with a model: what was said so far, and how it goes on. Knows nothing of a screen."""
+"""A conversation with a model: what was said so far, and how it goes on. Knows nothing of a screen.
+
+Where it no longer fits in the context, whole oldest turns are no longer shown to the model; all of them stay said.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -7,20 +10,35 @@ from cli.generate import text_of
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece
+    from localinfer.sessions import Session
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 
 class Conversation:
     """`messages` are questions and answers in turn; `settings` are options that differ from the model's.
 
-    The system prompt is one of the settings. An answer that has begun is kept with its question, however it ends.
+    The system prompt is one of the settings. An answer that has begun is kept with its question, however it ends; in
+    the `session`, if there is one. The first `left_out` messages are not shown to the model.
     """
 
-    def __init__(self, model: "Model") -> None:
+    def __init__(self, model: "Model", session: "Session | None" = None) -> None:
         self.model = model
-        self.messages: list[Message] = []
         self.settings: dict[str, Any] = {}
+        self.left_out = 0
+        self._session = session
+        self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
+
+    @property
+    def messages(self) -> list[Message]:
+        return self._messages
+
+    @messages.setter
+    def messages(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self.left_out = min(self.left_out, len(messages))
+        if self._session:
+            self._session.become(messages)
 
     @property
     def system(self) -> str:
@@ -33,26 +51,33 @@ class Conversation:
     @property
     def answer(self) -> str:
         """The last one; "" before there is any."""
-        return self.messages[-1]["content"] if self.messages else ""
+        return str(self.messages[-1]["content"]) if self.messages else ""
 
     def ask(self, text: str) -> Iterator["Piece"]:
         """The answer, piece by piece; close the iterator to stop it. Raises what `Model.chat` raises."""
-        question = {"role": "user", "content": text}
+        question: Message = {"role": "user", "content": text}
         pieces: list[Piece] = []
         try:
-            for piece in self.model.chat([*self.messages, question], **self.settings):
+            for piece in self.model.chat(self._shown([*self.messages, question]), **self.settings):
                 pieces.append(piece)
                 yield piece
         finally:
             if pieces:
-                self.messages += [question, answer_of(pieces)]
+                self.messages = [*self.messages, question, answer_of(pieces)]
+
+    def _shown(self, messages: list[Message]) -> list[Message]:
+        """What the model sees of them: whole oldest turns go, where they would leave no room for an answer."""
+        if self.model.options.ctx_policy != "ring":
+            shown = self.model.fitting(messages[self.left_out :], **self.settings)
+            self.left_out = len(messages) - len(shown)
+        return messages[self.left_out :]
 
     def undo(self) -> str:
         """Forget the last question and its answer. The question; "" if there was none."""
         if not self.messages:
             return ""
         *self.messages, question, _ = self.messages
-        return question["content"]
+        return str(question["content"])
 
     def regenerate(self) -> Iterator["Piece"]:
         """Another answer to the last question, which takes the place of the one before as soon as it begins."""

@@ -20,6 +20,7 @@ from localinfer.errors import ContextOverflow, LocalInferError
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece
+    from localinfer.sessions import Session
 
 HINT = "Ctrl-C once more, Ctrl-D or /exit leaves."
 LOOP = "The answer repeats itself: Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
@@ -30,14 +31,14 @@ class Chat:
     """A conversation in a terminal, or one question and its answer."""
 
     def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
-                 transcript: Transcript | None = None) -> None:
+                 transcript: Transcript | None = None, session: "Session | None" = None) -> None:
         self.model = model
         self.name = name
         self.plain = plain
         self.quiet = quiet
         self.special = special
         self.transcript = transcript
-        self.conversation = Conversation(model)
+        self.conversation = Conversation(model, session)
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
         self.is_over = False
@@ -87,8 +88,10 @@ class Chat:
         """Ask, and show the answer. Raises what `Model.chat` raises."""
         text = "\n".join([*self.files, message])
         self.files.clear()
-        before = len(self.conversation.messages)
+        before, left_out = len(self.conversation.messages), self.conversation.left_out
         self.show(self.conversation.ask(text))
+        if self.conversation.left_out > left_out:
+            screen.aside(f"The first {self.conversation.left_out} messages no longer fit: the model does not see them.")
         if self.transcript and len(self.conversation.messages) > before:
             self.transcript.add(text, self.conversation.answer)
 

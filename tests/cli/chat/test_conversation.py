@@ -1,12 +1,14 @@
 """What a conversation remembers."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli.chat.conversation import Conversation
+from localinfer import sessions
 from localinfer.errors import ContextOverflow
 from localinfer.generation.pieces import Piece
 
@@ -14,7 +16,12 @@ from localinfer.generation.pieces import Piece
 class Parrot:
     """Answers with the question and the number of messages; "full" fills the context."""
 
-    options = SimpleNamespace(system_prompt="")
+    options = SimpleNamespace(system_prompt="", ctx_policy="stop")
+    room = 100  # messages
+
+    def fitting(self, messages: list[dict[str, str]], **settings: object) -> list[dict[str, str]]:
+        """The last ones, a turn less at a time."""
+        return messages if len(messages) <= self.room else messages[-self.room + (self.room + 1) % 2 :]
 
     def chat(self, messages: list[dict[str, str]], **settings: object) -> Iterator[Piece]:
         question = messages[-1]["content"]
@@ -72,3 +79,33 @@ def test_regenerate(conversation: Conversation) -> None:
     assert [message["content"] for message in conversation.messages] == ["a", "1a"]
     conversation.clear()
     assert conversation.undo() == ""
+
+
+def test_a_session_keeps_what_is_said_and_what_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    session, parrot = sessions.create("parrot", "talk"), Parrot()
+    conversation = Conversation(parrot, session)  # type: ignore[arg-type]
+    list(conversation.ask("a"))
+    list(conversation.ask("b"))
+    conversation.undo()
+    list(conversation.ask("c"))
+    found = sessions.named("talk")
+    assert [message["content"] for message in found.messages] == ["a", "1a", "c", "3c"]
+    again = Conversation(parrot, found)  # type: ignore[arg-type]
+    list(again.regenerate())
+    again.clear()
+    assert sessions.named("talk").messages == []
+
+
+def test_whole_oldest_turns_are_left_out_where_all_do_not_fit() -> None:
+    parrot = Parrot()
+    parrot.room = 3
+    conversation = Conversation(parrot)  # type: ignore[arg-type]
+    for question in "abc":
+        list(conversation.ask(question))
+    assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b", "c", "3c"]
+    assert conversation.left_out == 2
+    conversation.clear()
+    assert conversation.left_out == 0
