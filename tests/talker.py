@@ -31,6 +31,7 @@ class Talker:
     """As much of `Model` as the commands use."""
 
     n_ctx = 2048
+    engine = SimpleNamespace(sequence=[])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
         self.options = Options(**options)
@@ -47,6 +48,9 @@ class Talker:
 
     def require_chat_template(self) -> None:
         pass
+
+    def fitting(self, messages: Sequence[Mapping[str, str]], **how: object) -> list[Mapping[str, str]]:
+        return list(messages)
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
         return [text + (" special" if parse_special else "")]

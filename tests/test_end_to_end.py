@@ -169,15 +169,15 @@ class TestChat:
             t.expect("> ")
             t.type(QUESTION + "\n")
             t.expect("Paris")
-            t.expect("| stop, seed")
+            t.expect("first token")
             t.expect("> ")
             t.type("Write a very long story about the sea.\n")
             t.expect("sea", seconds=60)
             t.press("C")
-            t.expect("interrupted", seconds=5)
+            t.expect("stopped", seconds=5)
             t.expect("> ")
             t.type("Stop.\n")
-            t.expect("reused)", seconds=60)
+            t.expect("first token", seconds=60)
             t.press("D")
             assert t.code() == 0
 

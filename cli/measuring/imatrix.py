@@ -60,7 +60,7 @@ def imatrix_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Statistics as one JSON object.")] = False,
 ) -> None:
-    """Measure which columns of a model's weights matter, for `quantize --imatrix`.
+    """Measure which columns of weights matter, for `quantize --imatrix`.
 
     The model reads the text in chunks of --ctx-size tokens, 512 unless said otherwise, and the squares of what each
     matrix is multiplied with are summed up, as llama-imatrix does. Files of either program serve the other. Without

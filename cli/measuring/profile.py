@@ -41,7 +41,7 @@ def profile_command(
         typer.Option("--trace", metavar="FILE", help="Write all time stamps there, for chrome://tracing or Perfetto."),
     ] = None,
 ) -> None:
-    """Show where the time of a prompt and of an answer goes, by kind of op and by layer.
+    """Show where the time of a run goes, by kind of op and by layer.
 
     Random tokens, once to warm up, then three times, of which the quickest counts. A moment belongs to the ops that
     run in it, so that the times add up; "waiting" is how much of the threads' time was idle meanwhile, and "of peak"

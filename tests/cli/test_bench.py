@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tiny import tiny_llama
 
-from cli import __main__, results
+from cli import __main__
 from cli.files import promised, write_whole
+from cli.measuring import results
 from cli.measuring.plot import plot
 from cli.measuring.results import Result, Subject
 from localinfer.engine.engine import Engine

@@ -191,7 +191,7 @@ class TestGenerate:
     def test_json(self, talker: Run, own: str) -> None:
         answer = json.loads(talker("generate", own, "-p", "a wide", "--json").stdout)
         assert answer == {
-            "model": own, "text": "a 😀", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
+            "model": own, "text": "a 😀", "reasoning": "", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
             "timings": {
                 "prompt_tokens": 3, "reused_tokens": 1, "prompt_seconds": 0.5, "generated_tokens": 2,
                 "generate_seconds": 0.25,
