@@ -96,6 +96,7 @@ def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
     """How many answers were valid, cut off, or wrong."""
     found: Counter[str] = Counter()
     for number in numbers:
+        print(f"\r{dict(found)}", end="", file=sys.stderr, flush=True)  # it takes a while
         schema = drawn_schema(np.random.default_rng(number))
         try:
             text = asked(model, schema, seed=number, n_predict=N_PREDICT, temp=0.8)
@@ -105,7 +106,7 @@ def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
             found["cut off"] += 1
         except (ValueError, jsonschema.ValidationError) as error:
             found["wrong"] += 1
-            print(f"{number}: {error}: {text!r} of {json.dumps(schema)}", file=sys.stderr)
+            print(f"\n{number}: {error}: {text!r} of {json.dumps(schema)}", file=sys.stderr)
     return found
 
 
@@ -148,6 +149,7 @@ def main() -> None:
     for name in given.models:
         with localinfer.load(name, threads=given.threads, ctx_size=2048) as model:
             found = judged(model, range(given.first, given.first + given.schemas))
+            print(file=sys.stderr)
             costs = cost(model, given.cost) if given.cost else Cost(0, 0, 0)
             valid = f"{found['valid']} of {found['valid'] + found['wrong']}"
             times = f"{1000 * costs.seconds:.1f} | {costs.longer:.3f} | {costs.more:.3f}"
