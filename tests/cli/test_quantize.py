@@ -405,7 +405,7 @@ def test_checkpoint_becomes_a_model(run: Run, tmp_path: Path) -> None:
 def test_checkpoint_of_another_architecture(failure: Callable[..., str], tmp_path: Path) -> None:
     folder = copied("qwen2", tmp_path)
     changed(folder / "config.json", lambda config: config.update(architectures=["GPT9"]))
-    assert "'GPT9' is not supported (only Llama" in failure(3, folder, tmp_path / "m.gguf", "Q8_0")
+    assert "'GPT9' is not supported; the nearest that is: GPT" in failure(3, folder, tmp_path / "m.gguf", "Q8_0")
 
 
 def test_checkpoint_has_to_be_quantized_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
