@@ -41,9 +41,11 @@ def growing_temperature(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 
 def original_context(config: Table, n: Numbers) -> Fields:
-    """Phi-3 says it with and without scaling, and a window of 0 where there is none."""
-    length = config.count("original_max_position_embeddings", MOST, n.n_ctx)
+    """Phi-3 says it also without scaling, and a window of 0 where there is none."""
     window = {} if n.window else {"attention.sliding_window": Field.uint32(0)}
+    if n.rope.fields:
+        return window
+    length = config.count("original_max_position_embeddings", MOST, n.n_ctx)
     return window | {"rope.scaling.original_context_length": Field.uint32(length)}
 
 

@@ -5,19 +5,18 @@ from typing import Any
 
 from localinfer.checkpoint.folder import Table
 
-SPELLINGS = {
-    "hidden_size": ("n_embd",),
-    "intermediate_size": ("ffn_hidden_size", "n_inner"),
-    "num_hidden_layers": ("n_layer",),
-    "num_attention_heads": ("n_head",),
-    "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
-    "max_position_embeddings": ("n_positions", "n_ctx"),
-    "layer_norm_eps": ("layer_norm_epsilon", "norm_epsilon", "norm_eps"),
-    "partial_rotary_factor": ("rotary_pct", "rope_pct"),
-    "rope_theta": ("rotary_emb_base",),
-    "hidden_act": ("activation_function", "activation"),
+SPELLINGS = {  # the first that is there counts
+    "hidden_size": ("hidden_size", "n_embd"),
+    "intermediate_size": ("intermediate_size", "ffn_hidden_size", "n_inner"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
+    "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
+    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
-FIRST = {"hidden_act": ("hidden_activation",)}  # what counts where there are both
 
 
 def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) -> Table:
@@ -25,9 +24,9 @@ def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) 
     that the file has. `own` are the architecture's keys that go before the usual ones."""
     values = without_nulls(config.values) | without_nulls(config.table("text_config").values)
     usual: dict[str, str] = {}
-    for key in SPELLINGS.keys() | own.keys():
-        words = (own.get(key, key), *FIRST.get(key, ()), key, *SPELLINGS.get(key, ()))
-        usual[key] = next((word for word in words if word in values), key)
+    for key, words in SPELLINGS.items():
+        own_words = [own[key]] if key in own else []
+        usual[key] = next((word for word in (*own_words, *words) if word in values), key)
     values |= {key: values[word] for key, word in usual.items() if word in values}
     return Table(config.path, {**defaults, **values}, spellings=usual)
 

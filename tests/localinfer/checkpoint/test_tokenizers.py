@@ -261,6 +261,13 @@ def test_a_space_in_front_is_what_the_file_says(tmp_path: Path) -> None:
     assert keys(CHECKPOINTS / "mistral")["add_space_prefix"] is True
 
 
+def test_a_space_in_front_is_what_tokenizer_config_says(tmp_path: Path) -> None:
+    folder = copied("gemma3", tmp_path)
+    assert keys(folder)["add_space_prefix"] is False
+    changed(folder / "tokenizer_config.json", lambda config: config.update(add_prefix_space=True))
+    assert keys(folder)["add_space_prefix"] is True
+
+
 def test_a_file_that_was_cut_off_is_refused() -> None:
     """What kind of model it is stands near the end."""
     path = CHECKPOINTS / "gemma3" / "tokenizer.model"
