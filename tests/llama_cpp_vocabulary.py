@@ -22,6 +22,7 @@ class Vocabulary:
             raise ValueError(f"llama.cpp does not load {path}")
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self._buffer = ctypes.create_string_buffer(LONGEST_PIECE)
 
     def close(self) -> None:
         llama_cpp.llama_model_free(self._model)
@@ -36,19 +37,27 @@ class Vocabulary:
     def decode(self, ids: Sequence[int], *, special: bool) -> str:
         """With none of the ids left out."""
         array = (llama_cpp.llama_token * len(ids))(*ids)
-        buffer = ctypes.create_string_buffer(LONGEST_PIECE)
-        n = llama_cpp.llama_detokenize(self._vocab, array, len(ids), buffer, len(buffer), False, special)
+        n = self._detokenized(array, special)
         if n < 0:
-            buffer = ctypes.create_string_buffer(-n)
-            n = llama_cpp.llama_detokenize(self._vocab, array, len(ids), buffer, len(buffer), False, special)
-        return buffer.raw[:n].decode("utf-8", "replace")
+            self._buffer = ctypes.create_string_buffer(-n)
+            n = self._detokenized(array, special)
+        return self._buffer[:n].decode("utf-8", "replace")
+
+    def _detokenized(self, array: ctypes.Array[ctypes.c_int32], special: bool) -> int:
+        """How many bytes are in the buffer now, or minus how many it would need."""
+        n: int = llama_cpp.llama_detokenize(
+            self._vocab, array, len(array), self._buffer, len(self._buffer), False, special
+        )
+        return n
 
     def piece(self, id: int, *, special: bool) -> bytes:
         """What the token stands for, but for llama.cpp's note about a character that spells no byte: that character."""
-        buffer = ctypes.create_string_buffer(LONGEST_PIECE)
-        n = llama_cpp.llama_token_to_piece(self._vocab, id, buffer, len(buffer), 0, special)
+        n = llama_cpp.llama_token_to_piece(self._vocab, id, self._buffer, len(self._buffer), 0, special)
+        piece: bytes = self._buffer[:n]
+        if b"[UNK_BYTE_" not in piece:
+            return piece
         note = rb"\[UNK_BYTE_0x([0-9a-f]+)" + re.escape(self.text(id)) + rb"\]"
-        return re.sub(note, lambda spelled: bytes.fromhex(spelled[1].decode()), buffer.raw[:n])
+        return re.sub(note, lambda spelled: bytes.fromhex(spelled[1].decode()), piece)
 
     def text(self, id: int) -> bytes:
         """As the file spells it."""
