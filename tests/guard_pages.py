@@ -36,7 +36,7 @@ def gaps(memory: Bytes) -> tuple[Bytes, Bytes]:
     """What lies in front of fenced memory and behind it, up to the pages: less than a page."""
     whole = memory.base
     assert isinstance(whole, np.ndarray)
-    start = memory.ctypes.data - whole.ctypes.data
+    start = memory.ctypes.data - whole.ctypes.data if len(memory) else PAGE  # numpy has no address for nothing
     return whole[PAGE:start], whole[start + len(memory) : -PAGE]
 
 

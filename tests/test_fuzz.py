@@ -62,7 +62,7 @@ def test_what_is_found_is_told(body: str, kind: str, said: str, tmp_path: Path) 
     assert kept == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
 
 
-@pytest.mark.parametrize("size", [1, 64, 4096, 5000])
+@pytest.mark.parametrize("size", [0, 1, 64, 4096, 5000])
 def test_a_fence_has_room_for_just_what_is_in_it(size: int) -> None:
     memory = fenced(size, 64)
     assert memory.ctypes.data % 64 == 0
