@@ -172,12 +172,14 @@ class TestChat:
             t.expect("first token")
             t.expect("> ")
             t.type("Write a very long story about the sea.\n")
-            t.expect("sea", seconds=60)
+            t.expect("sea")  # what was typed
+            t.expect("sea", seconds=60)  # what is answered
             t.press("C")
             t.expect("stopped", seconds=5)
             t.expect("> ")
             t.type("Stop.\n")
-            t.expect("first token", seconds=60)
+            t.expect("t/s", seconds=120)
+            t.expect("> ")
             t.press("D")
             assert t.code() == 0
 

@@ -91,6 +91,17 @@ def test_a_named_cpu_gets_its_instruction_set(
     assert (found.isa, found.bfloats, found.looks_bytes_up) == (isa, bfloats, looks_bytes_up)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
+@pytest.mark.parametrize(("features", "isa"), [("", "vnni256"), ("+avx512bf16", "avx512vnni")])
+def test_a_server_under_the_name_of_a_client_is_a_server(
+    monkeypatch: pytest.MonkeyPatch, features: str, isa: str
+) -> None:
+    """LLVM names a CPU by its model, which virtual machines make up."""
+    monkeypatch.setenv("NUMBA_CPU_NAME", "rocketlake")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
+    assert cpu.target.__wrapped__().isa == isa
+
+
 def test_a_name_alone_keeps_the_features_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """As numba has it: both variables are needed to leave the host's instruction set."""
     monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
