@@ -25,6 +25,7 @@ from quant.jit.emit import I64, constant, emit_load
 from quant.jit.simd import BFLOATS, emit_dot2, emit_fma
 from quant.jit.threads import share
 from quant.jit.vectors import Vector, emit_fold, emit_sum, fma, inline, intrinsic, load, prefetch, store, word
+from quant.products.base import put_base
 from quant.products.layout import CACHE_BYTES
 from quant.products.sums import emit_fold_four, emit_lanes
 
@@ -98,8 +99,8 @@ def dot_tile(factors: Factors, rows: int, tokens: int) -> Any:
 
 
 def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
-    """The word multiply(valid, row, row_bytes, x, x_bytes, n, base, base_stride, y, y_stride, sums): the products of a
-    tile's first rows over n columns, to y[token][row], on top of base[token][row] if there is one."""
+    """The word multiply(valid, row, row_bytes, x, x_bytes, n, y, y_stride, add, sums): the products of a tile's first
+    rows over n columns, to or added to y[token][row]."""
     dots, columns, neighbours = dot_tile(factors, rows, tokens), factors.columns, Vector(types.float32, rows)
     weight, weight_bytes = ONE[factors.room], BYTES[factors.room]
     value, value_bytes = ONE[factors.takes], BYTES[factors.takes]
@@ -113,21 +114,19 @@ def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
 
     @inline
     def multiply(
-        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int, base: int, base_stride: int, y: int,
-        y_stride: int, sums: int
-    ) -> None:  # fmt: skip
+        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int, y: int, y_stride: int, add: int, sums: int
+    ) -> None:
         dots(row, row_bytes, x, x_bytes, n // columns, sums)
         if valid == rows and n % columns == 0:
             for j in range(tokens):
-                result = load(neighbours, sums + 4 * rows * j)
-                store(y + j * y_stride, result + load(neighbours, base + j * base_stride) if base else result)
+                place, result = y + j * y_stride, load(neighbours, sums + 4 * rows * j)
+                store(place, result + load(neighbours, place) if add else result)
             return
         for j in range(tokens):
             for i in range(valid):
-                total = load(float32, sums + 4 * (rows * j + i))
+                place, total = y + j * y_stride + 4 * i, load(float32, sums + 4 * (rows * j + i))
                 result = finish(total, row + i * row_bytes, x + j * x_bytes, n)
-                place = y + j * y_stride + 4 * i
-                store(place, result + load(float32, base + j * base_stride + 4 * i) if base else result)
+                store(place, result + load(float32, place) if add else result)
 
     return multiply
 
@@ -140,14 +139,14 @@ def matvec(room: str, takes: str) -> Body:
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
         count = load(int64, tokens)
+        put_base(base, base_stride, y, y_stride, count, first, end)
         for row in range(first, end):
             for token in range(count):
                 place = y + token * y_stride + 4 * row
-                source = base + token * base_stride + 4 * row if base else 0
                 for column in range(0, n_in, STRETCH):
                     at, x_at = w + row * row_bytes + size * column, x + x_size * (n_in * token + column)
-                    n, under = min(STRETCH, n_in - column), place if column else source
-                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, under, 0, place, 0, scratch)
+                    n, add = min(STRETCH, n_in - column), base or column
+                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, y_stride, add, scratch)
 
     return body
 
@@ -202,13 +201,13 @@ def matmul(room: str, takes: str) -> Body:
         first, end = share(n_out, rows, part, parts)
         count, x_bytes, step = load(int64, tokens), x_size * n_in, x_size * min(n_in, STRETCH) + 64
         panel, block = scratch + SUMS_BYTES, CACHE_BYTES // (step * rows) * rows
+        put_base(base, base_stride, y, y_stride, count, first, end)
         for start in range(first, end, block):
             until = min(start + block, end)
             for column in range(0, n_in, STRETCH):
                 if load(int64, stop):
                     return
-                n = min(STRETCH, n_in - column)
-                under, under_stride = (y, y_stride) if column else (base, base_stride)
+                n, add = min(STRETCH, n_in - column), base or column
                 for row in range(start, until + (start - until) % rows):
                     copy(w + min(row, until - 1) * row_bytes + size * column, n, panel + (row - start) * step)
                 for token in range(0, count, width):
@@ -216,15 +215,13 @@ def matmul(room: str, takes: str) -> Body:
                     following, share_bytes = x_at + width * x_bytes, x_size * n * rows // (until - start)
                     for row in range(start, until, rows):
                         at, place = panel + (row - start) * step, y + token * y_stride + 4 * row
-                        source = under + token * under_stride + 4 * row if under else 0
                         valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
                         fetch(following, x_bytes, fetched, fetched + share_bytes)
                         if token + width <= count:
-                            whole(valid, at, step, x_at, x_bytes, n, source, under_stride, place, y_stride, scratch)
+                            whole(valid, at, step, x_at, x_bytes, n, place, y_stride, add, scratch)
                         else:
                             for j in range(count - token):
                                 here, x_here = place + j * y_stride, x_at + x_bytes * j
-                                below = source + j * under_stride if under else 0
-                                narrow(valid, at, step, x_here, x_bytes, n, below, 0, here, 0, scratch)
+                                narrow(valid, at, step, x_here, x_bytes, n, here, y_stride, add, scratch)
 
     return body

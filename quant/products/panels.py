@@ -19,6 +19,7 @@ from quant.jit.emit import I32, I64, emit_load, joined
 from quant.jit.threads import share
 from quant.jit.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, u8x32, u8x64, word
 from quant.products.activations import number_of, slot, superblocks_of
+from quant.products.base import put_base
 from quant.products.layout import AT_LEAST, CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
 from quant.products.tile import Tile, tile_word, total_of_places
 
@@ -233,21 +234,21 @@ def sums_word(shape: Tile) -> Any:
 
 
 def deliver_word(shape: Tile) -> Any:
-    """The word deliver(out, base, base_stride, y, y_stride, count, valid): add up the sums of a tile, and put the
-    results where they belong, as far as there are tokens and rows."""
+    """The word deliver(out, y, y_stride, add, count, valid): add up the sums of a tile, and put the results where they
+    belong or add them there, as far as there are tokens and rows."""
     rows, kind = shape.rows, Vector(types.float32, shape.rows)
     total_at = total_of_places(rows, 8 * shape.parts, 4 * rows * shape.width)
 
     @inline
-    def deliver(out: int, base: int, base_stride: int, y: int, y_stride: int, count: int, valid: int) -> None:
+    def deliver(out: int, y: int, y_stride: int, add: int, count: int, valid: int) -> None:
         for token in range(count):
-            values, place, source = total_at(out + 4 * rows * token), y + token * y_stride, base + token * base_stride
+            values, place = total_at(out + 4 * rows * token), y + token * y_stride
             if valid == rows:
-                store(place, values + load(kind, source) if base else values)
+                store(place, values + load(kind, place) if add else values)
             else:
                 for i in range(valid):
                     value = extract(values, i)
-                    store(place + 4 * i, value + load(float32, source + 4 * i) if base else value)
+                    store(place + 4 * i, value + load(float32, place + 4 * i) if add else value)
 
     return deliver
 
@@ -269,6 +270,7 @@ def matmul(room: str, passes: int) -> Body:
         room = superblocks_of(n_in)
         panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
         block = rows * max(AT_LEAST, CACHE_BYTES // panel_bytes)
+        put_base(base, base_stride, y, y_stride, count, first, end)
         for start in range(first, end, block):
             if load(int64, stop):
                 return
@@ -281,7 +283,6 @@ def matmul(room: str, passes: int) -> Body:
                 for row in range(start, until, rows):
                     sums(panels + (row - start) // rows * panel_bytes, x_at, records, scratch, here)
                     place = y + token * y_stride + 4 * row
-                    source = base + token * base_stride + 4 * row if base else 0
-                    deliver(scratch, source, base_stride, place, y_stride, here, min(rows, end - row))
+                    deliver(scratch, place, y_stride, base, here, min(rows, end - row))
 
     return body

@@ -30,6 +30,7 @@ from quant.jit.vectors import (
     total,
 )
 from quant.products.activations import superblocks_of
+from quant.products.base import put_base
 from quant.products.layout import ORDERS, flat_bytes
 from quant.products.sums import sums_of_eights, sums_of_fours, sums_of_two
 
@@ -304,14 +305,16 @@ def matvec(room: str, passes: int) -> Body:
         first, end = share(n_out, 8, part, parts)
         count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
         at_least = max(row_bytes, superblock_bytes)
+        put_base(base, base_stride, y, y_stride, count, first, end)
         for row in range(first, end):
             start = w + row * row_bytes
             if row_bytes < superblock_bytes:
                 start = lengthen(start, row_bytes, scratch)
             for token in range(count):
+                place = y + token * y_stride + 4 * row
                 result = dot(start, at_least, x + token * x_stride, n_in)
                 if base:
-                    result += load(float32, base + token * base_stride + 4 * row)
-                store(y + token * y_stride + 4 * row, result)
+                    result += load(float32, place)
+                store(place, result)
 
     return body
