@@ -59,12 +59,11 @@ def emit_ahead(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) 
         emit_prefetch(b, b.add(here, I64(line)), level=1)
 
 
-def score_word(kind: CellType, rows: int, panels: int, key_dim: int, ahead_bytes: int) -> Any:
-    """The word score(q, k, out, ahead): out[row][16 * panel + cell] = q . k for some neighbouring panels.
-
-    Of cells with scales it takes 32 dimensions, and adds to what is there.
+def score_word(kind: CellType, rows: int, panels: int, key_dim: int, dimensions: int, ahead_bytes: int) -> Any:
+    """The word score(q, k, out, ahead): out[row][16 * panel + cell] = q . k for some neighbouring panels, over so many
+    dimensions. Where cells have scales, it adds to what is there.
     """
-    dimensions, (step_apart, apart) = 32 if kind.scaled else key_dim, kind.dimensions
+    step_apart, apart = kind.dimensions
     panel_bytes, scale_bytes = PANEL * kind.head_bytes(key_dim), 2 * PANEL * kind.scaled
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
@@ -270,11 +269,12 @@ def soften_word(value_dim: int, capped: int) -> Any:
     return soften
 
 
-def score_block_word(kind: CellType, rows: int, key_dim: int, other_bytes: int) -> Any:
+def score_block_word(kind: CellType, rows: int, key_dim: int, key_size: int, other_bytes: int) -> Any:
     """The word score_block(q, k, p, ahead): the scores of a block; `other_bytes` of values are asked for meanwhile."""
     panels = widest(rows, 4)
-    steps = 4 // panels * key_dim // 2
-    score, share = score_word(kind, rows, panels, key_dim, other_bytes // steps), other_bytes // 4
+    whole = key_dim if kind.scaled else key_size + key_size % 2  # what a key is padded with is worth nothing
+    dimensions, steps = 32 if kind.scaled else whole, 4 // panels * whole // 2
+    score, share = score_word(kind, rows, panels, key_dim, dimensions, other_bytes // steps), other_bytes // 4
     panel_bytes, group_bytes = PANEL * kind.head_bytes(key_dim), PANEL * kind.group_bytes
     scaled, groups = kind.scaled, key_dim // 32
 
@@ -324,7 +324,7 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
 
 
 def attend_word(
-    rows: int, key_dim: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
+    rows: int, key_dim: int, key_size: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
 ) -> Any:
     """The word attend(q, q_sink, k, v, cells, row_positions, window, cap, first, end, sinks, p, state): blocks first ..
     end.
@@ -332,7 +332,7 @@ def attend_word(
     `p` is room for the weights of a block, twice; the state goes on from what it holds.
     """
     k_block, v_block = BLOCK * k_type.head_bytes(key_dim), BLOCK * v_type.head_bytes(value_dim)
-    score_block = score_block_word(k_type, rows, key_dim, v_block)
+    score_block = score_block_word(k_type, rows, key_dim, key_size, v_block)
     weigh_block = weigh_block_word(v_type, rows, value_dim, k_block)
     sight, soften, stride = sight_word(rows), soften_word(value_dim, capped), row_bytes(value_dim)
 

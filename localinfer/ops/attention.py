@@ -32,14 +32,14 @@ def hadamard_of(kind: str, dim: int) -> Any:
 
 
 def tile_words(
-    group: int, key_dim: int, value_dim: int, rows: int, k_type: str, v_type: str, capped: int
+    group: int, key_dim: int, key_size: int, value_dim: int, rows: int, k_type: str, v_type: str, capped: int
 ) -> tuple[Any, Any, int]:
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
     take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)       its queries, from row `first` on
     look(scratch, k, v, cells, window, cap, first, end, sinks, state)                  at blocks first .. end
     """
-    attend = attend_word(rows, key_dim, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
+    attend = attend_word(rows, key_dim, key_size, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
     prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim)
     queries = 4 * rows * key_dim
     weights_at = 2 * queries
@@ -112,11 +112,11 @@ def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes:
 
 
 def attention(
-    group: int, key_dim: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int, k_type: str,
-    v_type: str, capped: int,
+    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int,
+    k_type: str, v_type: str, capped: int,
 ) -> Body:  # fmt: skip
     """The kernel for tiles of so many rows."""
-    take, look, taken = tile_words(group, key_dim, value_dim, rows, k_type, v_type, capped)
+    take, look, taken = tile_words(group, key_dim, key_size, value_dim, rows, k_type, v_type, capped)
     together = group if rows % group == 0 else 1  # neighbouring rows that are heads of one token
     deliver = deliver_word(together, value_dim, value_size, tile, passes, v_type)
     prepare, merge, stride = prepare_word(rows, value_dim), merge_word(value_dim), row_bytes(value_dim)

@@ -142,7 +142,8 @@ class Attention:
         self._reserve(heads, -(-blocks // chunk))
         quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
         few, many = self._looks(heads, cache.types["v_type"])
-        seen: Constants = {"key_dim": heads.key_dim, "k_type": cache.types["k_type"], "capped": int(cap > 0)}
+        keys: Constants = {"key_dim": heads.key_dim, "key_size": heads.key, "k_type": cache.types["k_type"]}
+        seen: Constants = {**keys, "capped": int(cap > 0)}
         self.plan.op(
             f"{blk}attention",
             ATTENTION,

@@ -118,7 +118,7 @@ class Layer:
             "group": self.group, "value_dim": self.wide, "value_size": self.head_dim, "tile": tile, "passes": 1,
             "rows": rows, "v_type": self.v_type,
         }  # fmt: skip
-        seen = {"key_dim": self.wide, "k_type": self.k_type, "capped": int(cap > 0)}
+        seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.k_type, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, **seen)
         joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
