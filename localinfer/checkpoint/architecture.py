@@ -33,6 +33,11 @@ class Architecture:
     names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
+    encoder: bool = False  # tokens see those behind them, and there is no output layer
+    learned_positions: bool = False  # a row for each
+    left_out: str = ""  # a pattern of names that are of no use here
+    prefix: str = ""  # of all names, in some classes' checkpoints
+
     times: int | None = None  # the feed-forward network is so many times as wide, unless config.json says how wide
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # a checkpoint's norms are stored less that much

@@ -299,6 +299,22 @@ COHERE2 = Architecture(
     defaults=COMMAND_R.defaults,
 )
 
+ENDS = ("token_types", "token_embd_norm", "token_embd_norm.bias")  # of BERT's kind: what is outside of blocks
+BERT_NORMS = ("attn_output_norm", "layer_output_norm")
+BERT = Architecture(
+    name="bert",
+    block=(*APART, *biases(*APART), *PLAIN, *biases(*PLAIN), *BERT_NORMS, *biases(*BERT_NORMS)),
+    model=(*ENDS, "position_embd"),
+    encoder=True,
+    prefix="bert.",
+    left_out=r"embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\..*",  # what was for training only
+    norm="layer",
+    activation=EXACT_GELU,
+    turns=False,
+    fixed={"position_embedding_type": "absolute", "is_decoder": False},
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2},
+)
+
 BY_CLASS = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA,
@@ -340,6 +356,9 @@ BY_CLASS = {
     "RWForCausalLM": FALCON,
     "CohereForCausalLM": COMMAND_R,
     "Cohere2ForCausalLM": COHERE2,
+    "BertModel": BERT,
+    "BertForMaskedLM": BERT,
+    "BertForPreTraining": BERT,
 }
 
 

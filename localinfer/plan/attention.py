@@ -28,13 +28,14 @@ CHUNKS = 64  # at most so many chunks of cells are shared among threads when a t
 
 @dataclass(frozen=True)
 class Context:
-    """How much of the past is kept: see `localinfer.plan.ring`."""
+    """How much of the past is kept, and whether tokens look back only: see `localinfer.plan.ring`."""
 
     n_ctx: int
     sinks: int = 0
     wraps: bool = False  # overwrite the oldest instead of stopping
     k_type: str = "f16"
     v_type: str = "f16"
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,10 @@ class Attention:
             v_cache=cache.v,
             capacity=ring.capacity,
             cell_positions=ring.positions,
-            positions=self.positions,
+            oldest=ring.oldest,
+            newest=ring.newest,
             blocks=ring.blocks,
             sink_blocks=ring.sink_blocks,
-            window=ring.window,
             kv_heads=heads.count_kv,
             scale=scale,
             cap=cap * LOG2_E,
@@ -222,7 +223,8 @@ class Attention:
                 span = context.n_ctx - context.sinks
                 ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
             else:
-                ring = Ring.reserve(self.plan, window=window or EVERYTHING, span=context.n_ctx)
+                seen = window or EVERYTHING
+                ring = Ring.reserve(self.plan, window=seen, span=context.n_ctx, causal=context.causal)
             self.rings[window] = ring
         return self.rings[window]
 

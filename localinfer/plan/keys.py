@@ -49,6 +49,10 @@ class Keys:
         self._asked.add(name)
         return name
 
+    def understand(self, *keys: str) -> None:
+        """These are understood by others."""
+        self._asked.update(f"{self.architecture}.{key}" for key in keys)
+
     def has(self, key: str) -> bool:
         return self.name(key) in self.f.metadata
 

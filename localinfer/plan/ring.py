@@ -3,12 +3,16 @@
 Layers that see the same stretch of the past share a ring. The ring of a sliding window holds it and one batch, so
 that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
 of their own in front of the ring (Xiao et al., 2023).
+
+Where tokens look ahead, too, as an encoder's do, a text is computed in one batch, and nothing of it is of use for the
+next one: then all layers share the same cells, and a window reaches to both sides.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.ops.layout import BLOCK, CELL_BYTES
 from localinfer.plan.buffers import Region
@@ -47,25 +51,35 @@ class Ring(Memory):
     sinks: int
     cells: Region  # int32 [batch]: the cell of each token of the batch
     positions: Region  # int32 [capacity]: what each cell holds
+    oldest: Region  # int32 [batch]: the first position that each token of the batch sees
+    newest: Region  # int32 [batch]: and the last one
     blocks: Region  # int64: how many blocks are in use
     sink_blocks: Region  # int64
+    causal: bool = True  # tokens look back only
     layers: list[LayerCache] = field(default_factory=list)
     _furthest: int = 0  # positions that were placed since the ring was last empty
 
     @classmethod
-    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0) -> "Ring":
+    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0, causal: bool = True) -> "Ring":
         """A ring that holds at least `span` positions beside the sinks."""
         capacity = whole_blocks(sinks) + whole_blocks(span)
-        regions = plan.region(4 * plan.batch), plan.region(4 * capacity), plan.region(8), plan.region(8)
-        return cls(window, capacity, sinks, *regions)
+        of_tokens = 4 * plan.batch
+        sizes = of_tokens, 4 * capacity, of_tokens, of_tokens, 8, 8
+        cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
+        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, causal)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
-        """Cells for one more layer."""
-        k, v = (
-            plan.region(heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind])
+        """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
+        types = {"k_type": k_type, "v_type": v_type}
+        sizes = [
+            heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind]
             for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
-        )
-        self.layers.append(LayerCache(heads.count_kv, k, v, {"k_type": k_type, "v_type": v_type}))
+        ]
+        for layer in () if self.causal else self.layers:
+            if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
+                return layer
+        k, v = map(plan.region, sizes)
+        self.layers.append(LayerCache(heads.count_kv, k, v, types))
         return self.layers[-1]
 
     @property
@@ -89,6 +103,27 @@ class Ring(Memory):
         self.sink_blocks.view(np.int64)[:] = self.sink_cells // BLOCK
 
     def place(self, first: int, count: int) -> None:
+        self._put(first, count)
+        self._see(first, count, 0, first + count)
+
+    def pack(self, lengths: Sequence[int]) -> None:
+        ends = np.cumsum(lengths)
+        self._put(0, int(ends[-1]))
+        self._see(0, int(ends[-1]), np.repeat(ends - lengths, lengths), np.repeat(ends, lengths))
+
+    @property
+    def packs(self) -> bool:
+        return not self.sinks  # which all would see
+
+    def _see(self, first: int, count: int, begin: int | NDArray[np.int64], end: int | NDArray[np.int64]) -> None:
+        """Have the tokens at positions from `first` on see what is near enough of the text from `begin` to `end`."""
+        at = np.arange(first, first + count)
+        back, ahead = (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
+        self.oldest.view(np.int32)[:count] = np.maximum(at - back, begin)
+        self.newest.view(np.int32)[:count] = np.minimum(at + ahead, end - 1)
+
+    def _put(self, first: int, count: int) -> None:
+        """Positions from `first` on into their cells."""
         cells, positions, blocks = self.cells.view(np.int32), self.positions.view(np.int32), self.blocks.view(np.int64)
         self._furthest = max(self._furthest, first + count)
         token = 0
