@@ -247,9 +247,9 @@ class Words:
     def sliding_window(self, default: int = 0) -> int:
         return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
+    def sliding(self, pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
         window = self.sliding_window(default_window)
-        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern)]
+        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern, first=first)]
 
     def has(self, name: str) -> bool:
         return self.model.has(name)

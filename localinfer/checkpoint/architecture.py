@@ -24,6 +24,7 @@ class Architecture:
 
     name: str
     block: tuple[str, ...]
+    not_first: tuple[str, ...] = ()  # ... and of all blocks but the first
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
     model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
@@ -45,6 +46,7 @@ class Architecture:
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
+    first_of_period: bool = False  # it is the first of a period that sees everything
     every_window: bool = False  # whether GGUF must say of each block if it has a window
     window_rope: bool = False  # whether layers with a window have rotary embeddings of their own
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one

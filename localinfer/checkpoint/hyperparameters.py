@@ -97,8 +97,10 @@ def read_first_position(architecture: Architecture, config: Table) -> int:
 
 
 def labels_of(config: Table) -> list[str]:
-    """What a classifier tells apart, by number."""
+    """What a classifier tells apart, by number; two things, where nothing is said."""
     labels = config.table("id2label")
+    if not labels.values:
+        return ["LABEL_0", "LABEL_1"]
     numbers = sorted((int(key), key) for key in labels.values if key.isdecimal())
     return [labels.get(key, str) for _, key in numbers]
 

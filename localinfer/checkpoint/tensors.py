@@ -79,7 +79,7 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         yield Wanted("", kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        for kind in (*architecture.block, *optional):
+        for kind in (*architecture.block, *(architecture.not_first if block else ()), *optional):
             yield Wanted(f"blk.{block}.", kind)
     if not (numbers.tied or architecture.encoder):
         yield Wanted("", "output")

@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
-TOGETHER = 1024  # tokens of texts that are computed in one batch, if no text is longer: more of them fill the caches
+TOGETHER = 1024  # tokens of texts that are computed in one batch, if none is longer: more do not stay in the caches
 
 
 def pooled(
@@ -22,8 +22,8 @@ def pooled(
     """The mean of the states of all tokens of each text ("mean"), or the state of the first ("cls") or "last" one:
     float32 (len(texts), n). `progress` is told how many texts are done."""
     sums: list[Floats] = []
-    for first, end in together([len(text) for text in texts], min(TOGETHER, engine.plan.batch)):
-        if len(texts[first]) > engine.plan.batch:
+    for first, end in together(engine, [len(text) for text in texts]):
+        if end == first + 1 and not fit(engine, [len(texts[first])]):
             sums.append(of_long_text(engine, texts[first], pooling))
         else:
             sums.append(of_texts(engine, texts[first:end], pooling, types[first:end]))
@@ -35,21 +35,21 @@ def pooled(
     return vectors
 
 
-def together(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Neighbours of at most so many tokens in all, or one that is longer: first and end."""
-    cuts, room = [0], most
-    for number, length in enumerate(lengths):
-        if length > room and number > cuts[-1]:
+def together(engine: Engine, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours that fit into a batch, or one that does not: first and end."""
+    cuts = [0]
+    for number in range(1, len(lengths)):
+        if sum(lengths[cuts[-1] : number + 1]) > TOGETHER or not fit(engine, lengths[cuts[-1] : number + 1]):
             cuts.append(number)
-            room = most
-        room -= length
     return pairwise([*cuts, len(lengths)])
+
+
+def fit(engine: Engine, lengths: Sequence[int]) -> bool:
+    return sum(lengths) <= engine.plan.batch and engine.sequence.fits(lengths)
 
 
 def of_texts(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequence[Ids]) -> Floats:
     """The sums of states of texts that fit in a batch."""
-    if not engine.sequence.packs:
-        return np.concatenate([of_long_text(engine, text, pooling) for text in texts])
     engine.pack(texts, types)
     ends = np.cumsum([len(text) for text in texts])
     owners = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))

@@ -26,10 +26,9 @@ class Sequence:
         for memory in self._memories:
             memory.place(len(self), count)
 
-    @property
-    def packs(self) -> bool:
-        """Whether it can `pack`."""
-        return all(memory.packs for memory in self._memories)
+    def fits(self, lengths: abc.Sequence[int]) -> bool:
+        """Whether it can `pack` so many texts."""
+        return all(memory.fits(lengths) for memory in self._memories)
 
     def pack(self, lengths: abc.Sequence[int]) -> None:
         """Forget all tokens, and make room for a run of texts so long that do not see each other. What is computed then

@@ -28,9 +28,8 @@ class Memory(ABC):
     def place(self, first: int, count: int) -> None:
         """Make room for the positions first .. first + count - 1, which the next run computes."""
 
-    @property
-    def packs(self) -> bool:
-        """Whether it can `pack`."""
+    def fits(self, lengths: Sequence[int]) -> bool:  # noqa: ARG002 (what keeps a state has room for one text)
+        """Whether it can `pack` so many texts."""
         return False
 
     def pack(self, lengths: Sequence[int]) -> None:

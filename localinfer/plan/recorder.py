@@ -150,7 +150,7 @@ class Recorder:
         self.states_buffer = self.norm(picked, norm) if norm else picked
         self.states_end = len(self.plan.ops)
         self.tensors.mention(*CLASSIFIER)
-        self.keys.understand("pooling_type", "classifier.output_labels")
+        self.keys.understand("pooling_type", "classifier.output_labels", "classifier.pooling_type")
         return self.states_buffer
 
     def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
@@ -315,10 +315,10 @@ class Recorder:
         """How many tokens a layer with a window looks at, 0 if there is no such layer."""
         return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
-        """Whether each block has the window: as the file says, or all but the last of every `pattern`; none has, where
-        there is no window."""
-        given = sliding(self.keys, self.block_count, pattern)
+    def sliding(self, pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
+        """Whether each block has the window: as the file says, or all but the last (or the `first`) of every `pattern`;
+        none has, where there is no window."""
+        given = sliding(self.keys, self.block_count, pattern, first=first)
         return given if self.sliding_window(default_window) else [False] * self.block_count
 
     def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:

@@ -21,6 +21,10 @@ from localinfer.plan.memory import Bytes, Memory
 from localinfer.plan.plan import Plan
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
+CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
+PACKED = 64 * BLOCK  # cells for short texts of an encoder: each begins a block of its own
+
+Positions = NDArray[np.int64]
 
 
 def whole_blocks(cells: int) -> int:
@@ -104,23 +108,43 @@ class Ring(Memory):
 
     def place(self, first: int, count: int) -> None:
         self._put(first, count)
-        self._see(first, count, 0, first + count)
+        self._see(np.arange(first, first + count), 0, first + count)
+
+    def fits(self, lengths: Sequence[int]) -> bool:
+        return not self.sinks and self._begin(lengths)[-1] <= self.capacity
 
     def pack(self, lengths: Sequence[int]) -> None:
-        ends = np.cumsum(lengths)
-        self._put(0, int(ends[-1]))
-        self._see(0, int(ends[-1]), np.repeat(ends - lengths, lengths), np.repeat(ends, lengths))
+        *begin, end = self._begin(lengths)
+        first, own = np.repeat(begin, lengths), np.repeat(lengths, lengths)
+        at = first + np.concatenate([np.arange(length) for length in lengths])
+        self.reset()
+        self.cells.view(np.int32)[: len(at)] = at
+        self.positions.view(np.int32)[at] = at
+        self.blocks.view(np.int64)[0] = -(-end // BLOCK)
+        self._see(at, first, first + own)
+
+    def _begin(self, lengths: Sequence[int]) -> list[int]:
+        """In which cells texts begin, and the end of the last one. A text lies in as few of attention's chunks of
+        blocks as if it were alone, so that the same sums are added up in the same order."""
+        begin, chunk, at = [], self.chunk * BLOCK, 0
+        for length in lengths:
+            at = whole_blocks(at)
+            if at % chunk + length > chunk:
+                at = -(-at // chunk) * chunk
+            begin.append(at)
+            at += length
+        return [*begin, at]
 
     @property
-    def packs(self) -> bool:
-        return not self.sinks  # which all would see
+    def chunk(self) -> int:
+        """So many blocks are looked at before what was found is joined with what others found."""
+        return max(4, -(-self.capacity // BLOCK // CHUNKS))
 
-    def _see(self, first: int, count: int, begin: int | NDArray[np.int64], end: int | NDArray[np.int64]) -> None:
-        """Have the tokens at positions from `first` on see what is near enough of the text from `begin` to `end`."""
-        at = np.arange(first, first + count)
+    def _see(self, at: Positions, begin: Positions | int, end: Positions | int) -> None:
+        """Have the tokens at these positions see what is near enough of their texts, from `begin` to `end`."""
         back, ahead = (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
-        self.oldest.view(np.int32)[:count] = np.maximum(at - back, begin)
-        self.newest.view(np.int32)[:count] = np.minimum(at + ahead, end - 1)
+        self.oldest.view(np.int32)[: len(at)] = np.maximum(at - back, begin)
+        self.newest.view(np.int32)[: len(at)] = np.minimum(at + ahead, end - 1)
 
     def _put(self, first: int, count: int) -> None:
         """Positions from `first` on into their cells."""

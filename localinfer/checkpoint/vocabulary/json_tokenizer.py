@@ -1,6 +1,6 @@
 """tokenizer.json, as the library `tokenizers` writes it -> the tokens, their merges, and how text is cut into words.
 
-WordPiece has a file of its own. Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2), the other is
+WordPiece and Unigram have files of their own. Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2), the other is
 SentencePiece's, with "▁" for spaces and bytes as a last resort (llama). What the file says about cutting is compared
 with what is known, as a whole.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.vocabulary import known_tokenizers, word_piece
+from localinfer.checkpoint.vocabulary import known_tokenizers, unigram, word_piece
 from localinfer.checkpoint.vocabulary.tokens import Token, Tokens
 from localinfer.errors import Unsupported
 from localinfer.text import printable
@@ -48,7 +48,7 @@ PRE = {
 }
 
 
-OTHERS = {"WordPiece": word_piece.read}
+OTHERS = {"WordPiece": word_piece.read, "Unigram": unigram.read}
 
 
 def read(file: Table) -> Tokens:
