@@ -1,8 +1,8 @@
 """tokenizer.json, as the library `tokenizers` writes it -> the tokens, their merges, and how text is cut into words.
 
-WordPiece and Unigram have files of their own. Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2), the other is
-SentencePiece's, with "▁" for spaces and bytes as a last resort (llama). What the file says about cutting is compared
-with what is known, as a whole.
+WordPiece and Unigram have files of their own. Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2),
+the other is SentencePiece's, with "▁" for spaces and bytes as a last resort (llama). What the file says about cutting
+is compared with what is known, as a whole.
 """
 
 import json
