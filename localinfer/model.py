@@ -31,6 +31,7 @@ from localinfer.models import registry
 from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
 
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
+    from localinfer.embedding.embedder import Embedder
     from localinfer.generation.constraint import Constraint, Vocabulary
     from localinfer.prompt.conversation import Message
     from localinfer.prompt.prompt import Prompt
@@ -78,6 +79,7 @@ class Model:
         self._session = Session(self.engine, self.tokenizer, progress)
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
         self._writer: PromptWriter | None = None  # once there is a conversation
+        self._embedder: Embedder | None = None  # once there are texts to compare
 
     @property
     def metadata(self) -> Mapping[str, Value]:
@@ -127,6 +129,7 @@ class Model:
         LocalInferError for a file that has changed. After the last piece comes ContextOverflow when the context is
         full, and Incomplete for a text that has not the form that was asked for.
         """
+        self.engine.require_predictions()
         chosen = self._chosen(options)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         return self._run(tokens, chosen, sampler)
@@ -143,12 +146,42 @@ class Model:
         from localinfer.prompt.conversation import Conversation
 
         self.engine.require_open()
+        self.engine.require_predictions()
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
         prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
         return self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
+
+    def embed(self, texts: "str | Sequence[str | Sequence[int]]", *, pooling: str = "", normalize: bool | float = True,
+              truncate: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
+        """A vector for each text, or for each list of token ids: float32 (len(texts), n). Texts are computed together,
+        and do not see each other; what was remembered of a conversation is forgotten.
+
+        `pooling` tells how a text's tokens become one vector: "mean", "cls" (the first token), "last", or "rank", the
+        scores of the file's classifier; if it is empty, as the file says, or "mean" where it says nothing. With
+        `normalize` vectors are divided by their length; a number is that of another norm, as llama.cpp counts them:
+        -1 none, 0 the largest value becomes 32,760, 1 taxicab, 2 Euclidean, and so on. Scores are never normalised.
+
+        UsageError for no texts, or empty ones; ContextOverflow for a text that does not fit, which is cut with
+        `truncate`: a warning tells of it. Unsupported for a classifier that the file has not.
+        """
+        return self._embeds().embed(texts, pooling, normalize=normalize, truncate=truncate, progress=progress)
+
+    def rerank(self, query: str, documents: Sequence[str], *, truncate: bool = False,
+               progress: Progress | None = None) -> NDArray[np.float32]:
+        """How well each document answers a query: float32 (len(documents),), more is better. By the file's classifier;
+        Unsupported where there is none. Otherwise as `embed`."""
+        return self._embeds().rerank(query, documents, truncate=truncate, progress=progress)
+
+    def _embeds(self) -> "Embedder":
+        from localinfer.embedding.embedder import Embedder
+
+        self._session.end()
+        if self._embedder is None:
+            self._embedder = Embedder(self.engine, self.tokenizer)
+        return self._embedder
 
     def render(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
                documents: Sequence[Mapping[str, object]] | None = None,

@@ -8,7 +8,9 @@ shapes, and logits are computed in float32, with the plain form of attention.
 """
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ POSITIONS = np.arange(2, N_TOKENS, 3)  # the last one is 95
 IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
+NUMBER = re.compile(r"\.\d+\.")
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining"
 )  # fmt: skip
@@ -47,6 +50,7 @@ class Proof:
 
     architecture: str
     config: Any
+    encoder: bool = False  # it has no output layer: what is kept are states
     norm: float = 1.0
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict
     shapes: Callable[[Shapes], Shapes] = dict
@@ -216,6 +220,54 @@ def apart(
     return shapes, computed
 
 
+def without_pooler(shapes: Shapes) -> Shapes:
+    return {key: shape for key, shape in shapes.items() if not key.startswith("pooler.")}
+
+
+NOMIC = {
+    "embeddings.LayerNorm": "emb_ln",
+    "self_attn.o_proj": "attn.out_proj",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.down_proj": "mlp.fc2",
+    "layers.": "encoder.layers.",
+}
+
+
+def nomic(config: dict[str, Any]) -> dict[str, Any]:
+    """With the words that its checkpoints are shared with."""
+    return {
+        "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "n_embd": config["hidden_size"],
+        "n_head": config["num_attention_heads"], "n_layer": config["num_hidden_layers"], "n_positions": 2048,
+        "n_inner": config["intermediate_size"], "max_trained_positions": config["max_position_embeddings"],
+        "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_function": "swiglu", "prenorm": False,
+        "layer_norm_epsilon": config["layer_norm_eps"], "type_vocab_size": 2, "vocab_size": config["vocab_size"],
+    }  # fmt: skip
+
+
+def nomic_shapes(shapes: Shapes) -> Shapes:
+    """Other names, and one matrix for queries, keys and values."""
+    found: Shapes = {}
+    for name, (rows, *columns) in shapes.items():
+        key = renamed(name, dict.fromkeys(PARTS, "attn.Wqkv") | NOMIC)
+        found[key] = (found.get(key, (0,))[0] + rows if "Wqkv" in key else rows, *columns)
+    return found
+
+
+def nomic_computed(tensors: Tensors) -> Tensors:
+    found: Tensors = {}
+    for name, values in tensors.items():
+        key = renamed(name, {new: old for old, new in NOMIC.items()})
+        if "Wqkv" in key:
+            for part, third in zip(PARTS, np.split(values, 3), strict=True):
+                found[key.replace("attn.Wqkv", part)] = third.copy()
+        else:
+            found[key] = values
+    return found
+
+
 # --- the proofs ---
 
 T = transformers
@@ -249,6 +301,10 @@ HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, m
 SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
 UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
+BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
+BERT |= {"vocab_size": proofs.N_VOCAB, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 2}
+MODERN = {"hidden_size": 96, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 3}
+MODERN |= {"vocab_size": proofs.N_VOCAB, "max_position_embeddings": 256, "local_attention": WINDOW} | IDS_OF_MARKS
 ODD_QWEN = sizes(7, 1, hidden_size=224)
 
 PROOFS = {
@@ -459,6 +515,27 @@ PROOFS = {
         architecture="cohere2",
         config=T.Cohere2Config(**sizes(6, 2, 5) | TIED, **rope(theta=5e4), **layer_types(5, 4), logit_scale=0.75),
     ),
+    # encoders
+    "bert": Proof(architecture="bert", encoder=True, config=T.BertConfig(**BERT), shapes=without_pooler),
+    "xlm-roberta": Proof(architecture="bert", encoder=True, config=T.XLMRobertaConfig(**BERT), shapes=without_pooler),
+    "modern-bert": Proof(architecture="modern-bert", encoder=True, config=T.ModernBertConfig(**MODERN)),
+    "nomic-bert": Proof(
+        architecture="nomic-bert",
+        encoder=True,
+        config=T.NomicBertConfig(**BERT, **rope(theta=1000.0), hidden_act="silu"),
+        written=nomic,
+        shapes=nomic_shapes,
+        computed=nomic_computed,
+    ),
+    "gemma-embedding": Proof(
+        architecture="gemma-embedding",
+        encoder=True,
+        norm=0.0,
+        config=T.Gemma3TextConfig(
+            **sizes(3, 1, 7, head_dim=64) | TIED, rope_parameters=GEMMA3_ROPE, **layer_types(7, 6),
+            query_pre_attn_scalar=64, use_bidirectional_attention=True,
+        ),
+    ),
 }  # fmt: skip
 
 
@@ -473,12 +550,15 @@ def main() -> None:
 
 def make(name: str, proof: Proof) -> Any:
     """Both files of a proof; what is computed comes back."""
-    model = transformers.AutoModelForCausalLM.from_config(proof.config, attn_implementation="eager").float().eval()
+    model = kind_of(proof).from_config(proof.config, attn_implementation="eager").float().eval()
     tied = set(model.all_tied_weights_keys) if proof.config.tie_word_embeddings else set()
+    if proof.encoder:
+        tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # of no use for what is kept
     own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
     shapes = proof.shapes(own)
     described = {
         "architecture": proof.architecture,
+        **({"encoder": True} if proof.encoder else {}),
         "norm": proof.norm,
         "n_layer": proof.config.num_hidden_layers,
         "config": config_of(proof),
@@ -490,7 +570,8 @@ def make(name: str, proof: Proof) -> Any:
     assert set(left.missing_keys) <= tied, left
     assert not left.unexpected_keys, left
     with torch.no_grad():
-        logits = model(torch.tensor([IDS]), use_cache=False).logits[0].numpy()
+        found = model(torch.tensor([IDS])) if proof.encoder else model(torch.tensor([IDS]), use_cache=False)
+        logits = (found.last_hidden_state if proof.encoder else found.logits)[0].numpy()
     kept = logits[POSITIONS]
     np.savez_compressed(proofs.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=kept)
     return logits
@@ -498,20 +579,27 @@ def make(name: str, proof: Proof) -> Any:
 
 def config_of(proof: Proof) -> dict[str, Any]:
     """config.json, without what changes from version to version or is about training."""
-    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof.config)]}
+    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof)]}
     return proof.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
 
 
-def class_of(config: Any) -> str:
-    return str(transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__)
+def kind_of(proof: Proof) -> Any:
+    return transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
+
+
+def class_of(proof: Proof) -> str:
+    return str(kind_of(proof)._model_mapping[type(proof.config)].__name__)
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer once, with "{}" for its number."""
+    """The tensors of a layer once, with "{}" for its number; what not all have, as it is."""
     found = {}
+    layers = Counter(NUMBER.sub(".{}.", key, count=1) for key in shapes)
     for key, shape in shapes.items():
         layer = next((part for part in key.split(".") if part.isdecimal()), None)
-        general = key if layer is None else key.replace(f".{layer}.", ".{}.", 1)
+        general = NUMBER.sub(".{}.", key, count=1)
+        if layers[general] < n_layer:
+            general = key
         assert layer is None or int(layer) < n_layer
         assert found.setdefault(general, shape) == shape
     return found

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from localinfer import architectures
+from localinfer.engine.program import BIDIRECTIONAL
 from localinfer.files.gguf import GGUF
 from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
@@ -87,13 +88,13 @@ def forward(model: Model, tokens: Sequence[int]) -> Floats:
 
 
 def hidden(model: Model, tokens: Sequence[int]) -> Floats:
-    """What the last layer hands to the output layer: (n_tokens, n_embd)."""
+    """What the last layer hands to the output layer, or an encoder gives: (n_tokens, n_embd)."""
     return spoken(model, tokens).normed
 
 
-def spoken(model: Model, tokens: Sequence[int]) -> "Words":
-    """What the architecture's words have come to."""
-    words = Words(model, tokens)
+def spoken(model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> "Words":
+    """What the architecture's words have come to; `types` are the parts of a pair that tokens are of."""
+    words = Words(model, tokens, types)
     architectures.find(model.file)(words)  # type: ignore[arg-type]
     return words
 
@@ -120,14 +121,16 @@ class Turning:
 class Words:
     """See `localinfer.plan.recorder.Recorder`, which has the same words."""
 
-    def __init__(self, model: Model, tokens: Sequence[int]) -> None:
+    def __init__(self, model: Model, tokens: Sequence[int], types: Sequence[int] = ()) -> None:
         self.model, self.tokens = model, np.asarray(tokens)
+        self.types = np.asarray(types or [0] * len(tokens))
         self.positions = np.arange(len(self.tokens))
         self.keys = keys = Keys(model.file)
         self.block_count, self.embedding_length = keys.count("block_count"), keys.count("embedding_length")
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
         self.by_mean = keys.has("attention.layer_norm_epsilon") and not keys.has("attention.layer_norm_rms_epsilon")
         self.eps = keys.positive("attention.layer_norm_epsilon" if self.by_mean else "attention.layer_norm_rms_epsilon")
+        self.causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
         self.finish: Callable[[Floats], Floats] = lambda logits: logits
 
     def blocks(self) -> Iterator[Block]:
@@ -142,13 +145,22 @@ class Words:
     def add_positions(self, x: Floats) -> None:
         x += self.model["position_embd"][self.positions]
 
+    def add_types(self, x: Floats) -> None:
+        x += self.model["token_types"][self.types]
+
+    def states(self, x: Floats, norm: str = "") -> None:
+        self.normed = self.norm(x, norm) if norm else x
+
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
-        self.normed = self.norm(x, "output_norm")
+        self.states(x, "output_norm")
         self.finish = lambda logits: soft_cap(scale * logits, cap)
 
     # --- rows ---
 
-    def norm(self, x: Floats, name: str) -> Floats:
+    def norm(self, x: Floats, name: str, *, in_place: bool = False) -> Floats:
+        if in_place:
+            x[:] = self.norm(x, name)
+            return x
         if self.by_mean:
             return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
         return rms_norm(x, self.model[name], self.eps)
@@ -235,9 +247,9 @@ class Words:
     def sliding_window(self, default: int = 0) -> int:
         return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
+    def sliding(self, pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
         window = self.sliding_window(default_window)
-        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern)]
+        return [flag and window > 0 for flag in sliding(self.keys, self.block_count, pattern, first=first)]
 
     def has(self, name: str) -> bool:
         return self.model.has(name)
@@ -253,7 +265,8 @@ class Words:
         self, blk: Block, q: Floats, k: Floats, v: Floats, *, rope: Turning | None, norm: str = "no", window: int = 0,
         scale: float | None = None, cap: float = 0.0,
     ) -> Floats:  # fmt: skip
-        """Every position looks at itself and at those before it (`window` in all, if not 0).
+        """Every position looks at itself and at those before it (`window` in all, if not 0); in an encoder at all, or
+        half a window to each side.
 
         With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
         positions as well, as if from the end of the context.
@@ -280,7 +293,7 @@ class Words:
             scores[..., : model.sinks] = turned(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
             seen = visible(position, window, model.sinks)
         else:
-            seen = visible(position, window)
+            seen = visible(position, window) if self.causal else near_by(position, window)
         mixed = softmax(np.where(seen, soft_cap(factor * scores, cap), -np.inf)) @ v
         return mixed.transpose(1, 0, 2).reshape(len(position), -1)
 
@@ -294,6 +307,12 @@ def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool
     """Whether a position (row) may look at one (column): less than `window` back, not ahead; or a sink."""
     back = position[:, None] - position[None, :]
     return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
+
+
+def near_by(position: Positions, window: int) -> NDArray[np.bool_]:
+    """Whether a position is within half a window of another, on either side."""
+    apart = np.abs(position[:, None] - position[None, :])
+    return (window == 0) | (apart <= window // 2)
 
 
 # --- rope ---

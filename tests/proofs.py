@@ -26,14 +26,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 DATA = Path(__file__).parent / "data" / "proofs"
-NAMES = sorted(path.stem for path in DATA.glob("*.json"))
+ENCODERS = sorted(path.stem for path in DATA.glob("*.json") if '"encoder": true' in path.read_text(encoding="utf-8"))
+NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS})  # of models with an output layer
 N_VOCAB = 264  # bytes, and a few that no text has
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """`logits` are float32 (len(positions), n_vocab), after the tokens at these `positions` of `ids`."""
+    """`logits` are float32 (len(positions), n_vocab), after the tokens at these `positions` of `ids`; of an encoder
+    they are the states there, (len(positions), n)."""
 
     ids: list[int]
     positions: NDArray[np.intp]

@@ -18,6 +18,7 @@ SAME = {
     "ls": "list",
     "download": "pull",
     "get": "pull",
+    "embedding": "embed",
 }
 INSTEAD = {
     "serve": "there is no server yet; `localinfer chat` and `localinfer generate` run a model themselves",

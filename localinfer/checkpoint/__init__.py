@@ -4,6 +4,7 @@ The way of the data, and where it happens:
 
     config.json                       ->  spelling.py, hyperparameters.py, rope.py  ->  fields
     generation_config.json, README    ->  about.py                                  ->  fields
+    modules.json, 1_Pooling           ->  pooling.py                                ->  fields
     tokenizer.json, tokenizer.model   ->  vocabulary/                               ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special.py                     ->  fields
     *.safetensors  ->  stored/        ->  tensors.py: other names, types and orders of rows  ->  tensors
@@ -15,7 +16,7 @@ unpickled. The keys, names and conventions are llama.cpp's, so that it runs the 
 
 from pathlib import Path
 
-from localinfer.checkpoint import about, hyperparameters, tensors, vocabulary
+from localinfer.checkpoint import about, hyperparameters, pooling, tensors, vocabulary
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
 from localinfer.checkpoint.stored import weights
@@ -41,6 +42,7 @@ def open_checkpoint(path: str | Path) -> Source:
         "general.architecture": Field.text(architecture.name),
         **about.fields(folder, converted.values()),
         **hyperparameters.fields(architecture, config, numbers),
+        **pooling.fields(folder, architecture, numbers),
         **vocabulary.fields(tokens, numbers.n_vocab),
         **special.fields(folder, tokens, numbers.n_vocab),
     }

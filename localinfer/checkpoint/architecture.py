@@ -24,6 +24,7 @@ class Architecture:
 
     name: str
     block: tuple[str, ...]
+    not_first: tuple[str, ...] = ()  # ... and of all blocks but the first
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
     model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
@@ -33,6 +34,11 @@ class Architecture:
     names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
+    encoder: bool = False  # tokens see those behind them, and there is no output layer
+    learned_positions: bool = False  # a row for each
+    left_out: str = ""  # a pattern of names that are of no use here
+    prefix: str = ""  # of all names, in some classes' checkpoints
+
     times: int | None = None  # the feed-forward network is so many times as wide, unless config.json says how wide
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # a checkpoint's norms are stored less that much
@@ -40,6 +46,7 @@ class Architecture:
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
+    first_of_period: bool = False  # it is the first of a period that sees everything
     every_window: bool = False  # whether GGUF must say of each block if it has a window
     window_rope: bool = False  # whether layers with a window have rotary embeddings of their own
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one

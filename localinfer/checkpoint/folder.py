@@ -163,10 +163,21 @@ class Folder:
             self._tables[name] = self._parsed(name)
         return self._tables[name]
 
+    def tables(self, name: str) -> list[Table]:
+        """The objects of the list in a JSON file; none where there is no such file."""
+        text, path = self.text(name), self.path / name
+        return [] if text is None else Table(path, {"": self._read_json(text, path)}).tables("")
+
     def _parsed(self, name: str) -> Table:
         text, path = self.text(name), self.path / name
         if text is None:
             return Table(path, {})
+        values = self._read_json(text, path)
+        if not isinstance(values, dict):
+            raise LocalInferError(f"{printable(str(path))}: not a JSON object")
+        return Table(path, values)
+
+    def _read_json(self, text: str, path: Path) -> Any:
         try:
             values = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
             refuse_surrogates(text, values)
@@ -175,9 +186,7 @@ class Folder:
             kind = not_gguf.describe(text[: not_gguf.LONGEST].encode())
             what = f"this is {kind}" if kind and "JSON" not in kind else what
             raise LocalInferError(f"{printable(str(path))}: not JSON: {what}") from None
-        if not isinstance(values, dict):
-            raise LocalInferError(f"{printable(str(path))}: not a JSON object")
-        return Table(path, values)
+        return values
 
 
 def refuse_constant(text: str) -> NoReturn:

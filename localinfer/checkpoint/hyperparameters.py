@@ -7,12 +7,14 @@ from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.rope import read_ropes
+from localinfer.checkpoint.stored import reorder
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
 from localinfer.plan.keys import LARGEST, MOST
 from localinfer.text import printable
 
 LARGEST_VOCABULARY = 1 << 20
+MOST_TYPES = 1024
 LARGEST_HEAD = 1 << 16
 
 # What changes the computation, with the value that does not; an architecture that has a key for it says so.
@@ -48,7 +50,10 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     if head_dim % 2:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
-    n_ctx = config.count("max_position_embeddings", MOST)
+    first_position = read_first_position(architecture, config)
+    n_ctx = config.count("max_position_embeddings", MOST) - first_position
+    if n_ctx < 1:
+        raise config.error("max_position_embeddings", f"leaves no position behind the first {first_position}")
     sliding = windows.read(architecture, config, n_layer)
     rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
     if rope.n_rot != head_dim and not architecture.part_turns:
@@ -76,9 +81,28 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         n_expert=n_expert,
         n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
         packed=packed,
+        n_types=config.count("type_vocab_size", MOST_TYPES, 1),
+        n_labels=len(labels_of(config)),
+        first_position=first_position,
     )
     refuse_other_scale(architecture, config, numbers)
     return numbers
+
+
+def read_first_position(architecture: Architecture, config: Table) -> int:
+    """RoBERTa's kind counts positions from behind the id of the token that fills up."""
+    if reorder.from_first_position not in architecture.reorder.values():
+        return 0
+    return config.get("pad_token_id", int, 1) + 1
+
+
+def labels_of(config: Table) -> list[str]:
+    """What a classifier tells apart, by number; two things, where nothing is said."""
+    labels = config.table("id2label")
+    if not labels.values:
+        return ["LABEL_0", "LABEL_1"]
+    numbers = sorted((int(key), key) for key in labels.values if key.isdecimal())
+    return [labels.get(key, str) for _, key in numbers]
 
 
 def read_heads_kv(config: Table, n_head: int) -> int:

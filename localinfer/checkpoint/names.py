@@ -15,6 +15,7 @@ ENDINGS = (".weight", ".bias", ".weight_scale")
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
+OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
 ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert
@@ -30,11 +31,22 @@ def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Store
     """
     known = names_of(architecture.like or architecture.name, n_layer)
     found: dict[str, Stored | Stacked] = {}
-    for name, tensor in stacked(text_model(stored)).items():
+    for name, tensor in stacked(text_model(used(architecture, stored))).items():
         renamed = own_name(name, architecture.names) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)
         found[renamed] = tensor
+    return found
+
+
+def used(architecture: Architecture, stored: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Without the architecture's prefix, and without what it leaves out. Norms had other names once."""
+    found = {}
+    for stored_name, tensor in stored.items():
+        name = stored_name.removeprefix(architecture.prefix)
+        name = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{OLD_NORMS[old[1]]}", name)
+        if not (architecture.left_out and re.fullmatch(architecture.left_out, name)):
+            found[name] = tensor
     return found
 
 
@@ -52,6 +64,8 @@ def names_of(architecture: str, n_layer: int) -> Callable[[str], str | None]:
 
 
 def own_name(name: str, own: Mapping[str, str]) -> str | None:
+    if name in own:
+        return own[name]
     found = IN_BLOCK.fullmatch(name)
     return f"blk.{found['block']}.{own[found['name']]}{found['ending']}" if found and found["name"] in own else None
 

@@ -25,6 +25,9 @@ class Numbers:
     sliding: tuple[bool, ...]
     n_expert: int = 0
     n_ff_expert: int = 0
+    n_types: int = 0  # parts of a pair of texts
+    n_labels: int = 0  # of a classifier
+    first_position: int = 0  # the row of a text's first token among the learned positions
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     @property
@@ -40,6 +43,11 @@ class Numbers:
     @property
     def n_qkv(self) -> int:
         return self.n_q + 2 * self.n_kv
+
+    @property
+    def n_positions(self) -> int:
+        """Learned positions that a checkpoint has."""
+        return self.n_ctx + self.first_position
 
     @property
     def n_gate_and_up(self) -> int:

@@ -8,6 +8,7 @@ from localinfer.checkpoint.numbers import Numbers
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
 from localinfer.plan.keys import MOST
+from localinfer.plan.pooling import POOLINGS
 
 Fields = dict[str, Field]
 PERIOD_WITHOUT_ROPE = 4
@@ -61,6 +62,17 @@ def not_scaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"rope.scaling.type": Field.text("linear"), "rope.scaling.factor": Field.float32(1.0)}
+
+
+def gate_of_modern_bert(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Some of its kind have another activation, and a classifier of the mean."""
+    pooling = config.get("classifier_pooling", str, "cls")
+    if pooling not in ("cls", "mean"):
+        raise config.error("classifier_pooling", "is neither cls nor mean", Unsupported)
+    return {
+        "hidden_activation": Field.text(config.get("hidden_act", str, "gelu")),
+        "classifier.pooling_type": Field.uint32(POOLINGS.index(pooling)),
+    }
 
 
 def experts(config: Table, n: Numbers) -> Fields:

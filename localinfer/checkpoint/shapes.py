@@ -8,7 +8,12 @@ N, FF, Q, KV, HEAD = "n_embd", "n_ff", "n_q", "n_kv", "head_dim"
 E, EFF = "n_expert", "n_ff_expert"
 USUAL = {
     "token_embd": ("n_vocab", N),
-    "position_embd": ("n_ctx", N),
+    "position_embd": ("n_positions", N),
+    "token_types": ("n_types", N),
+    "token_embd_norm": (N,),
+    "cls": (N, N),
+    "cls.norm": (N,),
+    "cls.output": ("n_labels", N),
     "output_norm": (N,),
     "output": ("n_vocab", N),
     "attn_norm": (N,),
@@ -21,6 +26,8 @@ USUAL = {
     "attn_k_norm": (HEAD,),
     "attn_sub_norm": (Q,),
     "attn_output": (N, Q),
+    "attn_output_norm": (N,),
+    "layer_output_norm": (N,),
     "post_attention_norm": (N,),
     "ffn_norm": (N,),
     "ffn_gate": (FF, N),

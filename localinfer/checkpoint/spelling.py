@@ -13,8 +13,11 @@ SPELLINGS = {  # the first that is there counts
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
     "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
-    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
-    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"),
+    "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta"),
+    "rope_local_base_freq": ("rope_local_base_freq", "local_rope_theta"),
+    "sliding_window": ("sliding_window", "local_attention"),
+    "sliding_window_pattern": ("sliding_window_pattern", "global_attn_every_n_layers"),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
 

@@ -27,7 +27,7 @@ Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
-ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp")  # even those that are matrices
+ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|token_types|ffn_gate_inp")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
 
 
@@ -75,13 +75,13 @@ def convert(
 
 def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
-    for kind in ("token_embd", "output_norm", *architecture.model):
+    for kind in ("token_embd", *(() if architecture.encoder else ("output_norm",)), *architecture.model):
         yield Wanted("", kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        for kind in (*architecture.block, *optional):
+        for kind in (*architecture.block, *(architecture.not_first if block else ()), *optional):
             yield Wanted(f"blk.{block}.", kind)
-    if not numbers.tied:
+    if not (numbers.tied or architecture.encoder):
         yield Wanted("", "output")
 
 
@@ -116,6 +116,8 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
         return reorder(values.reshape(shape), numbers) if reorder else values
 
     shape_after = shape_of(kind, architecture.sizes, numbers)
+    if kind == "position_embd":
+        shape_after = numbers.n_ctx, numbers.n_embd
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
     if len(shape) == 1 or ALWAYS_F32.fullmatch(kind):

@@ -19,7 +19,8 @@ def read(architecture: Architecture, config: Table, n_layer: int) -> tuple[bool,
         return (False,) * n_layer
     kinds = config.get("layer_types", list, None)
     if kinds is None:
-        return periodic(read_period(config, architecture.period), n_layer)
+        period = read_period(config, architecture.period)
+        return periodic(period, n_layer, first=architecture.first_of_period)
     if len(kinds) != n_layer or not {"full_attention", "sliding_attention"}.issuperset(map(str, kinds)):
         raise config.error("layer_types", f"must be full_attention or sliding_attention {n_layer} times")
     return tuple(kind == "sliding_attention" for kind in kinds)
@@ -35,9 +36,9 @@ def read_period(config: Table, usual: int) -> int:
     return len(pattern)
 
 
-def periodic(period: int, n_layer: int) -> tuple[bool, ...]:
-    """All but the last of every `period`; all where it is 0."""
-    return tuple(not period or (block + 1) % period != 0 for block in range(n_layer))
+def periodic(period: int, n_layer: int, *, first: bool = False) -> tuple[bool, ...]:
+    """All but the last of every `period`, or but the `first`; all where it is 0."""
+    return tuple(not period or (block + (not first)) % period != 0 for block in range(n_layer))
 
 
 def warn_of_window(config: Table) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localinfer.engine import machine
 from localinfer.engine.program import Program
 from localinfer.engine.sequence import Sequence
-from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, UsageError
+from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, Unsupported, UsageError
 from localinfer.files.gguf import GGUF
 from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
@@ -64,6 +64,7 @@ class Engine:
         KeyboardInterrupt leaves in it what was whole batches, and `n_past` says how much that is.
         """
         with self.turn:
+            self.require_predictions()
             ids, done = self.checked(tokens), 0
             *whole, last = self.batches(ids)
             for batch in whole:
@@ -94,6 +95,7 @@ class Engine:
 
         Appends all tokens to the sequence, provided that all parts are taken.
         """
+        self.require_predictions()
         for batch in self.batches(self.checked(tokens)):
             self._feed(batch)
             for rows in self.rows_of(len(batch), skip):
@@ -139,7 +141,7 @@ class Engine:
 
     def place(self, ids: Ids) -> None:
         """Put a batch where the ops find it, behind the tokens that are remembered."""
-        self.program.place(ids, self.n_past)
+        self.program.place(ids, np.arange(self.n_past, self.n_past + len(ids)))
         self.sequence.place(len(ids))
 
     def run(self, first: int, end: int, tokens: int) -> None:
@@ -176,6 +178,31 @@ class Engine:
     def scratch_bytes(self) -> int:
         """The memory of everything else but the weights."""
         return self.plan.nbytes - self.kv_bytes
+
+    # --- texts, one behind the other ---
+
+    def pack(self, texts: abc.Sequence[Ids], types: abc.Sequence[Ids] = ()) -> None:
+        """Compute texts that do not see each other in one batch; `program.states` tells then what their tokens have
+        become. Nothing is remembered of them, nor of what was before. `types`: the parts of pairs that tokens are of.
+        """
+        with self.turn:
+            self.require_open()
+            lengths = [len(text) for text in texts]
+            self.sequence.pack(lengths)
+            positions = np.concatenate([np.arange(length) for length in lengths])
+            self.program.place(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
+            self.run(0, self.program.head[0], len(positions))
+
+    def append(self, tokens: Ids) -> None:
+        """Compute a batch of tokens behind those that are remembered, without logits."""
+        with self.turn:
+            self._feed(tokens)
+
+    def require_predictions(self) -> None:
+        """Raise Unsupported for an encoder."""
+        if not self.program.predicts:
+            what = f"{self.file.get('general.architecture', str)} is an encoder, which expects no next token"
+            raise self.file.error("", f"{what}; `localinfer embed` makes vectors with it", Unsupported)
 
     # --- the end ---
 

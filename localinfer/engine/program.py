@@ -14,6 +14,7 @@ from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
 from localinfer.options import Options
 from localinfer.plan.attention import Context
+from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recorder import Recorder
@@ -25,6 +26,7 @@ Floats = NDArray[np.float32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT = 32_768
+BIDIRECTIONAL = ("gemma-embedding",)  # whose files do not say so
 PASSES = {"fast": 1, "high": 2}
 EXECUTE, EXECUTE_STAMPED = (
     Kernel(
@@ -49,8 +51,7 @@ class Program:
         self.recorder = record(f, options)
         self.plan = self.recorder.plan
         self.n_ctx = self.recorder.context.n_ctx
-        assert self.recorder.logits_buffer is not None
-        self.n_vocab = self.recorder.logits_buffer.n
+        self.n_vocab = self.recorder.n_vocab
         require_memory(f, self.plan.nbytes, self.n_ctx)
         addresses, self.warnings = loader.addresses([EXECUTE, *self.plan.kernels], paths.jit_dir(), progress)
         self._records = self.plan.ready(addresses)
@@ -64,8 +65,14 @@ class Program:
         """The ops of the output layer: the first one, and the one behind the last."""
         return self.recorder.head_start, len(self.plan.ops)
 
-    def place(self, ids: NDArray[np.int32], first: int) -> None:
-        """Put a batch of tokens where the ops find it; they stand at positions from `first` on.
+    @property
+    def predicts(self) -> bool:
+        """Whether it has an output layer: an encoder has none."""
+        return self.recorder.logits_buffer is not None
+
+    def place(self, ids: NDArray[np.int32], positions: NDArray[np.int64], types: NDArray[np.int32] | int = 0) -> None:
+        """Put a batch of tokens where the ops find it, with their positions in their texts, and the part of a pair that
+        each is of.
 
         Raises LocalInferError when the file's weights are no longer those that it was opened with.
         """
@@ -73,25 +80,26 @@ class Program:
         r, count = self.recorder, len(ids)
         self.plan.tokens.set(count)
         r.ids.view(np.int32)[:count] = ids
-        r.attention.positions.view(np.int32)[:count] = np.arange(first, first + count)
+        r.types.view(np.int32)[:count] = types
+        r.attention.positions.view(np.int32)[:count] = positions
         for table in r.attention.tables.values():
-            table.fill(first, count, self.n_ctx)
+            table.fill(positions, self.n_ctx)
 
     def pick(self, rows: NDArray[np.int32]) -> Floats:
         """Have the output layer compute these tokens of the batch; where their logits will be."""
-        buffer = self.recorder.logits_buffer
-        assert buffer is not None
         self.plan.picked.set(len(rows))
         self.recorder.picked_rows.view(np.int32)[: len(rows)] = rows
-        logits: Floats = buffer.floats.view(np.float32).reshape(-1, self.n_vocab)[: len(rows)]
-        return logits
+        return floats_of(self.recorder.logits_buffer, len(rows))
+
+    def states(self, rows: NDArray[np.int32]) -> Floats:
+        """What these tokens of the batch have become behind all layers, float32 (len(rows), n); until the next call."""
+        self.pick(rows)
+        self.run(self.recorder.head_start, self.recorder.states_end, len(rows))
+        return floats_of(self.recorder.states_buffer, len(rows))
 
     def residual(self, tokens: int) -> Floats:
         """The residual stream of a batch of so many tokens."""
-        x = self.recorder.residual
-        assert x is not None
-        rows: Floats = x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
-        return rows
+        return floats_of(self.recorder.residual, tokens)
 
     def threads_for(self, tokens: int) -> int:
         """How many threads compute a batch of so many tokens."""
@@ -119,20 +127,29 @@ class Program:
         self._team.close()
 
 
+def floats_of(buffer: Buffer | None, rows: int) -> Floats:
+    """So many rows of a buffer; none of one that there is not."""
+    if buffer is None:
+        return np.zeros((0, 0), np.float32)
+    found: Floats = buffer.floats.view(np.float32).reshape(-1, buffer.n)[:rows]
+    return found
+
+
 def record(f: GGUF, options: Options) -> Recorder:
     """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
     write_down = architectures.find(f, options.architecture)
     keys = Keys(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
-    wraps = options.ctx_policy == "ring"
+    causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
+    wraps = options.ctx_policy == "ring" and causal
     sinks = min(options.keep, n_ctx // 2) if wraps else 0
-    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
-    outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab))))
+    outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or machine.default_threads()
     plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision])
-    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v)
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal)
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
     recorder.finish()

@@ -26,6 +26,17 @@ class Sequence:
         for memory in self._memories:
             memory.place(len(self), count)
 
+    def fits(self, lengths: abc.Sequence[int]) -> bool:
+        """Whether it can `pack` so many texts."""
+        return all(memory.fits(lengths) for memory in self._memories)
+
+    def pack(self, lengths: abc.Sequence[int]) -> None:
+        """Forget all tokens, and make room for a run of texts so long that do not see each other. What is computed then
+        is not remembered: `reset` is due."""
+        self.reset()
+        for memory in self._memories:
+            memory.pack(lengths)
+
     def commit(self, ids: abc.Iterable[int]) -> None:
         """These tokens, for which there was made room, have been computed."""
         self.tokens.extend(ids)

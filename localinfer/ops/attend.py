@@ -1,14 +1,15 @@
 """A tile of queries looks at cells: scores, the online softmax (Milakov and Gimelshein, 2018), weighted sums of values.
 
 Every key and value is loaded and widened once for all rows of a tile. Cells are read in blocks of 64, in the order in
-which they lie, whatever their positions: a cell counts for a row if its position is not after the row's, and not more
-than the window before it. What rows share a tile changes no bit of any row.
+which they lie, whatever their positions: a cell counts for a row if its position is within the row's span, from the
+oldest that it sees to the newest. What rows share a tile changes no bit of any row.
 
 Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
 So what was summed before a larger score came is scaled by a power of two, which is exact.
 
 Layouts: keys and values as in `localinfer.ops.cells`; a tile of queries [rows][key_dim]; a block's weights
-[rows][64]; a state: for each row 64 bytes with its top, then denominator[16] and sums[value_dim].
+[rows][64]; spans of rows [rows][oldest, newest], int32; a state: for each row 64 bytes with its top, then
+denominator[16] and sums[value_dim].
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from llvmlite import ir
 from numba import float32, int32, int64, types
 
 from localinfer.ops.cells import F32, CellType
-from localinfer.ops.layout import BLOCK, EVERYTHING, PANEL, row_bytes
+from localinfer.ops.layout import BLOCK, PANEL, row_bytes
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load, emit_splat
 from quant.jit.simd import emit_fma
@@ -50,6 +51,7 @@ LOG2_E = 1.4426950408889634
 MINUS_INFINITY = float32(float("-inf"))
 DENOMINATOR, SUMS = 64, 128  # where they begin in a row's state
 NOTHING, SOME, ALL = 0, 1, 2  # what rows see of a block
+BEFORE_ALL = -(1 << 30)  # older than any position: sinks are seen from everywhere
 
 
 def emit_ahead(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) -> None:
@@ -154,30 +156,38 @@ least, greatest = fold_word("<"), fold_word(">")
 
 
 @inline
-def visible(cells: int, position: int, window: int) -> Any:
-    """Which of sixteen cells a row at a position sees."""
+def visible(cells: int, oldest: int, newest: int) -> Any:
+    """Which of sixteen cells a row sees."""
     cell = load(i32x16, cells)
-    return (cell <= splat(i32x16, int32(position))) & (cell > splat(i32x16, int32(position - window)))
+    return (cell >= splat(i32x16, int32(oldest))) & (cell <= splat(i32x16, int32(newest)))
+
+
+@inline
+def oldest_of(span: int, sink: int) -> Any:
+    """The oldest position that a row sees of a block, which may be one of sinks."""
+    return int32(BEFORE_ALL) if sink else load(int32, span)
 
 
 def sight_word(rows: int) -> Any:
-    """The word sight(cells, row_positions, window): NOTHING if no row of a tile sees any cell of a block, ALL if every
-    row sees every cell."""
+    """The word sight(cells, spans, sink): NOTHING if no row of a tile sees any cell of a block, ALL if every row sees
+    every cell."""
 
     @inline
-    def sight(cells: int, row_positions: int, window: int) -> int:
-        low, high = load(int32, row_positions), load(int32, row_positions)
-        for row in range(1, rows):
-            position = load(int32, row_positions + 4 * row)
-            low, high = min(low, position), max(high, position)
-        oldest, newest = load(i32x16, cells), load(i32x16, cells)
+    def sight(cells: int, spans: int, sink: int) -> int:
+        oldest, newest = oldest_of(spans, sink), load(int32, spans + 4)
+        furthest, nearest = oldest, newest  # what all rows see is from the last `oldest` to the first `newest`
+        for span in range(spans + 8, spans + 8 * rows, 8):
+            first, last = oldest_of(span, sink), load(int32, span + 4)
+            oldest, furthest = min(oldest, first), max(furthest, first)
+            newest, nearest = max(newest, last), min(nearest, last)
+        low, high = load(i32x16, cells), load(i32x16, cells)
         for cell in range(16, BLOCK, 16):
             at = load(i32x16, cells + 4 * cell)
-            oldest, newest = select(at < oldest, at, oldest), select(at > newest, at, newest)
-        first, last = least(oldest), greatest(newest)
-        if int64(first) > int64(high) or int64(last) <= int64(low) - window:
+            low, high = select(at < low, at, low), select(at > high, at, high)
+        lowest, highest = least(low), greatest(high)
+        if lowest > newest or highest < oldest:
             return NOTHING
-        return ALL if int64(last) <= int64(low) and int64(first) > int64(high) - window else SOME
+        return ALL if lowest >= furthest and highest <= nearest else SOME
 
     return sight
 
@@ -237,17 +247,17 @@ def cap_scores(p: int, cap: float) -> None:
 
 
 def soften_word(value_dim: int, capped: int) -> Any:
-    """The word soften(p, cells, position, window, cap, seen, row): scores of a row, `capped` or not, become weights
+    """The word soften(p, cells, oldest, newest, cap, seen, row): scores of a row, `capped` or not, become weights
     relative to its top; where that grows, what was summed before shrinks."""
     rescale = rescale_word(value_dim)
 
     @inline
-    def soften(p: int, cells: int, position: int, window: int, cap: float, seen: int, row: int) -> None:
+    def soften(p: int, cells: int, oldest: int, newest: int, cap: float, seen: int, row: int) -> None:
         if capped:
             cap_scores(p, cap)
         if seen == SOME:
             for cell in range(0, BLOCK, 16):
-                here = visible(cells + 4 * cell, position, window)
+                here = visible(cells + 4 * cell, oldest, newest)
                 store(p + 4 * cell, select(here, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY)))
         best = load(f32x16, p)
         for cell in range(16, BLOCK, 16):
@@ -326,8 +336,7 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
 def attend_word(
     rows: int, key_dim: int, key_size: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
 ) -> Any:
-    """The word attend(q, q_sink, k, v, cells, row_positions, window, cap, first, end, sinks, p, state): blocks first ..
-    end.
+    """The word attend(q, q_sink, k, v, cells, spans, cap, first, end, sinks, p, state): blocks first .. end.
 
     `p` is room for the weights of a block, twice; the state goes on from what it holds.
     """
@@ -343,8 +352,7 @@ def attend_word(
         k: int,
         v: int,
         cells: int,
-        row_positions: int,
-        window: int,
+        spans: int,
         cap: float,
         first: int,
         end: int,
@@ -354,14 +362,15 @@ def attend_word(
     ) -> None:
         for block in range(first, end):
             here, values = cells + 4 * BLOCK * block, v + v_block * block
-            queries, span = (q_sink, EVERYTHING) if block < sinks else (q, window)
-            seen = sight(here, row_positions, span)
+            sink = int64(block < sinks)
+            queries = q_sink if sink else q
+            seen = sight(here, spans, sink)
             if seen == NOTHING:
                 continue
             score_block(queries, k + k_block * block, p, values)
             for row in range(rows):
-                position = int64(load(int32, row_positions + 4 * row))
-                soften(p + 4 * BLOCK * row, here, position, span, cap, seen, state + stride * row)
+                oldest, newest = oldest_of(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
+                soften(p + 4 * BLOCK * row, here, oldest, newest, cap, seen, state + stride * row)
             weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * (block + 1))
 
     return attend

@@ -7,8 +7,9 @@ as when a single token looks back, it takes chunks and leaves their states for `
 
 Queries are q[token][head][key_dim], the caches those of `localinfer.ops.cells`, a head after the other. The results are
 y[token][head][value_size] and, unless q_out is 0, the same quantized. Cells may be wider than heads: value_dim of them
-are values, of which the first value_size are given out. Blocks before `sink_blocks` are seen by every row, with the
-queries at `q_sink`. Scores are multiplied by `scale` and, if `capped`, kept within `cap`.
+are values, of which the first value_size are given out. A token sees the cells whose positions are from its `oldest` to
+its `newest`, int32 each; blocks before `sink_blocks` up to its newest, with the queries at `q_sink`. Scores are
+multiplied by `scale` and, if `capped`, kept within `cap`.
 """
 
 from collections.abc import Callable
@@ -36,15 +37,15 @@ def tile_words(
 ) -> tuple[Any, Any, int]:
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
-    take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)       its queries, from row `first` on
-    look(scratch, k, v, cells, window, cap, first, end, sinks, state)                  at blocks first .. end
+    take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)  its queries, from row `first` on
+    look(scratch, k, v, cells, cap, first, end, sinks, state)                          at blocks first .. end
     """
     attend = attend_word(rows, key_dim, key_size, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
     prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim)
     queries = 4 * rows * key_dim
     weights_at = 2 * queries
-    positions_at = weights_at + 8 * rows * BLOCK
-    taken = positions_at + 64 * rows
+    spans_at = weights_at + 8 * rows * BLOCK
+    taken = spans_at + 64 * rows
 
     @inline
     def take_row(q: int, scale: float, place: int) -> None:
@@ -57,7 +58,8 @@ def tile_words(
         scratch: int,
         q: int,
         q_sink: int,
-        positions: int,
+        oldest: int,
+        newest: int,
         first: int,
         count: int,
         head: int,
@@ -69,18 +71,19 @@ def tile_words(
             number = min(first + row, count * group - 1)  # behind the last token, the last row is computed again
             token = number // group
             source, place = 4 * key_dim * (heads * token + head * group + number % group), scratch + 4 * key_dim * row
-            store(scratch + positions_at + 4 * row, load(int32, positions + 4 * token))
+            store(scratch + spans_at + 8 * row, load(int32, oldest + 4 * token))
+            store(scratch + spans_at + 8 * row + 4, load(int32, newest + 4 * token))
             take_row(q + source, scale, place)
             if sinks:
                 take_row(q_sink + source, scale, place + queries)
 
     @inline
     def look(
-        scratch: int, k: int, v: int, cells: int, window: int, cap: float, first: int, end: int, sinks: int, state: int
+        scratch: int, k: int, v: int, cells: int, cap: float, first: int, end: int, sinks: int, state: int
     ) -> None:
         prepare(state)
-        weights, rows_at = scratch + weights_at, scratch + positions_at
-        attend(scratch, scratch + queries, k, v, cells, rows_at, window, cap, first, end, sinks, weights, state)
+        weights, spans = scratch + weights_at, scratch + spans_at
+        attend(scratch, scratch + queries, k, v, cells, spans, cap, first, end, sinks, weights, state)
 
     return take, look, taken
 
@@ -123,8 +126,8 @@ def attention(
     k_bytes, v_bytes = CELL_TYPES[k_type].head_bytes(key_dim), CELL_TYPES[v_type].head_bytes(value_dim)
 
     def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, positions, blocks, sink_blocks,
-        window, kv_heads, scale, cap, chunk, partial, y, q_out, stop, part, parts, scratch
+        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, blocks, sink_blocks,
+        kv_heads, scale, cap, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         count, heads = load(int64, tokens), kv_heads * group
         tiles = (count * group + rows - 1) // rows * kv_heads
@@ -140,7 +143,7 @@ def attention(
             first, head = pair // kv_heads * rows, pair % kv_heads
             k, v = k_cache + k_bytes * capacity * head, v_cache + v_bytes * capacity * head
             if pair != taken_tile:
-                take(scratch, q, q_sink, positions, first, count, head, heads, scale, sinks)
+                take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)
                 taken_tile = pair
             state, piece = scratch + taken, scratch + taken + rows * stride
             begin, last = 0, end
@@ -150,7 +153,7 @@ def attention(
             else:
                 prepare(state)
             for start in range(begin, last, chunk):
-                look(scratch, k, v, cell_positions, window, cap, start, min(start + chunk, last), sinks, piece)
+                look(scratch, k, v, cell_positions, cap, start, min(start + chunk, last), sinks, piece)
                 if not shared:
                     for row in range(0, rows * stride, stride):
                         merge(state + row, piece + row)

@@ -57,7 +57,7 @@ APPEND = Call.of(
 )
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",
-    "tokens q q_sink k_cache v_cache capacity cell_positions positions blocks sink_blocks window kv_heads scale:float "
+    "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest blocks sink_blocks kv_heads scale:float "
     "cap:float chunk partial:out y:out q_out:out stop",
 )
 COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads chunk partial:out y:out q_out:out")

@@ -17,24 +17,24 @@ from localinfer.ops.layout import (
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.heads import Heads
 from localinfer.plan.plan import FEW, Plan
-from localinfer.plan.ring import LayerCache, Ring
+from localinfer.plan.ring import PACKED, LayerCache, Ring
 from localinfer.plan.rope import NO_ROPE, Angles, Rope, RopeTable
 from localinfer.plan.work import Amount, Work
 from quant.jit.kernel import Constants
 
 LOG2_E = 1.4426950408889634  # scores are in powers of two
-CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
 
 
 @dataclass(frozen=True)
 class Context:
-    """How much of the past is kept: see `localinfer.plan.ring`."""
+    """How much of the past is kept, and whether tokens look back only: see `localinfer.plan.ring`."""
 
     n_ctx: int
     sinks: int = 0
     wraps: bool = False  # overwrite the oldest instead of stopping
     k_type: str = "f16"
     v_type: str = "f16"
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,7 @@ class Attention:
     def _look(
         self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float, cap: float
     ) -> Buffer:
-        y, blocks = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK
-        chunk = max(4, -(-blocks // CHUNKS))
+        y, blocks, chunk = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK, ring.chunk
         self._reserve(heads, -(-blocks // chunk))
         quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
         few, many = self._looks(heads, cache.types["v_type"])
@@ -161,10 +160,10 @@ class Attention:
             v_cache=cache.v,
             capacity=ring.capacity,
             cell_positions=ring.positions,
-            positions=self.positions,
+            oldest=ring.oldest,
+            newest=ring.newest,
             blocks=ring.blocks,
             sink_blocks=ring.sink_blocks,
-            window=ring.window,
             kv_heads=heads.count_kv,
             scale=scale,
             cap=cap * LOG2_E,
@@ -223,7 +222,8 @@ class Attention:
                 span = context.n_ctx - context.sinks
                 ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
             else:
-                ring = Ring.reserve(self.plan, window=window or EVERYTHING, span=context.n_ctx)
+                seen, span = window or EVERYTHING, max(context.n_ctx, 0 if context.causal else PACKED)
+                ring = Ring.reserve(self.plan, window=seen, span=span, causal=context.causal)
             self.rings[window] = ring
         return self.rings[window]
 

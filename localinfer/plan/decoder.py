@@ -39,6 +39,7 @@ def decoder(
     router: Router | None = None,
     qkv_bias: bool = False,
     learned_positions: bool = False,
+    embedding_norm: bool = False,
     embedding_scale: float = 1.0,
     residual_scale: float = 1.0,
     scale: float | None = None,
@@ -51,15 +52,19 @@ def decoder(
     `sights` is of all layers, or one of each. Branches have the norms of these names `before` and `behind` them; they
     follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
     normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
-    matrix of a branch takes is, with `sub_norms`. Blocks that have a `router` choose among experts. The other words are
+    matrix of a branch takes is, with `sub_norms`; the embedding is, with `embedding_norm`, which then does for a branch
+    that has none. Blocks that have a `router` choose among experts. The other words are
     those of the recorder.
     """
     x = r.embed(embedding_scale)
     if learned_positions:
         r.add_positions(x)
+    if embedding_norm:
+        r.norm(x, "token_embd_norm", in_place=True)
     for blk in r.blocks():
         sight = sights if isinstance(sights, Sight) else sights[blk.number]
-        h = r.norm(x, f"{blk}{before['attention']}") if before else x
+        normed = embedding_norm and not r.has(f"{blk}{before['attention']}.weight")
+        h = r.norm(x, f"{blk}{before['attention']}") if before and not normed else x
         q, k, v = r.qkv(h, blk, bias=qkv_bias)
         if row_norm:
             q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")

@@ -49,6 +49,10 @@ class Keys:
         self._asked.add(name)
         return name
 
+    def understand(self, *keys: str) -> None:
+        """These are understood by others."""
+        self._asked.update(f"{self.architecture}.{key}" for key in keys)
+
     def has(self, key: str) -> bool:
         return self.name(key) in self.f.metadata
 
@@ -131,9 +135,10 @@ def described(value: Value) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def sliding(keys: Keys, blocks: int, pattern: int) -> Sequence[bool]:
-    """Whether each block sees a sliding window only: by the file's array, or all but the last of every `pattern`."""
+def sliding(keys: Keys, blocks: int, pattern: int, *, first: bool = False) -> Sequence[bool]:
+    """Whether each block sees a sliding window only: by the file's array, or all but the last of every `pattern`, or
+    but the `first`."""
     key = "attention.sliding_window_pattern"
     given = isinstance(keys.f.metadata.get(keys.name(key)), np.ndarray)
     every = 0 if given else keys.count(key, pattern, least=0)
-    return keys.flags(key, blocks, lambda block: every > 0 and (block + 1) % every != 0)
+    return keys.flags(key, blocks, lambda block: every > 0 and (block + (not first)) % every != 0)

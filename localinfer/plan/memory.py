@@ -28,6 +28,15 @@ class Memory(ABC):
     def place(self, first: int, count: int) -> None:
         """Make room for the positions first .. first + count - 1, which the next run computes."""
 
+    def fits(self, lengths: Sequence[int]) -> bool:  # noqa: ARG002 (what keeps a state has room for one text)
+        """Whether it can `pack` so many texts."""
+        return False
+
+    def pack(self, lengths: Sequence[int]) -> None:
+        """Make room for a run of texts so long, one behind the other, none of which sees another. It is empty before,
+        and of no use behind them."""
+        raise NotImplementedError
+
     @abstractmethod
     def commit(self, n_past: int) -> None:
         """The run is done: n_past positions are remembered now."""

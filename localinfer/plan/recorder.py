@@ -47,6 +47,8 @@ class Block:
         return f"blk.{self.number}."
 
 
+MOST_TYPES = 1024
+CLASSIFIER = ("cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias")
 RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 
@@ -65,7 +67,11 @@ class Recorder:
         self.ids, self.picked_rows = plan.region(4 * plan.batch), plan.region(4 * plan.outputs)
         self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
+        self.types = plan.region(4 * plan.batch)  # which part of a pair each token is of: 0 or 1
+        self.type_count = 1
         self.residual: Buffer | None = None
+        self.states_buffer: Buffer | None = None
+        self.states_end = 0
         self.logits_buffer: Buffer | None = None
         self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
@@ -98,6 +104,16 @@ class Recorder:
         with self.plan.recycling():
             self.add(x, self._look_up("position_embd.weight", count, self.attention.positions, 1.0))
 
+    def add_types(self, x: Buffer) -> None:
+        """x += a row of token_types for the part of a pair that each token is of; texts that are alone are first
+        parts."""
+        count = self.f.get("tokenizer.ggml.token_type_count", int)
+        if not 1 <= count <= MOST_TYPES:
+            raise self.f.error("tokenizer.ggml.token_type_count", f"is {count}; it must be 1 to {MOST_TYPES}")
+        self.type_count = count
+        with self.plan.recycling():
+            self.add(x, self._look_up("token_types.weight", count, self.types, 1.0))
+
     def _look_up(self, name: str, rows: int, numbers: Region, factor: float) -> Buffer:
         """A row of a tensor for each token, by its number."""
         weight = self.tensors.tensor(name, rows, self.embedding_length)
@@ -125,13 +141,26 @@ class Recorder:
             return len(tokens)
         return self.f.tensors[name].shape[0] if name in self.f.tensors else 0
 
-    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
-        """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own."""
-        name = "output" if self.tensors.has("output.weight") else "token_embd"
+    def states(self, x: Buffer, norm: str = "") -> Buffer:
+        """What the picked tokens have become, behind a norm if there is one: what texts are compared by, and what
+        logits follow from. A classifier of such states may be in the file (`localinfer.embedding.classifier`)."""
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
         self.plan.op("pick", PICK, picked.rows, x=x, numbers=self.picked_rows, n=x.n, y=picked)
-        self.logits_buffer = self.matmul(self.norm(picked, "output_norm"), name, self.n_vocab)
+        self.states_buffer = self.norm(picked, norm) if norm else picked
+        self.states_end = len(self.plan.ops)
+        self.tensors.mention(*CLASSIFIER)
+        self.keys.understand("pooling_type", "classifier.output_labels", "classifier.pooling_type")
+        return self.states_buffer
+
+    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
+        """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own. An encoder,
+        whose tokens see those behind them, has none."""
+        states = self.states(x, "output_norm")
+        if not self.context.causal:
+            return
+        name = "output" if self.tensors.has("output.weight") else "token_embd"
+        self.logits_buffer = self.matmul(states, name, self.n_vocab)
         if scale != 1.0 or cap:
             self.soft_cap(self.logits_buffer, scale, cap)
 
@@ -151,10 +180,10 @@ class Recorder:
 
     # --- rows ---
 
-    def norm(self, x: Buffer, name: str) -> Buffer:
-        """norm(x) * weight (+ bias), into a buffer of its own: by the mean square, or by mean and variance where the
-        file has the epsilon of that."""
-        y, weight = self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+    def norm(self, x: Buffer, name: str, *, in_place: bool = False) -> Buffer:
+        """norm(x) * weight (+ bias), into a buffer of its own unless `in_place`: by the mean square, or by mean and
+        variance where the file has the epsilon of that."""
+        y, weight = x if in_place else self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
         if self.by_mean:
             self.plan.op(
                 name, LAYER_NORM, x.rows, constants=self.plan.layouts, rounds=(0, 4), x=x, weight=weight,
@@ -286,10 +315,10 @@ class Recorder:
         """How many tokens a layer with a window looks at, 0 if there is no such layer."""
         return self.keys.count("attention.sliding_window", default, least=0)
 
-    def sliding(self, pattern: int, default_window: int = 0) -> Sequence[bool]:
-        """Whether each block has the window: as the file says, or all but the last of every `pattern`; none has, where
-        there is no window."""
-        given = sliding(self.keys, self.block_count, pattern)
+    def sliding(self, pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
+        """Whether each block has the window: as the file says, or all but the last (or the `first`) of every `pattern`;
+        none has, where there is no window."""
+        given = sliding(self.keys, self.block_count, pattern, first=first)
         return given if self.sliding_window(default_window) else [False] * self.block_count
 
     def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:

@@ -3,12 +3,16 @@
 Layers that see the same stretch of the past share a ring. The ring of a sliding window holds it and one batch, so
 that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
 of their own in front of the ring (Xiao et al., 2023).
+
+Where tokens look ahead, too, as an encoder's do, a text is computed in one batch, and nothing of it is of use for the
+next one: then all layers share the same cells, and a window reaches to both sides.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.ops.layout import BLOCK, CELL_BYTES
 from localinfer.plan.buffers import Region
@@ -17,6 +21,10 @@ from localinfer.plan.memory import Bytes, Memory
 from localinfer.plan.plan import Plan
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
+CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
+PACKED = 64 * BLOCK  # cells for short texts of an encoder: each begins a block of its own
+
+Positions = NDArray[np.int64]
 
 
 def whole_blocks(cells: int) -> int:
@@ -47,25 +55,35 @@ class Ring(Memory):
     sinks: int
     cells: Region  # int32 [batch]: the cell of each token of the batch
     positions: Region  # int32 [capacity]: what each cell holds
+    oldest: Region  # int32 [batch]: the first position that each token of the batch sees
+    newest: Region  # int32 [batch]: and the last one
     blocks: Region  # int64: how many blocks are in use
     sink_blocks: Region  # int64
+    causal: bool = True  # tokens look back only
     layers: list[LayerCache] = field(default_factory=list)
     _furthest: int = 0  # positions that were placed since the ring was last empty
 
     @classmethod
-    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0) -> "Ring":
+    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0, causal: bool = True) -> "Ring":
         """A ring that holds at least `span` positions beside the sinks."""
         capacity = whole_blocks(sinks) + whole_blocks(span)
-        regions = plan.region(4 * plan.batch), plan.region(4 * capacity), plan.region(8), plan.region(8)
-        return cls(window, capacity, sinks, *regions)
+        of_tokens = 4 * plan.batch
+        sizes = of_tokens, 4 * capacity, of_tokens, of_tokens, 8, 8
+        cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
+        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, causal)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
-        """Cells for one more layer."""
-        k, v = (
-            plan.region(heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind])
+        """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
+        types = {"k_type": k_type, "v_type": v_type}
+        sizes = [
+            heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind]
             for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
-        )
-        self.layers.append(LayerCache(heads.count_kv, k, v, {"k_type": k_type, "v_type": v_type}))
+        ]
+        for layer in () if self.causal else self.layers:
+            if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
+                return layer
+        k, v = map(plan.region, sizes)
+        self.layers.append(LayerCache(heads.count_kv, k, v, types))
         return self.layers[-1]
 
     @property
@@ -89,6 +107,47 @@ class Ring(Memory):
         self.sink_blocks.view(np.int64)[:] = self.sink_cells // BLOCK
 
     def place(self, first: int, count: int) -> None:
+        self._put(first, count)
+        self._see(np.arange(first, first + count), 0, first + count)
+
+    def fits(self, lengths: Sequence[int]) -> bool:
+        return not self.sinks and self._begin(lengths)[-1] <= self.capacity
+
+    def pack(self, lengths: Sequence[int]) -> None:
+        *begin, end = self._begin(lengths)
+        first, own = np.repeat(begin, lengths), np.repeat(lengths, lengths)
+        at = first + np.concatenate([np.arange(length) for length in lengths])
+        self.reset()
+        self.cells.view(np.int32)[: len(at)] = at
+        self.positions.view(np.int32)[at] = at
+        self.blocks.view(np.int64)[0] = -(-end // BLOCK)
+        self._see(at, first, first + own)
+
+    def _begin(self, lengths: Sequence[int]) -> list[int]:
+        """In which cells texts begin, and the end of the last one. A text lies in as few of attention's chunks of
+        blocks as if it were alone, so that the same sums are added up in the same order."""
+        begin, chunk, at = [], self.chunk * BLOCK, 0
+        for length in lengths:
+            at = whole_blocks(at)
+            if at % chunk + length > chunk:
+                at = -(-at // chunk) * chunk
+            begin.append(at)
+            at += length
+        return [*begin, at]
+
+    @property
+    def chunk(self) -> int:
+        """So many blocks are looked at before what was found is joined with what others found."""
+        return max(4, -(-self.capacity // BLOCK // CHUNKS))
+
+    def _see(self, at: Positions, begin: Positions | int, end: Positions | int) -> None:
+        """Have the tokens at these positions see what is near enough of their texts, from `begin` to `end`."""
+        back, ahead = (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
+        self.oldest.view(np.int32)[: len(at)] = np.maximum(at - back, begin)
+        self.newest.view(np.int32)[: len(at)] = np.minimum(at + ahead, end - 1)
+
+    def _put(self, first: int, count: int) -> None:
+        """Positions from `first` on into their cells."""
         cells, positions, blocks = self.cells.view(np.int32), self.positions.view(np.int32), self.blocks.view(np.int64)
         self._furthest = max(self._furthest, first + count)
         token = 0

@@ -158,13 +158,13 @@ class RopeTable:
     rows: Region
     sinks: Region | None
 
-    def fill(self, first: int, count: int, n_ctx: int) -> None:
-        """For positions first .. first + count - 1; sinks are looked at from no further than n_ctx."""
-        size = count * self.rope.n_rot
-        if count == 1:
-            self.rows.view(np.float32)[:size] = self.angles.one(first)
+    def fill(self, positions: NDArray[np.int64], n_ctx: int) -> None:
+        """For tokens at these positions; sinks are looked at from no further than n_ctx."""
+        size = len(positions) * self.rope.n_rot
+        if len(positions) == 1:
+            self.rows.view(np.float32)[:size] = self.angles.one(int(positions[0]))
         else:
-            self.rows.view(np.float32)[:size] = self.angles.at(np.arange(first, first + count)).ravel()
+            self.rows.view(np.float32)[:size] = self.angles.at(positions).ravel()
         if self.sinks:
-            near = np.minimum(np.arange(first, first + count), n_ctx - 1)
+            near = np.minimum(positions, n_ctx - 1)
             self.sinks.view(np.float32)[:size] = self.angles.at(near).ravel()

@@ -39,6 +39,11 @@ class Tokenizer:
         """Does a text begin with `bos`?"""
         return bool(self._segmenter.frame.first)
 
+    @property
+    def ending(self) -> list[int]:
+        """What a text ends with, if the file asks for something."""
+        return list(self._segmenter.frame.last)
+
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """The ids of any text; what UTF-8 cannot write (lone surrogates) counts as U+FFFD.
 

@@ -20,6 +20,11 @@ def transposed(values: Values, n: Numbers) -> Values:  # noqa: ARG001 (one signa
     return values.T
 
 
+def from_first_position(values: Values, n: Numbers) -> Values:
+    """Rows that no token stands at are left out: some models count positions from behind their padding token's id."""
+    return values[n.first_position :]
+
+
 # --- values of a head that turn together ---
 
 

@@ -91,10 +91,10 @@ def fields(tokens: Tokens, n_vocab: int) -> dict[str, Field]:
         "tokens": Field.texts([token.text for token in padded]),
         "token_type": Field.numbers(np.array([token.type for token in padded], np.int32)),
     }
-    if tokens.model == "llama":
+    if tokens.model in ("llama", "t5"):
         found["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
-    else:
+    elif tokens.model == "gpt2":
         found["merges"] = Field.texts(tokens.merges)
     if tokens.adds_space is not None:
         found["add_space_prefix"] = Field.flag(tokens.adds_space)
-    return {KEY + key: field for key, field in found.items()}
+    return {KEY + key: field for key, field in (found | dict(tokens.more)).items()}

@@ -1,7 +1,8 @@
 """tokenizer.json, as the library `tokenizers` writes it -> the tokens, their merges, and how text is cut into words.
 
-Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2), the other is SentencePiece's, with "▁" for spaces
-and bytes as a last resort (llama). What the file says about cutting is compared with what is known, as a whole.
+WordPiece and Unigram have files of their own. Two kinds of BPE: one spells bytes as characters (GGUF calls it gpt2),
+the other is SentencePiece's, with "▁" for spaces and bytes as a last resort (llama). What the file says about cutting
+is compared with what is known, as a whole.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.vocabulary import known_tokenizers
+from localinfer.checkpoint.vocabulary import known_tokenizers, unigram, word_piece
 from localinfer.checkpoint.vocabulary.tokens import Token, Tokens
 from localinfer.errors import Unsupported
 from localinfer.text import printable
@@ -47,12 +48,18 @@ PRE = {
 }
 
 
+OTHERS = {"WordPiece": word_piece.read, "Unigram": unigram.read}
+
+
 def read(file: Table) -> Tokens:
     """Raises LocalInferError naming the key that is odd, Unsupported for what GGUF has no tokenizer for."""
     model = file.table("model")
     kind = model.get("type", str, "BPE")
+    if kind in OTHERS:
+        return OTHERS[kind](file)
     if kind != "BPE":
-        raise model.error("type", f"{printable(repr(kind), 40)} is not supported (only BPE)", Unsupported)
+        what = f"{printable(repr(kind), 40)} is not supported (only BPE, {', '.join(OTHERS)})"
+        raise model.error("type", what, Unsupported)
     ids, pairs = vocabulary_of(model), list(merges_of(model))
     steps = list(flattened(file, "normalizer", "normalizers")), list(flattened(file, "pre_tokenizer", "pretokenizers"))
     for step in steps[0]:

@@ -38,6 +38,10 @@ MORE_TEMPLATES = "additional_chat_templates"
 def fields(folder: Folder, tokens: Tokens, n_vocab: int) -> dict[str, Field]:
     """All keys about special tokens, and the chat template."""
     ids = special_ids(folder, tokens, n_vocab)
+    if "cls" in ids:  # what begins and ends a text has other names in BERT's kind
+        ids.setdefault("bos", ids["cls"])
+    if "sep" in ids and tokens.model != "bert":
+        ids.setdefault("eos", ids["sep"])
     found = {f"tokenizer.ggml.{NAMES[name]}_token_id": Field.uint32(id) for name, id in ids.items()}
     for name in ("bos", "eos"):
         adds = adds_token(folder, name, ids.get(name), tokens)

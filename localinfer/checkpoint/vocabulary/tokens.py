@@ -1,9 +1,10 @@
 """A vocabulary in the making: tokens by id, while the files of a checkpoint are read one after the other."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from localinfer.files.source import Field
 from localinfer.tokenizer.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 ADDED_SCORE, PADDING_SCORE = -1000.0, -10_000.0
@@ -28,6 +29,7 @@ class Tokens:
     by_id: dict[int, Token]
     merges: Sequence[str] = ()  # of byte-level BPE
     adds_space: bool | None = None  # whether a text begins with a space; None: nothing is said about it
+    more: Mapping[str, Field] = field(default_factory=dict)  # keys of this kind of tokenizer alone
 
     def add(self, id: int, text: str, *, special: bool) -> None:
         """A token that was added after training. The unknown one, which is listed too, stays what it is."""

@@ -107,8 +107,9 @@ class Layer:
         q, q_sink = (np.ascontiguousarray(np.pad(each, behind)) for each in (q, q if q_sink is None else q_sink))
         arguments: dict[str, Any] = {
             "tokens": np.array([count]), "q": q, "q_sink": q_sink, "k_cache": self.k,
-            "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions, "positions": positions,
-            "blocks": np.array([used]), "sink_blocks": np.array([sinks]), "window": window,
+            "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions,
+            "oldest": positions - np.int32(window - 1), "newest": positions,
+            "blocks": np.array([used]), "sink_blocks": np.array([sinks]),
             "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "chunk": CHUNK,
             "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.wide), np.uint8), "y": y, "q_out": 0,

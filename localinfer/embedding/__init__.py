@@ -1,0 +1,1 @@
+"""Texts become vectors: their tokens' states in an engine, pooled, and judged by a classifier where there is one."""
