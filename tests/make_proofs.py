@@ -8,7 +8,9 @@ shapes, and logits are computed in float32, with the plain form of attention.
 """
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +236,14 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+GEMMA4 = {
+    "sliding_window": WINDOW, "final_logit_softcapping": 5.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+GEMMA4_LAYERS = [f"{'full' if i in (2, 4, 6, 8) else 'sliding'}_attention" for i in range(9)]
 OLMO3_ROPE = {
     "full_attention": {
         "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
@@ -401,6 +411,21 @@ PROOFS = {
             query_pre_attn_scalar=64,
         ),
     ),
+    "gemma4": Proof(
+        architecture="gemma4", norm=0.5,  # or scores, which are not divided by anything, would be very large
+        config=T.Gemma4TextConfig(
+            **sizes(4, 1, 9, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS, num_kv_shared_layers=4,
+            hidden_size_per_layer_input=32, vocab_size_per_layer_input=proofs.N_VOCAB, use_double_wide_mlp=True,
+            global_head_dim=64,
+        ),
+    ),
+    "gemma4-dense": Proof(
+        architecture="gemma4", norm=0.5,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 5, head_dim=48) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:5], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=80, num_global_key_value_heads=1,
+        ),
+    ),
     # phi
     "phi2": Proof(
         architecture="phi2",
@@ -507,13 +532,13 @@ def class_of(config: Any) -> str:
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer once, with "{}" for its number."""
+    """The tensors that all layers have alike once, with "{}" for the layer's number."""
+    layer = re.compile(r"\.\d+\.")
+    alike = Counter((layer.sub(".{}.", key, count=1), shape) for key, shape in shapes.items() if layer.search(key))
     found = {}
     for key, shape in shapes.items():
-        layer = next((part for part in key.split(".") if part.isdecimal()), None)
-        general = key if layer is None else key.replace(f".{layer}.", ".{}.", 1)
-        assert layer is None or int(layer) < n_layer
-        assert found.setdefault(general, shape) == shape
+        general = layer.sub(".{}.", key, count=1)
+        found[general if alike[general, shape] == n_layer else key] = shape
     return found
 
 

@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 
-from localinfer.checkpoint import own_keys
+from localinfer.checkpoint import own_blocks, own_keys
 from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.spelling import spelled
@@ -204,6 +204,22 @@ GEMMA3 = Architecture(
     },
 )
 
+GEMMA4 = Architecture(
+    name="gemma4",
+    block=(*BEFORE, *BEHIND, *APART, *GATED, *HEAD_NORMS),
+    optional=("layer_output_scale", "inp_gate", "proj", "post_norm"),
+    optional_model=("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"),
+    activation=GELU,
+    period=6,
+    every_window=True,
+    window_rope=True,
+    scales={"final_logit_softcapping": "final_logit_softcapping"},
+    own_keys=own_blocks.gemma4,
+    own_blocks=own_blocks.blocks_of_gemma4,
+    fixed={"attention_bias": False, "use_bidirectional_attention": "vision"},  # of pictures only
+    defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
+)
+
 PHI2 = Architecture(
     name="phi2",
     block=("attn_norm", "attn_norm.bias", *APART, *biases(*APART), *PLAIN, *biases(*PLAIN)),
@@ -329,6 +345,8 @@ BY_CLASS = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": GEMMA3,  # as above
+    "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4ForConditionalGeneration": GEMMA4,
     "PhiForCausalLM": PHI2,
     "Phi3ForCausalLM": PHI3,
     "StableLmForCausalLM": STABLELM,

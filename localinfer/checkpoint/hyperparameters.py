@@ -1,5 +1,6 @@
 """The numbers of config.json, proven to make sense, and the keys that say the same in a GGUF file."""
 
+from dataclasses import replace
 from math import isclose
 
 from localinfer.checkpoint import windows
@@ -50,8 +51,9 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
     n_ctx = config.count("max_position_embeddings", MOST)
     sliding = windows.read(architecture, config, n_layer)
-    rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
-    if rope.n_rot != head_dim and not architecture.part_turns:
+    longer = windows.of_full_layers(config, "global_head_dim", "head_dim", LARGEST_HEAD, head_dim)
+    rope, rope_swa = read_ropes(config, (longer, head_dim), n_ctx, window_rope=architecture.window_rope)
+    if rope.n_rot != longer and not architecture.part_turns:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
@@ -76,9 +78,17 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         n_expert=n_expert,
         n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
         packed=packed,
+        head_dim_everything=longer,
+        n_input=count_or_none(config, "hidden_size_per_layer_input", LARGEST["embedding_length"]),
     )
     refuse_other_scale(architecture, config, numbers)
-    return numbers
+    return replace(numbers, own=architecture.own_blocks(config, numbers))
+
+
+
+def count_or_none(config: Table, key: str, most: int) -> int:
+    """A whole number that may be 0, as it is if nothing is said."""
+    return config.count(key, most) if config.values.get(key) else 0
 
 
 def read_heads_kv(config: Table, n_head: int) -> int:

@@ -32,6 +32,13 @@ USUAL = {
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
     "ffn_down_exps": (E, N, EFF),
+    "per_layer_token_embd": ("n_vocab", "n_inputs"),
+    "per_layer_model_proj": ("n_inputs", N),
+    "per_layer_proj_norm": ("n_input",),
+    "inp_gate": ("n_input", N),
+    "proj": (N, "n_input"),
+    "post_norm": (N,),
+    "layer_output_scale": ("one",),
 }
 
 

@@ -96,8 +96,8 @@ def mix(
     up = plan.expert_matmul(x, networks.up, choice.runs, router.used, networks.up_bias)
     few, many = ({**layout, "activation": activation} for layout in plan.layouts)
     plan.op(
-        f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
-        q=gate.quantized,
+        f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, up_n=up.n, up_first=0, n=gate.n,
+        gate=gate, q=gate.quantized,
     )  # fmt: skip
     branch = plan.expert_matmul(gate, networks.down, choice.runs, router.used, networks.down_bias)
     y = plan.buffer(h.n, h.rows)
