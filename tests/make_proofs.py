@@ -426,6 +426,14 @@ PROOFS = {
             hidden_size_per_layer_input=0, global_head_dim=80, num_global_key_value_heads=1,
         ),
     ),
+    "gemma4-experts": Proof(
+        architecture="gemma4", norm=0.375,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 3, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:3], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=64, num_global_key_value_heads=1,
+            enable_moe_block=True, num_experts=10, top_k_experts=8, moe_intermediate_size=64,
+        ),
+    ),
     # phi
     "phi2": Proof(
         architecture="phi2",

@@ -146,7 +146,7 @@ class Words:
     def layer_inputs(self, x: Floats, size: int) -> Floats:
         said = self.model.matmul("per_layer_model_proj", x / math.sqrt(x.shape[1]))
         rows = self.model.rows("per_layer_token_embd", self.tokens).astype(self.model.dtype)
-        return (rows * math.sqrt(size) + self.norm_parts(said, size, "per_layer_proj_norm")) / math.sqrt(2)
+        return (rows * math.sqrt(size) + self.norm_parts(said, size, "per_layer_proj_norm.weight")) / math.sqrt(2)
 
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
         self.normed = self.norm(x, "output_norm")
@@ -159,9 +159,12 @@ class Words:
             return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
         return rms_norm(x, self.model[name], self.eps)
 
-    def norm_parts(self, x: Floats, size: int, name: str = "") -> Floats:
-        parts = x.reshape(len(x), -1, size)
-        return rms_norm(parts, self.model[name] if name else np.ones(size, x.dtype), self.eps).reshape(x.shape)
+    def norm_parts(self, x: Floats, size: int, tensor: str = "") -> Floats:
+        parts, weight = x.reshape(len(x), -1, size), self.vector(tensor) if tensor else np.ones(size, x.dtype)
+        return rms_norm(parts, weight, self.eps).reshape(x.shape)
+
+    def vector(self, tensor: str) -> Floats:
+        return self.model.file.tensors[tensor].data.view(np.float32).astype(self.model.dtype)
 
     def add_norm(self, x: Floats, branch: Floats, name: str) -> None:
         x += self.norm(branch, name)
@@ -169,8 +172,11 @@ class Words:
     def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
         x += factor * branch
 
-    def scale(self, x: Floats, name: str) -> None:
-        x *= self.model[name]
+    def number(self, tensor: str) -> float:
+        return float(self.vector(tensor)[0])
+
+    def scale(self, x: Floats, factor: float) -> None:
+        x *= factor
 
     # --- matrices ---
 
@@ -207,8 +213,11 @@ class Words:
     def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
         return read_router(self.keys, gating, normed=normed)
 
-    def experts(self, h: Floats, blk: Block, router: Router, activation: str) -> Floats:
-        scores, chosen = self.matmul(h, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+    def experts(
+        self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
+    ) -> Floats:
+        seen = h if routed_by is None else routed_by
+        scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
         bias = self.model.bias(f"{blk}exp_probs_b")
         for token, p in enumerate(probabilities):
@@ -216,10 +225,14 @@ class Words:
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
-                gate, up, down = ((f"{blk}ffn_{name}_exps", id) for name in ("gate", "up", "down"))
+                scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
                 x = h[token : token + 1]
-                f = ACTIVATIONS[activation](self.model.expert(*gate, x)) * self.model.expert(*up, x)
-                chosen[token] += weight * self.model.expert(*down, f)[0]
+                if self.has(f"{blk}ffn_gate_up_exps.weight"):
+                    gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
+                else:
+                    gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
+                f = ACTIVATIONS[activation](gate) * up
+                chosen[token] += scale * weight * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
     # --- attention ---

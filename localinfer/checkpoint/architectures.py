@@ -207,18 +207,25 @@ GEMMA3 = Architecture(
 GEMMA4 = Architecture(
     name="gemma4",
     block=(*BEFORE, *BEHIND, *APART, *GATED, *HEAD_NORMS),
-    optional=("layer_output_scale", "inp_gate", "proj", "post_norm"),
+    optional=(
+        "layer_output_scale", "inp_gate", "proj", "post_norm", "ffn_gate_inp", "ffn_gate_inp.scale",
+        "ffn_gate_up_exps", "ffn_down_exps", "ffn_down_exps.scale", "pre_ffw_norm_2", "post_ffw_norm_1",
+        "post_ffw_norm_2",
+    ),
     optional_model=("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"),
     activation=GELU,
     period=6,
     every_window=True,
     window_rope=True,
     scales={"final_logit_softcapping": "final_logit_softcapping"},
+    sizes={"ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    names={"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"},
+    spellings={"num_experts_per_tok": "top_k_experts"},
     own_keys=own_blocks.gemma4,
     own_blocks=own_blocks.blocks_of_gemma4,
     fixed={"attention_bias": False, "use_bidirectional_attention": "vision"},  # of pictures only
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
-)
+)  # fmt: skip
 
 PHI2 = Architecture(
     name="phi2",

@@ -59,7 +59,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
     n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
-    n_expert = read_experts(config) if "ffn_gate_inp" in architecture.block else 0
+    n_expert = read_experts(architecture, config)
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
@@ -101,8 +101,11 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     return n_head_kv
 
 
-def read_experts(config: Table) -> int:
+def read_experts(architecture: Architecture, config: Table) -> int:
     """How many experts there are; two families of classes have a word of their own for it."""
+    may_have = "ffn_gate_inp" in architecture.optional and config.values.get("num_experts")
+    if "ffn_gate_inp" not in architecture.block and not may_have:
+        return 0
     key = "num_experts" if "num_experts" in config.values else "num_local_experts"
     return config.count(key, LARGEST["expert_count"])
 

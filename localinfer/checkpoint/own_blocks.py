@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from localinfer.checkpoint import windows
+from localinfer.checkpoint import own_keys, windows
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers, Own
 from localinfer.files.source import Field
@@ -20,6 +20,8 @@ def gemma4(config: Table, n: Numbers) -> dict[str, Field]:
         "attention.shared_kv_layers": Field.uint32(shared_layers(config, n)),
         "embedding_length_per_layer_input": Field.uint32(n.n_input),
     }
+    if n.n_expert:
+        found |= own_keys.experts(config, n)
     blocks = [n.of_block(block) for block in range(n.n_layer)]
     arrays = {
         "feed_forward_length": [each.n_ff for each in blocks],

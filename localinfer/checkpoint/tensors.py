@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
         return self.block != NO_BLOCK and self.kind in numbers.lacks(self.block)
 
     def named(self, kind: str) -> str:
-        return f"{self.prefix}{kind}" if kind.endswith(".bias") else f"{self.prefix}{kind}.weight"
+        return f"{self.prefix}{kind}" if kind.endswith((".bias", ".scale")) else f"{self.prefix}{kind}.weight"
 
     @property
     def name(self) -> str:

@@ -50,6 +50,7 @@ PICK = Call.of("localinfer.ops.residual:pick", "tokens x numbers n y:out")
 SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out q:out")
+GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
@@ -66,6 +67,7 @@ COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads ch
 ROUTE = Call.of(
     "localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out"
 )
+SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from numba import float32, int64
 
+from quant.jit.threads import share
 from quant.jit.vectors import (
     absolute,
     bitcast,
@@ -132,5 +133,21 @@ def gated(activation: str, tile: int, passes: int) -> Body:
                     store(row + 4 * i, value * load(f32x16, factors + 4 * i) if up else value)
                 if q:
                     quantize_groups(row, q, token, column // 32, end // 32, n)
+
+    return body
+
+
+def gate_halves(activation: str, tile: int, passes: int) -> Body:
+    """The kernel y = act(the first n values of a row of x) * the n others, and q = that quantized unless q is 0."""
+    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
+
+    def body(tokens, x, n, y, q, part, parts, scratch):
+        first, end = share(load(int64, tokens), together, part, parts)
+        for token in range(first, end):
+            row, place = x + 8 * n * token, y + 4 * n * token
+            for i in range(0, 4 * n, 64):
+                store(place + i, act(load(f32x16, row + i)) * load(f32x16, row + 4 * n + i))
+            if q:
+                quantize_groups(place, q, token, 0, n // 32, n)
 
     return body

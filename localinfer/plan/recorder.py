@@ -113,7 +113,7 @@ class Recorder:
         y = self._look_up("per_layer_token_embd.weight", self.n_vocab, n, self.ids, math.sqrt(size / 2))
         with self.plan.recycling():
             said = self.matmul(x, "per_layer_model_proj", n)  # times n_embd^-1/2, which only the epsilon sees
-            self.norm_parts(said, size, "per_layer_proj_norm", eps=self.eps * x.n, into=said)
+            self.norm_parts(said, size, "per_layer_proj_norm.weight", eps=self.eps * x.n, into=said)
             self.add(y, said, math.sqrt(1 / 2))
         return y
 
@@ -187,12 +187,12 @@ class Recorder:
         return y
 
     def norm_parts(
-        self, x: Buffer, size: int, name: str = "", *, eps: float | None = None, into: Buffer | None = None
+        self, x: Buffer, size: int, tensor: str = "", *, eps: float | None = None, into: Buffer | None = None
     ) -> Buffer:
-        """Every `size` values of x apart, by their mean square: norm(part) * weight, or norm(part) without a name."""
-        y, weight = into or self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", size) if name else 0
+        """Every `size` values of x apart, by their mean square: norm(part) * weight, or norm(part) without a tensor."""
+        y, weight = into or self.plan.buffer(x.n, x.rows), self.tensors.vector(tensor, size) if tensor else 0
         self.plan.op(
-            name or "norm_parts", NORM_PARTS, x.rows, x=x, weight=weight, count=x.n // size, size=size,
+            tensor or "norm_parts", NORM_PARTS, x.rows, x=x, weight=weight, count=x.n // size, size=size,
             eps=eps or self.eps, y=y,
         )  # fmt: skip
         return y
@@ -209,9 +209,13 @@ class Recorder:
         """x += factor * branch."""
         self.plan.op("add", ADD, x.rows, rounds=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
 
-    def scale(self, x: Buffer, name: str) -> None:
-        """x *= the one number that the tensor of that name is."""
-        self.soft_cap(x, float(self.tensors.vector(f"{name}.weight", 1).data.view(np.float32)[0]), 0.0)
+    def number(self, tensor: str) -> float:
+        """The one value of a tensor."""
+        return float(self.tensors.vector(tensor, 1).data.view(np.float32)[0])
+
+    def scale(self, x: Buffer, factor: float) -> None:
+        """x *= factor."""
+        self.soft_cap(x, factor, 0.0)
 
     def soft_cap(self, x: Buffer, factor: float, cap: float) -> None:
         """x = cap * tanh(factor * x / cap), or factor * x where cap is 0."""
@@ -287,12 +291,21 @@ class Recorder:
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
         return read_router(self.keys, gating, normed=normed)
 
-    def experts(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
-        """The weighted sum of what the experts that see each token make of h."""
+    def experts(
+        self, h: Buffer, blk: Block, router: Router, activation: str, *, routed_by: Buffer | None = None
+    ) -> Buffer:
+        """The weighted sum of what the experts that see each token make of h; the router looks at h, or at something
+        else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
-        logits = self.matmul(h, f"{blk}ffn_gate_inp", router.count)
-        choice = choose(self.plan, f"{blk}experts", logits, router, self._bias(f"{blk}exp_probs_b", router.count))
+        logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
+        bias, scale = self._bias(f"{blk}exp_probs_b", router.count), f"{blk}ffn_down_exps.scale"
+        scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
+        choice = choose(self.plan, f"{blk}experts", logits, router, bias, scales)
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
+        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+            gate = self.tensors.tensor(f"{blk}ffn_gate_up_exps.weight", router.count, 2 * n, h.n)
+            down = self.tensors.tensor(f"{blk}ffn_down_exps.weight", router.count, h.n, n)
+            return mix(self.plan, f"{blk}experts", h, choice, router, Networks(gate, down), activation)
         weights = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
             for name, shape in shapes.items()
