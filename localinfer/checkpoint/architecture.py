@@ -36,6 +36,7 @@ class Architecture:
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
     names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
+    merges_characters: str = ""  # tokenizer.ggml.model, if that is a kind of its own where merges are of characters
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
     times: int | None = None  # the feed-forward network is so many times as wide, unless config.json says how wide

@@ -218,6 +218,7 @@ GEMMA4 = Architecture(
     every_window=True,
     window_rope=True,
     scales={"final_logit_softcapping": "final_logit_softcapping"},
+    merges_characters="gemma4",
     sizes={"ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
     names={"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"},
     spellings={"num_experts_per_tok": "top_k_experts"},
