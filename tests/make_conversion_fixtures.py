@@ -60,7 +60,8 @@ def older(values: dict[str, Any]) -> dict[str, Any]:
     values.setdefault("n_ctx", values.get("n_positions"))
     if values.get("multi_query") and not values["new_decoder_architecture"]:
         values["num_kv_heads"] = 1
-    return {key: value for key, value in values.items() if value is not None}
+    asked = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
+    return asked | {key: value for key, value in values.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -286,6 +286,14 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+GEMMA4 = {
+    "sliding_window": WINDOW, "final_logit_softcapping": 5.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+GEMMA4_LAYERS = [f"{'full' if i in (2, 4, 6, 8) else 'sliding'}_attention" for i in range(9)]
 OLMO3_ROPE = {
     "full_attention": {
         "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
@@ -457,6 +465,29 @@ PROOFS = {
             query_pre_attn_scalar=64,
         ),
     ),
+    "gemma4": Proof(
+        architecture="gemma4", norm=0.5,  # or scores, which are not divided by anything, would be very large
+        config=T.Gemma4TextConfig(
+            **sizes(4, 1, 9, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS, num_kv_shared_layers=4,
+            hidden_size_per_layer_input=32, vocab_size_per_layer_input=proofs.N_VOCAB, use_double_wide_mlp=True,
+            global_head_dim=64,
+        ),
+    ),
+    "gemma4-dense": Proof(
+        architecture="gemma4", norm=0.5,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 5, head_dim=48) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:5], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=80, num_global_key_value_heads=1,
+        ),
+    ),
+    "gemma4-experts": Proof(
+        architecture="gemma4", norm=0.375,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 3, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:3], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=64, num_global_key_value_heads=1,
+            enable_moe_block=True, num_experts=10, top_k_experts=8, moe_intermediate_size=64,
+        ),
+    ),
     # phi
     "phi2": Proof(
         architecture="phi2",
@@ -592,16 +623,12 @@ def class_of(proof: Proof) -> str:
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer once, with "{}" for its number; what not all have, as it is."""
+    """The tensors that all layers have alike once, with "{}" for the layer's number; others as they are."""
+    alike = Counter((NUMBER.sub(".{}.", key, count=1), shape) for key, shape in shapes.items() if NUMBER.search(key))
     found = {}
-    layers = Counter(NUMBER.sub(".{}.", key, count=1) for key in shapes)
     for key, shape in shapes.items():
-        layer = next((part for part in key.split(".") if part.isdecimal()), None)
         general = NUMBER.sub(".{}.", key, count=1)
-        if layers[general] < n_layer:
-            general = key
-        assert layer is None or int(layer) < n_layer
-        assert found.setdefault(general, shape) == shape
+        found[general if alike[general, shape] == n_layer else key] = shape
     return found
 
 

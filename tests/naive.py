@@ -23,7 +23,7 @@ from localinfer.engine.program import BIDIRECTIONAL
 from localinfer.files.gguf import GGUF
 from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
-from localinfer.plan.keys import Keys, sliding
+from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.recorder import Block
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
@@ -131,6 +131,7 @@ class Words:
         self.by_mean = keys.has("attention.layer_norm_epsilon") and not keys.has("attention.layer_norm_rms_epsilon")
         self.eps = keys.positive("attention.layer_norm_epsilon" if self.by_mean else "attention.layer_norm_rms_epsilon")
         self.causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
+        self.past: dict[int, tuple[Floats, Floats]] = {}  # of each block: keys and values
         self.finish: Callable[[Floats], Floats] = lambda logits: logits
 
     def blocks(self) -> Iterator[Block]:
@@ -151,6 +152,12 @@ class Words:
     def states(self, x: Floats, norm: str = "") -> None:
         self.normed = self.norm(x, norm) if norm else x
 
+
+    def layer_inputs(self, x: Floats, size: int) -> Floats:
+        said = self.model.matmul("per_layer_model_proj", x / math.sqrt(x.shape[1]))
+        rows = self.model.rows("per_layer_token_embd", self.tokens).astype(self.model.dtype)
+        return (rows * math.sqrt(size) + self.norm_parts(said, size, "per_layer_proj_norm.weight")) / math.sqrt(2)
+
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
         self.states(x, "output_norm")
         self.finish = lambda logits: soft_cap(scale * logits, cap)
@@ -165,11 +172,24 @@ class Words:
             return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
         return rms_norm(x, self.model[name], self.eps)
 
+    def norm_parts(self, x: Floats, size: int, tensor: str = "") -> Floats:
+        parts, weight = x.reshape(len(x), -1, size), self.vector(tensor) if tensor else np.ones(size, x.dtype)
+        return rms_norm(parts, weight, self.eps).reshape(x.shape)
+
+    def vector(self, tensor: str) -> Floats:
+        return self.model.file.tensors[tensor].data.view(np.float32).astype(self.model.dtype)
+
     def add_norm(self, x: Floats, branch: Floats, name: str) -> None:
         x += self.norm(branch, name)
 
     def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
         x += factor * branch
+
+    def number(self, tensor: str) -> float:
+        return float(self.vector(tensor)[0])
+
+    def scale(self, x: Floats, factor: float) -> None:
+        x *= factor
 
     # --- matrices ---
 
@@ -194,6 +214,9 @@ class Words:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
         return act(gate) * up
 
+    def gate(self, gate: Floats, up: Floats, activation: str, *, first: int = 0) -> Floats:
+        return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
+
     # --- mixtures of experts ---
 
     @property
@@ -203,8 +226,11 @@ class Words:
     def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
         return read_router(self.keys, gating, normed=normed)
 
-    def experts(self, h: Floats, blk: Block, router: Router, activation: str) -> Floats:
-        scores, chosen = self.matmul(h, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
+    def experts(
+        self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
+    ) -> Floats:
+        seen = h if routed_by is None else routed_by
+        scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
         bias = self.model.bias(f"{blk}exp_probs_b")
         for token, p in enumerate(probabilities):
@@ -212,16 +238,20 @@ class Words:
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
-                gate, up, down = ((f"{blk}ffn_{name}_exps", id) for name in ("gate", "up", "down"))
+                scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
                 x = h[token : token + 1]
-                f = ACTIVATIONS[activation](self.model.expert(*gate, x)) * self.model.expert(*up, x)
-                chosen[token] += weight * self.model.expert(*down, f)[0]
+                if self.has(f"{blk}ffn_gate_up_exps.weight"):
+                    gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
+                else:
+                    gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
+                f = ACTIVATIONS[activation](gate) * up
+                chosen[token] += scale * weight * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
     # --- attention ---
 
     def rope(self, pairs: str) -> Turning:
-        keys, n = self.keys, self.keys.count("rope.dimension_count", self.heads[0].key)
+        keys, n = self.keys, self.n_rot("rope.dimension_count", slides=False)
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
         stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
         original = keys.count("rope.scaling.original_context_length", trained)
@@ -240,9 +270,15 @@ class Words:
         return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
 
     def rope_swa(self, pairs: str, base: str = "") -> Turning:
-        n, usual = self.keys.count("rope.dimension_count", self.heads[0].key), 10_000.0
+        own = "rope.dimension_count_swa"
+        n, usual = self.n_rot(own if self.keys.has(own) else "rope.dimension_count", slides=True), 10_000.0
         usual = self.keys.positive(base, usual) if base else usual
         return Turning(pairs, plain(self.keys.positive("rope.freq_base_swa", usual), n))
+
+    def n_rot(self, key: str, *, slides: bool) -> int:
+        kinds = zip(self.heads, sliding(self.keys, self.block_count, 0), strict=True)
+        lengths = {kind: heads.key for heads, kind in kinds}
+        return self.keys.count(key, lengths.get(slides, self.heads[0].key))
 
     def sliding_window(self, default: int = 0) -> int:
         return self.keys.count("attention.sliding_window", default, least=0)
@@ -254,6 +290,12 @@ class Words:
     def has(self, name: str) -> bool:
         return self.model.has(name)
 
+    def ignore(self, *names: str) -> None:
+        pass
+
+    def sources_of_keys(self) -> Sequence[int]:
+        return sources_of_keys(self.keys, self.block_count, self.sliding(0))
+
     def qkv(self, h: Floats, blk: Block, *, bias: bool = False) -> Sequence[Floats]:
         heads = blk.heads
         q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
@@ -262,8 +304,8 @@ class Words:
         return [self.matmul(h, f"{blk}attn_{name}", n) for name, n in (("q", q), ("k", k), ("v", v))]
 
     def attend(
-        self, blk: Block, q: Floats, k: Floats, v: Floats, *, rope: Turning | None, norm: str = "no", window: int = 0,
-        scale: float | None = None, cap: float = 0.0,
+        self, blk: Block, q: Floats, k: Floats | None = None, v: Floats | None = None, *, rope: Turning | None,
+        of: int | None = None, norm: str = "no", window: int = 0, scale: float | None = None, cap: float = 0.0,
     ) -> Floats:  # fmt: skip
         """Every position looks at itself and at those before it (`window` in all, if not 0); in an encoder at all, or
         half a window to each side.
@@ -272,7 +314,7 @@ class Words:
         positions as well, as if from the end of the context.
         """
         model, position, factor = self.model, self.positions, self.model.scale or scale or blk.heads.key**-0.5
-        q, k, v = split(q, blk.heads.count), split(k, blk.heads.count_kv), split(v, blk.heads.count_kv)
+        q = split(q, blk.heads.count)
 
         def turned(x: Floats, name: str, at: Positions) -> Floats:
             if norm == "before":
@@ -284,7 +326,10 @@ class Words:
                 x = x * rope.growth(at)[:, None]
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
 
-        k, v = model.remember(turned(k, "k", position)), model.remember(v)
+        if k is not None and v is not None:
+            k, v = split(k, blk.heads.count_kv), split(v, blk.heads.count_kv)
+            self.past[blk.number] = model.remember(turned(k, "k", position)), model.remember(v)
+        k, v = self.past[blk.number if of is None else of]
         group = blk.heads.group  # so many query heads share one key and value head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
         scores = turned(q, "q", position) @ k.transpose(0, 2, 1)  # (n_head, n_tokens, n_tokens)

@@ -76,12 +76,15 @@ def divergence(expected: Floats, found: Floats) -> NDArray[np.float64]:
 
 
 def summary(tensors: Mapping[str, tuple[Sequence[int], NDArray[Any]]]) -> dict[str, list[Any]]:
-    """Of a file's tensors, shapes and bytes: for all blocks together how many there are, the shape, and a hash."""
+    """Of a file's tensors, shapes and bytes: for all blocks together how many there are, the shape, and a hash; apart
+    for each shape where blocks differ."""
     found: dict[str, list[Any]] = {}
     for name in sorted(tensors, key=lambda name: [int(part) if part.isdecimal() else 0 for part in name.split(".")]):
         shape, data = tensors[name]
-        each = found.setdefault(re.sub(r"\.\d+\.", ".{}.", name), [0, list(shape), hashlib.sha256()])
-        assert each[1] == list(shape)
+        kind = re.sub(r"\.\d+\.", ".{}.", name)
+        if found.get(kind, [0, list(shape)])[1] != list(shape):
+            kind = f"{kind} {'x'.join(map(str, shape))}"
+        each = found.setdefault(kind, [0, list(shape), hashlib.sha256()])
         each[0] += 1
         each[2].update(np.ascontiguousarray(data).tobytes())
     return {name: [n, shape, sha.hexdigest()[:16]] for name, (n, shape, sha) in sorted(found.items())}

@@ -37,7 +37,7 @@ def open_checkpoint(path: str | Path) -> Source:
     stored = weights.open_weights(folder)
     numbers = hyperparameters.read(architecture, config)
     converted = tensors.convert(folder, architecture, numbers, stored)
-    tokens = vocabulary.read(folder, numbers.n_vocab)
+    tokens = vocabulary.read(folder, numbers.n_vocab, architecture.merges_characters)
     fields = {
         "general.architecture": Field.text(architecture.name),
         **about.fields(folder, converted.values()),

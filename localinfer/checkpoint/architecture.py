@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localinfer.checkpoint.folder import Table
-from localinfer.checkpoint.numbers import Numbers
+from localinfer.checkpoint.numbers import Numbers, Own
 from localinfer.checkpoint.stored.reorder import Reorder
 from localinfer.files.source import Field
 
 
 def no_keys(config: Table, numbers: Numbers) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
     return {}
+
+
+def all_alike(config: Table, numbers: Numbers) -> tuple[Own, ...]:  # noqa: ARG001
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +31,13 @@ class Architecture:
     not_first: tuple[str, ...] = ()  # ... and of all blocks but the first
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
     model: tuple[str, ...] = ()
+    optional_model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
     names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
+    merges_characters: str = ""  # tokenizer.ggml.model, if that is a kind of its own where merges are of characters
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
     encoder: bool = False  # tokens see those behind them, and there is no output layer
@@ -53,5 +59,6 @@ class Architecture:
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
     own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
+    own_blocks: Callable[[Table, Numbers], tuple[Own, ...]] = all_alike  # how blocks differ
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it may leave out

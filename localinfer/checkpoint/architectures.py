@@ -3,7 +3,7 @@
 from dataclasses import replace
 from difflib import get_close_matches
 
-from localinfer.checkpoint import own_keys
+from localinfer.checkpoint import own_blocks, own_keys
 from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.spelling import spelled
@@ -204,6 +204,30 @@ GEMMA3 = Architecture(
         "query_pre_attn_scalar": 256,
     },
 )
+
+GEMMA4 = Architecture(
+    name="gemma4",
+    block=(*BEFORE, *BEHIND, *APART, *GATED, *HEAD_NORMS),
+    optional=(
+        "layer_output_scale", "inp_gate", "proj", "post_norm", "ffn_gate_inp", "ffn_gate_inp.scale",
+        "ffn_gate_up_exps", "ffn_down_exps", "ffn_down_exps.scale", "pre_ffw_norm_2", "post_ffw_norm_1",
+        "post_ffw_norm_2",
+    ),
+    optional_model=("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"),
+    activation=GELU,
+    period=6,
+    every_window=True,
+    window_rope=True,
+    scales={"final_logit_softcapping": "final_logit_softcapping"},
+    merges_characters="gemma4",
+    sizes={"ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    names={"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"},
+    spellings={"num_experts_per_tok": "top_k_experts"},
+    own_keys=own_blocks.gemma4,
+    own_blocks=own_blocks.blocks_of_gemma4,
+    fixed={"attention_bias": False, "use_bidirectional_attention": "vision"},  # of pictures only
+    defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
+)  # fmt: skip
 
 PHI2 = Architecture(
     name="phi2",
@@ -408,6 +432,8 @@ BY_CLASS = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": GEMMA3,  # as above
+    "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4ForConditionalGeneration": GEMMA4,
     "PhiForCausalLM": PHI2,
     "Phi3ForCausalLM": PHI3,
     "StableLmForCausalLM": STABLELM,

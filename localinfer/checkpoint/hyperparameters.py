@@ -1,5 +1,6 @@
 """The numbers of config.json, proven to make sense, and the keys that say the same in a GGUF file."""
 
+from dataclasses import replace
 from math import isclose
 
 from localinfer.checkpoint import windows
@@ -55,14 +56,15 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     if n_ctx < 1:
         raise config.error("max_position_embeddings", f"leaves no position behind the first {first_position}")
     sliding = windows.read(architecture, config, n_layer)
-    rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
-    if rope.n_rot != head_dim and not architecture.part_turns:
+    longer = windows.of_full_layers(config, "global_head_dim", "head_dim", LARGEST_HEAD, head_dim)
+    rope, rope_swa = read_ropes(config, (longer, head_dim), n_ctx, window_rope=architecture.window_rope)
+    if rope.n_rot != longer and not architecture.part_turns:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
     n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
-    n_expert = read_experts(config) if "ffn_gate_inp" in architecture.block else 0
+    n_expert = read_experts(architecture, config)
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
@@ -84,9 +86,17 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         n_types=config.count("type_vocab_size", MOST_TYPES, 1),
         n_labels=len(labels_of(config)),
         first_position=first_position,
+        head_dim_everything=longer,
+        n_input=count_or_none(config, "hidden_size_per_layer_input", LARGEST["embedding_length"]),
     )
     refuse_other_scale(architecture, config, numbers)
-    return numbers
+    return replace(numbers, own=architecture.own_blocks(config, numbers))
+
+
+
+def count_or_none(config: Table, key: str, most: int) -> int:
+    """A whole number that may be 0, as it is if nothing is said."""
+    return config.count(key, most) if config.values.get(key) else 0
 
 
 def read_first_position(architecture: Architecture, config: Table) -> int:
@@ -115,8 +125,11 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     return n_head_kv
 
 
-def read_experts(config: Table) -> int:
+def read_experts(architecture: Architecture, config: Table) -> int:
     """How many experts there are; two families of classes have a word of their own for it."""
+    may_have = "ffn_gate_inp" in architecture.optional and config.values.get("num_experts")
+    if "ffn_gate_inp" not in architecture.block and not may_have:
+        return 0
     key = "num_experts" if "num_experts" in config.values else "num_local_experts"
     return config.count(key, LARGEST["expert_count"])
 

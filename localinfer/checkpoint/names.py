@@ -12,16 +12,17 @@ from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
 ENDINGS = (".weight", ".bias", ".weight_scale")
+GGUF_ENDINGS = (*ENDINGS, ".scale")
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
-OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
+OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|audio_tower|multi_modal_projector|embed_vision|embed_audio)\.")
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
 ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert
     r"(?P<all>.*_layernorm)\.norms\.(?P<head>\d+)\.weight|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
 )
-IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+)(?P<ending>\.weight|\.bias)")
+IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|)")
 
 
 def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
@@ -35,7 +36,7 @@ def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Store
         renamed = own_name(name, architecture.names) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)
-        found[renamed] = tensor
+        found[renamed if renamed.endswith(GGUF_ENDINGS) else f"{renamed}.weight"] = tensor
     return found
 
 

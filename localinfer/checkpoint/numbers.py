@@ -1,8 +1,18 @@
 """The numbers of a model, as everything that is done to a checkpoint asks for them. Knows neither keys nor limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from localinfer.checkpoint.rope import Rope
+
+
+@dataclass(frozen=True)
+class Own:
+    """What is different in a block: some of the numbers, and tensors that it need not have."""
+
+    numbers: Mapping[str, int]
+    lacks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +38,27 @@ class Numbers:
     n_types: int = 0  # parts of a pair of texts
     n_labels: int = 0  # of a classifier
     first_position: int = 0  # the row of a text's first token among the learned positions
+    head_dim_everything: int = 0  # of layers that see everything; 0: as long as all
+    n_input: int = 0  # values that each block has of a token for itself
+    own: tuple[Own, ...] = ()  # of each block; none: they are all alike
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
+
+    def of_block(self, block: int) -> "Numbers":
+        """Those of one block."""
+        own: dict[str, Any] = dict(self.own[block].numbers) if self.own else {}
+        return replace(self, **own)
+
+    def lacks(self, block: int) -> frozenset[str]:
+        """The tensors that a block need not have, of all that the architecture has."""
+        return self.own[block].lacks if self.own else frozenset()
+
+    @property
+    def n_inputs(self) -> int:
+        return self.n_input * self.n_layer
+
+    @property
+    def one(self) -> int:
+        return 1
 
     @property
     def n_q(self) -> int:
@@ -52,6 +82,10 @@ class Numbers:
     @property
     def n_gate_and_up(self) -> int:
         return 2 * self.n_ff
+
+    @property
+    def n_gate_and_up_expert(self) -> int:
+        return 2 * self.n_ff_expert
 
     @property
     def heads_of_group(self) -> int:

@@ -38,8 +38,11 @@ class Rope:
     n_ctx: int | None = None
 
 
-def read_ropes(config: Table, head_dim: int, n_ctx: int, *, window_rope: bool = False) -> tuple[Rope, Rope]:
-    """Those of the layers that see everything, and of the layers with a window, which may have their own.
+def read_ropes(
+    config: Table, head_dims: tuple[int, int], n_ctx: int, *, window_rope: bool = False
+) -> tuple[Rope, Rope]:
+    """Those of the layers that see everything, and of the layers with a window, which may have their own; so may be
+    the lengths of their heads.
 
     Raises Unsupported naming a kind of scaling for which GGUF has no keys.
     """
@@ -58,24 +61,33 @@ def read_ropes(config: Table, head_dim: int, n_ctx: int, *, window_rope: bool = 
         windows = Table(config.path, {"rope_theta": config.values.get("rope_local_base_freq", theta)})
     ropes = [
         read_rope(config, Table(config.path, common | dict(each.values), each.name), head_dim, n_ctx)
-        for each in (everything, windows)
+        for each, head_dim in zip((everything, windows), head_dims, strict=True)
     ]
     return ropes[0], ropes[window_rope]
 
 
 def read_rope(config: Table, table: Table, head_dim: int, n_ctx: int) -> Rope:
     share = table.positive("partial_rotary_factor", 1.0, most=1.0 + 1e-9)
+    kind = table.get("rope_type", str, table.get("type", str, "default"))
+    if kind == "proportional":
+        return proportional(table, head_dim, share)
     n_rot = int(share * head_dim)
     if n_rot % 2 or not n_rot:
         raise table.error("partial_rotary_factor", f"makes {n_rot} values of a head turn; they must be pairs")
     plain = Rope(n_rot, table.positive("rope_theta", 10_000.0))
-    kind = table.get("rope_type", str, table.get("type", str, "default"))
     if kind not in SCALINGS:
         what = f"{printable(repr(kind), 40)} is not supported (only {', '.join(SCALINGS)})"
         raise table.error("rope_type", what, Unsupported)
     original = config.get("original_max_position_embeddings", int, n_ctx)
     length = table.count("original_max_position_embeddings", MOST, original)
     return SCALINGS[kind](table, plain, length, n_ctx)
+
+
+def proportional(table: Table, head_dim: int, share: float) -> Rope:
+    """Only a share of the pairs turns, of all that are in a head: GGUF's factors slow the others down to nothing."""
+    turning = int(share * head_dim / 2)
+    factors = np.array([1.0] * turning + [1e30] * (head_dim // 2 - turning), np.float32)
+    return Rope(head_dim, table.positive("rope_theta", 10_000.0), factors={"rope_freqs.weight": factors})
 
 
 # Each takes the table, what stands without scaling, and the lengths of the context in training and now.

@@ -39,11 +39,23 @@ USUAL = {
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
     "ffn_down_exps": (E, N, EFF),
+    "ffn_gate_inp.scale": (N,),
+    "ffn_down_exps.scale": (E,),
+    "pre_ffw_norm_2": (N,),
+    "post_ffw_norm_1": (N,),
+    "post_ffw_norm_2": (N,),
+    "per_layer_token_embd": ("n_vocab", "n_inputs"),
+    "per_layer_model_proj": ("n_inputs", N),
+    "per_layer_proj_norm": ("n_input",),
+    "inp_gate": ("n_input", N),
+    "proj": (N, "n_input"),
+    "post_norm": (N,),
+    "layer_output_scale": ("one",),
 }
 
 
 def shape_of(name: str, own: Mapping[str, tuple[str, ...]], numbers: Numbers) -> tuple[int, ...]:
     """Of a tensor without its block; `own` are the architecture's sizes that are not usual."""
     matrix = name.removesuffix(".bias")
-    sizes = own.get(matrix, USUAL[matrix])
+    sizes = own.get(matrix) or USUAL[matrix]
     return tuple(getattr(numbers, size) for size in sizes[: 1 if matrix != name else None])

@@ -29,16 +29,29 @@ assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
 ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|token_types|ffn_gate_inp")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
+NO_BLOCK = -1
 
 
 class Wanted(NamedTuple):
-    """A tensor that there must be: `prefix` is its block's, `kind` the rest, without ".weight"."""
+    """A tensor that there must be, of a block or of none (NO_BLOCK): `kind` is its name without that and ".weight"."""
 
-    prefix: str
+    block: int
     kind: str
 
+    @property
+    def prefix(self) -> str:
+        return f"blk.{self.block}." if self.block != NO_BLOCK else ""
+
+    def numbers(self, numbers: Numbers) -> Numbers:
+        """Those of its block."""
+        return numbers.of_block(self.block) if self.block != NO_BLOCK else numbers
+
+    def may_lack(self, numbers: Numbers) -> bool:
+        """Whether there need not be one."""
+        return self.block != NO_BLOCK and self.kind in numbers.lacks(self.block)
+
     def named(self, kind: str) -> str:
-        return f"{self.prefix}{kind}" if kind.endswith(".bias") else f"{self.prefix}{kind}.weight"
+        return f"{self.prefix}{kind}" if kind.endswith((".bias", ".scale")) else f"{self.prefix}{kind}.weight"
 
     @property
     def name(self) -> str:
@@ -56,16 +69,18 @@ def convert(
     left = dict(present)
     tensors: dict[str, SourceTensor] = {}
     for wanted in expected(architecture, numbers, {BLOCK.sub("", name).removesuffix(".weight") for name in present}):
-        source = wanted.named(architecture.parts.get(wanted.kind, wanted.kind))
+        source, here = wanted.named(architecture.parts.get(wanted.kind, wanted.kind)), wanted.numbers(numbers)
+        if source not in present and wanted.may_lack(numbers):
+            continue
         if source not in present:
             raise folder.error(f"tensor {stored_name(present, source)}: is missing")
         left.pop(source, None)
         if numbers.packed and wanted.kind in architecture.ternary:
-            shape, scale = shape_of(wanted.kind, architecture.sizes, numbers), left.pop(f"{source}_scale", None)
+            shape, scale = shape_of(wanted.kind, architecture.sizes, here), left.pop(f"{source}_scale", None)
             load = ternary.unpacked(present[source], scale, shape, numbers.packed)
             tensors[wanted.name] = SourceTensor(wanted.name, shape, F32, load)
         else:
-            tensors[wanted.name] = converted(present[source], wanted, architecture, numbers)
+            tensors[wanted.name] = converted(present[source], wanted, architecture, here)
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
     for name, factors in numbers.rope.factors.items():
@@ -75,14 +90,15 @@ def convert(
 
 def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
-    for kind in ("token_embd", *(() if architecture.encoder else ("output_norm",)), *architecture.model):
-        yield Wanted("", kind)
+    of_model = [kind for kind in architecture.optional_model if kind in kinds]
+    for kind in ("token_embd", *(() if architecture.encoder else ("output_norm",)), *architecture.model, *of_model):
+        yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
         for kind in (*architecture.block, *(architecture.not_first if block else ()), *optional):
-            yield Wanted(f"blk.{block}.", kind)
+            yield Wanted(block, kind)
     if not (numbers.tied or architecture.encoder):
-        yield Wanted("", "output")
+        yield Wanted(NO_BLOCK, "output")
 
 
 def stored_name(present: Present, name: str) -> str:

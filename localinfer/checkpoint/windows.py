@@ -41,6 +41,16 @@ def periodic(period: int, n_layer: int, *, first: bool = False) -> tuple[bool, .
     return tuple(not period or (block + (not first)) % period != 0 for block in range(n_layer))
 
 
+def of_full_layers(config: Table, key: str, common_key: str, most: int, usual: int) -> int:
+    """A number that layers which see everything have for themselves: by a `key` of its own, or by the common one in the
+    table of layers that differ."""
+    if key in config.values:
+        return config.count(key, most)
+    kinds, layers = config.get("layer_types", list, []), config.table("per_layer_config")
+    full = (str(number) for number, kind in enumerate(kinds) if kind == "full_attention")
+    return next((layers.table(each).count(common_key, most, usual) for each in full if each in layers.values), usual)
+
+
 def warn_of_window(config: Table) -> None:
     """GGUF has no windows for some architectures; within the window there is no difference."""
     window, used = config.get("sliding_window", int, None), config.get("use_sliding_window", bool, True)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.engine.engine import Engine, Tokens
+from localinfer.errors import Unsupported
 from localinfer.files.gguf import Tensor
 
 Floats = NDArray[np.float32]
@@ -52,7 +53,13 @@ class Probe:
     # --- one block after the other, over a text that begins at position 0 and fits in a batch ---
 
     def embedded(self, tokens: Tokens) -> Floats:
-        """The residual stream before the first block, float32 (len(tokens), n)."""
+        """The residual stream before the first block, float32 (len(tokens), n).
+
+        Raises Unsupported where blocks take more than that from what was before them.
+        """
+        if self._program.recorder.linked:
+            what = "its blocks take more from each other than the residual stream: they cannot be run one by one"
+            raise self._engine.file.error("general.architecture", what, Unsupported)
         self._sequence.reset()
         ids = self._engine.checked(tokens)
         self._engine.place(ids)

@@ -40,6 +40,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
+NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight count size eps:float y:out")
 NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
@@ -48,7 +49,8 @@ ADD_NORM = Call.of("localinfer.ops.residual:add_norm", "tokens branch weight n e
 PICK = Call.of("localinfer.ops.residual:pick", "tokens x numbers n y:out")
 SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
-GATED = Call.of("localinfer.ops.gate:gated", "tokens up n gate:out q:out")
+GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out q:out")
+GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
@@ -65,6 +67,7 @@ COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads ch
 ROUTE = Call.of(
     "localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out"
 )
+SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"
 )

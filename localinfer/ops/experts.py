@@ -103,6 +103,18 @@ def route(gating: str, normed: int) -> Body:
     return body
 
 
+def scale_chosen() -> Body:
+    """The kernel weights[pair] *= scales[the pair's expert]."""
+
+    def body(tokens, ids, used, scales, weights, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        for pair in range(used * first, used * end):
+            scale = load(float32, scales + 4 * int64(load(int32, ids + 4 * pair)))
+            store(weights + 4 * pair, load(float32, weights + 4 * pair) * scale)
+
+    return body
+
+
 @inline
 def note_run(runs: int, number: int, expert: int, first: int, count: int) -> None:
     place = runs + 8 + 8 * RUN_WORDS * number

@@ -5,6 +5,7 @@ from typing import Any
 
 from numba import float32, int64
 
+from quant.jit.threads import share
 from quant.jit.vectors import (
     absolute,
     bitcast,
@@ -112,24 +113,41 @@ ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh, "gelu_erf": gelu_erf, "relu": re
 
 
 def gated(activation: str, tile: int, passes: int) -> Body:
-    """The kernel gate = act(gate) * up, or act(gate) where up is 0, and q = that quantized unless q is 0.
+    """The kernel gate = act(gate) * up, or act(gate) where up is 0, and q = that quantized unless q is 0. Of a row of
+    up, which is up_n values long, those from up_first on count.
 
     Threads share stretches of columns of the tokens of a tile, which lie in the same cache lines.
     """
     act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
 
-    def body(tokens, up, n, gate, q, part, parts, scratch):
+    def body(tokens, up, up_n, up_first, n, gate, q, part, parts, scratch):
         count, stretches = load(int64, tokens), (n + STRETCH - 1) // STRETCH
         items = (count + together - 1) // together * stretches
         for item in range(items * part // parts, items * (part + 1) // parts):
             first, column = item // stretches * together, item % stretches * STRETCH
             end = min(column + STRETCH, n)
             for token in range(first, min(first + together, count)):
-                row = gate + 4 * n * token
+                row, factors = gate + 4 * n * token, up + 4 * (up_n * token + up_first)
                 for i in range(column, end, 16):
                     value = act(load(f32x16, row + 4 * i))
-                    store(row + 4 * i, value * load(f32x16, up + 4 * (n * token + i)) if up else value)
+                    store(row + 4 * i, value * load(f32x16, factors + 4 * i) if up else value)
                 if q:
                     quantize_groups(row, q, token, column // 32, end // 32, n)
+
+    return body
+
+
+def gate_halves(activation: str, tile: int, passes: int) -> Body:
+    """The kernel y = act(the first n values of a row of x) * the n others, and q = that quantized unless q is 0."""
+    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
+
+    def body(tokens, x, n, y, q, part, parts, scratch):
+        first, end = share(load(int64, tokens), together, part, parts)
+        for token in range(first, end):
+            row, place = x + 8 * n * token, y + 4 * n * token
+            for i in range(0, 4 * n, 64):
+                store(place + i, act(load(f32x16, row + i)) * load(f32x16, row + 4 * n + i))
+            if q:
+                quantize_groups(place, q, token, 0, n // 32, n)
 
     return body

@@ -37,6 +37,17 @@ def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
 
 
 @inline
+def scale_to_one(x: int, n: int, eps: float, y: int) -> None:
+    """The same without weights."""
+    inverse, whole = inverse_rms(x, n, eps), n // 16 * 16
+    factor = splat(f32x16, inverse)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) * factor)
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) * inverse)
+
+
+@inline
 def centre(x: int, n: int, y: int) -> None:
     """y = x without its mean."""
     sums, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
@@ -85,6 +96,22 @@ def layer_norm(tile: int, passes: int) -> Body:
             normalize_layer(x + 4 * n * token, weight, bias, n, eps, y + 4 * n * token)
             if q:
                 quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+
+    return body
+
+
+def norm_parts() -> Body:
+    """The kernel that normalises each of so many parts of a row by its mean square, all with the same weights, or with
+    none where that is 0; x and y may be the same."""
+
+    def body(tokens, x, weight, count, size, eps, y, part, parts, scratch):
+        items = load(int64, tokens) * count
+        for item in range(items * part // parts, items * (part + 1) // parts):
+            source, place = x + 4 * size * item, y + 4 * size * item
+            if weight:
+                normalize(source, weight, size, eps, place)
+            else:
+                scale_to_one(source, size, eps, place)
 
     return body
 

@@ -57,44 +57,51 @@ class Attention:
         self.positions = plan.region(4 * plan.batch)
         self.tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.rings: dict[int, Ring] = {}
+        self.caches: dict[str, LayerCache] = {}
         self._partial = plan.region(0)
 
     def attend(
         self,
         blk: str,
         q: Buffer,
-        k: Buffer,
-        v: Buffer,
+        k: Buffer | None,
+        v: Buffer | None,
         heads: Heads,
         *,
+        of: str | None,
         rope: Rope | None,
         norms: HeadNorms,
         window: int,
         scale: float,
         cap: float,
     ) -> Buffer:
-        """Put keys and values into the cache, and have queries look at it; float32 [token][head][value]."""
+        """Put keys and values into the cache, and have queries look at it, or at that of another block; float32
+        [token][head][value]."""
         ring, table, own = self._ring(window), self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
-        cache = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
+        if of is None:
+            self.caches[blk] = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
+        cache = self.caches[of or blk]
         q_sink = q
         if own.sinks and ring.sinks:
             q_sink = self.plan.buffer(heads.count * heads.key_dim)
-            self._rope(blk, q, q_sink, heads, own, own.sinks, norms)
+            self._rope(blk, q, q_sink, heads, own, own.sinks, norms, meet=True)
         wide = q if heads.key == heads.key_dim else self.plan.buffer(heads.count * heads.key_dim)
         if wide is not q or table.rope.n_rot or norms.q:
-            self._rope(blk, q, wide, heads, own, own.rows, norms)
-        self._append(blk, k, v, heads, table, norms, ring, cache)
+            self._rope(blk, q, wide, heads, own, own.rows, norms, meet=wide is not q or k is None)
+        if k is not None and v is not None:
+            self._append(blk, k, v, heads, table, norms, ring, cache)
         return self._look(blk, wide, q_sink if q_sink is not q else wide, heads, ring, cache, scale, cap)
 
     def _rope(
-        self, blk: str, q: Buffer, y: Buffer, heads: Heads, table: RopeTable, rows: Region, norms: HeadNorms
-    ) -> None:
+        self, blk: str, q: Buffer, y: Buffer, heads: Heads, table: RopeTable, rows: Region, norms: HeadNorms, *,
+        meet: bool,
+    ) -> None:  # fmt: skip
         self.plan.op(
             f"{blk}rope",
             ROPE,
             q.rows,
             constants={"pairs": table.rope.pairs, "norm": norms.when},
-            meet=y is not q,
+            meet=meet,
             x=q,
             heads=heads.count,
             size=heads.key,

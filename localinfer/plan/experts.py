@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from localinfer.files.gguf import Tensor
-from localinfer.ops.calls import BLEND, GATED, GATHER, LINE_UP, ROUTE
+from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
 from localinfer.plan.plan import FEW, Plan
@@ -40,11 +40,14 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
 
 @dataclass(frozen=True)
 class Networks:
-    """The matrices of all experts, (n_expert, n_out, n_in), and their biases, (n_expert, n_out), if they have any."""
+    """The matrices of all experts, (n_expert, n_out, n_in), and their biases, (n_expert, n_out), if they have any.
+
+    Where there is no `up`, `gate` has its rows, too.
+    """
 
     gate: Tensor
-    up: Tensor
     down: Tensor
+    up: Tensor | None = None
     gate_bias: Tensor | None = None
     up_bias: Tensor | None = None
     down_bias: Tensor | None = None
@@ -61,8 +64,11 @@ class Choice:
     runs: Region
 
 
-def choose(plan: Plan, name: str, logits: Buffer, router: Router, bias: Tensor | None) -> Choice:
-    """Record how experts are chosen by a router's logits, and lined up."""
+def choose(
+    plan: Plan, name: str, logits: Buffer, router: Router, bias: Tensor | None, scales: Tensor | None = None
+) -> Choice:
+    """Record how experts are chosen by a router's logits, and lined up; an expert's weight is multiplied by its scale,
+    if they have any."""
     pairs = plan.batch * router.used
     padding = router.count * (target().tokens - 1) if plan.batch > FEW else 0
     few = min(FEW, plan.batch) * router.used
@@ -75,6 +81,11 @@ def choose(plan: Plan, name: str, logits: Buffer, router: Router, bias: Tensor |
         rounds=(0, 4), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
         used=router.used, ids=ids, weights=weights,
     )  # fmt: skip
+    if scales:
+        plan.op(
+            f"{name}.scale", SCALE_CHOSEN, logits.rows, rounds=(0, 4), ids=ids, used=router.used, scales=scales,
+            weights=weights,
+        )  # fmt: skip
     plan.op(
         f"{name}.line_up", LINE_UP, logits.rows, constants=({"tile": 0}, {"tile": target().tokens}), rounds=(0, 0),
         ids=ids, lined_up=rows.region, order=order, places=places, runs=runs,
@@ -93,12 +104,19 @@ def mix(
         used=router.used, n=h.n, y=x, q=x.quantized,
     )  # fmt: skip
     gate = plan.expert_matmul(x, networks.gate, choice.runs, router.used, networks.gate_bias)
-    up = plan.expert_matmul(x, networks.up, choice.runs, router.used, networks.up_bias)
     few, many = ({**layout, "activation": activation} for layout in plan.layouts)
-    plan.op(
-        f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
-        q=gate.quantized,
-    )  # fmt: skip
+    if networks.up:
+        up = plan.expert_matmul(x, networks.up, choice.runs, router.used, networks.up_bias)
+        plan.op(
+            f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, up_n=up.n, up_first=0,
+            n=gate.n, gate=gate, q=gate.quantized,
+        )  # fmt: skip
+    else:
+        both, gate = gate, plan.buffer(gate.n // 2, gate.rows)
+        plan.op(
+            f"{name}.gated", GATE_HALVES, gate.rows, constants=(few, many), rounds=(0, 4), x=both, n=gate.n, y=gate,
+            q=gate.quantized,
+        )  # fmt: skip
     branch = plan.expert_matmul(gate, networks.down, choice.runs, router.used, networks.down_bias)
     y = plan.buffer(h.n, h.rows)
     plan.op(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localinfer.plan.keys import Keys
+from localinfer.plan.keys import Keys, sliding
 
 CELL = 32  # values that a cell holds together: see `localinfer.ops.cells`
 
@@ -38,7 +38,8 @@ class Heads:
 
 
 def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads]:
-    """Of each block; a head is an even share of the embedding, unless the file says how long it is."""
+    """Of each block; a head is an even share of the embedding, unless the file says how long it is, for all blocks or
+    for those with a sliding window apart."""
     counts = keys.counts("attention.head_count", blocks)
     counts_kv = keys.counts("attention.head_count_kv", blocks, counts[0])
     if not keys.has("attention.key_length") and embedding_length % counts[0]:
@@ -46,7 +47,12 @@ def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads
         raise keys.error("attention.head_count", what)
     key = keys.count("attention.key_length", max(1, embedding_length // counts[0]))
     value = keys.count("attention.value_length", key)
+    lengths = [(key, value)] * blocks
+    if keys.has("attention.key_length_swa") or keys.has("attention.value_length_swa"):
+        nearby = keys.count("attention.key_length_swa", key), keys.count("attention.value_length_swa", value)
+        lengths = [nearby if slides else (key, value) for slides in sliding(keys, blocks, 0)]
     for count, count_kv in zip(counts, counts_kv, strict=True):
         if count % count_kv:
             raise keys.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
-    return [Heads(count, count_kv, key, value) for count, count_kv in zip(counts, counts_kv, strict=True)]
+    each = zip(counts, counts_kv, lengths, strict=True)
+    return [Heads(count, count_kv, key, value) for count, count_kv, (key, value) in each]

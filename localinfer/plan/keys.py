@@ -22,6 +22,9 @@ LARGEST = {
     "attention.head_count_kv": 1 << 12,
     "attention.key_length": 1 << 16,
     "attention.value_length": 1 << 16,
+    "attention.key_length_swa": 1 << 16,
+    "attention.value_length_swa": 1 << 16,
+    "embedding_length_per_layer_input": 1 << 16,
 }
 
 # Keys that tell about a model, or about how it was made, and change nothing that is computed.
@@ -142,3 +145,15 @@ def sliding(keys: Keys, blocks: int, pattern: int, *, first: bool = False) -> Se
     given = isinstance(keys.f.metadata.get(keys.name(key)), np.ndarray)
     every = 0 if given else keys.count(key, pattern, least=0)
     return keys.flags(key, blocks, lambda block: every > 0 and (block + (not first)) % every != 0)
+
+
+def sources_of_keys(keys: Keys, blocks: int, slides: Sequence[bool]) -> Sequence[int]:
+    """Which block's keys and values each block looks at: its own; the last ones, as many as the file says, at those of
+    the last block before them that sees as far."""
+    key = "attention.shared_kv_layers"
+    first = blocks - keys.count(key, 0, least=0)
+    sources = {slides[block]: block for block in range(first)}
+    for block in range(max(0, first), blocks):
+        if slides[block] not in sources:
+            raise keys.error(key, f"is {blocks - first}; no block before these sees as far as block {block}")
+    return [block if block < first else sources[slides[block]] for block in range(blocks)]

@@ -5,8 +5,9 @@ computed. A matrix or a norm is named without the `.weight` of its tensor: where
 is added. `tests/naive.py` computes the same words in plain numpy.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from localinfer.ops.calls import (
     GET_ROWS,
     LAYER_NORM,
     NORM_HEADS,
+    NORM_PARTS,
     PICK,
     RMS_NORM,
     SOFT_CAP,
@@ -27,7 +29,7 @@ from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.experts import Networks, Router, choose, mix, read_router
 from localinfer.plan.heads import Heads, read_heads
-from localinfer.plan.keys import Keys, sliding
+from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import Plan
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
@@ -69,6 +71,7 @@ class Recorder:
         self.head_start = 0
         self.types = plan.region(4 * plan.batch)  # which part of a pair each token is of: 0 or 1
         self.type_count = 1
+        self.linked = False  # whether blocks need more than what the one before them leaves in the residual stream
         self.residual: Buffer | None = None
         self.states_buffer: Buffer | None = None
         self.states_end = 0
@@ -84,6 +87,10 @@ class Recorder:
         """Whether the file has a tensor of this name."""
         return self.tensors.has(name)
 
+    def ignore(self, *names: str) -> None:
+        """The file may have these tensors, but nothing is computed with them."""
+        self.tensors.mention(*names)
+
     def finish(self) -> None:
         """Raise for what the file says and the forward pass ignores."""
         self.tensors.refuse_unmentioned()
@@ -93,7 +100,7 @@ class Recorder:
 
     def embed(self, factor: float = 1.0) -> Buffer:
         """The residual stream: a row of token_embd for each token, times a factor."""
-        self.residual = self._look_up("token_embd.weight", self.n_vocab, self.ids, factor)
+        self.residual = self._look_up("token_embd.weight", self.n_vocab, self.embedding_length, self.ids, factor)
         return self.residual
 
     def add_positions(self, x: Buffer) -> None:
@@ -102,7 +109,7 @@ class Recorder:
         if self.context.n_ctx > count or self.context.wraps:
             raise self.keys.refuse("context_length", f"a context of more than its {count} learned positions")
         with self.plan.recycling():
-            self.add(x, self._look_up("position_embd.weight", count, self.attention.positions, 1.0))
+            self.add(x, self._look_up("position_embd.weight", count, x.n, self.attention.positions, 1.0))
 
     def add_types(self, x: Buffer) -> None:
         """x += a row of token_types for the part of a pair that each token is of; texts that are alone are first
@@ -112,12 +119,24 @@ class Recorder:
             raise self.f.error("tokenizer.ggml.token_type_count", f"is {count}; it must be 1 to {MOST_TYPES}")
         self.type_count = count
         with self.plan.recycling():
-            self.add(x, self._look_up("token_types.weight", count, self.types, 1.0))
+            self.add(x, self._look_up("token_types.weight", count, x.n, self.types, 1.0))
 
-    def _look_up(self, name: str, rows: int, numbers: Region, factor: float) -> Buffer:
+    def layer_inputs(self, x: Buffer, size: int) -> Buffer:
+        """So many values for each block, a block's behind the other's, of which `gate` takes some: a token's row of
+        per_layer_token_embd, of which no more is read, and what x says."""
+        self.linked = True
+        n = multiple_of_32(self.keys, "embedding_length_per_layer_input") * self.block_count
+        y = self._look_up("per_layer_token_embd.weight", self.n_vocab, n, self.ids, math.sqrt(size / 2))
+        with self.plan.recycling():
+            said = self.matmul(x, "per_layer_model_proj", n)  # times n_embd^-1/2, which only the epsilon sees
+            self.norm_parts(said, size, "per_layer_proj_norm.weight", eps=self.eps * x.n, into=said)
+            self.add(y, said, math.sqrt(1 / 2))
+        return y
+
+    def _look_up(self, name: str, rows: int, n: int, numbers: Region, factor: float) -> Buffer:
         """A row of a tensor for each token, by its number."""
-        weight = self.tensors.tensor(name, rows, self.embedding_length)
-        fmt, x, row_bytes = FORMATS[weight.type], self.plan.buffer(self.embedding_length), weight.nbytes // rows
+        weight = self.tensors.tensor(name, rows, n)
+        fmt, x, row_bytes = FORMATS[weight.type], self.plan.buffer(n), weight.nbytes // rows
         self.plan.op(
             name,
             GET_ROWS.by(fmt.get_rows, fmt.get_rows),
@@ -196,6 +215,17 @@ class Recorder:
             )  # fmt: skip
         return y
 
+    def norm_parts(
+        self, x: Buffer, size: int, tensor: str = "", *, eps: float | None = None, into: Buffer | None = None
+    ) -> Buffer:
+        """Every `size` values of x apart, by their mean square: norm(part) * weight, or norm(part) without a tensor."""
+        y, weight = into or self.plan.buffer(x.n, x.rows), self.tensors.vector(tensor, size) if tensor else 0
+        self.plan.op(
+            tensor or "norm_parts", NORM_PARTS, x.rows, x=x, weight=weight, count=x.n // size, size=size,
+            eps=eps or self.eps, y=y,
+        )  # fmt: skip
+        return y
+
     def add_norm(self, x: Buffer, branch: Buffer, name: str) -> None:
         """x += norm(branch) * weight; the branch is spoilt."""
         if self.by_mean:
@@ -207,6 +237,14 @@ class Recorder:
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
         """x += factor * branch."""
         self.plan.op("add", ADD, x.rows, rounds=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
+
+    def number(self, tensor: str) -> float:
+        """The one value of a tensor."""
+        return float(self.tensors.vector(tensor, 1).data.view(np.float32)[0])
+
+    def scale(self, x: Buffer, factor: float) -> None:
+        """x *= factor."""
+        self.soft_cap(x, factor, 0.0)
 
     def soft_cap(self, x: Buffer, factor: float, cap: float) -> None:
         """x = cap * tanh(factor * x / cap), or factor * x where cap is 0."""
@@ -252,18 +290,20 @@ class Recorder:
         gate, that is the first half of the rows of `up`."""
         n, up = multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number), f"{blk}ffn_up"
         if not gated:
-            return self._gated(blk, self.matmul(h, up, n), 0, activation)
+            return self.gate(self.matmul(h, up, n), None, activation)
         if self.tensors.has(f"{up}.weight") and self.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
             gate, values = self.slices(h, up, n, n)
         else:
             gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
-        return self._gated(blk, gate, values, activation)
+        return self.gate(gate, values, activation)
 
-    def _gated(self, blk: Block, gate: Buffer, up: Buffer | int, activation: str) -> Buffer:
+    def gate(self, gate: Buffer, up: Buffer | None, activation: str, *, first: int = 0) -> Buffer:
+        """gate = act(gate) * as many values of up, from the `first` one on; act(gate) without up."""
         few, many = ({**layout, "activation": activation} for layout in self.plan.layouts)
+        name = f"blk.{len(self.block_starts) - 1}.gated"
         self.plan.op(
-            f"{blk}gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
-            q=gate.quantized,
+            name, GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up or 0, up_n=up.n if up else 0,
+            up_first=first, n=gate.n, gate=gate, q=gate.quantized,
         )  # fmt: skip
         return gate
 
@@ -280,12 +320,21 @@ class Recorder:
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
         return read_router(self.keys, gating, normed=normed)
 
-    def experts(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
-        """The weighted sum of what the experts that see each token make of h."""
+    def experts(
+        self, h: Buffer, blk: Block, router: Router, activation: str, *, routed_by: Buffer | None = None
+    ) -> Buffer:
+        """The weighted sum of what the experts that see each token make of h; the router looks at h, or at something
+        else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
-        logits = self.matmul(h, f"{blk}ffn_gate_inp", router.count)
-        choice = choose(self.plan, f"{blk}experts", logits, router, self._bias(f"{blk}exp_probs_b", router.count))
+        logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
+        bias, scale = self._bias(f"{blk}exp_probs_b", router.count), f"{blk}ffn_down_exps.scale"
+        scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
+        choice = choose(self.plan, f"{blk}experts", logits, router, bias, scales)
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
+        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+            gate = self.tensors.tensor(f"{blk}ffn_gate_up_exps.weight", router.count, 2 * n, h.n)
+            down = self.tensors.tensor(f"{blk}ffn_down_exps.weight", router.count, h.n, n)
+            return mix(self.plan, f"{blk}experts", h, choice, router, Networks(gate, down), activation)
         weights = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
             for name, shape in shapes.items()
@@ -303,13 +352,18 @@ class Recorder:
 
     def rope(self, pairs: str) -> Rope:
         """The rotary embedding of the file, stretched as it says."""
-        return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx)
+        return read_rope(self.keys, self.tensors, pairs, self._head_length(slides=False), self.context.n_ctx)
 
     def rope_swa(self, pairs: str, base: str = "") -> Rope:
         """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
         is given and the file does not say another one."""
         usual = self.keys.positive(base, BASE) if base else BASE
-        return plain_rope(self.keys, pairs, self.heads[0].key, usual)
+        return plain_rope(self.keys, pairs, self._head_length(slides=True), usual)
+
+    def _head_length(self, *, slides: bool) -> int:
+        """How long keys are in blocks with a window, or in those without one; in most models that is the same."""
+        kinds = zip(self.heads, sliding(self.keys, self.block_count, 0), strict=True)
+        return next((heads.key for heads, kind in kinds if kind == slides), self.heads[0].key)
 
     def sliding_window(self, default: int = 0) -> int:
         """How many tokens a layer with a window looks at, 0 if there is no such layer."""
@@ -320,6 +374,10 @@ class Recorder:
         none has, where there is no window."""
         given = sliding(self.keys, self.block_count, pattern, first=first)
         return given if self.sliding_window(default_window) else [False] * self.block_count
+
+    def sources_of_keys(self) -> Sequence[int]:
+        """Which block's keys and values each block looks at: not its own, where the file says so of the last ones."""
+        return sources_of_keys(self.keys, self.block_count, self.sliding(0))
 
     def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:
         """Queries, keys and values, float32 [token][head][value]: of three matrices, or of one. With `bias`, there must
@@ -341,31 +399,41 @@ class Recorder:
         self,
         blk: Block,
         q: Buffer,
-        k: Buffer,
-        v: Buffer,
+        k: Buffer | None = None,
+        v: Buffer | None = None,
         *,
+        of: int | None = None,
         rope: Rope | None,
         norm: str = "no",
         window: int = 0,
         scale: float | None = None,
         cap: float = 0.0,
     ) -> Buffer:
-        """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output.
+        """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output. Without
+        keys and values of its own, a block looks at those `of` an earlier one.
 
         Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
         variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
         key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0.
         """
         heads, norms = blk.heads, NO_NORMS
+        if rope and rope.n_rot > heads.key:
+            raise self.keys.error("rope.dimension_count", f"is {rope.n_rot}; {blk}attn_q has heads of {heads.key}")
         if norm == "each":
+            assert k is not None
             self._norm_heads(q, f"{blk}attn_q_norm", heads.count, heads.key)
             self._norm_heads(k, f"{blk}attn_k_norm", heads.count_kv, heads.key)
         elif norm != "no":
-            weights = (self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
+            weights = [self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in ("qk" if k else "q")]
             norms = HeadNorms(norm, *weights)
+        self.linked = self.linked or of is not None
+        if of is not None and replace(self.heads[of], count=heads.count) != heads:
+            what = f"block {blk.number} has other heads than block {of}, whose keys it uses"
+            raise self.keys.error("attention.head_count_kv", what)
         return self.attention.attend(
-            str(blk), q, k, v, heads, rope=rope, norms=norms, window=window, scale=scale or heads.key**-0.5, cap=cap
-        )
+            str(blk), q, k, v, heads, of=None if of is None else f"blk.{of}.", rope=rope, norms=norms, window=window,
+            scale=scale or heads.key**-0.5, cap=cap,
+        )  # fmt: skip
 
     def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
         """Normalise every head with weights of its own."""

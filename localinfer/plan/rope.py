@@ -56,7 +56,8 @@ NO_ROPE = Rope("halves", np.zeros(0))
 
 def plain_rope(keys: Keys, pairs: str, head_size: int, usual: float) -> Rope:
     """That of layers with a sliding window, as the file says or with the `usual` base."""
-    return Rope(pairs, plain_frequencies(keys.positive("rope.freq_base_swa", usual), read_n_rot(keys, head_size)))
+    n_rot = read_n_rot(keys, head_size, "rope.dimension_count_swa")
+    return Rope(pairs, plain_frequencies(keys.positive("rope.freq_base_swa", usual), n_rot))
 
 
 def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int) -> Rope:
@@ -112,12 +113,13 @@ def yarn_frequencies(
     return mixed
 
 
-def read_n_rot(keys: Keys, head_size: int) -> int:
-    """How many values of a head turn."""
-    n_rot = keys.count("rope.dimension_count", head_size)
+def read_n_rot(keys: Keys, head_size: int, own: str = "") -> int:
+    """How many values of a head turn: as its `own` key says, if it has one and the file has that."""
+    key = own if own and keys.has(own) else "rope.dimension_count"
+    n_rot = keys.count(key, head_size)
     if n_rot % 2 or n_rot > head_size:
         what = f"is {n_rot}; it must be even and at most {head_size}, the length of a head"
-        raise keys.error("rope.dimension_count", what)
+        raise keys.error(key, what)
     return n_rot
 
 

@@ -18,13 +18,15 @@ from localinfer.text import printable
 KEY = "tokenizer.ggml."
 
 
-def read(folder: Folder, n_vocab: int) -> Tokens:
+def read(folder: Folder, n_vocab: int, characters: str = "") -> Tokens:
     """The vocabulary; `n_vocab`: the rows of the embedding, which no id may go beyond.
+
+    One whose merges are of characters is of SentencePiece's kind, or of the kind with the name `characters`.
 
     Tokens that were added beyond it are left out: models of Gemma that see no pictures list the token for them, too.
     Raises LocalInferError naming the file and what is wrong in it, Unsupported for another kind of tokenizer.
     """
-    tokens = read_files(folder)
+    tokens = read_files(folder, characters)
     for id, text, special in added(folder):
         if id < n_vocab:
             tokens.add(id, text, special=special)
@@ -39,15 +41,15 @@ def read(folder: Folder, n_vocab: int) -> Tokens:
     return tokens
 
 
-def read_files(folder: Folder) -> Tokens:
+def read_files(folder: Folder, characters: str) -> Tokens:
     """SentencePiece's file, if there is one, knows more: the scores."""
     content = folder.bytes(sentencepiece_file.NAME)
-    if content and sentencepiece_file.is_one(content):
+    if content and not characters and sentencepiece_file.is_one(content):
         return sentencepiece_file.read(folder.path / sentencepiece_file.NAME, content)
     if not folder.has(json_tokenizer.NAME):
         what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAME}"
         raise folder.error(f"{what}: other kinds of tokenizers are not supported", Unsupported)
-    return json_tokenizer.read(folder.table(json_tokenizer.NAME))
+    return json_tokenizer.read(folder.table(json_tokenizer.NAME), characters)
 
 
 def added(folder: Folder) -> Iterator[tuple[int, str, bool]]:

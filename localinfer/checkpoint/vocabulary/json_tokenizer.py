@@ -51,7 +51,7 @@ PRE = {
 OTHERS = {"WordPiece": word_piece.read, "Unigram": unigram.read}
 
 
-def read(file: Table) -> Tokens:
+def read(file: Table, characters: str = "") -> Tokens:
     """Raises LocalInferError naming the key that is odd, Unsupported for what GGUF has no tokenizer for."""
     model = file.table("model")
     kind = model.get("type", str, "BPE")
@@ -66,6 +66,8 @@ def read(file: Table) -> Tokens:
         if step.get("type", str) not in HARMLESS_NORMALIZERS:
             raise step.error("type", f"{printable(repr(step.values['type']), 40)} is not supported", Unsupported)
     if model.get("byte_fallback", bool, False):
+        if characters:
+            return of_characters(model, ids, pairs, characters)
         return like_sentencepiece(model, ids, pairs, [*steps[0], *steps[1]])
     by_id = {id: Token(text) for text, id in ids.items()}
     merges = [" ".join(part.replace(" ", SPELLED_SPACE) for part in pair) for pair in pairs]
@@ -150,6 +152,16 @@ def like_sentencepiece(
 
     by_id = {id: token(text) for text, id in ids.items()}
     return Tokens("llama", "default", by_id, adds_space=any(map(prepends_space, steps)))
+
+
+def of_characters(model: Table, ids: dict[str, int], pairs: Sequence[tuple[str, str]], kind: str) -> Tokens:
+    """The same, where a reader follows the merges themselves."""
+    unknown = model.get("unk_token", str, "")
+    by_id = {
+        id: Token(text, BYTE if text in BYTE_TOKENS else UNKNOWN if text == unknown else NORMAL)
+        for text, id in ids.items()
+    }
+    return Tokens(kind, kind, by_id, [" ".join(pair) for pair in pairs], adds_space=False)
 
 
 def prepends_space(step: Table) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import proofs
 import pytest
 import sentencepiece
 import tokenizers
@@ -290,3 +291,22 @@ def test_a_file_of_that_name_that_is_another_library_s(tmp_path: Path) -> None:
     folder = copied("llama", tmp_path)
     (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
     assert keys(folder)["model"] == b"gpt2"
+
+
+# ------------------------------------------------------------------------------------ merges of characters
+
+
+def test_gemma4_follows_merges_of_characters(tmp_path: Path) -> None:
+    """Where Gemma 3 has scores: its tokenizer.json has both kinds' words, and the architecture tells which it is."""
+    letters = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in "é".encode()), *"▁helo wrd\n"]
+    pairs = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("▁", "w")]
+    vocab = {text: id for id, text in enumerate([*letters, *("".join(pair) for pair in pairs)])}
+    model = tokenizers.models.BPE(vocab, pairs, unk_token="<unk>", byte_fallback=True)
+    theirs = tokenizers.Tokenizer(model)
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    folder = proofs.checkpoint("gemma4", tmp_path)
+    theirs.save(str(folder / "tokenizer.json"))
+    ours = tokenizer.from_gguf(open_gguf(as_f32(folder, tmp_path / "gemma4.gguf")))
+    assert keys(folder)["model"] == b"gemma4"
+    for text in ("hello world", "hello  w", "o\nhell é"):
+        assert ours.encode(text, add_special=False) == theirs.encode(text).ids, repr(text)
