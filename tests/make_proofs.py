@@ -247,6 +247,9 @@ MINISTRAL3 = rope(
 )  # fmt: skip
 HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
 SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+OSS_ROPE = rope(
+    "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
+)
 UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 ODD_QWEN = sizes(7, 1, hidden_size=224)
@@ -331,6 +334,19 @@ PROOFS = {
         config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
+    ),
+    "gpt-oss": Proof(
+        architecture="gpt-oss",
+        config=T.GptOssConfig(
+            **sizes(8, 2, head_dim=32), **OSS_ROPE, **layer_types(2, 2), num_local_experts=6, num_experts_per_tok=3
+        ),
+    ),
+    "gpt-oss-limits": Proof(
+        architecture="gpt-oss", norm=1.5,  # so that activations reach them
+        config=T.GptOssConfig(
+            **sizes(4, 4, head_dim=64), **rope(theta=150_000.0), **layer_types(2, 2), num_local_experts=4,
+            num_experts_per_tok=1,
+        ),
     ),
     "exaone4": Proof(
         architecture="exaone4",

@@ -30,7 +30,8 @@ class Architecture:
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
-    names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
+    names: Mapping[str, str] = field(default_factory=dict)  # those that the package does not know
+    mxfp4: Mapping[str, slice] = field(default_factory=dict)  # rows of what may be stored as blocks and scales
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
     times: int | None = None  # the feed-forward network is so many times as wide, unless config.json says how wide
@@ -39,6 +40,7 @@ class Architecture:
     activation: tuple[str, ...] = ("silu", "swish")
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
+    truncates: bool = True  # whether YaRN's ramp lies between whole pairs
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
     every_window: bool = False  # whether GGUF must say of each block if it has a window
     window_rope: bool = False  # whether layers with a window have rotary embeddings of their own

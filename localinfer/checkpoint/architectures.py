@@ -109,6 +109,40 @@ OLMOE = Architecture(
     own_keys=own_keys.experts,
     fixed={"norm_topk_prob": False},
 )
+GPT_OSS = Architecture(
+    name="gpt-oss",
+    block=(
+        "attn_norm", "post_attention_norm", *APART, *biases(*APART), "attn_sinks", *EXPERTS, *biases(*EXPERTS),
+    ),
+    parts={
+        **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+        **dict.fromkeys(biases("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps.bias"),
+    },
+    reorder={
+        "ffn_gate_exps": reorder.gates,
+        "ffn_gate_exps.bias": reorder.gates,
+        "ffn_up_exps": reorder.ups,
+        "ffn_up_exps.bias": reorder.ups,
+        "ffn_down_exps": reorder.transposed,
+    },
+    mxfp4={"ffn_gate_exps": slice(0, None, 2), "ffn_up_exps": slice(1, None, 2), "ffn_down_exps": slice(None)},
+    names={
+        "self_attn.sinks": "attn_sinks.weight",
+        "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "mlp.experts.gate_up_proj_blocks": "ffn_gate_up_exps.blocks",
+        "mlp.experts.gate_up_proj_scales": "ffn_gate_up_exps.scales",
+        "mlp.experts.gate_up_proj_bias": "ffn_gate_up_exps.bias",
+        "mlp.experts.down_proj": "ffn_down_exps.weight",
+        "mlp.experts.down_proj_blocks": "ffn_down_exps.blocks",
+        "mlp.experts.down_proj_scales": "ffn_down_exps.scales",
+        "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    },
+    truncates=False,
+    period=2,
+    spellings={"moe_intermediate_size": "intermediate_size"},
+    own_keys=own_keys.experts,
+    fixed={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
+)  # fmt: skip
 EXAONE4 = Architecture(name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True)
 OLMO2 = Architecture(
     name="olmo2",
@@ -314,6 +348,7 @@ BY_CLASS = {
     "MixtralForCausalLM": MIXTRAL,
     "Qwen3MoeForCausalLM": QWEN3MOE,
     "OlmoeForCausalLM": OLMOE,
+    "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO2,

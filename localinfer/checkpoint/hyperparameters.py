@@ -50,14 +50,16 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
     n_ctx = config.count("max_position_embeddings", MOST)
     sliding = windows.read(architecture, config, n_layer)
-    rope, rope_swa = read_ropes(config, head_dim, n_ctx, window_rope=architecture.window_rope)
+    rope, rope_swa = read_ropes(
+        config, head_dim, n_ctx, window_rope=architecture.window_rope, truncates=architecture.truncates
+    )
     if rope.n_rot != head_dim and not architecture.part_turns:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
     n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
-    n_expert = read_experts(config) if "ffn_gate_inp" in architecture.block else 0
+    n_expert = config.count("num_experts", LARGEST["expert_count"]) if "ffn_gate_inp" in architecture.block else 0
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
@@ -91,19 +93,13 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     return n_head_kv
 
 
-def read_experts(config: Table) -> int:
-    """How many experts there are; two families of classes have a word of their own for it."""
-    key = "num_experts" if "num_experts" in config.values else "num_local_experts"
-    return config.count(key, LARGEST["expert_count"])
-
-
 def read_packing(architecture: Architecture, config: Table) -> int:
     """What power of their scale ternary matrices have, if they are packed: two classes of layers keep the inverse.
 
-    Raises Unsupported for weights that are quantized in another way.
+    Raises Unsupported for weights that are quantized in a way that has no counterpart.
     """
     quantization = config.table("quantization_config")
-    if not quantization.values:
+    if not quantization.values or (architecture.mxfp4 and quantization.get("quant_method", str, "") == "mxfp4"):
         return 0
     if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
         raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)

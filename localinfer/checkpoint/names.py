@@ -20,7 +20,7 @@ COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bi
 ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert
     r"(?P<all>.*_layernorm)\.norms\.(?P<head>\d+)\.weight|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
 )
-IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+)(?P<ending>\.weight|\.bias)")
+IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|)")
 
 
 def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:

@@ -21,6 +21,7 @@ USUAL = {
     "attn_k_norm": (HEAD,),
     "attn_sub_norm": (Q,),
     "attn_output": (N, Q),
+    "attn_sinks": ("n_head",),
     "post_attention_norm": (N,),
     "ffn_norm": (N,),
     "ffn_gate": (FF, N),
@@ -32,11 +33,18 @@ USUAL = {
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
     "ffn_down_exps": (E, N, EFF),
+    "ffn_gate_up_exps": (E, N, "n_gate_and_up_expert"),  # of gpt-oss, which multiplies from the right
+    "ffn_gate_up_exps.bias": (E, "n_gate_and_up_expert"),
 }
 
 
 def shape_of(name: str, own: Mapping[str, tuple[str, ...]], numbers: Numbers) -> tuple[int, ...]:
     """Of a tensor without its block; `own` are the architecture's sizes that are not usual."""
-    matrix = name.removesuffix(".bias")
-    sizes = own.get(matrix, USUAL[matrix])
-    return tuple(getattr(numbers, size) for size in sizes[: 1 if matrix != name else None])
+    sizes = own.get(name) or USUAL.get(name) or of_bias(name.removesuffix(".bias"), own)
+    return tuple(getattr(numbers, size) for size in sizes)
+
+
+def of_bias(name: str, own: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The sizes of the bias of a matrix, of many matrices, or of a norm."""
+    sizes = own.get(name, USUAL[name])
+    return sizes[: max(1, len(sizes) - 1)]

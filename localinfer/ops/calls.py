@@ -58,13 +58,13 @@ APPEND = Call.of(
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",
     "tokens q q_sink k_cache v_cache capacity cell_positions positions blocks sink_blocks window kv_heads scale:float "
-    "cap:float chunk partial:out y:out q_out:out stop",
+    "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
-COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads chunk partial:out y:out q_out:out")
+COMBINE = Call.of(
+    "localinfer.ops.attention:combine", "tokens blocks kv_heads attn_sinks chunk partial:out y:out q_out:out"
+)
 
-ROUTE = Call.of(
-    "localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out"
-)
+ROUTE = Call.of("localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"
 )

@@ -1,4 +1,5 @@
-"""Between the matrices of a feed-forward network: act(x), or the gated unit act(gate) * up (Shazeer, 2020)."""
+"""Between the matrices of a feed-forward network: act(x), or the gated unit act(gate) * up (Shazeer, 2020), of which
+gpt-oss has a form that is kept within limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -111,12 +112,33 @@ def relu_squared(x: Any) -> Any:
 ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu_squared": relu_squared}
 
 
+def gating_of(act: Any) -> Any:
+    """The word for the gated unit of an activation."""
+
+    @inline
+    def unit(gate: Any, up: Any) -> Any:
+        return act(gate) * up
+
+    return unit
+
+
+@inline
+def clamped_swiglu(gate: Any, up: Any) -> Any:
+    """g * sigmoid(1.702 g) * (u + 1) for the gate and up within limits of 7, the gate from above only."""
+    limit = splat(f32x16, float32(7.0))
+    g, u = minimum(gate, limit), maximum(minimum(up, limit), splat(f32x16, float32(-7.0)))
+    return logistic_product(g, g * splat(f32x16, float32(1.702))) * (u + splat(f32x16, float32(1.0)))
+
+
+UNITS = {name: gating_of(act) for name, act in ACTIVATIONS.items()} | {"clamped_swiglu": clamped_swiglu}
+
+
 def gated(activation: str, tile: int, passes: int) -> Body:
-    """The kernel gate = act(gate) * up, or act(gate) where up is 0, and q = that quantized unless q is 0.
+    """The kernel gate = act(gate) * up (one of UNITS), or act(gate) where up is 0; q = that quantized unless q is 0.
 
     Threads share stretches of columns of the tokens of a tile, which lie in the same cache lines.
     """
-    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
+    unit, quantize_groups, together = UNITS[activation], groups_word(tile, passes), max(tile, 1)
 
     def body(tokens, up, n, gate, q, part, parts, scratch):
         count, stretches = load(int64, tokens), (n + STRETCH - 1) // STRETCH
@@ -127,8 +149,8 @@ def gated(activation: str, tile: int, passes: int) -> Body:
             for token in range(first, min(first + together, count)):
                 row = gate + 4 * n * token
                 for i in range(column, end, 16):
-                    value = act(load(f32x16, row + 4 * i))
-                    store(row + 4 * i, value * load(f32x16, up + 4 * (n * token + i)) if up else value)
+                    factor = load(f32x16, up + 4 * (n * token + i)) if up else splat(f32x16, float32(1.0))
+                    store(row + 4 * i, unit(load(f32x16, row + 4 * i), factor))
                 if q:
                     quantize_groups(row, q, token, column // 32, end // 32, n)
 

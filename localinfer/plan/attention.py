@@ -72,6 +72,7 @@ class Attention:
         window: int,
         scale: float,
         cap: float,
+        attn_sinks: Tensor | None,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it; float32 [token][head][value]."""
         ring, table, own = self._ring(window), self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
@@ -84,7 +85,8 @@ class Attention:
         if wide is not q or table.rope.n_rot or norms.q:
             self._rope(blk, q, wide, heads, own, own.rows, norms)
         self._append(blk, k, v, heads, table, norms, ring, cache)
-        return self._look(blk, wide, q_sink if q_sink is not q else wide, heads, ring, cache, scale, cap)
+        q_sink = q_sink if q_sink is not q else wide
+        return self._look(blk, wide, q_sink, heads, ring, cache, scale, cap, attn_sinks)
 
     def _rope(
         self, blk: str, q: Buffer, y: Buffer, heads: Heads, table: RopeTable, rows: Region, norms: HeadNorms
@@ -135,8 +137,9 @@ class Attention:
         )
 
     def _look(
-        self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float, cap: float
-    ) -> Buffer:
+        self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float,
+        cap: float, attn_sinks: Tensor | None,
+    ) -> Buffer:  # fmt: skip
         y, blocks = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK
         chunk = max(4, -(-blocks // CHUNKS))
         self._reserve(heads, -(-blocks // chunk))
@@ -167,6 +170,7 @@ class Attention:
             kv_heads=heads.count_kv,
             scale=scale,
             cap=cap * LOG2_E,
+            attn_sinks=attn_sinks or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,
@@ -181,6 +185,7 @@ class Attention:
             rounds=(1, 1),
             blocks=ring.blocks,
             kv_heads=heads.count_kv,
+            attn_sinks=attn_sinks or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,

@@ -37,6 +37,7 @@ def decoder(
     parallel: bool = False,
     sub_norms: bool = False,
     router: Router | None = None,
+    sinks: bool = False,
     qkv_bias: bool = False,
     learned_positions: bool = False,
     embedding_scale: float = 1.0,
@@ -63,7 +64,9 @@ def decoder(
         q, k, v = r.qkv(h, blk, bias=qkv_bias)
         if row_norm:
             q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
-        a = r.attend(blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap)
+        a = r.attend(
+            blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap, sinks=sinks
+        )
         if sub_norms:
             a = r.norm(a, f"{blk}attn_sub_norm")
         if not parallel:

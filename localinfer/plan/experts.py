@@ -1,5 +1,6 @@
 """A mixture of experts: a router chooses some of many feed-forward networks for each token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localinfer.files.gguf import Tensor
@@ -40,14 +41,11 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
 
 @dataclass(frozen=True)
 class Networks:
-    """The matrices of all experts, (n_expert, n_out, n_in), and their biases, (n_expert, n_out), if they have any."""
+    """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
+    n_out), if they have any."""
 
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+    matrices: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +90,17 @@ def mix(
         f"{name}.gather", GATHER, x.rows, constants=plan.layouts, rounds=(0, 4), x=h, order=choice.order,
         used=router.used, n=h.n, y=x, q=x.quantized,
     )  # fmt: skip
-    gate = plan.expert_matmul(x, networks.gate, choice.runs, router.used, networks.gate_bias)
-    up = plan.expert_matmul(x, networks.up, choice.runs, router.used, networks.up_bias)
+
+    def product(x: Buffer, matrix: str) -> Buffer:
+        return plan.expert_matmul(x, networks.matrices[matrix], choice.runs, router.used, networks.biases[matrix])
+
+    gate, up = product(x, "gate"), product(x, "up")
     few, many = ({**layout, "activation": activation} for layout in plan.layouts)
     plan.op(
         f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
         q=gate.quantized,
     )  # fmt: skip
-    branch = plan.expert_matmul(gate, networks.down, choice.runs, router.used, networks.down_bias)
+    branch = product(gate, "down")
     y = plan.buffer(h.n, h.rows)
     plan.op(
         f"{name}.blend", BLEND, h.rows, rounds=(0, 4), branch=branch, places=choice.places, weights=choice.weights,

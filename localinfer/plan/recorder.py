@@ -210,13 +210,13 @@ class Recorder:
             bias = None
         return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
 
-    def _bias(self, name: str, n: int) -> Tensor | None:
+    def _bias(self, name: str, *shape: int) -> Tensor | None:
         """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
         kind = name.rpartition(".")[2]
         if kind not in self._biased:
             names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
             self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
-        return self.tensors.vector(f"{name}.bias", n) if self._biased[kind] else None
+        return self.tensors.floats(f"{name}.bias", *shape) if self._biased[kind] else None
 
     def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
@@ -257,11 +257,12 @@ class Recorder:
         logits = self.matmul(h, f"{blk}ffn_gate_inp", router.count)
         choice = choose(self.plan, f"{blk}experts", logits, router, self._bias(f"{blk}exp_probs_b", router.count))
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
-        weights = {
+        matrices = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
             for name, shape in shapes.items()
         }
-        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(**weights), activation)
+        biases = {name: self._bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
+        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
 
     @property
     def _expert_length(self) -> str:
@@ -272,9 +273,10 @@ class Recorder:
 
     # --- attention ---
 
-    def rope(self, pairs: str) -> Rope:
-        """The rotary embedding of the file, stretched as it says."""
-        return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx)
+    def rope(self, pairs: str, *, truncate: bool = True) -> Rope:
+        """The rotary embedding of the file, stretched as it says; YaRN's ramp lies between whole pairs, or does not
+        (`truncate`)."""
+        return read_rope(self.keys, self.tensors, pairs, self.heads[0].key, self.context.n_ctx, truncate=truncate)
 
     def rope_swa(self, pairs: str, base: str = "") -> Rope:
         """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
@@ -320,12 +322,14 @@ class Recorder:
         window: int = 0,
         scale: float | None = None,
         cap: float = 0.0,
+        sinks: bool = False,
     ) -> Buffer:
         """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output.
 
         Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
         variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
-        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0.
+        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0. With `sinks`, each head has a
+        score of its own that takes a share of the weight and gives nothing.
         """
         heads, norms = blk.heads, NO_NORMS
         if norm == "each":
@@ -335,8 +339,9 @@ class Recorder:
             weights = (self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in "qk")
             norms = HeadNorms(norm, *weights)
         return self.attention.attend(
-            str(blk), q, k, v, heads, rope=rope, norms=norms, window=window, scale=scale or heads.key**-0.5, cap=cap
-        )
+            str(blk), q, k, v, heads, rope=rope, norms=norms, window=window, scale=scale or heads.key**-0.5, cap=cap,
+            attn_sinks=self.tensors.vector(f"{blk}attn_sinks.weight", heads.count) if sinks else None,
+        )  # fmt: skip
 
     def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
         """Normalise every head with weights of its own."""
@@ -350,4 +355,3 @@ def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int
     if n % 32:
         raise keys.error(key, f"is {n}; it must be a multiple of 32")
     return n
-
