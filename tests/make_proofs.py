@@ -9,6 +9,7 @@ shapes, and logits are computed in float32, with the plain form of attention.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,6 +248,10 @@ MINISTRAL3 = rope(
 )  # fmt: skip
 HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
 SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+BIASED = {
+    "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+}  # fmt: skip
 OSS_ROPE = rope(
     "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
 )
@@ -332,6 +337,41 @@ PROOFS = {
     "olmoe": Proof(
         architecture="olmoe",
         config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "qwen2moe": Proof(
+        architecture="qwen2moe",
+        config=T.Qwen2MoeConfig(
+            **sizes(4, 2), **rope(theta=1e6), num_experts=9, num_experts_per_tok=3, moe_intermediate_size=64,
+            shared_expert_intermediate_size=96, norm_topk_prob=False,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "dots1": Proof(
+        architecture="dots1",
+        config=T.Dots1Config(
+            **sizes(3, 3, 3, head_dim=32), **rope(theta=1e6), first_k_dense_replace=1, **BIASED, n_shared_experts=2,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe": Proof(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, 3, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=1,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=True,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe-air": Proof(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=0,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=False,
+        ),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
@@ -523,14 +563,14 @@ def class_of(config: Any) -> str:
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a layer once, with "{}" for its number."""
-    found = {}
-    for key, shape in shapes.items():
+    """The tensors of a layer once, with "{}" for its number, where all layers have them."""
+
+    def general(key: str) -> str:
         layer = next((part for part in key.split(".") if part.isdecimal()), None)
-        general = key if layer is None else key.replace(f".{layer}.", ".{}.", 1)
-        assert layer is None or int(layer) < n_layer
-        assert found.setdefault(general, shape) == shape
-    return found
+        return key if layer is None else key.replace(f".{layer}.", ".{}.", 1)
+
+    count = Counter(map(general, shapes))
+    return {general(key) if count[general(key)] == n_layer else key: shape for key, shape in shapes.items()}
 
 
 def write(name: str, described: dict[str, Any]) -> None:

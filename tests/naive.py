@@ -125,7 +125,8 @@ class Words:
         self.model, self.tokens = model, np.asarray(tokens)
         self.positions = np.arange(len(self.tokens))
         self.keys = keys = Keys(model.file)
-        self.block_count, self.embedding_length = keys.count("block_count"), keys.count("embedding_length")
+        ahead = keys.count("nextn_predict_layers", 0, least=0)  # blocks that predict further tokens
+        self.block_count, self.embedding_length = keys.count("block_count") - ahead, keys.count("embedding_length")
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
         self.by_mean = keys.has("attention.layer_norm_epsilon") and not keys.has("attention.layer_norm_rms_epsilon")
         self.eps = keys.positive("attention.layer_norm_epsilon" if self.by_mean else "attention.layer_norm_rms_epsilon")
@@ -206,6 +207,12 @@ class Words:
                 f = unit(activation, self.model.expert(*gate, x), self.model.expert(*up, x))
                 chosen[token] += weight * self.model.expert(*down, f)[0]
         return chosen
+
+    def shared_expert(self, h: Floats, blk: Block, activation: str) -> Floats:
+        gate, up = (self.model.matmul(f"{blk}ffn_{name}_shexp", h) for name in ("gate", "up"))
+        y = self.model.matmul(f"{blk}ffn_down_shexp", unit(activation, gate, up))
+        name = f"{blk}ffn_gate_inp_shexp"
+        return y * sigmoid(h @ self.model[name].reshape(-1, 1)) if self.has(f"{name}.weight") else y
 
     # --- attention ---
 

@@ -24,6 +24,8 @@ class Architecture:
 
     name: str
     block: tuple[str, ...]
+    mixture: tuple[str, ...] = ()  # what more a block with experts has
+    dense: tuple[str, ...] = ()  # ... and one without, of which there may be some first
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
     model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
@@ -40,6 +42,7 @@ class Architecture:
     activation: tuple[str, ...] = ("silu", "swish")
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
+    predicts_further: bool = False  # whether there may be blocks that predict further tokens, which are left out
     truncates: bool = True  # whether YaRN's ramp lies between whole pairs
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
     every_window: bool = False  # whether GGUF must say of each block if it has a window
@@ -47,6 +50,7 @@ class Architecture:
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
+    counts: Mapping[str, str] = field(default_factory=dict)  # the same of whole numbers, which may be 0
     own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it may leave out

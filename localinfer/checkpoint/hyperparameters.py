@@ -59,7 +59,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
     n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
-    n_expert = config.count("num_experts", LARGEST["expert_count"]) if "ffn_gate_inp" in architecture.block else 0
+    n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
@@ -76,7 +76,9 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
         n_expert=n_expert,
-        n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
+        n_ff_expert=n_ff_expert,
+        n_ff_shared=n_ff_shared,
+        n_dense=read_dense(config, n_layer) if architecture.dense else 0,
         packed=packed,
     )
     refuse_other_scale(architecture, config, numbers)
@@ -91,6 +93,27 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     if n_head % n_head_kv:
         raise config.error("num_key_value_heads", f"is {n_head_kv}; it must divide {n_head}")
     return n_head_kv
+
+
+def read_experts(architecture: Architecture, config: Table, n_ff: int) -> tuple[int, int, int]:
+    """How many experts there are, how wide each of them is, and those that see every token are together."""
+    if "ffn_gate_inp" not in (*architecture.block, *architecture.mixture):
+        return 0, 0, 0
+    widest = LARGEST["feed_forward_length"]
+    width = config.count("moe_intermediate_size", widest, n_ff)
+    shared = config.get("n_shared_experts", int, 0) * width
+    if shared > widest:
+        raise config.error("n_shared_experts", f"makes {shared} columns; there may be {widest}")
+    shared = config.count("shared_expert_intermediate_size", widest, shared or width)
+    return config.count("num_experts", LARGEST["expert_count"]), width, shared
+
+
+def read_dense(config: Table, n_layer: int) -> int:
+    """The blocks that have no experts."""
+    n_dense = config.get("first_k_dense_replace", int)
+    if not 0 <= n_dense <= n_layer:
+        raise config.error("first_k_dense_replace", f"is {n_dense}; it must be 0 to {n_layer}")
+    return n_dense
 
 
 def read_packing(architecture: Architecture, config: Table) -> int:
@@ -154,6 +177,7 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
     scales = {key: name for key, name in architecture.scales.items() if key in config.values}
     values |= {name: Field.float32(config.positive(key)) for key, name in scales.items()}
     values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.flags.items()}
+    values |= {name: Field.uint32(config.get(key, int)) for key, name in architecture.counts.items()}
     values |= architecture.own_keys(config, numbers)
     return {f"{architecture.name}.{key}": field for key, field in values.items()}
 

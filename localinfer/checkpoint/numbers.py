@@ -25,6 +25,8 @@ class Numbers:
     sliding: tuple[bool, ...]
     n_expert: int = 0
     n_ff_expert: int = 0
+    n_ff_shared: int = 0  # of experts that see every token
+    n_dense: int = 0  # blocks without experts, before those that have some
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     @property
@@ -48,6 +50,11 @@ class Numbers:
     @property
     def n_gate_and_up_expert(self) -> int:
         return 2 * self.n_ff_expert
+
+    @property
+    def n_gate_shared(self) -> int:
+        """Rows of what lets a part of a shared expert through."""
+        return 1
 
     @property
     def heads_of_group(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from localinfer.checkpoint.numbers import Numbers
 
 N, FF, Q, KV, HEAD = "n_embd", "n_ff", "n_q", "n_kv", "head_dim"
-E, EFF = "n_expert", "n_ff_expert"
+E, EFF, SFF = "n_expert", "n_ff_expert", "n_ff_shared"
 USUAL = {
     "token_embd": ("n_vocab", N),
     "position_embd": ("n_ctx", N),
@@ -33,6 +33,11 @@ USUAL = {
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
     "ffn_down_exps": (E, N, EFF),
+    "exp_probs_b.bias": (E,),
+    "ffn_gate_inp_shexp": ("n_gate_shared", N),
+    "ffn_gate_shexp": (SFF, N),
+    "ffn_up_shexp": (SFF, N),
+    "ffn_down_shexp": (N, SFF),
     "ffn_gate_up_exps": (E, N, "n_gate_and_up_expert"),  # of gpt-oss, which multiplies from the right
     "ffn_gate_up_exps.bias": (E, "n_gate_and_up_expert"),
 }

@@ -15,7 +15,7 @@ SPELLINGS = {  # the first that is there counts
     "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
-    "num_experts": ("num_experts", "num_local_experts"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "moe_intermediate_size": ("moe_intermediate_size",),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }

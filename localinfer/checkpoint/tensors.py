@@ -27,7 +27,7 @@ Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
-ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp")  # even those that are matrices
+ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp(_shexp)?")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
 
 
@@ -86,7 +86,8 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         yield Wanted("", kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        for kind in (*architecture.block, *optional):
+        branch = architecture.dense if block < numbers.n_dense else architecture.mixture
+        for kind in (*architecture.block, *branch, *optional):
             yield Wanted(f"blk.{block}.", kind)
     if not numbers.tied:
         yield Wanted("", "output")

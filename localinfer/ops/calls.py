@@ -49,6 +49,7 @@ PICK = Call.of("localinfer.ops.residual:pick", "tokens x numbers n y:out")
 SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:float n x:out")
 
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up n gate:out q:out")
+GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(

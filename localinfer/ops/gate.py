@@ -6,10 +6,12 @@ from typing import Any
 
 from numba import float32, int64
 
+from quant.jit.threads import share
 from quant.jit.vectors import (
     absolute,
     bitcast,
     convert,
+    extract,
     f32x16,
     fma,
     i32x16,
@@ -21,6 +23,7 @@ from quant.jit.vectors import (
     select,
     splat,
     store,
+    total,
 )
 from quant.products.activations import groups_word
 
@@ -153,5 +156,22 @@ def gated(activation: str, tile: int, passes: int) -> Body:
                     store(row + 4 * i, unit(load(f32x16, row + 4 * i), factor))
                 if q:
                     quantize_groups(row, q, token, column // 32, end // 32, n)
+
+    return body
+
+
+def gate_tokens() -> Body:
+    """The kernel x[token] *= sigmoid(weight . h[token]): how much of a branch each token takes."""
+
+    def body(tokens, h, weight, n_in, n, x, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        one, zero = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.0))
+        for token in range(first, end):
+            score = zero
+            for i in range(0, 4 * n_in, 64):
+                score = fma(load(f32x16, weight + i), load(f32x16, h + 4 * n_in * token + i), score)
+            openness = extract(one / (one + exp(zero - splat(f32x16, total(score)))), 0)
+            for i in range(4 * n * token, 4 * n * (token + 1), 64):
+                store(x + i, load(f32x16, x + i) * splat(f32x16, openness))
 
     return body

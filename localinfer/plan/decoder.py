@@ -52,8 +52,8 @@ def decoder(
     `sights` is of all layers, or one of each. Branches have the norms of these names `before` and `behind` them; they
     follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
     normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
-    matrix of a branch takes is, with `sub_norms`. Blocks that have a `router` choose among experts. The other words are
-    those of the recorder.
+    matrix of a branch takes is, with `sub_norms`. Blocks that have a `router` choose among experts, of
+    which one may see every token. The other words are those of the recorder.
     """
     x = r.embed(embedding_scale)
     if learned_positions:
@@ -76,6 +76,8 @@ def decoder(
         h, matrix = h if before else x, "ffn_down"
         if router and r.has(f"{blk}ffn_gate_inp.weight"):
             f, matrix = r.experts(h, blk, router, activation), ""
+            if r.has(f"{blk}ffn_up_shexp.weight"):
+                r.add(f, r.shared_expert(h, blk, activation))
         else:
             f = r.feed_forward(h, blk, activation, gated=gated)
         if sub_norms:

@@ -31,6 +31,9 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
     """As the file says; what it does not say is the architecture's."""
     count = keys.count("expert_count")
     used = keys.count("expert_used_count", most=count)
+    for key in ("expert_group_count", "expert_group_used_count"):
+        if keys.count(key, 1, least=0) > 1:
+            raise keys.refuse(key, keys.count(key))
     functions = {0: gating, 1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
     number = keys.count("expert_gating_func", 0, least=0)
     if number not in functions:

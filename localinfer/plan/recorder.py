@@ -15,6 +15,7 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    GATE_TOKENS,
     GATED,
     GET_ROWS,
     LAYER_NORM,
@@ -56,7 +57,9 @@ class Recorder:
     def __init__(self, f: GGUF, keys: Keys, plan: Plan, context: Context) -> None:
         self.f, self.keys, self.plan, self.context = f, keys, plan, context
         self.tensors = Tensors(f)
-        self.block_count = keys.count("block_count")
+        blocks = keys.count("block_count")
+        self.block_count = blocks - keys.count("nextn_predict_layers", 0, least=0, most=blocks - 1)
+        self.tensors.mention(*(name for name in f.tensors if is_of_block(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(keys, "embedding_length")
         self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
         self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
@@ -249,6 +252,7 @@ class Recorder:
         """How experts are chosen, as the file says; what it does not say is the architecture's."""
         if not any(self.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(self.block_count)):
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
+        self.keys.name("leading_dense_block_count")  # which have no router
         return read_router(self.keys, gating, normed=normed)
 
     def experts(self, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
@@ -263,6 +267,23 @@ class Recorder:
         }
         biases = {name: self._bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
         return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
+
+    def shared_expert(self, h: Buffer, blk: Block, activation: str) -> Buffer:
+        """What an expert that sees every token makes of h: all of it, or as much as a gate of its own lets through."""
+        for key in ("expert_shared_feed_forward_length", "expert_shared_count"):
+            self.keys.name(key)  # which the shapes say as well
+        up = f"{blk}ffn_up_shexp"
+        n = self.f.tensors[f"{up}.weight"].shape[0]
+        if n % 32:
+            raise self.f.error(f"tensor {up}.weight", f"has {n} rows; they must be a multiple of 32")
+        gate, values = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False), self.matmul(h, up, n)
+        y = self.matmul(self._gated(blk, gate, values, activation), f"{blk}ffn_down_shexp", h.n)
+        name = f"{blk}ffn_gate_inp_shexp"
+        if self.has(f"{name}.weight"):
+            is_row = len(self.f.tensors[f"{name}.weight"].shape) == 2
+            weight = self.tensors.floats(f"{name}.weight", *((1, h.n) if is_row else (h.n,)))
+            self.plan.op(name, GATE_TOKENS, y.rows, rounds=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
+        return y
 
     @property
     def _expert_length(self) -> str:
@@ -347,6 +368,11 @@ class Recorder:
         """Normalise every head with weights of its own."""
         weight = self.tensors.floats(f"{name}.weight", heads, size)
         self.plan.op(name, NORM_HEADS, x.rows, weight=weight, heads=heads, size=size, eps=self.eps, x=x)
+
+
+def is_of_block(name: str, first: int, end: int) -> bool:
+    """Whether a tensor is of a block first .. end - 1: the last ones may predict further tokens, which is not done."""
+    return any(name.startswith(f"blk.{number}.") for number in range(first, end))
 
 
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
