@@ -354,6 +354,7 @@ PROOFS = {
         config=T.Dots1Config(
             **sizes(3, 3, 3, head_dim=32), **rope(theta=1e6), first_k_dense_replace=1, **BIASED, n_shared_experts=2,
         ),
+        written=lambda config: config | {"scoring_func": "sigmoid"},
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),

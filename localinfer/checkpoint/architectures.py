@@ -128,8 +128,8 @@ DOTS1 = Architecture(
     scales={"routed_scaling_factor": "expert_weights_scale"},
     flags={"norm_topk_prob": "expert_weights_norm"},
     counts={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count", **GROUPS},
-    own_keys=own_keys.experts,
-    fixed={"n_group": 1, "topk_group": 1},
+    own_keys=own_keys.sigmoid_experts,
+    fixed={"n_group": 1, "topk_group": 1, "scoring_func": "sigmoid"},
     defaults={"n_group": 1, "topk_group": 1},
 )
 GLM4MOE = Architecture(

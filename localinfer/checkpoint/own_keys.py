@@ -63,9 +63,14 @@ def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"rope.scaling.type": Field.text("linear"), "rope.scaling.factor": Field.float32(1.0)}
 
 
+def sigmoid_experts(config: Table, n: Numbers) -> Fields:
+    """Chosen by a logistic function, which GGUF has a number for."""
+    return experts(config, n) | {"expert_gating_func": Field.uint32(2)}
+
+
 def experts_of_glm(config: Table, n: Numbers) -> Fields:
-    """Chosen by a logistic function; blocks that predict further tokens are left out."""
-    return experts(config, n) | {"expert_gating_func": Field.uint32(2), "nextn_predict_layers": Field.uint32(0)}
+    """Blocks that predict further tokens are left out."""
+    return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(0)}
 
 
 def experts(config: Table, n: Numbers) -> Fields:
