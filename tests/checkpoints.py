@@ -9,6 +9,7 @@ from typing import Any
 from localinfer.checkpoint import open_checkpoint
 from localinfer.files.source import SourceTensor
 from localinfer.quantizing.quantize import encoders, quantize
+from localinfer.quantizing.recipes import may_change
 from quant import ggml
 
 CHECKPOINTS = Path(__file__).parent / "data" / "checkpoints"
@@ -35,13 +36,12 @@ def as_f32(checkpoint: Path, out: Path) -> Path:
 
 
 def as_type(checkpoint: Path, out: Path, type: str) -> Path:
-    """Its GGUF file, with matrices in this type; F32 are norms and positions, and rows that are no whole blocks."""
+    """Its GGUF file, with matrices in this type; F32 is what a recipe keeps, and rows that are no whole blocks."""
     source = open_checkpoint(checkpoint)
     number, block = next((number, each) for number, each in ggml.TYPES.items() if each.name == type)
 
     def fits(tensor: SourceTensor) -> bool:
-        always = "norm" in tensor.name or "position" in tensor.name
-        return len(tensor.shape) > 1 and not always and tensor.shape[-1] % block.elements == 0
+        return may_change(tensor) and tensor.shape[-1] % block.elements == 0
 
     types = {name: number if fits(tensor) else F32 for name, tensor in source.tensors.items()}
     quantize(source, out, types, encoder_of=encoders("fast", {}))

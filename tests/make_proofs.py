@@ -307,6 +307,13 @@ MINISTRAL3 = rope(
 )  # fmt: skip
 HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
 SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+BIASED = {
+    "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+}  # fmt: skip
+OSS_ROPE = rope(
+    "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
+)
 UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -395,6 +402,55 @@ PROOFS = {
         config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
+    ),
+    "qwen2moe": Proof(
+        architecture="qwen2moe",
+        config=T.Qwen2MoeConfig(
+            **sizes(4, 2), **rope(theta=1e6), num_experts=9, num_experts_per_tok=3, moe_intermediate_size=64,
+            shared_expert_intermediate_size=96, norm_topk_prob=False,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "dots1": Proof(
+        architecture="dots1",
+        config=T.Dots1Config(
+            **sizes(3, 3, 3, head_dim=32), **rope(theta=1e6), first_k_dense_replace=1, **BIASED, n_shared_experts=2,
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe": Proof(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, 3, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=1,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=True,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe-air": Proof(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=0,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=False,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "gpt-oss": Proof(
+        architecture="gpt-oss",
+        config=T.GptOssConfig(
+            **sizes(8, 2, head_dim=32), **OSS_ROPE, **layer_types(2, 2), num_local_experts=6, num_experts_per_tok=3
+        ),
+    ),
+    "gpt-oss-limits": Proof(
+        architecture="gpt-oss", norm=1.5,  # so that activations reach them
+        config=T.GptOssConfig(
+            **sizes(4, 4, head_dim=64), **rope(theta=150_000.0), **layer_types(2, 2), num_local_experts=4,
+            num_experts_per_tok=1,
+        ),
     ),
     "exaone4": Proof(
         architecture="exaone4",

@@ -54,7 +54,8 @@ class Model:
         """The tensor `<name>.bias`, (n_out,), or 0."""
         if not self.has(f"{name}.bias"):
             return 0.0
-        return self.file.tensors[f"{name}.bias"].data.view(np.float32).astype(self.dtype)
+        tensor = self.file.tensors[f"{name}.bias"]
+        return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor, decoded and not kept."""
@@ -69,9 +70,9 @@ class Model:
         return x @ self[name].T
 
     def expert(self, name: str, number: int, x: Floats) -> Floats:
-        """One of many matrices: (n, n_in) -> (n, n_out)"""
-        self.weights[f"{name} {number}"] = self[name][number]
-        return self.matmul(f"{name} {number}", x)
+        """One of many matrices, and of their biases: (n, n_in) -> (n, n_out)"""
+        self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
+        return self.matmul(f"{name} {number}", x) + (bias if isinstance(bias, float) else bias[number])
 
     def remember(self, kv: Floats) -> Floats:
         """Keys or values on their way into the cache."""
@@ -126,7 +127,8 @@ class Words:
         self.types = np.asarray(types or [0] * len(tokens))
         self.positions = np.arange(len(self.tokens))
         self.keys = keys = Keys(model.file)
-        self.block_count, self.embedding_length = keys.count("block_count"), keys.count("embedding_length")
+        ahead = keys.count("nextn_predict_layers", 0, least=0)  # blocks that predict further tokens
+        self.block_count, self.embedding_length = keys.count("block_count") - ahead, keys.count("embedding_length")
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
         self.by_mean = keys.has("attention.layer_norm_epsilon") and not keys.has("attention.layer_norm_rms_epsilon")
         self.eps = keys.positive("attention.layer_norm_epsilon" if self.by_mean else "attention.layer_norm_rms_epsilon")
@@ -205,14 +207,14 @@ class Words:
         return np.split(self.matmul(x, name, sum(n_outs)), np.cumsum(n_outs)[:-1], axis=1)
 
     def feed_forward(self, h: Floats, blk: Block, activation: str, *, gated: bool = True) -> Floats:
-        n, act = self.keys.counts("feed_forward_length", self.block_count)[blk.number], ACTIVATIONS[activation]
+        n = self.keys.counts("feed_forward_length", self.block_count)[blk.number]
         if not gated:
-            return act(self.matmul(h, f"{blk}ffn_up", n))
+            return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
         if len(self.model[f"{blk}ffn_up"]) == 2 * n:
             gate, up = self.slices(h, f"{blk}ffn_up", n, n)
         else:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
-        return act(gate) * up
+        return unit(activation, gate, up)
 
     def gate(self, gate: Floats, up: Floats, activation: str, *, first: int = 0) -> Floats:
         return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
@@ -244,13 +246,19 @@ class Words:
                     gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
                 else:
                     gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
-                f = ACTIVATIONS[activation](gate) * up
+                f = unit(activation, gate, up)
                 chosen[token] += scale * weight * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
+    def shared_expert(self, h: Floats, blk: Block, activation: str) -> Floats:
+        gate, up = (self.model.matmul(f"{blk}ffn_{name}_shexp", h) for name in ("gate", "up"))
+        y = self.model.matmul(f"{blk}ffn_down_shexp", unit(activation, gate, up))
+        name = f"{blk}ffn_gate_inp_shexp"
+        return y * sigmoid(h @ self.model[name].reshape(-1, 1)) if self.has(f"{name}.weight") else y
+
     # --- attention ---
 
-    def rope(self, pairs: str) -> Turning:
+    def rope(self, pairs: str, *, truncate: bool = True) -> Turning:
         keys, n = self.keys, self.n_rot("rope.dimension_count", slides=False)
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
         stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
@@ -260,7 +268,7 @@ class Words:
             frequencies = frequencies / stretch
         if kind == "yarn":
             fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
-            frequencies = yarn(frequencies, base, stretch, original, fast, slow)
+            frequencies = yarn(frequencies, base, stretch, original, fast, slow, truncate)
             known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
             amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
         longer = (self.model.ctx_size or trained) > original
@@ -306,6 +314,7 @@ class Words:
     def attend(
         self, blk: Block, q: Floats, k: Floats | None = None, v: Floats | None = None, *, rope: Turning | None,
         of: int | None = None, norm: str = "no", window: int = 0, scale: float | None = None, cap: float = 0.0,
+        sinks: bool = False,
     ) -> Floats:  # fmt: skip
         """Every position looks at itself and at those before it (`window` in all, if not 0); in an encoder at all, or
         half a window to each side.
@@ -339,7 +348,11 @@ class Words:
             seen = visible(position, window, model.sinks)
         else:
             seen = visible(position, window) if self.causal else near_by(position, window)
-        mixed = softmax(np.where(seen, soft_cap(factor * scores, cap), -np.inf)) @ v
+        scores = np.where(seen, soft_cap(factor * scores, cap), -np.inf)
+        if sinks:  # a column more, of which nothing comes
+            more = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
+            scores, v = np.concatenate([scores, more], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
+        mixed = softmax(scores) @ v
         return mixed.transpose(1, 0, 2).reshape(len(position), -1)
 
 
@@ -368,14 +381,19 @@ def plain(base: float, n: int) -> Floats:
     return base ** (-2.0 * np.arange(n // 2) / n)
 
 
-def yarn(frequencies: Floats, base: float, stretch: float, original: int, fast: float, slow: float) -> Floats:
+def yarn(
+    frequencies: Floats, base: float, stretch: float, original: int, fast: float, slow: float, truncate: bool
+) -> Floats:
     """YaRN (Peng et al., 2023, section 3.2): pairs that turn often stay, pairs that turn rarely are slowed."""
     n, result = 2 * len(frequencies), frequencies.copy()
 
     def pair_that_turns(times: float) -> float:
         return n * math.log(original / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = max(math.floor(pair_that_turns(fast)), 0), min(math.ceil(pair_that_turns(slow)), n - 1)
+    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n - 1)
     for i in range(len(frequencies)):
         slowed = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
         result[i] = slowed * frequencies[i] / stretch + (1 - slowed) * frequencies[i]
@@ -445,6 +463,14 @@ def relu(x: Floats) -> Floats:
 
 def relu_squared(x: Floats) -> Floats:
     return relu(x) ** 2
+
+
+def unit(activation: str, gate: Floats, up: Floats) -> Floats:
+    """act(gate) * up; gpt-oss keeps both within limits, and adds one to the second."""
+    if activation == "clamped_swiglu":
+        gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+        return gate * sigmoid(1.702 * gate) * (up + 1)
+    return ACTIVATIONS[activation](gate) * up
 
 
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {

@@ -117,6 +117,8 @@ def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
         return random_integers(name, shape, 255) * power_of_two(gain * 3**0.5 / 255 * shape[-1] ** -0.5)
     if name.endswith(".bias"):
         return random_integers(name, shape, 127) * power_of_two(0.5 / 127)
+    if name.endswith(".sinks"):  # as large as scores may be
+        return random_integers(name, shape, 127) * power_of_two(16 / 127)
     return np.float32(norm) + random_integers(name, shape, 32) / np.float32(128)
 
 

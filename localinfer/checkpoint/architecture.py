@@ -29,6 +29,8 @@ class Architecture:
     name: str
     block: tuple[str, ...]
     not_first: tuple[str, ...] = ()  # ... and of all blocks but the first
+    mixture: tuple[str, ...] = ()  # what more a block with experts has
+    dense: tuple[str, ...] = ()  # ... and one without, of which there may be some first
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
     model: tuple[str, ...] = ()
     optional_model: tuple[str, ...] = ()
@@ -36,7 +38,8 @@ class Architecture:
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
-    names: Mapping[str, str] = field(default_factory=dict)  # ... and those that the package does not know
+    names: Mapping[str, str] = field(default_factory=dict)  # those that the package does not know
+    mxfp4: Mapping[str, slice] = field(default_factory=dict)  # rows of what may be stored as blocks and scales
     merges_characters: str = ""  # tokenizer.ggml.model, if that is a kind of its own where merges are of characters
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
@@ -51,6 +54,8 @@ class Architecture:
     activation: tuple[str, ...] = ("silu", "swish")
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
+    predicts_further: bool = False  # whether there may be blocks that predict further tokens, which are left out
+    truncates: bool = True  # whether YaRN's ramp lies between whole pairs
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
     first_of_period: bool = False  # it is the first of a period that sees everything
     every_window: bool = False  # whether GGUF must say of each block if it has a window
@@ -58,6 +63,7 @@ class Architecture:
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
+    counts: Mapping[str, str] = field(default_factory=dict)  # the same of whole numbers, which may be 0
     own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
     own_blocks: Callable[[Table, Numbers], tuple[Own, ...]] = all_alike  # how blocks differ
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only

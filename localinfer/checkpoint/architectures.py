@@ -19,6 +19,7 @@ FUSED = ("attn_qkv", "attn_output")
 PLAIN = ("ffn_up", "ffn_down")
 GATED = ("ffn_gate", *PLAIN)  # glm4 and phi3 have the gate in ffn_up
 EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 GELU, EXACT_GELU, RELU2 = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), ("gelu",), ("relu2",)
 NEIGHBOURS = {
     "attn_q": reorder.neighbouring_queries,
@@ -110,6 +111,78 @@ OLMOE = Architecture(
     own_keys=own_keys.experts,
     fixed={"norm_topk_prob": False},
 )
+QWEN2MOE = Architecture(
+    name="qwen2moe",
+    block=(*BEFORE, *APART, *biases("attn_q", "attn_k", "attn_v"), *EXPERTS, "ffn_gate_inp_shexp", *SHARED),
+    counts={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+    own_keys=own_keys.experts,
+    fixed={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
+    defaults={"norm_topk_prob": False},
+)
+GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
+DOTS1 = Architecture(
+    name="dots1",
+    block=(*BEFORE, *APART, *HEAD_NORMS),
+    mixture=(*EXPERTS, *SHARED, "exp_probs_b.bias"),
+    dense=GATED,
+    names={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+    scales={"routed_scaling_factor": "expert_weights_scale"},
+    flags={"norm_topk_prob": "expert_weights_norm"},
+    counts={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count", **GROUPS},
+    own_keys=own_keys.sigmoid_experts,
+    fixed={"n_group": 1, "topk_group": 1, "scoring_func": "sigmoid"},
+    defaults={"n_group": 1, "topk_group": 1},
+)
+GLM4MOE = Architecture(
+    name="glm4moe",
+    block=("attn_norm", "post_attention_norm", *APART),
+    optional=(*HEAD_NORMS, *biases("attn_q", "attn_k", "attn_v")),
+    mixture=DOTS1.mixture,
+    dense=GATED,
+    names=DOTS1.names,
+    part_turns=True,
+    predicts_further=True,
+    scales=DOTS1.scales,
+    flags=DOTS1.flags,
+    counts=DOTS1.counts,
+    own_keys=own_keys.experts_of_glm,
+    fixed=DOTS1.fixed,
+    defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
+)
+GPT_OSS = Architecture(
+    name="gpt-oss",
+    block=(
+        "attn_norm", "post_attention_norm", *APART, *biases(*APART), "attn_sinks", *EXPERTS, *biases(*EXPERTS),
+    ),
+    parts={
+        **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+        **dict.fromkeys(biases("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps.bias"),
+    },
+    reorder={
+        "ffn_gate_exps": reorder.gates,
+        "ffn_gate_exps.bias": reorder.gates,
+        "ffn_up_exps": reorder.ups,
+        "ffn_up_exps.bias": reorder.ups,
+        "ffn_down_exps": reorder.transposed,
+    },
+    mxfp4={"ffn_gate_exps": slice(0, None, 2), "ffn_up_exps": slice(1, None, 2), "ffn_down_exps": slice(None)},
+    names={
+        "self_attn.sinks": "attn_sinks.weight",
+        "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "mlp.experts.gate_up_proj_blocks": "ffn_gate_up_exps.blocks",
+        "mlp.experts.gate_up_proj_scales": "ffn_gate_up_exps.scales",
+        "mlp.experts.gate_up_proj_bias": "ffn_gate_up_exps.bias",
+        "mlp.experts.down_proj": "ffn_down_exps.weight",
+        "mlp.experts.down_proj_blocks": "ffn_down_exps.blocks",
+        "mlp.experts.down_proj_scales": "ffn_down_exps.scales",
+        "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    },
+    truncates=False,
+    period=2,
+    spellings={"moe_intermediate_size": "intermediate_size"},
+    own_keys=own_keys.experts,
+    fixed={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
+)  # fmt: skip
 EXAONE4 = Architecture(name="exaone4", block=(*BEHIND, *APART, *GATED, *HEAD_NORMS), period=4, every_window=True)
 OLMO2 = Architecture(
     name="olmo2",
@@ -417,6 +490,10 @@ BY_CLASS = {
     "MixtralForCausalLM": MIXTRAL,
     "Qwen3MoeForCausalLM": QWEN3MOE,
     "OlmoeForCausalLM": OLMOE,
+    "Qwen2MoeForCausalLM": QWEN2MOE,
+    "Dots1ForCausalLM": DOTS1,
+    "Glm4MoeForCausalLM": GLM4MOE,
+    "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO2,

@@ -57,14 +57,16 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("max_position_embeddings", f"leaves no position behind the first {first_position}")
     sliding = windows.read(architecture, config, n_layer)
     longer = windows.of_full_layers(config, "global_head_dim", "head_dim", LARGEST_HEAD, head_dim)
-    rope, rope_swa = read_ropes(config, (longer, head_dim), n_ctx, window_rope=architecture.window_rope)
+    rope, rope_swa = read_ropes(
+        config, (longer, head_dim), n_ctx, window_rope=architecture.window_rope, truncates=architecture.truncates
+    )
     if rope.n_rot != longer and not architecture.part_turns:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
     n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
-    n_expert = read_experts(architecture, config)
+    n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
     numbers = Numbers(
         n_layer=n_layer,
         n_ctx=n_ctx,
@@ -81,7 +83,9 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         window=config.count("sliding_window", MOST) if any(sliding) else 0,
         sliding=sliding,
         n_expert=n_expert,
-        n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
+        n_ff_expert=n_ff_expert,
+        n_ff_shared=n_ff_shared,
+        n_dense=read_dense(config, n_layer) if architecture.dense else 0,
         packed=packed,
         n_types=config.count("type_vocab_size", MOST_TYPES, 1),
         n_labels=len(labels_of(config)),
@@ -125,22 +129,35 @@ def read_heads_kv(config: Table, n_head: int) -> int:
     return n_head_kv
 
 
-def read_experts(architecture: Architecture, config: Table) -> int:
-    """How many experts there are; two families of classes have a word of their own for it."""
+def read_experts(architecture: Architecture, config: Table, n_ff: int) -> tuple[int, int, int]:
+    """How many experts there are, how wide each of them is, and those that see every token are together."""
     may_have = "ffn_gate_inp" in architecture.optional and config.values.get("num_experts")
-    if "ffn_gate_inp" not in architecture.block and not may_have:
-        return 0
-    key = "num_experts" if "num_experts" in config.values else "num_local_experts"
-    return config.count(key, LARGEST["expert_count"])
+    if "ffn_gate_inp" not in (*architecture.block, *architecture.mixture) and not may_have:
+        return 0, 0, 0
+    widest = LARGEST["feed_forward_length"]
+    width = config.count("moe_intermediate_size", widest, n_ff)
+    shared = config.get("n_shared_experts", int, 0) * width
+    if shared > widest:
+        raise config.error("n_shared_experts", f"makes {shared} columns; there may be {widest}")
+    shared = config.count("shared_expert_intermediate_size", widest, shared or width)
+    return config.count("num_experts", LARGEST["expert_count"]), width, shared
+
+
+def read_dense(config: Table, n_layer: int) -> int:
+    """The blocks that have no experts."""
+    n_dense = config.get("first_k_dense_replace", int)
+    if not 0 <= n_dense <= n_layer:
+        raise config.error("first_k_dense_replace", f"is {n_dense}; it must be 0 to {n_layer}")
+    return n_dense
 
 
 def read_packing(architecture: Architecture, config: Table) -> int:
     """What power of their scale ternary matrices have, if they are packed: two classes of layers keep the inverse.
 
-    Raises Unsupported for weights that are quantized in another way.
+    Raises Unsupported for weights that are quantized in a way that has no counterpart.
     """
     quantization = config.table("quantization_config")
-    if not quantization.values:
+    if not quantization.values or (architecture.mxfp4 and quantization.get("quant_method", str, "") == "mxfp4"):
         return 0
     if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
         raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
@@ -195,6 +212,7 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
     scales = {key: name for key, name in architecture.scales.items() if key in config.values}
     values |= {name: Field.float32(config.positive(key)) for key, name in scales.items()}
     values |= {name: Field.flag(config.get(key, bool)) for key, name in architecture.flags.items()}
+    values |= {name: Field.uint32(config.get(key, int)) for key, name in architecture.counts.items()}
     values |= architecture.own_keys(config, numbers)
     return {f"{architecture.name}.{key}": field for key, field in values.items()}
 

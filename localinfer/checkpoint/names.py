@@ -33,6 +33,8 @@ def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Store
     known = names_of(architecture.like or architecture.name, n_layer)
     found: dict[str, Stored | Stacked] = {}
     for name, tensor in stacked(text_model(used(architecture, stored))).items():
+        if architecture.predicts_further and (block := IN_BLOCK.fullmatch(name)) and int(block["block"]) >= n_layer:
+            continue
         renamed = own_name(name, architecture.names) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)

@@ -41,6 +41,8 @@ class Numbers:
     head_dim_everything: int = 0  # of layers that see everything; 0: as long as all
     n_input: int = 0  # values that each block has of a token for itself
     own: tuple[Own, ...] = ()  # of each block; none: they are all alike
+    n_ff_shared: int = 0  # of experts that see every token
+    n_dense: int = 0  # blocks without experts, before those that have some
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     def of_block(self, block: int) -> "Numbers":

@@ -75,6 +75,16 @@ def gate_of_modern_bert(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     }
 
 
+def sigmoid_experts(config: Table, n: Numbers) -> Fields:
+    """Chosen by a logistic function, which GGUF has a number for."""
+    return experts(config, n) | {"expert_gating_func": Field.uint32(2)}
+
+
+def experts_of_glm(config: Table, n: Numbers) -> Fields:
+    """Blocks that predict further tokens are left out."""
+    return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(0)}
+
+
 def experts(config: Table, n: Numbers) -> Fields:
     """How many there are, how many of them see a token, and how wide they are if that is another number."""
     found = {

@@ -39,7 +39,7 @@ class Rope:
 
 
 def read_ropes(
-    config: Table, head_dims: tuple[int, int], n_ctx: int, *, window_rope: bool = False
+    config: Table, head_dims: tuple[int, int], n_ctx: int, *, window_rope: bool = False, truncates: bool = True
 ) -> tuple[Rope, Rope]:
     """Those of the layers that see everything, and of the layers with a window, which may have their own; so may be
     the lengths of their heads.
@@ -59,6 +59,9 @@ def read_ropes(
         name = scaling.name if scaling.values else ""
         everything = Table(config.path, {"rope_theta": theta, **scaling.values}, name)
         windows = Table(config.path, {"rope_theta": config.values.get("rope_local_base_freq", theta)})
+    for each in (everything, windows):
+        if each.values.get("rope_type", each.values.get("type")) == "yarn":
+            refuse_other_ramp(each, truncates)
     ropes = [
         read_rope(config, Table(config.path, common | dict(each.values), each.name), head_dim, n_ctx)
         for each, head_dim in zip((everything, windows), head_dims, strict=True)
@@ -109,8 +112,6 @@ def yarn(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa:
     A reader of GGUF takes `1 + 0.1 ln factor` for how much queries and keys grow, times `attn_factor`; or with a
     `yarn_log_multiplier`, that of the logarithm in the numerator is 1, and this in the denominator.
     """
-    if not table.get("truncate", bool, True):
-        raise table.error("truncate", "false is not supported", Unsupported)
     factor = table.positive("factor")
     fields = {
         "type": Field.text("yarn"),
@@ -133,6 +134,12 @@ def yarn(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:  # noqa:
     if not math.isclose(grows, usual):
         fields["attn_factor"] = Field.float32(grows / usual)
     return Rope(plain.n_rot, plain.theta, fields)
+
+
+def refuse_other_ramp(table: Table, truncates: bool) -> None:
+    """GGUF has no key for whether YaRN's ramp lies between whole pairs: the architecture says it."""
+    if table.get("truncate", bool, True) != truncates:
+        raise table.error("truncate", f"{str(not truncates).lower()} is not supported", Unsupported)
 
 
 def growth(factor: float, multiplier: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from localinfer.checkpoint.numbers import Numbers
 
 N, FF, Q, KV, HEAD = "n_embd", "n_ff", "n_q", "n_kv", "head_dim"
-E, EFF = "n_expert", "n_ff_expert"
+E, EFF, SFF = "n_expert", "n_ff_expert", "n_ff_shared"
 USUAL = {
     "token_embd": ("n_vocab", N),
     "position_embd": ("n_positions", N),
@@ -28,6 +28,7 @@ USUAL = {
     "attn_output": (N, Q),
     "attn_output_norm": (N,),
     "layer_output_norm": (N,),
+    "attn_sinks": ("n_head",),
     "post_attention_norm": (N,),
     "ffn_norm": (N,),
     "ffn_gate": (FF, N),
@@ -51,11 +52,23 @@ USUAL = {
     "proj": (N, "n_input"),
     "post_norm": (N,),
     "layer_output_scale": ("one",),
+    "exp_probs_b.bias": (E,),
+    "ffn_gate_inp_shexp": ("one", N),
+    "ffn_gate_shexp": (SFF, N),
+    "ffn_up_shexp": (SFF, N),
+    "ffn_down_shexp": (N, SFF),
+    "ffn_gate_up_exps": (E, N, "n_gate_and_up_expert"),  # of gpt-oss, which multiplies from the right
+    "ffn_gate_up_exps.bias": (E, "n_gate_and_up_expert"),
 }
 
 
 def shape_of(name: str, own: Mapping[str, tuple[str, ...]], numbers: Numbers) -> tuple[int, ...]:
     """Of a tensor without its block; `own` are the architecture's sizes that are not usual."""
-    matrix = name.removesuffix(".bias")
-    sizes = own.get(matrix) or USUAL[matrix]
-    return tuple(getattr(numbers, size) for size in sizes[: 1 if matrix != name else None])
+    sizes = own.get(name) or USUAL.get(name) or of_bias(name.removesuffix(".bias"), own)
+    return tuple(getattr(numbers, size) for size in sizes)
+
+
+def of_bias(name: str, own: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The sizes of the bias of a matrix, of many matrices, or of a norm."""
+    sizes = own.get(name) or USUAL[name]
+    return sizes[: max(1, len(sizes) - 1)]

@@ -18,7 +18,9 @@ SPELLINGS = {  # the first that is there counts
     "rope_local_base_freq": ("rope_local_base_freq", "local_rope_theta"),
     "sliding_window": ("sliding_window", "local_attention"),
     "sliding_window_pattern": ("sliding_window_pattern", "global_attn_every_n_layers"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "num_experts_per_tok": ("num_experts_per_tok",),
+    "moe_intermediate_size": ("moe_intermediate_size",),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
 

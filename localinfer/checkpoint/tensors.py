@@ -15,7 +15,7 @@ from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.shapes import shape_of
-from localinfer.checkpoint.stored import ternary
+from localinfer.checkpoint.stored import mxfp4, ternary
 from localinfer.checkpoint.stored.reorder import transposed
 from localinfer.checkpoint.stored.values import FLOATS, Values, floats, items, raw
 from localinfer.checkpoint.stored.weights import Stacked, Stored
@@ -26,8 +26,8 @@ from quant import ggml
 Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
-F32 = TYPES["F32"]
-ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|token_types|ffn_gate_inp")  # even those that are matrices
+F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
+ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?")  # even those that are matrices
 BLOCK = re.compile(r"blk\.\d+\.")
 NO_BLOCK = -1
 
@@ -70,6 +70,13 @@ def convert(
     tensors: dict[str, SourceTensor] = {}
     for wanted in expected(architecture, numbers, {BLOCK.sub("", name).removesuffix(".weight") for name in present}):
         source, here = wanted.named(architecture.parts.get(wanted.kind, wanted.kind)), wanted.numbers(numbers)
+        blocks, scales = (source.replace(".weight", ending) for ending in (".blocks", ".scales"))
+        if wanted.kind in architecture.mxfp4 and {blocks, scales} <= present.keys():
+            shape, rows = shape_of(wanted.kind, architecture.sizes, here), architecture.mxfp4[wanted.kind]
+            load = mxfp4.repacked(present[blocks], present[scales], shape, rows)
+            tensors[wanted.name] = SourceTensor(wanted.name, shape, MXFP4, load)
+            left = {name: tensor for name, tensor in left.items() if name not in (blocks, scales)}
+            continue
         if source not in present and wanted.may_lack(numbers):
             continue
         if source not in present:
@@ -95,7 +102,8 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        for kind in (*architecture.block, *(architecture.not_first if block else ()), *optional):
+        branch = architecture.dense if block < numbers.n_dense else architecture.mixture
+        for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *optional):
             yield Wanted(block, kind)
     if not (numbers.tied or architecture.encoder):
         yield Wanted(NO_BLOCK, "output")
@@ -122,7 +130,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     kind = wanted.kind
     reorder = architecture.reorder.get(kind)
     shape = shape_of(architecture.parts.get(kind, kind), architecture.sizes, numbers)
-    shape = shape[::-1] if reorder is transposed else shape
+    shape = (*shape[:-2], *shape[:-3:-1]) if reorder is transposed else shape
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
     if stored.dtype not in TYPES:
@@ -136,7 +144,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
         shape_after = numbers.n_ctx, numbers.n_embd
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
-    if len(shape) == 1 or ALWAYS_F32.fullmatch(kind):
+    if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind):
         offset = np.float32(architecture.norm_offset if kind.endswith("norm") else 0.0)
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)) + offset))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load

@@ -30,6 +30,7 @@ from quant.jit.vectors import (
     emit_fold,
     emit_prefetch,
     emit_sum,
+    extract,
     f16x16,
     f32x16,
     fma,
@@ -394,6 +395,23 @@ def merge_word(value_dim: int) -> Any:
             store(whole + at, fma(load(f32x16, part + at), add, load(f32x16, whole + at) * keep))
 
     return merge
+
+
+def sink_word(value_dim: int) -> Any:
+    """The word sink(row, score): a row's state with a score more, which is in powers of e and has no value."""
+    rescale = rescale_word(value_dim)
+
+    @inline
+    def sink(row: int, score: float) -> None:
+        weight, old = score * float32(LOG2_E), load(float32, row)
+        new = max(old, rint(weight))
+        if new != old:
+            store(row, new)
+            rescale(row, power_of_two(old - new))
+        share = extract(exp2(splat(f32x16, weight - new)), 0)
+        store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + share)
+
+    return sink
 
 
 def prepare_word(rows: int, value_dim: int) -> Any:

@@ -9,7 +9,8 @@ Queries are q[token][head][key_dim], the caches those of `localinfer.ops.cells`,
 y[token][head][value_size] and, unless q_out is 0, the same quantized. Cells may be wider than heads: value_dim of them
 are values, of which the first value_size are given out. A token sees the cells whose positions are from its `oldest` to
 its `newest`, int32 each; blocks before `sink_blocks` up to its newest, with the queries at `q_sink`. Scores are
-multiplied by `scale` and, if `capped`, kept within `cap`.
+multiplied by `scale` and, if `capped`, kept within `cap`. At `attn_sinks`, unless that is 0, each head has one score
+more, which takes its share of the weight and has no value (gpt-oss: OpenAI, 2025).
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word
+from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word, sink_word
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import hadamard_word, nothing_word
 from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
@@ -89,9 +90,9 @@ def tile_words(
 
 
 def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes: int, v_type: str) -> Any:
-    """The word deliver(rows, y, q_out, n, token, first): the sums of neighbouring heads of a token, from one on, each
-    over its denominator, where they belong. They are quantized together, four groups of 32 at a time."""
-    transform, quantize_groups = hadamard_of(v_type, value_dim), groups_word(tile, passes)
+    """The word deliver(rows, attn_sinks, y, q_out, n, token, first): the sums of neighbouring heads of a token, from
+    one on, each over its denominator, where they belong. They are quantized together, four groups of 32 at a time."""
+    transform, quantize_groups, sink = hadamard_of(v_type, value_dim), groups_word(tile, passes), sink_word(value_dim)
     stride, groups, whole = row_bytes(value_dim), value_size // 32, value_size // 16 * 16
 
     @inline
@@ -105,8 +106,10 @@ def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes:
             store(y + i, load(float32, row + SUMS + i) * inverse)
 
     @inline
-    def deliver(rows: int, y: int, q_out: int, n: int, token: int, first: int) -> None:
+    def deliver(rows: int, attn_sinks: int, y: int, q_out: int, n: int, token: int, first: int) -> None:
         for head in range(heads):
+            if attn_sinks:
+                sink(rows + stride * head, load(float32, attn_sinks + 4 * (first + head)))
             deliver_head(rows + stride * head, y + 4 * (n * token + value_size * (first + head)))
         if q_out:
             quantize_groups(y + 4 * n * token, q_out, token, groups * first, groups * (first + heads), n)
@@ -127,7 +130,7 @@ def attention(
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, blocks, sink_blocks,
-        kv_heads, scale, cap, chunk, partial, y, q_out, stop, part, parts, scratch
+        kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         count, heads = load(int64, tokens), kv_heads * group
         tiles = (count * group + rows - 1) // rows * kv_heads
@@ -160,7 +163,7 @@ def attention(
             if not shared:
                 for row in range(first, min(first + rows, count * group), together):
                     here, token = state + stride * (row - first), row // group
-                    deliver(here, y, q_out, heads * value_size, token, head * group + row % group)
+                    deliver(here, attn_sinks, y, q_out, heads * value_size, token, head * group + row % group)
 
     return body
 
@@ -170,7 +173,7 @@ def combine(group: int, value_dim: int, value_size: int, tile: int, passes: int,
     merge, deliver = merge_word(value_dim), deliver_word(1, value_dim, value_size, tile, passes, v_type)
     stride = row_bytes(value_dim)
 
-    def body(tokens, blocks, kv_heads, chunk, partial, y, q_out, part, parts, scratch):
+    def body(tokens, blocks, kv_heads, attn_sinks, chunk, partial, y, q_out, part, parts, scratch):
         count, heads = load(int64, tokens), kv_heads * group
         chunks = (load(int64, blocks) + chunk - 1) // chunk
         if (count * group + rows - 1) // rows * kv_heads >= PLENTY:
@@ -183,6 +186,6 @@ def combine(group: int, value_dim: int, value_size: int, tile: int, passes: int,
             whole = partial + rows * stride * pair * chunks + stride * row
             for piece in range(1, chunks):
                 merge(whole, whole + rows * stride * piece)
-            deliver(whole, y, q_out, heads * value_size, token, which)
+            deliver(whole, attn_sinks, y, q_out, heads * value_size, token, which)
 
     return body

@@ -51,6 +51,7 @@ SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:
 
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out q:out")
 GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
+GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
@@ -60,13 +61,13 @@ APPEND = Call.of(
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",
     "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest blocks sink_blocks kv_heads scale:float "
-    "cap:float chunk partial:out y:out q_out:out stop",
+    "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
-COMBINE = Call.of("localinfer.ops.attention:combine", "tokens blocks kv_heads chunk partial:out y:out q_out:out")
+COMBINE = Call.of(
+    "localinfer.ops.attention:combine", "tokens blocks kv_heads attn_sinks chunk partial:out y:out q_out:out"
+)
 
-ROUTE = Call.of(
-    "localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out"
-)
+ROUTE = Call.of("localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out")
 SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"

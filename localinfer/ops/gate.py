@@ -1,4 +1,5 @@
-"""Between the matrices of a feed-forward network: act(x), or the gated unit act(gate) * up (Shazeer, 2020)."""
+"""Between the matrices of a feed-forward network: act(x), or the gated unit act(gate) * up (Shazeer, 2020), of which
+gpt-oss has a form that is kept within limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from quant.jit.vectors import (
     absolute,
     bitcast,
     convert,
+    extract,
     f32x16,
     fma,
     i32x16,
@@ -21,6 +23,7 @@ from quant.jit.vectors import (
     select,
     splat,
     store,
+    total,
 )
 from quant.products.activations import groups_word
 
@@ -112,13 +115,34 @@ def relu_squared(x: Any) -> Any:
 ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu_squared": relu_squared}
 
 
+def gating_of(act: Any) -> Any:
+    """The word for the gated unit of an activation."""
+
+    @inline
+    def unit(gate: Any, up: Any) -> Any:
+        return act(gate) * up
+
+    return unit
+
+
+@inline
+def clamped_swiglu(gate: Any, up: Any) -> Any:
+    """g * sigmoid(1.702 g) * (u + 1) for the gate and up within limits of 7, the gate from above only."""
+    limit = splat(f32x16, float32(7.0))
+    g, u = minimum(gate, limit), maximum(minimum(up, limit), splat(f32x16, float32(-7.0)))
+    return logistic_product(g, g * splat(f32x16, float32(1.702))) * (u + splat(f32x16, float32(1.0)))
+
+
+UNITS = {name: gating_of(act) for name, act in ACTIVATIONS.items()} | {"clamped_swiglu": clamped_swiglu}
+
+
 def gated(activation: str, tile: int, passes: int) -> Body:
-    """The kernel gate = act(gate) * up, or act(gate) where up is 0, and q = that quantized unless q is 0. Of a row of
-    up, which is up_n values long, those from up_first on count.
+    """The kernel gate = act(gate) * up (one of UNITS), or act(gate) where up is 0; q = that quantized unless q is 0. Of
+    a row of up, which is up_n values long, those from up_first on count.
 
     Threads share stretches of columns of the tokens of a tile, which lie in the same cache lines.
     """
-    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
+    unit, quantize_groups, together = UNITS[activation], groups_word(tile, passes), max(tile, 1)
 
     def body(tokens, up, up_n, up_first, n, gate, q, part, parts, scratch):
         count, stretches = load(int64, tokens), (n + STRETCH - 1) // STRETCH
@@ -129,8 +153,8 @@ def gated(activation: str, tile: int, passes: int) -> Body:
             for token in range(first, min(first + together, count)):
                 row, factors = gate + 4 * n * token, up + 4 * (up_n * token + up_first)
                 for i in range(column, end, 16):
-                    value = act(load(f32x16, row + 4 * i))
-                    store(row + 4 * i, value * load(f32x16, factors + 4 * i) if up else value)
+                    factor = load(f32x16, factors + 4 * i) if up else splat(f32x16, float32(1.0))
+                    store(row + 4 * i, unit(load(f32x16, row + 4 * i), factor))
                 if q:
                     quantize_groups(row, q, token, column // 32, end // 32, n)
 
@@ -139,15 +163,32 @@ def gated(activation: str, tile: int, passes: int) -> Body:
 
 def gate_halves(activation: str, tile: int, passes: int) -> Body:
     """The kernel y = act(the first n values of a row of x) * the n others, and q = that quantized unless q is 0."""
-    act, quantize_groups, together = ACTIVATIONS[activation], groups_word(tile, passes), max(tile, 1)
+    unit, quantize_groups, together = UNITS[activation], groups_word(tile, passes), max(tile, 1)
 
     def body(tokens, x, n, y, q, part, parts, scratch):
         first, end = share(load(int64, tokens), together, part, parts)
         for token in range(first, end):
             row, place = x + 8 * n * token, y + 4 * n * token
             for i in range(0, 4 * n, 64):
-                store(place + i, act(load(f32x16, row + i)) * load(f32x16, row + 4 * n + i))
+                store(place + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
             if q:
                 quantize_groups(place, q, token, 0, n // 32, n)
+
+    return body
+
+
+def gate_tokens() -> Body:
+    """The kernel x[token] *= sigmoid(weight . h[token]): how much of a branch each token takes."""
+
+    def body(tokens, h, weight, n_in, n, x, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        one, zero = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.0))
+        for token in range(first, end):
+            score = zero
+            for i in range(0, 4 * n_in, 64):
+                score = fma(load(f32x16, weight + i), load(f32x16, h + 4 * n_in * token + i), score)
+            openness = extract(one / (one + exp(zero - splat(f32x16, total(score)))), 0)
+            for i in range(4 * n * token, 4 * n * (token + 1), 64):
+                store(x + i, load(f32x16, x + i) * splat(f32x16, openness))
 
     return body

@@ -74,6 +74,7 @@ class Attention:
         window: int,
         scale: float,
         cap: float,
+        attn_sinks: Tensor | None,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it, or at that of another block; float32
         [token][head][value]."""
@@ -90,7 +91,8 @@ class Attention:
             self._rope(blk, q, wide, heads, own, own.rows, norms, meet=wide is not q or k is None)
         if k is not None and v is not None:
             self._append(blk, k, v, heads, table, norms, ring, cache)
-        return self._look(blk, wide, q_sink if q_sink is not q else wide, heads, ring, cache, scale, cap)
+        q_sink = q_sink if q_sink is not q else wide
+        return self._look(blk, wide, q_sink, heads, ring, cache, scale, cap, attn_sinks)
 
     def _rope(
         self, blk: str, q: Buffer, y: Buffer, heads: Heads, table: RopeTable, rows: Region, norms: HeadNorms, *,
@@ -142,8 +144,9 @@ class Attention:
         )
 
     def _look(
-        self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float, cap: float
-    ) -> Buffer:
+        self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float,
+        cap: float, attn_sinks: Tensor | None,
+    ) -> Buffer:  # fmt: skip
         y, blocks, chunk = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK, ring.chunk
         self._reserve(heads, -(-blocks // chunk))
         quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
@@ -174,6 +177,7 @@ class Attention:
             kv_heads=heads.count_kv,
             scale=scale,
             cap=cap * LOG2_E,
+            attn_sinks=attn_sinks or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,
@@ -188,6 +192,7 @@ class Attention:
             rounds=(1, 1),
             blocks=ring.blocks,
             kv_heads=heads.count_kv,
+            attn_sinks=attn_sinks or 0,
             chunk=chunk,
             partial=self._partial,
             y=y,

@@ -37,6 +37,7 @@ def decoder(
     parallel: bool = False,
     sub_norms: bool = False,
     router: Router | None = None,
+    sinks: bool = False,
     qkv_bias: bool = False,
     learned_positions: bool = False,
     embedding_norm: bool = False,
@@ -53,8 +54,8 @@ def decoder(
     follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
     normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
     matrix of a branch takes is, with `sub_norms`; the embedding is, with `embedding_norm`, which then does for a branch
-    that has none. Blocks that have a `router` choose among experts. The other words are
-    those of the recorder.
+    that has none. Blocks that have a `router` choose among experts, of which one may see every token. The other words
+    are those of the recorder.
     """
     x = r.embed(embedding_scale)
     if learned_positions:
@@ -68,7 +69,9 @@ def decoder(
         q, k, v = r.qkv(h, blk, bias=qkv_bias)
         if row_norm:
             q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
-        a = r.attend(blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap)
+        a = r.attend(
+            blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap, sinks=sinks
+        )
         if sub_norms:
             a = r.norm(a, f"{blk}attn_sub_norm")
         if not parallel:
@@ -78,6 +81,8 @@ def decoder(
         h, matrix = h if before else x, "ffn_down"
         if router and r.has(f"{blk}ffn_gate_inp.weight"):
             f, matrix = r.experts(h, blk, router, activation), ""
+            if r.has(f"{blk}ffn_up_shexp.weight"):
+                r.add(f, r.shared_expert(h, blk, activation))
         else:
             f = r.feed_forward(h, blk, activation, gated=gated)
         if sub_norms:

@@ -1,5 +1,6 @@
 """A mixture of experts: a router chooses some of many feed-forward networks for each token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localinfer.files.gguf import Tensor
@@ -30,6 +31,9 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
     """As the file says; what it does not say is the architecture's."""
     count = keys.count("expert_count")
     used = keys.count("expert_used_count", most=count)
+    for key in ("expert_group_count", "expert_group_used_count"):
+        if keys.count(key, 1, least=0) > 1:
+            raise keys.refuse(key, keys.count(key))
     functions = {0: gating, 1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
     number = keys.count("expert_gating_func", 0, least=0)
     if number not in functions:
@@ -40,17 +44,11 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
 
 @dataclass(frozen=True)
 class Networks:
-    """The matrices of all experts, (n_expert, n_out, n_in), and their biases, (n_expert, n_out), if they have any.
+    """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
+    n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows."""
 
-    Where there is no `up`, `gate` has its rows, too.
-    """
-
-    gate: Tensor
-    down: Tensor
-    up: Tensor | None = None
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+    matrices: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +101,25 @@ def mix(
         f"{name}.gather", GATHER, x.rows, constants=plan.layouts, rounds=(0, 4), x=h, order=choice.order,
         used=router.used, n=h.n, y=x, q=x.quantized,
     )  # fmt: skip
-    gate = plan.expert_matmul(x, networks.gate, choice.runs, router.used, networks.gate_bias)
+
+    def product(x: Buffer, matrix: str) -> Buffer:
+        return plan.expert_matmul(x, networks.matrices[matrix], choice.runs, router.used, networks.biases[matrix])
+
     few, many = ({**layout, "activation": activation} for layout in plan.layouts)
-    if networks.up:
-        up = plan.expert_matmul(x, networks.up, choice.runs, router.used, networks.up_bias)
-        plan.op(
-            f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, up_n=up.n, up_first=0,
-            n=gate.n, gate=gate, q=gate.quantized,
-        )  # fmt: skip
-    else:
-        both, gate = gate, plan.buffer(gate.n // 2, gate.rows)
+    if "gate_up" in networks.matrices:
+        both = product(x, "gate_up")
+        gate = plan.buffer(both.n // 2, both.rows)
         plan.op(
             f"{name}.gated", GATE_HALVES, gate.rows, constants=(few, many), rounds=(0, 4), x=both, n=gate.n, y=gate,
             q=gate.quantized,
         )  # fmt: skip
-    branch = plan.expert_matmul(gate, networks.down, choice.runs, router.used, networks.down_bias)
+    else:
+        gate, up = product(x, "gate"), product(x, "up")
+        plan.op(
+            f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, up_n=up.n, up_first=0,
+            n=gate.n, gate=gate, q=gate.quantized,
+        )  # fmt: skip
+    branch = product(gate, "down")
     y = plan.buffer(h.n, h.rows)
     plan.op(
         f"{name}.blend", BLEND, h.rows, rounds=(0, 4), branch=branch, places=choice.places, weights=choice.weights,

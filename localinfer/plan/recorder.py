@@ -16,6 +16,7 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    GATE_TOKENS,
     GATED,
     GET_ROWS,
     LAYER_NORM,
@@ -60,7 +61,9 @@ class Recorder:
     def __init__(self, f: GGUF, keys: Keys, plan: Plan, context: Context) -> None:
         self.f, self.keys, self.plan, self.context = f, keys, plan, context
         self.tensors = Tensors(f)
-        self.block_count = keys.count("block_count")
+        blocks = keys.count("block_count")
+        self.block_count = blocks - keys.count("nextn_predict_layers", 0, least=0, most=blocks - 1)
+        self.tensors.mention(*(name for name in f.tensors if is_of_block(name, self.block_count, blocks)))
         self.embedding_length = multiple_of_32(keys, "embedding_length")
         self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
         self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
@@ -277,13 +280,13 @@ class Recorder:
             bias = None
         return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
 
-    def _bias(self, name: str, n: int) -> Tensor | None:
+    def _bias(self, name: str, *shape: int) -> Tensor | None:
         """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
         kind = name.rpartition(".")[2]
         if kind not in self._biased:
             names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
             self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
-        return self.tensors.vector(f"{name}.bias", n) if self._biased[kind] else None
+        return self.tensors.floats(f"{name}.bias", *shape) if self._biased[kind] else None
 
     def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
@@ -318,6 +321,7 @@ class Recorder:
         """How experts are chosen, as the file says; what it does not say is the architecture's."""
         if not any(self.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(self.block_count)):
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
+        self.keys.name("leading_dense_block_count")  # which have no router
         return read_router(self.keys, gating, normed=normed)
 
     def experts(
@@ -332,14 +336,30 @@ class Recorder:
         choice = choose(self.plan, f"{blk}experts", logits, router, bias, scales)
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
         if self.has(f"{blk}ffn_gate_up_exps.weight"):
-            gate = self.tensors.tensor(f"{blk}ffn_gate_up_exps.weight", router.count, 2 * n, h.n)
-            down = self.tensors.tensor(f"{blk}ffn_down_exps.weight", router.count, h.n, n)
-            return mix(self.plan, f"{blk}experts", h, choice, router, Networks(gate, down), activation)
-        weights = {
+            shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
+        matrices = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
             for name, shape in shapes.items()
         }
-        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(**weights), activation)
+        biases = {name: self._bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
+        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
+
+    def shared_expert(self, h: Buffer, blk: Block, activation: str) -> Buffer:
+        """What an expert that sees every token makes of h: all of it, or as much as a gate of its own lets through."""
+        for key in ("expert_shared_feed_forward_length", "expert_shared_count"):
+            self.keys.name(key)  # which the shapes say as well
+        up = f"{blk}ffn_up_shexp"
+        n = self.f.tensors[f"{up}.weight"].shape[0]
+        if n % 32:
+            raise self.f.error(f"tensor {up}.weight", f"has {n} rows; they must be a multiple of 32")
+        gate, values = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False), self.matmul(h, up, n)
+        y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
+        name = f"{blk}ffn_gate_inp_shexp"
+        if self.has(f"{name}.weight"):
+            is_row = len(self.f.tensors[f"{name}.weight"].shape) == 2
+            weight = self.tensors.floats(f"{name}.weight", *((1, h.n) if is_row else (h.n,)))
+            self.plan.op(name, GATE_TOKENS, y.rows, rounds=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
+        return y
 
     @property
     def _expert_length(self) -> str:
@@ -350,9 +370,11 @@ class Recorder:
 
     # --- attention ---
 
-    def rope(self, pairs: str) -> Rope:
-        """The rotary embedding of the file, stretched as it says."""
-        return read_rope(self.keys, self.tensors, pairs, self._head_length(slides=False), self.context.n_ctx)
+    def rope(self, pairs: str, *, truncate: bool = True) -> Rope:
+        """The rotary embedding of the file, stretched as it says; YaRN's ramp lies between whole pairs, or does not
+        (`truncate`)."""
+        length = self._head_length(slides=False)
+        return read_rope(self.keys, self.tensors, pairs, length, self.context.n_ctx, truncate=truncate)
 
     def rope_swa(self, pairs: str, base: str = "") -> Rope:
         """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
@@ -408,13 +430,15 @@ class Recorder:
         window: int = 0,
         scale: float | None = None,
         cap: float = 0.0,
+        sinks: bool = False,
     ) -> Buffer:
         """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output. Without
         keys and values of its own, a block looks at those `of` an earlier one.
 
         Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
         variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
-        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0.
+        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0. With `sinks`, each head has a
+        score of its own that takes a share of the weight and gives nothing.
         """
         heads, norms = blk.heads, NO_NORMS
         if rope and rope.n_rot > heads.key:
@@ -433,6 +457,7 @@ class Recorder:
         return self.attention.attend(
             str(blk), q, k, v, heads, of=None if of is None else f"blk.{of}.", rope=rope, norms=norms, window=window,
             scale=scale or heads.key**-0.5, cap=cap,
+            attn_sinks=self.tensors.vector(f"{blk}attn_sinks.weight", heads.count) if sinks else None,
         )  # fmt: skip
 
     def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
@@ -441,10 +466,14 @@ class Recorder:
         self.plan.op(name, NORM_HEADS, x.rows, weight=weight, heads=heads, size=size, eps=self.eps, x=x)
 
 
+def is_of_block(name: str, first: int, end: int) -> bool:
+    """Whether a tensor is of a block first .. end - 1: the last ones may predict further tokens, which is not done."""
+    return any(name.startswith(f"blk.{number}.") for number in range(first, end))
+
+
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
     """A length that is cut into groups of 32: one for all blocks, or the file's array."""
     n = keys.counts(key, blocks)[block]
     if n % 32:
         raise keys.error(key, f"is {n}; it must be a multiple of 32")
     return n
-

@@ -60,7 +60,7 @@ def plain_rope(keys: Keys, pairs: str, head_size: int, usual: float) -> Rope:
     return Rope(pairs, plain_frequencies(keys.positive("rope.freq_base_swa", usual), n_rot))
 
 
-def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int) -> Rope:
+def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int, *, truncate: bool = True) -> Rope:
     """As the file stretches it, for a context of n_ctx tokens."""
     n_rot = read_n_rot(keys, head_size)
     base = keys.positive("rope.freq_base", BASE)
@@ -75,7 +75,7 @@ def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: i
         slow = keys.positive("rope.scaling.yarn_beta_slow", 1.0)
         if base <= 1:
             raise keys.error("rope.freq_base", f"is {base}; YaRN asks for more than 1")
-        frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow)
+        frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow, truncate=truncate)
         trained = yarn_amplitude(stretch, keys.number("rope.scaling.yarn_log_multiplier", 0.0))
         amplitude *= yarn_amplitude(stretch) / trained
     elif kind not in ("none", "longrope"):
@@ -102,12 +102,22 @@ def plain_frequencies(base: float, n_rot: int) -> NDArray[np.float64]:
 
 
 def yarn_frequencies(
-    plain: NDArray[np.float64], stretch: float, base: float, original: int, fast: float, slow: float
+    plain: NDArray[np.float64],
+    stretch: float,
+    base: float,
+    original: int,
+    fast: float,
+    slow: float,
+    *,
+    truncate: bool,
 ) -> NDArray[np.float64]:
     """Pairs that turn more than `fast` times in the original context stay as they are, those that turn less than
-    `slow` times are slowed by the stretch; between them there is a ramp."""
+    `slow` times are slowed by the stretch; between them there is a ramp, from one whole pair to another if they are to
+    `truncate` it."""
     first, last = (len(plain) * math.log(original / (turns * 2 * math.pi)) / math.log(base) for turns in (fast, slow))
-    first, last = max(0, math.floor(first)), min(2 * len(plain) - 1, math.ceil(last))
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(0, first), min(2 * len(plain) - 1, last)
     ramp = np.clip((np.arange(len(plain)) - first) / max(0.001, last - first), 0, 1)
     mixed: NDArray[np.float64] = plain / stretch * ramp + plain * (1 - ramp)
     return mixed

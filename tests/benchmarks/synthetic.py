@@ -86,9 +86,19 @@ def write(path: Path, recipe: str, *, n_layer: int = LLAMA_1B.n_layer, n_vocab: 
     types = {
         name: "F32" if len(shape) == 1 else RECIPES[recipe].type_of(name, n_layer) for name, shape in shapes.items()
     }
+    return write_file(path, metadata(recipe, dimensions, n_vocab), shapes, types)
+
+
+def write_file(
+    path: Path,
+    keys: Mapping[str, tiny.Metadatum],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, str],
+) -> Path:
+    """A file with these keys, and tensors of these shapes and types."""
     writer = gguf.GGUFWriter(path, "")
     writer.kv_data[0].clear()  # the writer's own general.architecture: it is among ours
-    for key, value in metadata(recipe, dimensions, n_vocab).items():
+    for key, value in keys.items():
         tiny.add_key(writer, key, tiny.as_field(value))
     for name, shape in shapes.items():
         number = GGMLQuantizationType[types[name]]
@@ -148,7 +158,7 @@ def parts(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name
         yield np.ones(shape, np.float32).tobytes()
         return
     n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
-    size = 0.1 if name == "token_embd.weight" else shape[1] ** -0.5
+    size = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5
     chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, left) // n_bytes, size).tobytes()
     while left:
         yield chunk[:left]

@@ -17,7 +17,20 @@ Reorder: TypeAlias = Callable[[Values, Numbers], Values]
 
 def transposed(values: Values, n: Numbers) -> Values:  # noqa: ARG001 (one signature for all)
     """Columns become rows: some checkpoints multiply from the right. A bias stays what it is."""
-    return values.T
+    return values.swapaxes(-2, -1) if values.ndim > 1 else values
+
+
+# --- gates and ups of experts in turn ---
+
+
+def gates(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """Of columns g1 u1 g2 u2, which become rows, or of their biases: g1 g2"""
+    return values[..., ::2].swapaxes(1, 2) if values.ndim > 2 else values[..., ::2]
+
+
+def ups(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """u1 u2"""
+    return values[..., 1::2].swapaxes(1, 2) if values.ndim > 2 else values[..., 1::2]
 
 
 def from_first_position(values: Values, n: Numbers) -> Values:

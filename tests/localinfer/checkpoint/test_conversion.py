@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import proofs
 import pytest
@@ -178,6 +179,51 @@ def test_packed_matrices_without_sense(tmp_path: Path) -> None:
         assert line in str(refusal(folder))
     save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
     assert f"tensor {key}: has no scale" in str(refusal(folder))
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+
+
+def in_mxfp4(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """gpt-oss with random blocks for its experts, as it is shared, and the values that these stand for."""
+    path, values = proofs.checkpoint("gpt-oss", folder), {}
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if key.endswith("_proj") and ".experts." in key]:
+            n_expert, n_in, n_out = tensors.pop(key).shape
+            random = np.random.default_rng(len(key))
+            blocks = random.integers(256, size=(n_expert, n_out, n_in // 32, 16), dtype=np.uint8)
+            scales = random.integers(110, 130, size=blocks.shape[:-1], dtype=np.uint8)
+            tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
+            pairs = FP4[np.stack([blocks & 15, blocks >> 4], axis=-1)]
+            scaled = pairs.reshape(*scales.shape, 32) * np.exp2(scales.astype(np.float32) - 127)[..., None]
+            values[key] = scaled.reshape(n_expert, n_out, n_in)
+
+    altered(path, change)
+    changed(path / "config.json", lambda config: config.update(quantization_config={"quant_method": "mxfp4"}))
+    return path, values
+
+
+def test_blocks_of_mxfp4_stay_what_they_are(tmp_path: Path) -> None:
+    path, values = in_mxfp4(tmp_path)
+    tensors = open_checkpoint(path).tensors
+    for key, rows in (("gate_up_proj", "gate"), ("gate_up_proj", "up"), ("down_proj", "down")):
+        tensor, whole = tensors[f"blk.1.ffn_{rows}_exps.weight"], values[f"model.layers.1.mlp.experts.{key}"]
+        wanted = {"gate": whole[:, ::2], "up": whole[:, 1::2], "down": whole}[rows]
+        assert (tensor.type_name, tensor.shape) == ("MXFP4", wanted.shape)
+        blocks = tensor.load().reshape(*tensor.shape[:-1], -1)
+        np.testing.assert_array_equal(gguf.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4), wanted)
+
+
+def test_blocks_of_mxfp4_without_sense(tmp_path: Path) -> None:
+    path, _ = in_mxfp4(tmp_path)
+    key = "model.layers.0.mlp.experts.down_proj_scales"
+    whole = load_file(path / "model.safetensors")
+    save_file(whole | {key: whole[key][1:]}, path / "model.safetensors")
+    assert f"tensor {key}: is U8 [5, 96, 5], not U8 [6, 96, 5]" in str(refusal(path))
+    save_file({name: values for name, values in whole.items() if name != key}, path / "model.safetensors")
+    assert "is missing" in str(refusal(path))
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

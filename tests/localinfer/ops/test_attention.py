@@ -95,7 +95,7 @@ class Layer:
 
     def attend(
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, parts: int = 1,
-        many: bool = True, q_sink: Floats | None = None, cap: float = 0.0,
+        many: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
     ) -> Floats:  # fmt: skip
         """y (tokens, heads, head_dim) for q of the same shape, by the kernels for many tokens or for few."""
         count, rows = len(q), tile_rows(self.group, many)
@@ -111,7 +111,7 @@ class Layer:
             "oldest": positions - np.int32(window - 1), "newest": positions,
             "blocks": np.array([used]), "sink_blocks": np.array([sinks]),
             "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
-            "chunk": CHUNK,
+            "attn_sinks": 0 if attn_sinks is None else attn_sinks, "chunk": CHUNK,
             "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.wide), np.uint8), "y": y, "q_out": 0,
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
@@ -122,13 +122,14 @@ class Layer:
         seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.k_type, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, **seen)
-        joined = {name: arguments[name] for name in ("tokens", "blocks", "kv_heads", "chunk", "partial", "y", "q_out")}
+        shared = ("tokens", "blocks", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
+        joined = {name: arguments[name] for name in shared}
         kernels.run("localinfer.ops.attention:combine", joined, parts, **shape)
         return y
 
     def twin(
         self, q: Floats, positions: NDArray[np.int32], k: Floats, v: Floats, at: NDArray[np.int32],
-        window: int = EVERYTHING, cap: float = 0.0,
+        window: int = EVERYTHING, cap: float = 0.0, attn_sinks: Floats | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
         """The same in float64, of the keys and values at these positions."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else turned(q).astype(np.float64)
@@ -139,8 +140,10 @@ class Layer:
         scores = cap * np.tanh(scores / cap) if cap else scores
         back = positions[:, None] - at[None, :]
         scores[:, (back < 0) | (back >= window)] = -np.inf
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        y = np.einsum("htc,chd->thd", weights / weights.sum(axis=-1, keepdims=True), values)
+        sinks = np.full(len(scores), -np.inf) if attn_sinks is None else attn_sinks
+        top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
+        weights, more = np.exp(scores - top), np.exp(sinks[:, None, None] - top)
+        y = np.einsum("htc,chd->thd", weights / (weights.sum(axis=-1, keepdims=True) + more), values)
         return y if self.v_type in UNSCALED else turned(y.astype(np.float32)).astype(np.float64)
 
 
@@ -239,6 +242,20 @@ def test_sinks_are_looked_at_with_queries_of_their_own() -> None:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     mixed = np.einsum("hc,chd->hd", weights / weights.sum(axis=1, keepdims=True), values)
     np.testing.assert_allclose(y[0], turned(mixed.astype(np.float32)), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 30, 90])
+def test_heads_may_look_at_nothing(count: int) -> None:
+    """At scores of their own, far below the others and far above."""
+    layer = Layer(3, 64, "f16", "q8_0")
+    k, v, at = filled(layer, 400)
+    q, positions = 2 * normal(count, 6, 64), np.arange(400 - count, 400, dtype=np.int32)
+    sinks = np.array([-1e4, -1.0, 0.5, 6.0, 40.0, 1e4], np.float32)
+    y = layer.attend(q, positions, attn_sinks=sinks, many=count > 2)
+    np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at, attn_sinks=sinks), atol=1e-5)
+    np.testing.assert_array_equal(layer.attend(q, positions, attn_sinks=sinks, many=count > 2, parts=5), y)
+    np.testing.assert_array_equal(y[:, 0], layer.attend(q, positions, many=count > 2)[:, 0])
+    assert not y[:, 5].any()
 
 
 def test_scores_of_any_size_are_weighed() -> None:
