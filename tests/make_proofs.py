@@ -425,6 +425,14 @@ PROOFS = {
             **sizes(3, 1) | TIED, **longrope(12, 32, partial_rotary_factor=0.75), original_max_position_embeddings=32
         ),
     ),
+    # states
+    "lfm2": Proof(
+        architecture="lfm2",
+        config=T.Lfm2Config(
+            **sizes(6, 2, 4) | TIED, **rope(theta=1e6), block_multiple_of=32, norm_eps=1e-5,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+    ),
     # others
     "starcoder2": Proof(
         architecture="starcoder2",
@@ -483,6 +491,7 @@ def make(name: str, proof: Proof) -> Any:
         "n_layer": proof.config.num_hidden_layers,
         "config": config_of(proof),
         "tensors": folded(shapes, proof.config.num_hidden_layers),
+        "only": only(shapes, proof.config.num_hidden_layers),
     }
     write(name, described)
     weights = proof.computed(proofs.weights(name, proofs.described(name)))
@@ -517,10 +526,17 @@ def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tup
     return found
 
 
+def only(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, list[int]]:
+    """In which layers there are tensors that not all layers have."""
+    general = [key for key in folded(shapes, n_layer) if "{}" in key]
+    found = {key: [i for i in range(n_layer) if key.replace("{}", str(i)) in shapes] for key in general}
+    return {key: layers for key, layers in found.items() if len(layers) < n_layer}
+
+
 def write(name: str, described: dict[str, Any]) -> None:
     """JSON with a line for each entry of the configuration, and for each tensor."""
     lines = [f' "{key}": {json.dumps(value)}' for key, value in described.items() if not isinstance(value, dict)]
-    for key in ("config", "tensors"):
+    for key in ("config", "tensors", *(["only"] if described["only"] else [])):
         entries = ",\n".join(f'  "{entry}": {json.dumps(value)}' for entry, value in described[key].items())
         lines.append(f' "{key}": {{\n{entries}\n }}')
     (proofs.DATA / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

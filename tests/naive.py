@@ -142,8 +142,8 @@ class Words:
     def add_positions(self, x: Floats) -> None:
         x += self.model["position_embd"][self.positions]
 
-    def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
-        self.normed = self.norm(x, "output_norm")
+    def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
+        self.normed = self.norm(x, norm)
         self.finish = lambda logits: soft_cap(scale * logits, cap)
 
     # --- rows ---
@@ -181,6 +181,16 @@ class Words:
         else:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
         return act(gate) * up
+
+    def gate(self, blk: Block, gate: Floats, up: Floats, activation: str = "none") -> Floats:
+        return ACTIVATIONS[activation](gate) * up
+
+    # --- states ---
+
+    def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
+        before = np.concatenate([np.zeros((width - 1, x.shape[1]), x.dtype), x])
+        ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
+        return ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
 
     # --- mixtures of experts ---
 
@@ -384,6 +394,7 @@ def relu_squared(x: Floats) -> Floats:
 
 
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "none": np.asarray,
     "silu": silu,
     "gelu": gelu,
     "gelu_erf": gelu_erf,

@@ -14,6 +14,10 @@ from localinfer.checkpoint.stored.reorder import Reorder
 from localinfer.files.source import Field
 
 
+def same(config: Table, numbers: Numbers) -> Numbers:  # noqa: ARG001
+    return numbers
+
+
 def no_keys(config: Table, numbers: Numbers) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
     return {}
 
@@ -24,7 +28,9 @@ class Architecture:
 
     name: str
     block: tuple[str, ...]
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # ... of blocks of each kind, by layer_types
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
+    output_norm: str = "output_norm"
     model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
@@ -45,6 +51,7 @@ class Architecture:
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
+    own_numbers: Callable[[Table, Numbers], Numbers] = same  # with what only this one has, or counts in another way
     own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it may leave out

@@ -242,6 +242,19 @@ STARCODER2 = Architecture(
     activation=GELU,
     defaults={"tie_word_embeddings": True},
 )
+LFM2 = Architecture(
+    name="lfm2",
+    block=(*BEFORE, *GATED),
+    kinds={
+        "conv": ("shortconv.in_proj", "shortconv.conv", "shortconv.out_proj"),
+        "full_attention": (*APART, *HEAD_NORMS),
+    },
+    output_norm="token_embd_norm",
+    own_numbers=own_keys.numbers_of_lfm2,
+    own_keys=own_keys.short_convolutions,
+    fixed={"conv_bias": False},
+    defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0},
+)
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -334,6 +347,7 @@ BY_CLASS = {
     "StableLmForCausalLM": STABLELM,
     "StableLMEpochForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "Lfm2ForCausalLM": LFM2,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

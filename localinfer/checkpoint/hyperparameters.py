@@ -75,10 +75,19 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         sliding=sliding,
         n_expert=n_expert,
         n_ff_expert=config.count("moe_intermediate_size", LARGEST["feed_forward_length"], n_ff) if n_expert else 0,
+        kinds=read_kinds(config, n_layer, set(architecture.kinds)) if architecture.kinds else (),
         packed=packed,
     )
     refuse_other_scale(architecture, config, numbers)
-    return numbers
+    return architecture.own_numbers(config, numbers)
+
+
+def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:
+    """The kind of each block, one of those that are known."""
+    kinds = config.get("layer_types", list)
+    if len(kinds) != n_layer or not known.issuperset(map(str, kinds)):
+        raise config.error("layer_types", f"must be {' or '.join(sorted(known))} {n_layer} times")
+    return tuple(kinds)
 
 
 def read_heads_kv(config: Table, n_head: int) -> int:

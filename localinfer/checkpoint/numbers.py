@@ -1,6 +1,7 @@
 """The numbers of a model, as everything that is done to a checkpoint asks for them. Knows neither keys nor limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from localinfer.checkpoint.rope import Rope
 
@@ -25,7 +26,13 @@ class Numbers:
     sliding: tuple[bool, ...]
     n_expert: int = 0
     n_ff_expert: int = 0
+    kinds: tuple[str, ...] = ()  # of each block, where there are several
+    own: Mapping[str, int] = field(default_factory=dict)  # sizes that only one architecture has, by names of its own
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
+
+    def size(self, name: str) -> int:
+        """A number by its name."""
+        return self.own[name] if name in self.own else int(getattr(self, name))
 
     @property
     def n_q(self) -> int:

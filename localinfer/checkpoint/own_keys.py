@@ -3,6 +3,10 @@
 A function takes config.json and the model's numbers, and gives keys without the architecture's name.
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.errors import Unsupported
@@ -61,6 +65,23 @@ def not_scaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 def unscaled(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"rope.scaling.type": Field.text("linear"), "rope.scaling.factor": Field.float32(1.0)}
+
+
+def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:
+    """Convolutions are so many tokens wide; the feed-forward network is as wide as is said, or computed from that."""
+    n_ff = n.n_ff
+    if config.get("block_auto_adjust_ff_dim", bool, True):
+        multiple = config.count("block_multiple_of", MOST, 256)
+        n_ff = int(config.positive("block_ffn_dim_multiplier", 1.0) * int(2 * n_ff / 3))
+        n_ff = -(-n_ff // multiple) * multiple
+    own = {"n_3embd": 3 * n.n_embd, "width": config.count("conv_L_cache", MOST, 3)}
+    return replace(n, n_ff=n_ff, own=own)
+
+
+def short_convolutions(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Their width; blocks that have them have no heads of keys."""
+    heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
+    return {"shortconv.l_cache": Field.uint32(n.own["width"]), "attention.head_count_kv": Field.numbers(heads)}
 
 
 def experts(config: Table, n: Numbers) -> Fields:

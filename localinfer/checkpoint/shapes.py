@@ -9,6 +9,7 @@ E, EFF = "n_expert", "n_ff_expert"
 USUAL = {
     "token_embd": ("n_vocab", N),
     "position_embd": ("n_ctx", N),
+    "token_embd_norm": (N,),
     "output_norm": (N,),
     "output": ("n_vocab", N),
     "attn_norm": (N,),
@@ -28,6 +29,9 @@ USUAL = {
     "ffn_sub_norm": (FF,),
     "ffn_down": (N, FF),
     "post_ffw_norm": (N,),
+    "shortconv.in_proj": ("n_3embd", N),
+    "shortconv.conv": (N, "width"),
+    "shortconv.out_proj": (N, N),
     "ffn_gate_inp": (E, N),
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
@@ -39,4 +43,4 @@ def shape_of(name: str, own: Mapping[str, tuple[str, ...]], numbers: Numbers) ->
     """Of a tensor without its block; `own` are the architecture's sizes that are not usual."""
     matrix = name.removesuffix(".bias")
     sizes = own.get(matrix, USUAL[matrix])
-    return tuple(getattr(numbers, size) for size in sizes[: 1 if matrix != name else None])
+    return tuple(numbers.size(size) for size in sizes[: 1 if matrix != name else None])

@@ -28,6 +28,7 @@ TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
 ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp")  # even those that are matrices
+CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
 BLOCK = re.compile(r"blk\.\d+\.")
 
 
@@ -75,11 +76,12 @@ def convert(
 
 def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
-    for kind in ("token_embd", "output_norm", *architecture.model):
+    for kind in ("token_embd", architecture.output_norm, *architecture.model):
         yield Wanted("", kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        for kind in (*architecture.block, *optional):
+        own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
+        for kind in (*architecture.block, *own, *optional):
             yield Wanted(f"blk.{block}.", kind)
     if not numbers.tied:
         yield Wanted("", "output")
@@ -107,6 +109,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     reorder = architecture.reorder.get(kind)
     shape = shape_of(architecture.parts.get(kind, kind), architecture.sizes, numbers)
     shape = shape[::-1] if reorder is transposed else shape
+    shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
     if stored.dtype not in TYPES:
@@ -118,7 +121,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     shape_after = shape_of(kind, architecture.sizes, numbers)
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
-    if len(shape) == 1 or ALWAYS_F32.fullmatch(kind):
+    if len(shape) == 1 or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
         offset = np.float32(architecture.norm_offset if kind.endswith("norm") else 0.0)
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)) + offset))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load

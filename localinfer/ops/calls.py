@@ -50,6 +50,8 @@ SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:
 
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up n gate:out q:out")
 
+CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n tail:out y:out")
+
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
     "localinfer.ops.append:append",

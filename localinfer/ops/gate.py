@@ -96,6 +96,12 @@ def gelu_erf(x: Any) -> Any:
 
 
 @inline
+def none(x: Any) -> Any:
+    """x as it is."""
+    return x
+
+
+@inline
 def relu(x: Any) -> Any:
     """x where it is above 0."""
     zero = splat(f32x16, float32(0.0))
@@ -108,7 +114,14 @@ def relu_squared(x: Any) -> Any:
     return relu(x) * relu(x)
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu_squared": relu_squared}
+ACTIVATIONS = {
+    "none": none,
+    "silu": silu,
+    "gelu": gelu_tanh,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}
 
 
 def gated(activation: str, tile: int, passes: int) -> Body:

@@ -11,6 +11,7 @@ CELL = 32  # values that a cell holds together: see `localinfer.ops.cells`
 @dataclass(frozen=True)
 class Heads:
     """`count` heads of queries share `count_kv` heads of keys and values; `key` and `value` are the values of a head.
+    Blocks without attention have no heads of keys.
 
     The cells of the cache, and queries when they meet them, are as wide as whole groups of 32 values: what is beyond a
     head's own is 0.
@@ -40,13 +41,13 @@ class Heads:
 def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads]:
     """Of each block; a head is an even share of the embedding, unless the file says how long it is."""
     counts = keys.counts("attention.head_count", blocks)
-    counts_kv = keys.counts("attention.head_count_kv", blocks, counts[0])
+    counts_kv = keys.counts("attention.head_count_kv", blocks, counts[0], least=0)
     if not keys.has("attention.key_length") and embedding_length % counts[0]:
         what = f"is {counts[0]}; it must divide the embedding length {embedding_length}"
         raise keys.error("attention.head_count", what)
     key = keys.count("attention.key_length", max(1, embedding_length // counts[0]))
     value = keys.count("attention.value_length", key)
     for count, count_kv in zip(counts, counts_kv, strict=True):
-        if count % count_kv:
+        if count_kv and count % count_kv:
             raise keys.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
     return [Heads(count, count_kv, key, value) for count, count_kv in zip(counts, counts_kv, strict=True)]

@@ -15,6 +15,7 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    CONVOLVE,
     GATED,
     GET_ROWS,
     LAYER_NORM,
@@ -23,6 +24,7 @@ from localinfer.ops.calls import (
     RMS_NORM,
     SOFT_CAP,
 )
+from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.experts import Networks, Router, choose, mix, read_router
@@ -31,6 +33,7 @@ from localinfer.plan.keys import Keys, sliding
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import Plan
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
+from localinfer.plan.state import State
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
@@ -61,7 +64,7 @@ class Recorder:
         self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
         self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
-        self.attention = Attention(plan, context, self.eps)
+        self.attention, self.state = Attention(plan, context, self.eps), State(plan)
         self.ids, self.picked_rows = plan.region(4 * plan.batch), plan.region(4 * plan.outputs)
         self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
@@ -72,7 +75,7 @@ class Recorder:
     @property
     def memories(self) -> Sequence[Memory]:
         """What a sequence keeps of its past."""
-        return list(self.attention.rings.values())
+        return [*self.attention.rings.values(), *([self.state] if self.state.nbytes else [])]
 
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of this name."""
@@ -125,13 +128,13 @@ class Recorder:
             return len(tokens)
         return self.f.tensors[name].shape[0] if name in self.f.tensors else 0
 
-    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
+    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
         """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own."""
         name = "output" if self.tensors.has("output.weight") else "token_embd"
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
         self.plan.op("pick", PICK, picked.rows, x=x, numbers=self.picked_rows, n=x.n, y=picked)
-        self.logits_buffer = self.matmul(self.norm(picked, "output_norm"), name, self.n_vocab)
+        self.logits_buffer = self.matmul(self.norm(picked, norm), name, self.n_vocab)
         if scale != 1.0 or cap:
             self.soft_cap(self.logits_buffer, scale, cap)
 
@@ -223,20 +226,34 @@ class Recorder:
         gate, that is the first half of the rows of `up`."""
         n, up = multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number), f"{blk}ffn_up"
         if not gated:
-            return self._gated(blk, self.matmul(h, up, n), 0, activation)
+            return self.gate(blk, self.matmul(h, up, n), 0, activation)
         if self.tensors.has(f"{up}.weight") and self.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
             gate, values = self.slices(h, up, n, n)
         else:
             gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
-        return self._gated(blk, gate, values, activation)
+        return self.gate(blk, gate, values, activation)
 
-    def _gated(self, blk: Block, gate: Buffer, up: Buffer | int, activation: str) -> Buffer:
+    def gate(self, blk: Block, gate: Buffer, up: Buffer | int, activation: str = "none") -> Buffer:
+        """act(gate) * up, or act(gate) where up is 0, in the place of the gate; "none" leaves the gate as it is."""
         few, many = ({**layout, "activation": activation} for layout in self.plan.layouts)
         self.plan.op(
             f"{blk}gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, n=gate.n, gate=gate,
             q=gate.quantized,
         )  # fmt: skip
         return gate
+
+    # --- states ---
+
+    def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
+        """Each column of x over time: act(the weighted sum of a token's value and of those of the width - 1 tokens
+        before it (+ bias)). The weights are (n, width), the newest token's last; before position 0, all is 0."""
+        y, weight = self.plan.buffer(x.n), self.tensors.floats(f"{name}.weight", x.n, width)
+        self.plan.need_scratch(convolution_scratch_bytes(width))
+        self.plan.op(
+            name, CONVOLVE, x.rows, constants={"activation": activation}, rounds=(1, 4), x=x, weight=weight,
+            bias=self._bias(name, x.n) or 0, width=width, n=x.n, tail=self.state.layer(4 * (width - 1) * x.n), y=y,
+        )  # fmt: skip
+        return y
 
     # --- mixtures of experts ---
 
