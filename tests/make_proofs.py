@@ -433,6 +433,14 @@ PROOFS = {
             layer_types=["conv", "conv", "full_attention", "conv"],
         ),
     ),
+    "qwen35": Proof(
+        architecture="qwen35", norm=0.0,
+        config=T.Qwen3_5TextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32,
+            layer_types=["linear_attention", "full_attention"] * 2,
+        ),
+    ),
     # others
     "starcoder2": Proof(
         architecture="starcoder2",

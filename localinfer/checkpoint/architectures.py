@@ -255,6 +255,29 @@ LFM2 = Architecture(
     fixed={"conv_bias": False},
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0},
 )
+QWEN35 = Architecture(
+    name="qwen35",
+    block=("attn_norm", "post_attention_norm", *GATED),
+    kinds={
+        "linear_attention": (
+            "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm", "ssm_out"
+        ),
+        "full_attention": (*APART, *HEAD_NORMS),
+    },
+    sizes={"attn_qkv": ("n_convolved", "n_embd"), "attn_q": ("n_2q", "n_embd")},
+    reorder={
+        "attn_qkv": reorder.behind_keys_in_turns,
+        "ssm_conv1d": reorder.behind_keys_in_turns,
+        "attn_gate": reorder.values_in_turns,
+        **dict.fromkeys(("ssm_alpha", "ssm_beta", "ssm_dt.bias", "ssm_a"), reorder.numbers_in_turns),
+        "ssm_out": reorder.columns_in_turns,
+    },
+    norm_offset=1.0,
+    part_turns=True,
+    own_numbers=own_keys.numbers_of_delta_net,
+    own_keys=own_keys.delta_net,
+    fixed={"attention_bias": False, "attn_output_gate": True},
+)
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -348,6 +371,8 @@ BY_CLASS = {
     "StableLMEpochForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "Lfm2ForCausalLM": LFM2,
+    "Qwen3_5ForCausalLM": QWEN35,
+    "Qwen3_5ForConditionalGeneration": QWEN35,  # as above
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

@@ -84,6 +84,38 @@ def short_convolutions(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"shortconv.l_cache": Field.uint32(n.own["width"]), "attention.head_count_kv": Field.numbers(heads)}
 
 
+def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
+    """How many recurrent heads there are, and how long their keys and values are."""
+    heads, groups, key, value = (
+        config.count(f"linear_{name}", MOST)
+        for name in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim")
+    )
+    if heads % groups:
+        raise config.error("linear_num_key_heads", f"is {groups}; it must divide {heads}")
+    convolved = 2 * groups * key + heads * value
+    own = {
+        "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
+        "n_convolved": convolved, "width": config.count("linear_conv_kernel_dim", MOST, 4), "n_2q": 2 * n.n_q,
+    }  # fmt: skip
+    return replace(n, own=own)
+
+
+def delta_net(config: Table, n: Numbers) -> Fields:
+    """Which blocks are recurrent, and the shape of their states."""
+    shape = {
+        "conv_kernel": "width", "state_size": "n_key", "group_count": "n_groups", "time_step_rank": "n_heads",
+        "inner_size": "n_values",
+    }  # fmt: skip
+    usual = config.table("rope_scaling").get("mrope_section", list, [11, 11, 10])  # older files' word
+    sections = config.table("rope_parameters").get("mrope_section", list, usual)
+    return {
+        **{f"ssm.{key}": Field.uint32(n.own[name]) for key, name in shape.items()},
+        "full_attention_interval": Field.uint32(config.count("full_attention_interval", MOST, 4)),
+        "attention.recurrent_layers": Field.flags([kind != "full_attention" for kind in n.kinds]),
+        "rope.dimension_sections": Field.numbers(np.array([*sections, 0, 0, 0, 0][:4], np.int32)),
+    }
+
+
 def experts(config: Table, n: Numbers) -> Fields:
     """How many there are, how many of them see a token, and how wide they are if that is another number."""
     found = {

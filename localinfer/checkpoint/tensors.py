@@ -4,11 +4,12 @@ Everything that the architecture has must be there, in the shape that config.jso
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.checkpoint import names
 from localinfer.checkpoint.architecture import Architecture
@@ -23,12 +24,14 @@ from localinfer.errors import Unsupported
 from localinfer.files.source import SourceTensor
 from quant import ggml
 
+Floats: TypeAlias = NDArray[np.float32]
 Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
 ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|ffn_gate_inp")  # even those that are matrices
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
+BARE = ("ssm_a", "ssm_d")  # names without ".weight"
 BLOCK = re.compile(r"blk\.\d+\.")
 
 
@@ -39,7 +42,7 @@ class Wanted(NamedTuple):
     kind: str
 
     def named(self, kind: str) -> str:
-        return f"{self.prefix}{kind}" if kind.endswith(".bias") else f"{self.prefix}{kind}.weight"
+        return f"{self.prefix}{kind}" if kind.endswith(".bias") or kind in BARE else f"{self.prefix}{kind}.weight"
 
     @property
     def name(self) -> str:
@@ -122,7 +125,15 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
     if len(shape) == 1 or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
-        offset = np.float32(architecture.norm_offset if kind.endswith("norm") else 0.0)
-        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)) + offset))
+        change = change_of(kind, architecture)
+        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(change(moved(floats(stored)))))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
+
+
+def change_of(kind: str, architecture: Architecture) -> Callable[[Floats], Floats]:
+    """What is computed of a tensor in F32: rates of forgetting are stored as logarithms, norms less an offset."""
+    if kind == "ssm_a":
+        return lambda values: -np.exp(values)
+    offset = np.float32(architecture.norm_offset if kind.endswith("norm") and kind != "ssm_norm" else 0.0)
+    return lambda values: values + offset

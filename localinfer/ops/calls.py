@@ -40,6 +40,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
+RMS_NORM_GROUPS = Call.of("localinfer.ops.norm:rms_norm_groups", "tokens weight step groups size eps:float x:out")
 NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
@@ -51,6 +52,14 @@ SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up n gate:out q:out")
 
 CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n tail:out y:out")
+
+RECUR = {
+    rule: Call.of(
+        f"localinfer.ops.recur:recur_{rule}", "tokens x stride heads groups step rate a bias skip state:out y:out"
+    )
+    for rule in ("delta", "add")
+}
+HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(

@@ -58,6 +58,12 @@ def logistic_product(x: Any, u: Any) -> Any:
 
 
 @inline
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x)."""
+    return logistic_product(splat(f32x16, float32(1.0)), x)
+
+
+@inline
 def silu(x: Any) -> Any:
     """x * sigmoid(x) (Elfwing et al., 2017)."""
     return logistic_product(x, x)
@@ -117,6 +123,7 @@ def relu_squared(x: Any) -> Any:
 ACTIVATIONS = {
     "none": none,
     "silu": silu,
+    "sigmoid": sigmoid,
     "gelu": gelu_tanh,
     "gelu_erf": gelu_erf,
     "relu": relu,

@@ -42,6 +42,7 @@ def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
     return rows * (8 * key_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(value_dim)
 
 
+STATE_STRIP = 32  # columns of a state that lie together
 STRIP = 64  # columns that a convolution takes at a time
 
 

@@ -39,7 +39,10 @@ class Heads:
 
 
 def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads]:
-    """Of each block; a head is an even share of the embedding, unless the file says how long it is."""
+    """Of each block; a head is an even share of the embedding, unless the file says how long it is. A model that has
+    states alone has no heads."""
+    if keys.has("ssm.state_size") and not keys.count("attention.head_count", 0, least=0):
+        return [Heads(0, 0, 0, 0)] * blocks
     counts = keys.counts("attention.head_count", blocks)
     counts_kv = keys.counts("attention.head_count_kv", blocks, counts[0], least=0)
     if not keys.has("attention.key_length") and embedding_length % counts[0]:
@@ -47,6 +50,8 @@ def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads
         raise keys.error("attention.head_count", what)
     key = keys.count("attention.key_length", max(1, embedding_length // counts[0]))
     value = keys.count("attention.value_length", key)
+    if not any(counts_kv):
+        raise keys.error("attention.head_count_kv", "is 0; there must be one at least")
     for count, count_kv in zip(counts, counts_kv, strict=True):
         if count_kv and count % count_kv:
             raise keys.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")

@@ -18,10 +18,13 @@ from localinfer.ops.calls import (
     CONVOLVE,
     GATED,
     GET_ROWS,
+    HALVES,
     LAYER_NORM,
     NORM_HEADS,
     PICK,
+    RECUR,
     RMS_NORM,
+    RMS_NORM_GROUPS,
     SOFT_CAP,
 )
 from localinfer.ops.layout import convolution_scratch_bytes
@@ -32,6 +35,7 @@ from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import Plan
+from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
 from localinfer.plan.state import State
 from localinfer.plan.tensors import Tensors, rows_of
@@ -254,6 +258,45 @@ class Recorder:
             bias=self._bias(name, x.n) or 0, width=width, n=x.n, tail=self.state.layer(4 * (width - 1) * x.n), y=y,
         )  # fmt: skip
         return y
+
+    def recurrence(self, rule: str) -> Recurrence:
+        """How large the states of recurrent heads are, as the file says, and by which rule they learn."""
+        return read_recurrence(self.keys, rule)
+
+    def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
+        """What the states of recurrent heads answer to each token, float32 [token][head][value], after they have
+        learnt it: see `localinfer.ops.recur`. `x` is queries, keys and values by the rule "delta", values, keys and
+        queries by "add"; `step` and `rate` have a number for each head."""
+        y, numbers = self.plan.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
+        bias = self.tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
+        state = self.state.layer(4 * shape.heads * shape.key * shape.value)
+        self.plan.op(
+            f"{blk}recur", RECUR[shape.rule], x.rows, constants={"key": shape.key, "value": shape.value},
+            rounds=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
+            work=Work(Amount(state.nbytes), Amount(fmas=3 * state.nbytes // 4)),
+            a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, state=state, y=y,
+            skip=self.tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
+        )  # fmt: skip
+        return y
+
+    def halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
+        """The first halves of the heads that x has, and their second halves."""
+        size = x.n // heads // 2
+        first, second = self.plan.buffer(x.n // 2), self.plan.buffer(x.n // 2)
+        self.plan.op(
+            "halves", HALVES, x.rows, rounds=(1, 4), x=x, size=size, heads=heads, first=first, second=second
+        )
+        return first, second
+
+    def norm_groups(self, x: Buffer, name: str, groups: int, *, shared: bool) -> Buffer:
+        """Every group of x normalised by the mean square, in place; weights are shared, or one for each value."""
+        size = x.n // groups
+        weight = self.tensors.floats(f"{name}.weight", *([size] if shared else [groups, size]))
+        self.plan.op(
+            name, RMS_NORM_GROUPS, x.rows, rounds=(1, 4), weight=weight, step=0 if shared else size, groups=groups,
+            size=size, eps=self.eps, x=x,
+        )  # fmt: skip
+        return x
 
     # --- mixtures of experts ---
 

@@ -42,6 +42,7 @@ OTHER = {
     "gemma3": {"token_embd.weight"},  # rows without a token are kept
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
+    "qwen35": {"blk.{}.ssm_a"},  # a power of e in float32
 }
 
 
@@ -54,6 +55,8 @@ def keys_of(source: Source) -> dict[str, Any]:
 def plain(field: Field) -> Any:
     if field.value is None:
         return [bool(flag) for flag in field.data[-(field.length or 0) :]]
+    if isinstance(field.value, np.ndarray):
+        return field.value.tolist()
     return field.value.decode() if isinstance(field.value, bytes) else field.value
 
 
