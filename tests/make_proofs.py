@@ -30,7 +30,8 @@ IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
 DULL = (
-    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining"
+    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
+    "time_step",
 )  # fmt: skip
 IDS_OF_MARKS = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": None}
 Shapes = dict[str, tuple[int, ...]]
@@ -439,6 +440,13 @@ PROOFS = {
             **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
             linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32,
             layer_types=["linear_attention", "full_attention"] * 2,
+        ),
+    ),
+    "mamba2": Proof(
+        architecture="mamba2",
+        config=T.Mamba2Config(
+            vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
+            num_hidden_layers=2, **IDS_OF_MARKS,
         ),
     ),
     # others

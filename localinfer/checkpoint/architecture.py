@@ -33,6 +33,7 @@ class Architecture:
     output_norm: str = "output_norm"
     model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
+    folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sizes in GGUF, of what is stored flat
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
@@ -43,6 +44,7 @@ class Architecture:
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # a checkpoint's norms are stored less that much
     activation: tuple[str, ...] = ("silu", "swish")
+    attends: bool = True  # whether there is attention at all
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none

@@ -278,6 +278,26 @@ QWEN35 = Architecture(
     own_keys=own_keys.delta_net,
     fixed={"attention_bias": False, "attn_output_gate": True},
 )
+MAMBA2 = Architecture(
+    name="mamba2",
+    block=(
+        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"
+    ),
+    sizes={"ssm_norm": ("n_values",)},
+    folded={"ssm_a": ("n_heads", "one"), "ssm_d": ("n_heads", "one"), "ssm_norm": ("n_groups", "n_of_group")},
+    attends=False,
+    turns=False,
+    spellings={"rms_norm_eps": "layer_norm_epsilon"},
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.states,
+    fixed={"use_bias": False, "use_conv_bias": True},
+    defaults={  # the first two change nothing that is written
+        "num_attention_heads": 1,
+        "intermediate_size": 1,
+        "max_position_embeddings": 1 << 20,
+        "tie_word_embeddings": False,
+    },
+)
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -373,6 +393,7 @@ BY_CLASS = {
     "Lfm2ForCausalLM": LFM2,
     "Qwen3_5ForCausalLM": QWEN35,
     "Qwen3_5ForConditionalGeneration": QWEN35,  # as above
+    "Mamba2ForCausalLM": MAMBA2,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

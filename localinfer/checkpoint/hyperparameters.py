@@ -153,14 +153,17 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
         "block_count": Field.uint32(numbers.n_layer),
         "context_length": Field.uint32(numbers.rope.n_ctx or numbers.n_ctx),
         "embedding_length": Field.uint32(numbers.n_embd),
-        "feed_forward_length": Field.uint32(numbers.n_ff),
-        "attention.head_count": Field.uint32(numbers.n_head),
-        "attention.head_count_kv": Field.uint32(numbers.n_head_kv),
-        "attention.key_length": Field.uint32(numbers.head_dim),
-        "attention.value_length": Field.uint32(numbers.head_dim),
+        "feed_forward_length": Field.uint32(numbers.n_ff if architecture.attends else 0),
+        "attention.head_count": Field.uint32(numbers.n_head if architecture.attends else 0),
         EPS_KEYS[architecture.norm]: Field.float32(numbers.eps),
         "vocab_size": Field.uint32(numbers.n_vocab),
     }
+    if architecture.attends:
+        values |= {
+            "attention.head_count_kv": Field.uint32(numbers.n_head_kv),
+            "attention.key_length": Field.uint32(numbers.head_dim),
+            "attention.value_length": Field.uint32(numbers.head_dim),
+        }
     if architecture.turns:
         values |= rope_fields(numbers)
     values |= windows.fields(architecture, numbers)

@@ -100,16 +100,35 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
     return replace(n, own=own)
 
 
-def delta_net(config: Table, n: Numbers) -> Fields:
-    """Which blocks are recurrent, and the shape of their states."""
+def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
+    """The same of its recurrent heads."""
+    heads, value, key, groups = (config.count(name, MOST) for name in ("num_heads", "head_dim", "state_size", "n_groups"))
+    convolved = heads * value + 2 * groups * key
+    if heads % groups:
+        raise config.error("n_groups", f"is {groups}; it must divide {heads}")
+    own = {
+        "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value, "one": 1,
+        "n_convolved": convolved, "n_in": heads * value + convolved + heads, "n_of_group": heads // groups * value,
+        "width": config.count("conv_kernel", MOST, 4),
+    }  # fmt: skip
+    return replace(n, own=own)
+
+
+def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """The shape of recurrent heads."""
     shape = {
         "conv_kernel": "width", "state_size": "n_key", "group_count": "n_groups", "time_step_rank": "n_heads",
         "inner_size": "n_values",
     }  # fmt: skip
+    return {f"ssm.{key}": Field.uint32(n.own[name]) for key, name in shape.items()}
+
+
+def delta_net(config: Table, n: Numbers) -> Fields:
+    """Which blocks are recurrent, and the shape of their states."""
     usual = config.table("rope_scaling").get("mrope_section", list, [11, 11, 10])  # older files' word
     sections = config.table("rope_parameters").get("mrope_section", list, usual)
     return {
-        **{f"ssm.{key}": Field.uint32(n.own[name]) for key, name in shape.items()},
+        **states(config, n),
         "full_attention_interval": Field.uint32(config.count("full_attention_interval", MOST, 4)),
         "attention.recurrent_layers": Field.flags([kind != "full_attention" for kind in n.kinds]),
         "rope.dimension_sections": Field.numbers(np.array([*sections, 0, 0, 0, 0][:4], np.int32)),

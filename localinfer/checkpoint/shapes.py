@@ -32,6 +32,8 @@ USUAL = {
     "shortconv.in_proj": ("n_3embd", N),
     "shortconv.conv": (N, "width"),
     "shortconv.out_proj": (N, N),
+    "ssm_in": ("n_in", N),
+    "ssm_d": ("n_heads",),
     "attn_gate": ("n_values", N),
     "ssm_conv1d": ("n_convolved", "width"),
     "ssm_alpha": ("n_heads", N),

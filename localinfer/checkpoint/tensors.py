@@ -121,7 +121,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     def moved(values: Values) -> Values:
         return reorder(values.reshape(shape), numbers) if reorder else values
 
-    shape_after = shape_of(kind, architecture.sizes, numbers)
+    shape_after = shape_of(kind, {**architecture.sizes, **architecture.folded}, numbers)
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
     if len(shape) == 1 or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):

@@ -42,6 +42,7 @@ OTHER = {
     "gemma3": {"token_embd.weight"},  # rows without a token are kept
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
+    "mamba2": {"blk.{}.ssm_a"},  # a power of e in float32
     "qwen35": {"blk.{}.ssm_a"},  # a power of e in float32
 }
 
