@@ -260,7 +260,8 @@ QWEN35 = Architecture(
     block=("attn_norm", "post_attention_norm", *GATED),
     kinds={
         "linear_attention": (
-            "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm", "ssm_out"
+            "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm",
+            "ssm_out",
         ),
         "full_attention": (*APART, *HEAD_NORMS),
     },

@@ -102,7 +102,8 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
 
 def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
     """The same of its recurrent heads."""
-    heads, value, key, groups = (config.count(name, MOST) for name in ("num_heads", "head_dim", "state_size", "n_groups"))
+    names = ("num_heads", "head_dim", "state_size", "n_groups")
+    heads, value, key, groups = (config.count(name, MOST) for name in names)
     convolved = heads * value + 2 * groups * key
     if heads % groups:
         raise config.error("n_groups", f"is {groups}; it must divide {heads}")
