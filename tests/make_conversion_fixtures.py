@@ -39,6 +39,7 @@ def converted(name: str) -> dict[str, Any] | str:
         checkpoint, out = proofs.checkpoint(name, Path(folder)), Path(folder) / "model.gguf"
         values = older(ModelBase.load_hparams(checkpoint, False))
         model_class = get_model_class(values["architectures"][0])
+        model_class.no_mtp = True  # the layers that guess further tokens
         for each in (TextModel, *model_class.__mro__):
             if "set_vocab" in vars(each):
                 each.set_vocab = lambda self: None

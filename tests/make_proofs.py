@@ -33,7 +33,8 @@ assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
 NUMBER = re.compile(r"\.\d+\.")
 DULL = (
-    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining"
+    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
+    "time_step",
 )  # fmt: skip
 IDS_OF_MARKS = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": None}
 Shapes = dict[str, tuple[int, ...]]
@@ -568,6 +569,29 @@ PROOFS = {
             **sizes(3, 1) | TIED, **longrope(12, 32, partial_rotary_factor=0.75), original_max_position_embeddings=32
         ),
     ),
+    # states
+    "lfm2": Proof(
+        architecture="lfm2",
+        config=T.Lfm2Config(
+            **sizes(6, 2, 4) | TIED, **rope(theta=1e6), block_multiple_of=32, norm_eps=1e-5,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+    ),
+    "qwen35": Proof(
+        architecture="qwen35", norm=0.0,
+        config=T.Qwen3_5TextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32,
+            layer_types=["linear_attention", "full_attention"] * 2,
+        ),
+    ),
+    "mamba2": Proof(
+        architecture="mamba2",
+        config=T.Mamba2Config(
+            vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
+            num_hidden_layers=2, **IDS_OF_MARKS,
+        ),
+    ),
     # others
     "starcoder2": Proof(
         architecture="starcoder2",
@@ -650,6 +674,7 @@ def make(name: str, proof: Proof) -> Any:
         "n_layer": proof.config.num_hidden_layers,
         "config": config_of(proof),
         "tensors": folded(shapes, proof.config.num_hidden_layers),
+        "only": only(shapes, proof.config.num_hidden_layers),
     }
     write(name, described)
     weights = proof.computed(proofs.weights(name, proofs.described(name)))
@@ -688,10 +713,17 @@ def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tup
     return found
 
 
+def only(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, list[int]]:
+    """In which layers there are tensors that not all layers have."""
+    general = [key for key in folded(shapes, n_layer) if "{}" in key]
+    found = {key: [i for i in range(n_layer) if key.replace("{}", str(i)) in shapes] for key in general}
+    return {key: layers for key, layers in found.items() if len(layers) < n_layer}
+
+
 def write(name: str, described: dict[str, Any]) -> None:
     """JSON with a line for each entry of the configuration, and for each tensor."""
     lines = [f' "{key}": {json.dumps(value)}' for key, value in described.items() if not isinstance(value, dict)]
-    for key in ("config", "tensors"):
+    for key in ("config", "tensors", *(["only"] if described["only"] else [])):
         entries = ",\n".join(f'  "{entry}": {json.dumps(value)}' for entry, value in described[key].items())
         lines.append(f' "{key}": {{\n{entries}\n }}')
     (proofs.DATA / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -25,6 +25,7 @@ from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.recorder import Block
+from localinfer.plan.recurrence import Recurrence, read_recurrence
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]
@@ -49,6 +50,11 @@ class Model:
         if name not in self.weights:
             self.weights[name] = self.rows(name).astype(self.dtype)
         return self.weights[name]
+
+    def numbers(self, name: str) -> Floats:
+        """A tensor of numbers whose name has no ending."""
+        tensor = self.file.tensors[name]
+        return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
 
     def bias(self, name: str) -> Floats | float:
         """The tensor `<name>.bias`, (n_out,), or 0."""
@@ -154,14 +160,13 @@ class Words:
     def states(self, x: Floats, norm: str = "") -> None:
         self.normed = self.norm(x, norm) if norm else x
 
-
     def layer_inputs(self, x: Floats, size: int) -> Floats:
         said = self.model.matmul("per_layer_model_proj", x / math.sqrt(x.shape[1]))
         rows = self.model.rows("per_layer_token_embd", self.tokens).astype(self.model.dtype)
         return (rows * math.sqrt(size) + self.norm_parts(said, size, "per_layer_proj_norm.weight")) / math.sqrt(2)
 
-    def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0) -> None:
-        self.states(x, "output_norm")
+    def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
+        self.states(x, norm)
         self.finish = lambda logits: soft_cap(scale * logits, cap)
 
     # --- rows ---
@@ -216,8 +221,53 @@ class Words:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
         return unit(activation, gate, up)
 
-    def gate(self, gate: Floats, up: Floats, activation: str, *, first: int = 0) -> Floats:
+    def gate(self, gate: Floats, up: Floats, activation: str = "none", *, first: int = 0) -> Floats:
         return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
+
+    # --- states ---
+
+    def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
+        before = np.concatenate([np.zeros((width - 1, x.shape[1]), x.dtype), x])
+        ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
+        return ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
+
+    def recurrence(self, rule: str) -> Recurrence:
+        return read_recurrence(self.keys, rule)
+
+    def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
+        """One token after the other, as the papers have it: (n_tokens, heads * value)."""
+        delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
+        first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
+        q, v = (first, last) if delta else (last, first)
+        q, k = (part.reshape(len(x), shape.groups, shape.key) for part in (q, k))
+        times = shape.heads // shape.groups
+        q, k = (np.tile(p, (1, times, 1)) if delta else np.repeat(p, times, axis=1) for p in (q, k))
+        v = v.reshape(len(x), shape.heads, shape.value)
+        tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
+        dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
+        decay, states = np.exp(tensors["ssm_a"] * dt), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
+        if delta:
+            q, k = (part / np.sqrt((part * part).sum(axis=-1, keepdims=True) + 1e-6) for part in (q, k))
+            q = q * shape.key**-0.5
+        y = np.zeros_like(v)
+        for t in range(len(x)):
+            states *= decay[t][:, None, None]
+            if rate is not None:
+                learnt = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
+            else:
+                learnt = dt[t][:, None] * v[t]
+            states += np.einsum("hk,hv->hkv", k[t], learnt)
+            y[t] = np.einsum("hk,hkv->hv", q[t], states)
+        if not delta:
+            y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
+        return y.reshape(len(x), -1)
+
+    def halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
+        parts = x.reshape(len(x), heads, 2, -1)
+        return parts[:, :, 0].reshape(len(x), -1), parts[:, :, 1].reshape(len(x), -1)
+
+    def norm_groups(self, x: Floats, name: str, groups: int, *, shared: bool) -> Floats:
+        return rms_norm(x.reshape(len(x), groups, -1), self.model[name], self.eps).reshape(x.shape)
 
     # --- mixtures of experts ---
 
@@ -474,7 +524,9 @@ def unit(activation: str, gate: Floats, up: Floats) -> Floats:
 
 
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "none": np.asarray,
     "silu": silu,
+    "sigmoid": sigmoid,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": relu,

@@ -43,7 +43,8 @@ class Proof:
 
 
 def described(name: str) -> dict[str, Any]:
-    """`config`, `norm` (what norms' weights lie around), `n_layer`, `tensors`: name -> shape, "{}" for a layer's."""
+    """`config`, `norm` (what norms' weights lie around), `n_layer`, `tensors`: name -> shape, "{}" for a layer's,
+    `only`: name -> layers, of those that not all layers have."""
     found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
@@ -104,7 +105,7 @@ def weights(name: str, proof: dict[str, Any]) -> dict[str, Floats]:
     shapes = {
         each.replace("{}", str(i)): tuple(shape)
         for each, shape in proof["tensors"].items()
-        for i in (layers if "{}" in each else range(1))
+        for i in (proof.get("only", {}).get(each, layers) if "{}" in each else range(1))
     }
     return {each: values(f"{name}/{each}", shape, proof["norm"]) for each, shape in shapes.items()}
 

@@ -14,6 +14,10 @@ from localinfer.checkpoint.stored.reorder import Reorder
 from localinfer.files.source import Field
 
 
+def same(config: Table, numbers: Numbers) -> Numbers:  # noqa: ARG001
+    return numbers
+
+
 def no_keys(config: Table, numbers: Numbers) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
     return {}
 
@@ -31,10 +35,13 @@ class Architecture:
     not_first: tuple[str, ...] = ()  # ... and of all blocks but the first
     mixture: tuple[str, ...] = ()  # what more a block with experts has
     dense: tuple[str, ...] = ()  # ... and one without, of which there may be some first
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # ... of blocks of each kind, by layer_types
     optional: tuple[str, ...] = ()  # a model has each of these in all blocks or in none
+    output_norm: str = "output_norm"
     model: tuple[str, ...] = ()
     optional_model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
+    folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sizes in GGUF, of what is stored flat
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
@@ -52,6 +59,7 @@ class Architecture:
     norm: str = "rms"  # or "layer"
     norm_offset: float = 0.0  # a checkpoint's norms are stored less that much
     activation: tuple[str, ...] = ("silu", "swish")
+    attends: bool = True  # whether there is attention at all
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
     predicts_further: bool = False  # whether there may be blocks that predict further tokens, which are left out
@@ -64,6 +72,7 @@ class Architecture:
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
     counts: Mapping[str, str] = field(default_factory=dict)  # the same of whole numbers, which may be 0
+    own_numbers: Callable[[Table, Numbers], Numbers] = same  # with what only this one has, or counts in another way
     own_keys: Callable[[Table, Numbers], dict[str, Field]] = no_keys  # what has to be computed
     own_blocks: Callable[[Table, Numbers], tuple[Own, ...]] = all_alike  # how blocks differ
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what config.json may say in one way only

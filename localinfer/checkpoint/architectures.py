@@ -340,6 +340,63 @@ STARCODER2 = Architecture(
     activation=GELU,
     defaults={"tie_word_embeddings": True},
 )
+LFM2 = Architecture(
+    name="lfm2",
+    block=(*BEFORE, *GATED),
+    kinds={
+        "conv": ("shortconv.in_proj", "shortconv.conv", "shortconv.out_proj"),
+        "full_attention": (*APART, *HEAD_NORMS),
+    },
+    output_norm="token_embd_norm",
+    own_numbers=own_keys.numbers_of_lfm2,
+    own_keys=own_keys.short_convolutions,
+    fixed={"conv_bias": False},
+    defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0},
+)
+QWEN35 = Architecture(
+    name="qwen35",
+    block=("attn_norm", "post_attention_norm", *GATED),
+    kinds={
+        "linear_attention": (
+            "attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm",
+            "ssm_out",
+        ),
+        "full_attention": (*APART, *HEAD_NORMS),
+    },
+    sizes={"attn_qkv": ("n_convolved", "n_embd"), "attn_q": ("n_2q", "n_embd")},
+    reorder={
+        "attn_qkv": reorder.behind_keys_in_turns,
+        "ssm_conv1d": reorder.behind_keys_in_turns,
+        "attn_gate": reorder.values_in_turns,
+        **dict.fromkeys(("ssm_alpha", "ssm_beta", "ssm_dt.bias", "ssm_a"), reorder.numbers_in_turns),
+        "ssm_out": reorder.columns_in_turns,
+    },
+    norm_offset=1.0,
+    part_turns=True,
+    own_numbers=own_keys.numbers_of_delta_net,
+    own_keys=own_keys.delta_net,
+    fixed={"attention_bias": False, "attn_output_gate": True},
+)
+MAMBA2 = Architecture(
+    name="mamba2",
+    block=(
+        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"
+    ),
+    sizes={"ssm_norm": ("n_values",)},
+    folded={"ssm_a": ("n_heads", "one"), "ssm_d": ("n_heads", "one"), "ssm_norm": ("n_groups", "n_of_group")},
+    attends=False,
+    turns=False,
+    spellings={"rms_norm_eps": "layer_norm_epsilon"},
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.states,
+    fixed={"use_bias": False, "use_conv_bias": True},
+    defaults={  # the first two change nothing that is written
+        "num_attention_heads": 1,
+        "intermediate_size": 1,
+        "max_position_embeddings": 1 << 20,
+        "tie_word_embeddings": False,
+    },
+)
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -516,6 +573,10 @@ BY_CLASS = {
     "StableLmForCausalLM": STABLELM,
     "StableLMEpochForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "Lfm2ForCausalLM": LFM2,
+    "Qwen3_5ForCausalLM": QWEN35,
+    "Qwen3_5ForConditionalGeneration": QWEN35,  # as above
+    "Mamba2ForCausalLM": MAMBA2,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

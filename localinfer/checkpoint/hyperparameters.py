@@ -86,6 +86,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         n_ff_expert=n_ff_expert,
         n_ff_shared=n_ff_shared,
         n_dense=read_dense(config, n_layer) if architecture.dense else 0,
+        kinds=read_kinds(config, n_layer, set(architecture.kinds)) if architecture.kinds else (),
         packed=packed,
         n_types=config.count("type_vocab_size", MOST_TYPES, 1),
         n_labels=len(labels_of(config)),
@@ -94,8 +95,16 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         n_input=count_or_none(config, "hidden_size_per_layer_input", LARGEST["embedding_length"]),
     )
     refuse_other_scale(architecture, config, numbers)
+    numbers = architecture.own_numbers(config, numbers)
     return replace(numbers, own=architecture.own_blocks(config, numbers))
 
+
+def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:
+    """The kind of each block, one of those that are known."""
+    kinds = config.get("layer_types", list)
+    if len(kinds) != n_layer or not known.issuperset(map(str, kinds)):
+        raise config.error("layer_types", f"must be {' or '.join(sorted(known))} {n_layer} times")
+    return tuple(kinds)
 
 
 def count_or_none(config: Table, key: str, most: int) -> int:
@@ -198,14 +207,17 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
         "block_count": Field.uint32(numbers.n_layer),
         "context_length": Field.uint32(numbers.rope.n_ctx or numbers.n_ctx),
         "embedding_length": Field.uint32(numbers.n_embd),
-        "feed_forward_length": Field.uint32(numbers.n_ff),
-        "attention.head_count": Field.uint32(numbers.n_head),
-        "attention.head_count_kv": Field.uint32(numbers.n_head_kv),
-        "attention.key_length": Field.uint32(numbers.head_dim),
-        "attention.value_length": Field.uint32(numbers.head_dim),
+        "feed_forward_length": Field.uint32(numbers.n_ff if architecture.attends else 0),
+        "attention.head_count": Field.uint32(numbers.n_head if architecture.attends else 0),
         EPS_KEYS[architecture.norm]: Field.float32(numbers.eps),
         "vocab_size": Field.uint32(numbers.n_vocab),
     }
+    if architecture.attends:
+        values |= {
+            "attention.head_count_kv": Field.uint32(numbers.n_head_kv),
+            "attention.key_length": Field.uint32(numbers.head_dim),
+            "attention.value_length": Field.uint32(numbers.head_dim),
+        }
     if architecture.turns:
         values |= rope_fields(numbers)
     values |= windows.fields(architecture, numbers)

@@ -15,7 +15,9 @@ ENDINGS = (".weight", ".bias", ".weight_scale")
 GGUF_ENDINGS = (*ENDINGS, ".scale")
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
-OTHER_MODELS = re.compile(r"(model\.)?(vision_tower|audio_tower|multi_modal_projector|embed_vision|embed_audio)\.")
+OTHER_MODELS = re.compile(
+    r"(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
+)
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
@@ -80,7 +82,7 @@ def text_model(stored: Mapping[str, Stored]) -> dict[str, Stored]:
         if OTHER_MODELS.match(name) or COMPUTED.fullmatch(name):
             continue
         prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
-        found[replacement + name.removeprefix(prefix)] = tensor
+        found[replacement + name.removeprefix(prefix).replace(".dt_bias", ".dt_proj.bias")] = tensor
     return found
 
 

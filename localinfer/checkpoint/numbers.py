@@ -1,7 +1,7 @@
 """The numbers of a model, as everything that is done to a checkpoint asks for them. Knows neither keys nor limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localinfer.checkpoint.rope import Rope
@@ -43,7 +43,13 @@ class Numbers:
     own: tuple[Own, ...] = ()  # of each block; none: they are all alike
     n_ff_shared: int = 0  # of experts that see every token
     n_dense: int = 0  # blocks without experts, before those that have some
+    kinds: tuple[str, ...] = ()  # of each block, where there are several
+    sizes: Mapping[str, int] = field(default_factory=dict)  # that only one architecture has, by names of its own
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
+
+    def size(self, name: str) -> int:
+        """A number by its name."""
+        return self.sizes[name] if name in self.sizes else int(getattr(self, name))
 
     def of_block(self, block: int) -> "Numbers":
         """Those of one block."""

@@ -3,6 +3,10 @@
 A function takes config.json and the model's numbers, and gives keys without the architecture's name.
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.errors import Unsupported
@@ -83,6 +87,75 @@ def sigmoid_experts(config: Table, n: Numbers) -> Fields:
 def experts_of_glm(config: Table, n: Numbers) -> Fields:
     """Blocks that predict further tokens are left out."""
     return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(0)}
+
+
+def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:
+    """Convolutions are so many tokens wide; the feed-forward network is as wide as is said, or computed from that."""
+    n_ff = n.n_ff
+    if config.get("block_auto_adjust_ff_dim", bool, True):
+        multiple = config.count("block_multiple_of", MOST, 256)
+        n_ff = int(config.positive("block_ffn_dim_multiplier", 1.0) * int(2 * n_ff / 3))
+        n_ff = -(-n_ff // multiple) * multiple
+    own = {"n_3embd": 3 * n.n_embd, "width": config.count("conv_L_cache", MOST, 3)}
+    return replace(n, n_ff=n_ff, sizes=own)
+
+
+def short_convolutions(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """Their width; blocks that have them have no heads of keys."""
+    heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
+    return {"shortconv.l_cache": Field.uint32(n.sizes["width"]), "attention.head_count_kv": Field.numbers(heads)}
+
+
+def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
+    """How many recurrent heads there are, and how long their keys and values are."""
+    heads, groups, key, value = (
+        config.count(f"linear_{name}", MOST)
+        for name in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim")
+    )
+    if heads % groups:
+        raise config.error("linear_num_key_heads", f"is {groups}; it must divide {heads}")
+    convolved = 2 * groups * key + heads * value
+    own = {
+        "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
+        "n_convolved": convolved, "width": config.count("linear_conv_kernel_dim", MOST, 4), "n_2q": 2 * n.n_q,
+    }  # fmt: skip
+    return replace(n, sizes=own)
+
+
+def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
+    """The same of its recurrent heads."""
+    names = ("num_heads", "head_dim", "state_size", "n_groups")
+    heads, value, key, groups = (config.count(name, MOST) for name in names)
+    convolved = heads * value + 2 * groups * key
+    if heads % groups:
+        raise config.error("n_groups", f"is {groups}; it must divide {heads}")
+    own = {
+        "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
+        "n_convolved": convolved, "n_in": heads * value + convolved + heads, "n_of_group": heads // groups * value,
+        "width": config.count("conv_kernel", MOST, 4),
+    }  # fmt: skip
+    return replace(n, sizes=own)
+
+
+def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """The shape of recurrent heads."""
+    shape = {
+        "conv_kernel": "width", "state_size": "n_key", "group_count": "n_groups", "time_step_rank": "n_heads",
+        "inner_size": "n_values",
+    }  # fmt: skip
+    return {f"ssm.{key}": Field.uint32(n.sizes[name]) for key, name in shape.items()}
+
+
+def delta_net(config: Table, n: Numbers) -> Fields:
+    """Which blocks are recurrent, and the shape of their states."""
+    usual = config.table("rope_scaling").get("mrope_section", list, [11, 11, 10])  # older files' word
+    sections = config.table("rope_parameters").get("mrope_section", list, usual)
+    return {
+        **states(config, n),
+        "full_attention_interval": Field.uint32(config.count("full_attention_interval", MOST, 4)),
+        "attention.recurrent_layers": Field.flags([kind != "full_attention" for kind in n.kinds]),
+        "rope.dimension_sections": Field.numbers(np.array([*sections, 0, 0, 0, 0][:4], np.int32)),
+    }
 
 
 def experts(config: Table, n: Numbers) -> Fields:

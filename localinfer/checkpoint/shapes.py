@@ -36,6 +36,19 @@ USUAL = {
     "ffn_sub_norm": (FF,),
     "ffn_down": (N, FF),
     "post_ffw_norm": (N,),
+    "shortconv.in_proj": ("n_3embd", N),
+    "shortconv.conv": (N, "width"),
+    "shortconv.out_proj": (N, N),
+    "ssm_in": ("n_in", N),
+    "ssm_d": ("n_heads",),
+    "attn_gate": ("n_values", N),
+    "ssm_conv1d": ("n_convolved", "width"),
+    "ssm_alpha": ("n_heads", N),
+    "ssm_beta": ("n_heads", N),
+    "ssm_dt": ("n_heads",),
+    "ssm_a": ("n_heads",),
+    "ssm_norm": ("n_value",),
+    "ssm_out": (N, "n_values"),
     "ffn_gate_inp": (E, N),
     "ffn_gate_exps": (E, EFF, N),
     "ffn_up_exps": (E, EFF, N),
@@ -65,7 +78,7 @@ USUAL = {
 def shape_of(name: str, own: Mapping[str, tuple[str, ...]], numbers: Numbers) -> tuple[int, ...]:
     """Of a tensor without its block; `own` are the architecture's sizes that are not usual."""
     sizes = own.get(name) or USUAL.get(name) or of_bias(name.removesuffix(".bias"), own)
-    return tuple(getattr(numbers, size) for size in sizes)
+    return tuple(numbers.size(size) for size in sizes)
 
 
 def of_bias(name: str, own: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ from localinfer.checkpoint.folder import Table
 
 SPELLINGS = {  # the first that is there counts
     "hidden_size": ("hidden_size", "n_embd"),
-    "intermediate_size": ("intermediate_size", "ffn_hidden_size", "n_inner"),
+    "intermediate_size": ("block_ff_dim", "intermediate_size", "ffn_hidden_size", "n_inner"),
     "num_hidden_layers": ("num_hidden_layers", "n_layer"),
     "num_attention_heads": ("num_attention_heads", "n_head"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
+    "rms_norm_eps": ("rms_norm_eps", "norm_eps"),
     "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"),
     "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta"),

@@ -4,11 +4,12 @@ Everything that the architecture has must be there, in the shape that config.jso
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.checkpoint import names
 from localinfer.checkpoint.architecture import Architecture
@@ -23,11 +24,14 @@ from localinfer.errors import Unsupported
 from localinfer.files.source import SourceTensor
 from quant import ggml
 
+Floats: TypeAlias = NDArray[np.float32]
 Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
 ALWAYS_F32 = re.compile(r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?")  # even those that are matrices
+CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
+BARE = ("ssm_a", "ssm_d")  # names without ".weight"
 BLOCK = re.compile(r"blk\.\d+\.")
 NO_BLOCK = -1
 
@@ -51,7 +55,8 @@ class Wanted(NamedTuple):
         return self.block != NO_BLOCK and self.kind in numbers.lacks(self.block)
 
     def named(self, kind: str) -> str:
-        return f"{self.prefix}{kind}" if kind.endswith((".bias", ".scale")) else f"{self.prefix}{kind}.weight"
+        whole = kind.endswith((".bias", ".scale")) or kind in BARE
+        return f"{self.prefix}{kind}" if whole else f"{self.prefix}{kind}.weight"
 
     @property
     def name(self) -> str:
@@ -98,12 +103,14 @@ def convert(
 def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
     of_model = [kind for kind in architecture.optional_model if kind in kinds]
-    for kind in ("token_embd", *(() if architecture.encoder else ("output_norm",)), *architecture.model, *of_model):
+    norm = () if architecture.encoder else (architecture.output_norm,)
+    for kind in ("token_embd", *norm, *architecture.model, *of_model):
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
         branch = architecture.dense if block < numbers.n_dense else architecture.mixture
-        for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *optional):
+        own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
+        for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own, *optional):
             yield Wanted(block, kind)
     if not (numbers.tied or architecture.encoder):
         yield Wanted(NO_BLOCK, "output")
@@ -131,6 +138,7 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     reorder = architecture.reorder.get(kind)
     shape = shape_of(architecture.parts.get(kind, kind), architecture.sizes, numbers)
     shape = (*shape[:-2], *shape[:-3:-1]) if reorder is transposed else shape
+    shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
     if stored.dtype not in TYPES:
@@ -139,13 +147,21 @@ def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architectu
     def moved(values: Values) -> Values:
         return reorder(values.reshape(shape), numbers) if reorder else values
 
-    shape_after = shape_of(kind, architecture.sizes, numbers)
+    shape_after = shape_of(kind, {**architecture.sizes, **architecture.folded}, numbers)
     if kind == "position_embd":
         shape_after = numbers.n_ctx, numbers.n_embd
     if kind in architecture.ternary:
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(ternary.rounded(floats(stored))))
-    if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind):
-        offset = np.float32(architecture.norm_offset if kind.endswith("norm") else 0.0)
-        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)) + offset))
+    if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
+        change = change_of(kind, architecture)
+        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(change(moved(floats(stored)))))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
+
+
+def change_of(kind: str, architecture: Architecture) -> Callable[[Floats], Floats]:
+    """What is computed of a tensor in F32: rates of forgetting are stored as logarithms, norms less an offset."""
+    if kind == "ssm_a":
+        return lambda values: -np.exp(values)
+    offset = np.float32(architecture.norm_offset if kind.endswith("norm") and kind != "ssm_norm" else 0.0)
+    return lambda values: values + offset

@@ -57,21 +57,26 @@ class Engine:
 
     # --- tokens in, logits out ---
 
-    def evaluate(self, tokens: Tokens, progress: Progress | None = None) -> Logits:
+    def evaluate(self, tokens: Tokens, progress: Progress | None = None, *, keep: int = 0) -> Logits:
         """The logits after the last of `tokens`, float32 (n_vocab,); valid until the next call.
 
-        The tokens are appended to the sequence. Raises ContextOverflow when they do not fit and the policy is to stop;
-        KeyboardInterrupt leaves in it what was whole batches, and `n_past` says how much that is.
+        The tokens are appended to the sequence. What is remembered can be rewound to where the last `keep` of them
+        begin: where it could not be rewound otherwise, these go through in a batch of their own. Raises ContextOverflow
+        when the tokens do not fit and the policy is to stop; KeyboardInterrupt leaves in the sequence what was whole
+        batches, or as much as it can be rewound to, and `n_past` says how much that is.
         """
         with self.turn:
             self.require_predictions()
             ids, done = self.checked(tokens), 0
-            *whole, last = self.batches(ids)
+            cut = 0 if self.sequence.rewinds else max(0, len(ids) - keep) if keep else 0
+            *whole, last = [*self.batches(ids[:cut]), *self.batches(ids[cut:])]
             for batch in whole:
                 if progress:
                     progress("prefill", done, len(ids))
                 self._feed(batch)
                 done += len(batch)
+                if done == cut:
+                    self.sequence.keep()
             if progress:
                 progress("prefill", done, len(ids))
             logits = self._feed(last, np.array([len(last) - 1], np.int32))
@@ -155,15 +160,25 @@ class Engine:
         self.place(ids)
         logits = self.program.pick(rows)
         start, end = self.program.head
-        self.run(0, end if len(rows) else start, len(ids))
+        try:
+            self.run(0, end if len(rows) else start, len(ids))
+        except BaseException:
+            self.sequence.rewind(self.n_past)  # what the run has begun to change is changed back, or forgotten
+            raise
         self.sequence.commit(ids.tolist())
         return logits
 
     # --- what is remembered ---
 
     def rewind(self, n: int) -> int:
-        """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs."""
+        """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs, and
+        fewer where a state can only go back to where it was kept."""
         return self.sequence.rewind(n)
+
+    def keep(self) -> None:
+        """Stay able to rewind to what is remembered now, for some time."""
+        with self.turn:
+            self.sequence.keep()
 
     def reset(self) -> None:
         """Forget all tokens."""

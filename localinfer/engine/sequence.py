@@ -43,14 +43,31 @@ class Sequence:
         for memory in self._memories:
             memory.commit(len(self))
 
+    @property
+    def rewinds(self) -> bool:
+        """Whether any number of the last tokens can be forgotten; if not, only those behind what was told to `keep`."""
+        return all(memory.rewinds for memory in self._memories)
+
     def rewind(self, n: int) -> int:
-        """Forget all but the first n tokens; how many are kept: 0 where not all is left that token n looks at."""
-        if n < len(self):
-            if all(memory.reaches(max(n, 0)) for memory in self._memories):
-                del self.tokens[max(n, 0) :]
-            else:
-                self.reset()
-        return len(self)
+        """Forget all but the first n tokens, or more where not all is left that token n looks at; how many are kept."""
+        kept = self._reach(max(0, min(n, len(self))))
+        if not kept:
+            self.reset()
+        for memory in self._memories if kept else ():
+            memory.rewind(kept)
+        del self.tokens[kept:]
+        return kept
+
+    def _reach(self, n: int) -> int:
+        """What all memories can go back to: the first that cannot go back to n says how much further."""
+        while (nearest := min((memory.reach(n) for memory in self._memories), default=n)) < n:
+            n = nearest
+        return n
+
+    def keep(self) -> None:
+        """Stay able to rewind to these tokens, for some time."""
+        for memory in self._memories:
+            memory.keep()
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -66,4 +83,6 @@ class Sequence:
         """Remember what a sequence of these tokens has saved, of the same plan; ValueError as `Memory.load`."""
         for memory, parts in zip(self._memories, saved, strict=True):
             memory.load(parts)
+        if self._reach(len(tokens)) != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens are not what is remembered")
         self.tokens[:] = tokens

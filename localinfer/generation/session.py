@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
 
+BEGINNING = 8  # tokens at the end of a prompt with which a template begins an answer: later prompts may lack them
 WAYS_OUT = "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest tokens"
 
 
@@ -207,7 +208,8 @@ class Session:
         self._check_current(stats)
         began = perf_counter()
         stats.reused_tokens = self._engine.rewind(min(common_prefix(self.tokens, prompt), len(prompt) - 1))
-        logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress)
+        self._engine.keep()
+        logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress, keep=BEGINNING)
         stats.prompt_seconds = perf_counter() - began
         return logits
 

@@ -41,6 +41,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
 NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight count size eps:float y:out")
+RMS_NORM_GROUPS = Call.of("localinfer.ops.norm:rms_norm_groups", "tokens weight step groups size eps:float x:out")
 NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
@@ -52,6 +53,16 @@ SOFT_CAP = Call.of("localinfer.ops.residual:soft_cap", "tokens factor:float cap:
 GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out q:out")
 GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
+
+CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n tail:out y:out")
+
+RECUR = {
+    rule: Call.of(
+        f"localinfer.ops.recur:recur_{rule}", "tokens x stride heads groups step rate a bias skip state:out y:out"
+    )
+    for rule in ("delta", "add")
+}
+HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(

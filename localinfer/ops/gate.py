@@ -62,6 +62,12 @@ def logistic_product(x: Any, u: Any) -> Any:
 
 
 @inline
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x)."""
+    return logistic_product(splat(f32x16, float32(1.0)), x)
+
+
+@inline
 def silu(x: Any) -> Any:
     """x * sigmoid(x) (Elfwing et al., 2017)."""
     return logistic_product(x, x)
@@ -100,6 +106,12 @@ def gelu_erf(x: Any) -> Any:
 
 
 @inline
+def none(x: Any) -> Any:
+    """x as it is."""
+    return x
+
+
+@inline
 def relu(x: Any) -> Any:
     """x where it is above 0."""
     zero = splat(f32x16, float32(0.0))
@@ -112,7 +124,15 @@ def relu_squared(x: Any) -> Any:
     return relu(x) * relu(x)
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu_squared": relu_squared}
+ACTIVATIONS = {
+    "none": none,
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "gelu": gelu_tanh,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}
 
 
 def gating_of(act: Any) -> Any:

@@ -42,6 +42,15 @@ def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
     return rows * (8 * key_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(value_dim)
 
 
+STATE_STRIP = 32  # columns of a state that lie together
+STRIP = 64  # columns that a convolution takes at a time
+
+
+def convolution_scratch_bytes(width: int) -> int:
+    """What a thread needs: a strip's weights."""
+    return 4 * STRIP * width
+
+
 def append_scratch_bytes(key_dim: int, value_dim: int) -> int:
     """What a thread needs for a block of codes and a head."""
     return 128 + 4 * max(key_dim, value_dim)

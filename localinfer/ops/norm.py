@@ -116,6 +116,17 @@ def norm_parts() -> Body:
     return body
 
 
+def rms_norm_groups() -> Body:
+    """The kernel that normalises groups of `size` values in place, each with weights `step` floats behind the last."""
+
+    def body(tokens, weight, step, groups, size, eps, x, part, parts, scratch):
+        items = load(int64, tokens) * groups
+        for item in range(items * part // parts, items * (part + 1) // parts):
+            normalize(x + 4 * size * item, weight + 4 * step * (item % groups), size, eps, x + 4 * size * item)
+
+    return body
+
+
 def norm_heads() -> Body:
     """The kernel that normalises every head by mean and variance in place, with weights of its own."""
 

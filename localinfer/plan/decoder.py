@@ -3,7 +3,7 @@
 What differs between them is data. Where a family does something else, its file says it in words of the recorder.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from localinfer.plan.buffers import Buffer
@@ -22,6 +22,17 @@ class Sight:
 
     rope: Rope | None
     window: int = 0
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What a branch has made of the tokens, and the name of the matrix through which it joins the residual stream."""
+
+    branch: Buffer
+    matrix: str
+
+
+Mixer = Callable[[Block, Buffer], Mixed | None]
 
 
 def decoder(
@@ -47,6 +58,8 @@ def decoder(
     cap: float = 0.0,
     logit_scale: float = 1.0,
     logit_cap: float = 0.0,
+    mixer: Mixer | None = None,
+    output_norm: str = "output_norm",
 ) -> None:
     """Record a whole forward pass.
 
@@ -54,8 +67,9 @@ def decoder(
     follow each other, or are `parallel`: both see the stream as it was before the block. Queries and keys are
     normalised head by head, "before" or "after" they turn (`head_norm`), or as whole rows (`row_norm`); what the last
     matrix of a branch takes is, with `sub_norms`; the embedding is, with `embedding_norm`, which then does for a branch
-    that has none. Blocks that have a `router` choose among experts, of which one may see every token. The other words
-    are those of the recorder.
+    that has none. Blocks that have a `router` choose among experts, of which one may see every token. A `mixer` mixes
+    tokens in the place of attention; where it gives None, a block has attention. The other words are those of the
+    recorder.
     """
     x = r.embed(embedding_scale)
     if learned_positions:
@@ -66,31 +80,40 @@ def decoder(
         sight = sights if isinstance(sights, Sight) else sights[blk.number]
         normed = embedding_norm and not r.has(f"{blk}{before['attention']}.weight")
         h = r.norm(x, f"{blk}{before['attention']}") if before and not normed else x
-        q, k, v = r.qkv(h, blk, bias=qkv_bias)
-        if row_norm:
-            q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
-        a = r.attend(
-            blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap, sinks=sinks
-        )
-        if sub_norms:
-            a = r.norm(a, f"{blk}attn_sub_norm")
+        mixed = mixer(blk, h) if mixer else None
+        if mixed is None:
+            q, k, v = r.qkv(h, blk, bias=qkv_bias)
+            if row_norm:
+                q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
+            a = r.attend(
+                blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap, sinks=sinks
+            )
+            if sub_norms:
+                a = r.norm(a, f"{blk}attn_sub_norm")
+            mixed = Mixed(a, "attn_output")
         if not parallel:
-            join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
+            join(r, x, mixed.branch, blk, mixed.matrix, behind.get("attention"), residual_scale)
         if before and not (parallel and before["feed_forward"] == before["attention"]):
             h = r.norm(x, f"{blk}{before['feed_forward']}")
-        h, matrix = h if before else x, "ffn_down"
+        h = h if before else x
         if router and r.has(f"{blk}ffn_gate_inp.weight"):
-            f, matrix = r.experts(h, blk, router, activation), ""
-            if r.has(f"{blk}ffn_up_shexp.weight"):
-                r.add(f, r.shared_expert(h, blk, activation))
+            f = Mixed(see_experts(r, h, blk, router, activation), "")
         else:
-            f = r.feed_forward(h, blk, activation, gated=gated)
+            f = Mixed(r.feed_forward(h, blk, activation, gated=gated), "ffn_down")
         if sub_norms:
-            f = r.norm(f, f"{blk}ffn_sub_norm")
+            f = Mixed(r.norm(f.branch, f"{blk}ffn_sub_norm"), f.matrix)
         if parallel:
-            join(r, x, a, blk, "attn_output", behind.get("attention"), residual_scale)
-        join(r, x, f, blk, matrix, behind.get("feed_forward"), residual_scale)
-    r.logits(x, scale=logit_scale, cap=logit_cap)
+            join(r, x, mixed.branch, blk, mixed.matrix, behind.get("attention"), residual_scale)
+        join(r, x, f.branch, blk, f.matrix, behind.get("feed_forward"), residual_scale)
+    r.logits(x, scale=logit_scale, cap=logit_cap, norm=output_norm)
+
+
+def see_experts(r: Recorder, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
+    """The chosen experts, and the one that sees every token if there is one."""
+    y = r.experts(h, blk, router, activation)
+    if r.has(f"{blk}ffn_up_shexp.weight"):
+        r.add(y, r.shared_expert(h, blk, activation))
+    return y
 
 
 def join(r: Recorder, x: Buffer, branch: Buffer, blk: Block, matrix: str, norm: str | None, scale: float) -> None:

@@ -1,4 +1,4 @@
-"""What a sequence keeps of its past: keys and values in a ring of cells, or a state, or a compressed latent.
+"""What a sequence keeps of its past: keys and values in a ring of cells, or a state of a fixed size.
 
 The engine asks these things of it, and never what kind it is.
 """
@@ -14,6 +14,8 @@ Bytes = NDArray[np.uint8]
 
 class Memory(ABC):
     """The past of one sequence as some layers see it. Positions are counted from 0."""
+
+    rewinds = True  # whether any number of the last positions can be forgotten; if not, only those behind a `keep`
 
     @property
     @abstractmethod
@@ -42,8 +44,16 @@ class Memory(ABC):
         """The run is done: n_past positions are remembered now."""
 
     @abstractmethod
-    def reaches(self, n: int) -> bool:
-        """Whether all but the first n positions could be forgotten, so that position n can follow again."""
+    def reach(self, n: int) -> int:
+        """How many of the first n positions could be kept and all others forgotten, so that the next can follow."""
+
+    @abstractmethod
+    def rewind(self, n: int) -> None:
+        """Forget all but the first n positions, which are within reach."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Stay able to return to what is remembered now: as long as there is room for it."""
 
     @abstractmethod
     def save(self) -> Sequence[Bytes]:

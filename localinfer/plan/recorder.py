@@ -16,16 +16,21 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    CONVOLVE,
     GATE_TOKENS,
     GATED,
     GET_ROWS,
+    HALVES,
     LAYER_NORM,
     NORM_HEADS,
     NORM_PARTS,
     PICK,
+    RECUR,
     RMS_NORM,
+    RMS_NORM_GROUPS,
     SOFT_CAP,
 )
+from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.experts import Networks, Router, choose, mix, read_router
@@ -33,7 +38,9 @@ from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import Plan
+from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
+from localinfer.plan.state import State
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
@@ -68,7 +75,7 @@ class Recorder:
         self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
         self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
-        self.attention = Attention(plan, context, self.eps)
+        self.attention, self.state = Attention(plan, context, self.eps), State(plan)
         self.ids, self.picked_rows = plan.region(4 * plan.batch), plan.region(4 * plan.outputs)
         self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
@@ -84,7 +91,7 @@ class Recorder:
     @property
     def memories(self) -> Sequence[Memory]:
         """What a sequence keeps of its past."""
-        return list(self.attention.rings.values())
+        return [*self.attention.rings.values(), *([self.state] if self.state.nbytes else [])]
 
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of this name."""
@@ -175,10 +182,10 @@ class Recorder:
         self.keys.understand("pooling_type", "classifier.output_labels", "classifier.pooling_type")
         return self.states_buffer
 
-    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0) -> None:
+    def logits(self, x: Buffer, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
         """The output layer, for the picked tokens only: the embedding, where it has no matrix of its own. An encoder,
         whose tokens see those behind them, has none."""
-        states = self.states(x, "output_norm")
+        states = self.states(x, norm)
         if not self.context.causal:
             return
         name = "output" if self.tensors.has("output.weight") else "token_embd"
@@ -300,8 +307,9 @@ class Recorder:
             gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
         return self.gate(gate, values, activation)
 
-    def gate(self, gate: Buffer, up: Buffer | None, activation: str, *, first: int = 0) -> Buffer:
-        """gate = act(gate) * as many values of up, from the `first` one on; act(gate) without up."""
+    def gate(self, gate: Buffer, up: Buffer | None, activation: str = "none", *, first: int = 0) -> Buffer:
+        """gate = act(gate) * as many values of up, from the `first` one on; act(gate) without up. "none" leaves the
+        gate as it is."""
         few, many = ({**layout, "activation": activation} for layout in self.plan.layouts)
         name = f"blk.{len(self.block_starts) - 1}.gated"
         self.plan.op(
@@ -309,6 +317,58 @@ class Recorder:
             up_first=first, n=gate.n, gate=gate, q=gate.quantized,
         )  # fmt: skip
         return gate
+
+    # --- states ---
+
+    def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
+        """Each column of x over time: act(the weighted sum of a token's value and of those of the width - 1 tokens
+        before it (+ bias)). The weights are (n, width), the newest token's last; before position 0, all is 0."""
+        y, weight = self.plan.buffer(x.n), self.tensors.floats(f"{name}.weight", x.n, width)
+        self.plan.need_scratch(convolution_scratch_bytes(width))
+        self.plan.op(
+            name, CONVOLVE, x.rows, constants={"activation": activation}, rounds=(1, 4), x=x, weight=weight,
+            bias=self._bias(name, x.n) or 0, width=width, n=x.n, tail=self.state.layer(4 * (width - 1) * x.n), y=y,
+        )  # fmt: skip
+        return y
+
+    def recurrence(self, rule: str) -> Recurrence:
+        """How large the states of recurrent heads are, as the file says, and by which rule they learn."""
+        return read_recurrence(self.keys, rule)
+
+    def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
+        """What the states of recurrent heads answer to each token, float32 [token][head][value], after they have
+        learnt it: see `localinfer.ops.recur`. `x` is queries, keys and values by the rule "delta", values, keys and
+        queries by "add"; `step` and `rate` have a number for each head."""
+        y, numbers = self.plan.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
+        bias = self.tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
+        state = self.state.layer(4 * shape.heads * shape.key * shape.value)
+        self.plan.op(
+            f"{blk}recur", RECUR[shape.rule], x.rows, constants={"key": shape.key, "value": shape.value},
+            rounds=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
+            work=Work(Amount(state.nbytes), Amount(fmas=3 * state.nbytes // 4)),
+            a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, state=state, y=y,
+            skip=self.tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
+        )  # fmt: skip
+        return y
+
+    def halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
+        """The first halves of the heads that x has, and their second halves."""
+        size = x.n // heads // 2
+        first, second = self.plan.buffer(x.n // 2), self.plan.buffer(x.n // 2)
+        self.plan.op(
+            "halves", HALVES, x.rows, rounds=(1, 4), x=x, size=size, heads=heads, first=first, second=second
+        )
+        return first, second
+
+    def norm_groups(self, x: Buffer, name: str, groups: int, *, shared: bool) -> Buffer:
+        """Every group of x normalised by the mean square, in place; weights are shared, or one for each value."""
+        size = x.n // groups
+        weight = self.tensors.floats(f"{name}.weight", *([size] if shared else [groups, size]))
+        self.plan.op(
+            name, RMS_NORM_GROUPS, x.rows, rounds=(1, 4), weight=weight, step=0 if shared else size, groups=groups,
+            size=size, eps=self.eps, x=x,
+        )  # fmt: skip
+        return x
 
     # --- mixtures of experts ---
 

@@ -169,10 +169,16 @@ class Ring(Memory):
         behind = (position - self.sinks) % self.ring_cells
         return self.sink_cells + behind, self.ring_cells - behind
 
-    def reaches(self, n: int) -> bool:
+    def reach(self, n: int) -> int:
         oldest_wanted = max(self.sinks, n - self.window + 1)
         oldest_held = self._furthest - self.ring_cells if self._furthest - self.sinks > self.ring_cells else 0
-        return n == 0 or oldest_wanted >= oldest_held
+        return n if oldest_wanted >= oldest_held else 0
+
+    def rewind(self, n: int) -> None:
+        """Nothing to do: positions that are further on are not looked at."""
+
+    def keep(self) -> None:
+        """Nothing to do: what is remembered stays for as long as its cells do."""
 
     def save(self) -> Sequence[Bytes]:
         """Numbers of positions and of blocks, the positions of cells, then keys and values of the blocks in use."""

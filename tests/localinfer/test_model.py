@@ -303,7 +303,7 @@ def test_an_interrupt_in_the_prompt_leaves_the_model_usable(llama: Model, monkey
     forget(llama)
     evaluate = llama.engine.evaluate
 
-    def interrupted(tokens: Sequence[int], progress: object = None) -> None:
+    def interrupted(tokens: Sequence[int], progress: object = None, keep: int = 0) -> None:
         evaluate(tokens[: len(tokens) // 2])  # one batch was whole when Ctrl-C came
         raise KeyboardInterrupt
 

@@ -55,6 +55,34 @@ def neighbouring_keys(values: Values, n: Numbers) -> Values:
     return neighbours(values, n.n_head_kv)
 
 
+# --- heads of values that share a recurrent key ---
+
+
+def taking_turns(values: Values, n: Numbers, size: int) -> Values:
+    """Heads of values beside those they share a key with -> in turns: v1 v1' v2 v2' -> v1 v2 v1' v2'"""
+    groups = n.sizes["n_groups"]
+    heads = values.reshape(groups, n.sizes["n_heads"] // groups, size, *values.shape[1:])
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def numbers_in_turns(values: Values, n: Numbers) -> Values:
+    return taking_turns(values, n, 1)
+
+
+def values_in_turns(values: Values, n: Numbers) -> Values:
+    return taking_turns(values, n, n.sizes["n_value"])
+
+
+def behind_keys_in_turns(values: Values, n: Numbers) -> Values:
+    """Behind the rows of queries and keys, which stay."""
+    keys = len(values) - n.sizes["n_values"]
+    return np.concatenate([values[:keys], values_in_turns(values[keys:], n)])
+
+
+def columns_in_turns(values: Values, n: Numbers) -> Values:
+    return values_in_turns(values.T, n).T
+
+
 # --- queries, keys and values in one matrix ---
 
 

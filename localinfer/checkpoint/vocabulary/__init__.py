@@ -95,7 +95,7 @@ def fields(tokens: Tokens, n_vocab: int) -> dict[str, Field]:
     }
     if tokens.model in ("llama", "t5"):
         found["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
-    elif tokens.model == "gpt2":
+    elif tokens.model != "bert":
         found["merges"] = Field.texts(tokens.merges)
     if tokens.adds_space is not None:
         found["add_space_prefix"] = Field.flag(tokens.adds_space)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -90,5 +91,10 @@ def test_own_files_that_are_none(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", architectures.known())
 def test_each_is_a_short_file_that_records(name: str) -> None:
     path = Path(architectures.__file__).with_name(f"{name}.py")
-    assert len(path.read_text().splitlines()) <= 50
+    assert len(path.read_text().splitlines()) <= 70  # Gemma 4 is four kinds of models
     assert callable(architectures.of_file(path))
+
+
+def test_most_are_shorter() -> None:
+    folder = Path(architectures.__file__).parent
+    assert median(len((folder / f"{name}.py").read_text().splitlines()) for name in architectures.known()) <= 20

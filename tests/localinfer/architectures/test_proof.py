@@ -23,8 +23,8 @@ FAST = Options(ctx_size=128, threads=1)
 # Between them they have every word of the recorder: the others differ in data that the first two tests see.
 DIFFERENT = [
     "command-r-plus", "dots1", "exaone4-windows", "falcon-40b", "gemma2", "gemma4", "gemma4-dense", "gemma4-experts",
-    "gpt-oss", "gpt2", "hunyuan", "ministral3", "nemotron", "olmo3", "phi2", "phi3-long", "qwen2moe", "qwen3moe",
-    "stablelm",
+    "gpt-oss", "gpt2", "hunyuan", "lfm2", "mamba2", "ministral3", "nemotron", "olmo3", "phi2", "phi3-long", "qwen2moe",
+    "qwen35", "qwen3moe", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # whose learned positions end
 File = Callable[[str, str], Path]
@@ -99,10 +99,15 @@ def test_the_way_does_not_matter(name: str, options: Options, most: float, file:
         kept = running.rewind(60)
         assert kept in (0, 60)
         again = running.logits(ids[kept:])
+        running.reset()
+        running.evaluate(ids[:67], keep=7)
+        assert running.rewind(65) == (65 if running.sequence.rewinds else 60)
+        returned = running.logits(ids[running.n_past :])
     with engine(path, replace(options, batch_size=7)) as running:
         small = running.logits(ids)
     np.testing.assert_array_equal(one_by_one, whole)
     np.testing.assert_array_equal(again, whole[kept:])
+    np.testing.assert_array_equal(returned, whole[len(whole) - len(returned) :])
     np.testing.assert_array_equal(in_parts, whole)
     assert proofs.divergence(whole, small).max() <= most
 

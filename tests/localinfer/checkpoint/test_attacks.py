@@ -159,7 +159,7 @@ UNSUPPORTED: dict[str, tuple[Attack, str]] = {
         "tensor model.x.bias: is not part of the qwen2",
     ),
     "weights of 64 bits": (tensors(**{KEY: ONES((32, 64))}), f"tensor {KEY}: type F64 is not supported"),
-    "a tokenizer of another kind": (model_of_tokenizer(type="Unigram"), "model.type: 'Unigram' is not supported"),
+    "a tokenizer of another kind": (model_of_tokenizer(type="WordLevel"), "model.type: 'WordLevel' is not supported"),
     "texts made small": (tokenizer(normalizer={"type": "Lowercase"}), "normalizer.type: 'Lowercase' is not supported"),
 }
 

@@ -128,7 +128,7 @@ def test_factors_of_llama3() -> None:
     """Those of Llama 3.2: pairs that turn fast stay, the slow ones are 32 times slower, some are in between."""
     rope = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = {"rope_theta": 500_000.0, "rope_scaling": rope | {"original_max_position_embeddings": 8192}}
-    factors = read_ropes(Table(Path("config.json"), config), 64, 131_072)[0].factors["rope_freqs.weight"]
+    factors = read_ropes(Table(Path("config.json"), config), (64, 64), 131_072)[0].factors["rope_freqs.weight"]
     assert factors[:15].tolist() == [1.0] * 15
     assert factors[18:].tolist() == [32.0] * 14
     wavelength = 2 * np.pi * 500_000.0 ** (2 * 15 / 64)

@@ -46,6 +46,8 @@ OTHER = {
     "gemma4-experts": {"token_embd.weight"},
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
+    "mamba2": {"blk.{}.ssm_a"},  # a power of e in float32
+    "qwen35": {"blk.{}.ssm_a"},  # a power of e in float32
 }
 
 
@@ -60,6 +62,8 @@ def plain(field: Field) -> Any:
         return field.value.tolist()
     if field.value is None:
         return [bool(flag) for flag in field.data[-(field.length or 0) :]]
+    if isinstance(field.value, np.ndarray):
+        return field.value.tolist()
     return field.value.decode() if isinstance(field.value, bytes) else field.value
 
 

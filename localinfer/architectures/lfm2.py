@@ -1,0 +1,19 @@
+"""LFM2 (Liquid AI, 2025): most blocks mix tokens by a short convolution between two gates, some by attention."""
+
+from localinfer.plan.buffers import Buffer
+from localinfer.plan.decoder import Mixed, Sight, decoder
+from localinfer.plan.recorder import Block, Recorder
+
+
+def record(r: Recorder) -> None:
+    """Blocks without heads of keys have the convolution."""
+    n, width = r.embedding_length, r.keys.count("shortconv.l_cache", most=64)
+
+    def short_convolution(blk: Block, h: Buffer) -> Mixed | None:
+        if blk.heads.count_kv:
+            return None
+        before, behind, x = r.slices(h, f"{blk}shortconv.in_proj", n, n, n)
+        y = r.convolve(r.gate(x, before), f"{blk}shortconv.conv", width)
+        return Mixed(r.gate(behind, y), "shortconv.out_proj")
+
+    decoder(r, Sight(r.rope("halves")), head_norm="before", mixer=short_convolution, output_norm="token_embd_norm")

@@ -1,0 +1,38 @@
+"""Qwen3.5 (Alibaba, 2026), the text model: three blocks of a gated delta net for each with gated attention."""
+
+from localinfer.plan.buffers import Buffer
+from localinfer.plan.decoder import Mixed, Sight, decoder
+from localinfer.plan.recorder import Block, Recorder
+
+PERIOD = 4  # the last of every four blocks has attention, unless the file says otherwise
+
+
+def record(r: Recorder) -> None:
+    """Positions in pictures, for which the file says how pairs are shared out, are those of text here: all the same."""
+    r.keys.name("rope.dimension_sections")
+    period = r.keys.count("full_attention_interval", PERIOD)
+    recurrent = r.keys.flags("attention.recurrent_layers", r.block_count, lambda block: (block + 1) % period != 0)
+    shape, rope = r.recurrence("delta"), r.rope("halves")
+
+    def gated_delta_net(blk: Block, h: Buffer) -> Mixed:
+        qkv = r.matmul(h, f"{blk}attn_qkv", 2 * shape.n_keys + shape.n_values)
+        z = r.matmul(h, f"{blk}attn_gate", shape.n_values)
+        alpha, beta = (r.matmul(h, f"{blk}ssm_{name}", shape.heads) for name in ("alpha", "beta"))
+        qkv = r.convolve(qkv, f"{blk}ssm_conv1d", shape.width, "silu")
+        y = r.norm_groups(r.recur(blk, qkv, alpha, beta, shape), f"{blk}ssm_norm", shape.heads, shared=True)
+        return Mixed(r.gate(z, y, "silu"), "ssm_out")
+
+    def gated_attention(blk: Block, h: Buffer) -> Mixed:
+        heads = blk.heads
+        q, gate = r.halves(r.matmul(h, f"{blk}attn_q", 2 * heads.count * heads.key), heads.count)
+        k = r.matmul(h, f"{blk}attn_k", heads.count_kv * heads.key)
+        v = r.matmul(h, f"{blk}attn_v", heads.count_kv * heads.value)
+        y = r.attend(blk, q, k, v, rope=rope, norm="before")
+        return Mixed(r.gate(gate, y, "sigmoid"), "attn_output")
+
+    def mixer(blk: Block, h: Buffer) -> Mixed:
+        return gated_delta_net(blk, h) if recurrent[blk.number] else gated_attention(blk, h)
+
+    decoder(
+        r, Sight(rope), before={"attention": "attn_norm", "feed_forward": "post_attention_norm"}, mixer=mixer
+    )
