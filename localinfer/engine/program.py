@@ -17,6 +17,7 @@ from localinfer.plan.attention import Context
 from localinfer.plan.keys import Keys
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recorder import Recorder
+from localinfer.plan.ring import whole_blocks
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
@@ -125,7 +126,7 @@ def record(f: GGUF, options: Options) -> Recorder:
     keys = Keys(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
     wraps = options.ctx_policy == "ring"
-    sinks = min(options.keep, n_ctx // 2) if wraps else 0
+    sinks = sinks_for(options.keep, n_ctx) if wraps else 0
     batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx))
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
@@ -137,6 +138,15 @@ def record(f: GGUF, options: Options) -> Recorder:
     write_down(recorder)
     recorder.finish()
     return recorder
+
+
+def sinks_for(keep: int, n_ctx: int) -> int:
+    """How many first tokens stay where a ring wraps: whole blocks of them, where these leave room for others.
+
+    So each token has the cell that it has in a ring that never wraps: until this one does, all sums are the same bits.
+    """
+    blocks = whole_blocks(keep)
+    return blocks if blocks <= n_ctx // 2 else min(keep, n_ctx // 2)
 
 
 def kernels(f: GGUF, options: Options) -> list[Kernel]:

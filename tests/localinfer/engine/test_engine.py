@@ -372,11 +372,12 @@ def test_a_sliding_window_costs_only_its_cells(tmp_path: Path) -> None:
 def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_path: Path) -> None:
     path, many = tiny(tmp_path / "m.gguf"), tokens(400)
     twin = Rounded(open_gguf(path))
-    twin.n_ctx, twin.sinks = N, keep
-    expected = naive.forward(twin, many)
+    twin.n_ctx = N
     with engine(path, ctx_policy="ring", keep=keep, batch_size=64) as e:
+        twin.sinks = e.program.recorder.context.sinks
+        assert keep <= twin.sinks < keep + 64
         whole = e.logits(many)
-        assert_close(whole, expected)
+        assert_close(whole, naive.forward(twin, many))
         for size in (1, 7, 64):
             assert e.rewind(0) == 0
             chunks = [e.logits(many[at : at + size]) for at in range(0, len(many), size)]
@@ -391,7 +392,7 @@ def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_pat
 def test_quantized_cells_in_the_ring(tiny: Write, kind: str, noise: float, tmp_path: Path) -> None:
     path, many = tiny(tmp_path / "m.gguf"), tokens(300)
     twin = Quantized(open_gguf(path))
-    twin.kind, twin.n_ctx, twin.sinks = kind, N, 4
+    twin.kind, twin.n_ctx, twin.sinks = kind, N, 64
     types: Any = {"cache_type_k": kind, "cache_type_v": kind}
     with engine(path, ctx_policy="ring", batch_size=64, **types) as e:
         whole = e.logits(many)
@@ -402,6 +403,18 @@ def test_quantized_cells_in_the_ring(tiny: Write, kind: str, noise: float, tmp_p
             np.testing.assert_array_equal(np.concatenate(chunks), whole)
         assert e.rewind(250) == 250
         np.testing.assert_array_equal(e.logits(many[250:]), whole[250:])
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_until_the_ring_turns_it_changes_no_bit(tiny: Write, tmp_path: Path) -> None:
+    """Also where sums are cut into larger chunks, as those of a long context are."""
+    path, many = tiny(tmp_path / "m.gguf"), tokens(N)
+    for size in (N, 16_384):
+        with engine(path, ctx_size=size) as e:
+            expected = np.concatenate([e.logits(many[:100]), *(e.logits([each]) for each in many[100:])])
+        with engine(path, ctx_size=size, ctx_policy="ring") as e:
+            whole = np.concatenate([e.logits(many[:100]), *(e.logits([each]) for each in many[100:])])
+        np.testing.assert_array_equal(whole, expected)
 
 
 def test_the_ring_turns_for_ever(tmp_path: Path) -> None:
