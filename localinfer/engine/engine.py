@@ -39,7 +39,7 @@ class Engine:
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
         self.turn = threading.RLock()
-        self.policy = options.ctx_policy
+        self.wraps = options.ctx_policy == "ring"
         self._closed = False
         self.program = Program(f, options, progress)
         self.sequence = Sequence(self.program.recorder.memories)
@@ -60,7 +60,7 @@ class Engine:
     def evaluate(self, tokens: Tokens, progress: Progress | None = None) -> Logits:
         """The logits after the last of `tokens`, float32 (n_vocab,); valid until the next call.
 
-        The tokens are appended to the sequence. Raises ContextOverflow when they do not fit and the policy is to stop;
+        The tokens are appended to the sequence. Raises ContextOverflow when they do not fit, unless the ring wraps;
         KeyboardInterrupt leaves in it what was whole batches, and `n_past` says how much that is.
         """
         with self.turn:
@@ -119,7 +119,7 @@ class Engine:
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
         if ids.min() < 0 or ids.max() >= self.n_vocab:
             raise UsageError(f"tokens: an id is outside of the vocabulary, 0 to {self.n_vocab - 1}")
-        if self.policy == "stop" and self.n_past + len(ids) > self.n_ctx:
+        if not self.wraps and self.n_past + len(ids) > self.n_ctx:
             raise ContextOverflow(
                 f"context is full: {self.n_past} + {len(ids)} tokens do not fit in {self.n_ctx}; "
                 "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest"
