@@ -73,7 +73,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
+        for warning in (*self.engine.warnings, *beyond_training(self)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
@@ -93,6 +93,11 @@ class Model:
     def n_ctx(self) -> int:
         """How many tokens the context holds."""
         return self.engine.n_ctx
+
+    @property
+    def n_ctx_train(self) -> int:
+        """How many tokens the texts had at most that the model was trained on."""
+        return self.engine.program.recorder.keys.count("context_length", self.n_ctx)
 
     @property
     def n_vocab(self) -> int:
@@ -303,9 +308,8 @@ class Model:
         return tokens
 
 
-def beyond_training(engine: Engine) -> list[str]:
+def beyond_training(model: Model) -> list[str]:
     """What there is to say of a context that is longer than those that the model has seen."""
-    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
-    if engine.n_ctx <= trained:
+    if model.n_ctx <= model.n_ctx_train:
         return []
-    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]
+    return [f"--ctx-size {model.n_ctx}: trained on {model.n_ctx_train} tokens; beyond, text turns into nonsense"]

@@ -174,7 +174,7 @@ class Options:
 
     ctx_size: int = option(
         0, "-c", "--ctx-size", section="model", low=0, high=INT32_MAX,
-        about="Tokens the model can look back on (0: as many as it was trained for, if they fit in memory).")
+        about="Tokens the model can look back on (0: as many as it was trained for, 32768 at most, if they fit).")
     ctx_policy: Policy = option(
         "drop-turns", "--ctx-policy", section="model", choices=get_args(Policy),
         about="When the context is full: stop; or go on with a chat without its oldest turns; or overwrite all "

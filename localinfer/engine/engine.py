@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from localinfer.engine import machine
 from localinfer.engine.program import Program
 from localinfer.engine.sequence import Sequence
+from localinfer.engine.team import Watch
 from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, UsageError
 from localinfer.files.gguf import GGUF
 from localinfer.ops.layout import EVERYTHING
@@ -67,13 +68,10 @@ class Engine:
             ids, done = self.checked(tokens), 0
             *whole, last = self.batches(ids)
             for batch in whole:
-                if progress:
-                    progress("prefill", done, len(ids))
-                self._feed(batch)
+                self._feed(batch, watch=self._watch(progress, done, len(batch), len(ids)))
                 done += len(batch)
-            if progress:
-                progress("prefill", done, len(ids))
-            logits = self._feed(last, np.array([len(last) - 1], np.int32))
+            row = np.array([len(last) - 1], np.int32)
+            logits = self._feed(last, row, self._watch(progress, done, len(last), len(ids)))
             if progress:
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
@@ -142,18 +140,30 @@ class Engine:
         self.program.place(ids, self.n_past)
         self.sequence.place(len(ids))
 
-    def run(self, first: int, end: int, tokens: int) -> None:
-        """Run some of the ops, for so many tokens."""
+    def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
+        """Run some of the ops, for so many tokens; `watch` is told at which op that is, a few times a second."""
         with self.turn:
             self.require_open()
-            self.program.run(first, end, tokens)
+            self.program.run(first, end, tokens, watch)
 
-    def _feed(self, ids: Ids, rows: Ids = NO_ROWS) -> Logits:
+    def _watch(self, progress: Progress | None, done: int, count: int, total: int) -> Watch | None:
+        """Tells how many of `total` tokens are read, by the op that a batch of `count` is at: all layers are alike."""
+        if progress is None:
+            return None
+        ops = len(self.plan.ops)
+
+        def watch(op: int) -> None:
+            progress("prefill", done + count * op // ops, total)
+
+        watch(0)
+        return watch
+
+    def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
         self.place(ids)
         logits = self.program.pick(rows)
         start, end = self.program.head
-        self.run(0, end if len(rows) else start, len(ids))
+        self.run(0, end if len(rows) else start, len(ids), watch)
         self.sequence.commit(ids.tolist())
         return logits
 

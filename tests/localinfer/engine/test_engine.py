@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from places import DATA
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3, tiny_qwen3moe
 
+from localinfer.engine import team
 from localinfer.engine.engine import Engine
-from localinfer.engine.program import record
+from localinfer.engine.program import record, record_within
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
@@ -360,6 +361,17 @@ def test_rewind_gives_up_where_a_window_has_moved_on(tmp_path: Path) -> None:
         assert_close(e.evaluate(tokens(50)), twin[49])
 
 
+def test_the_default_context_fits_into_memory(tmp_path: Path) -> None:
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"llama.context_length": 100_000}))
+    largest = record_within(1 << 40, f, Options())
+    assert largest.context.n_ctx == 32_768
+    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    smaller = record_within(weights + largest.plan.nbytes - 1, f, Options())
+    assert smaller.context.n_ctx == 16_384
+    assert record_within(0, f, Options()).context.n_ctx == 2048
+    assert record_within(0, f, Options(ctx_size=5000)).context.n_ctx == 5000
+
+
 def test_a_sliding_window_costs_only_its_cells(tmp_path: Path) -> None:
     options = {"ctx_size": 4096, "batch_size": 16}
     with engine(tiny_gemma3(tmp_path / "g.gguf"), **options) as sliding:
@@ -473,6 +485,21 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
+def test_progress_is_told_of_within_a_batch(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "DEAF_SECONDS", 0.005)
+    with engine(smollm2, ctx_size=512) as e:
+        expected = e.evaluate(tokens(400)).copy()
+        e.reset()
+        seen: list[tuple[str, int, int]] = []
+        logits = e.evaluate(tokens(400), lambda *told: seen.append(told))
+        np.testing.assert_array_equal(logits, expected)
+        done = [at for _, at, _ in seen]
+        assert done == sorted(done)
+        assert (done[0], done[-1]) == (0, 400)
+        assert any(0 < at < 400 for at in done)
+        assert {(stage, total) for stage, _, total in seen} == {("prefill", 400)}
+
+
 def test_ctrl_c_is_heard_at_once_and_nothing_is_lost(smollm2: Path) -> None:
     ids = json.loads((DATA / "logits_smollm2.json").read_text())["tokens"] * 10
     with engine(smollm2, ctx_size=8192, batch_size=512) as e:
