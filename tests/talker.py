@@ -30,8 +30,8 @@ Stats = SimpleNamespace
 class Talker:
     """As much of `Model` as the commands use."""
 
-    n_ctx = 2048
-    engine = SimpleNamespace(sequence=[])
+    n_ctx = n_ctx_train = 2048
+    engine = SimpleNamespace(sequence=[], kv_bytes=3 << 20)
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
         self.options = Options(**options)

@@ -144,13 +144,15 @@ class Session:
     ) -> Iterator[Piece]:
         """The tokens one by one, without texts; at the end, `stats.finish_reason` says why it is the end."""
         thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
+        given = []
         for id in begun:
             thoughts.follow(id)
             chooser.follow(id)
-            yield Piece("", id, thoughts.kind)
+            given.append(Piece("", id, thoughts.kind))
         with self._engine.turn:
             logits = self._read([*prompt, *begun], stats)
             piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
+        yield from given  # not before all is read: whoever shows them shows how far that is, too
         while piece.id not in self._tokenizer.eog:
             stats.generated_tokens += 1
             yield piece

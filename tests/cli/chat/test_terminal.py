@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 def test_conversation(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
-    t.expect("/help")
+    t.expect("tokens, 3.0 MiB. /help")
     t.expect("> ")
     t.type("Hello\n")
     t.expect("\n1: Hello\n")
