@@ -12,7 +12,7 @@ from cli import screen
 from cli.chat import saved
 from cli.chat.transcript import Transcript
 from cli.files import promised
-from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.generate import as_object, taken
 from cli.loading import default_model, open_model
 from cli.texts import from_file, given_text, with_escapes
@@ -21,6 +21,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from cli.chat.loop import Chat
+    from localinfer import Model
 
 
 @with_options("model", "sampling", "generation", "form", "chat")
@@ -65,6 +66,7 @@ def chat_command(
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Do not save the conversation: see `localinfer sessions`.")
     ] = False,
+    color_by: ColorByOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
@@ -104,7 +106,8 @@ def chat_command(
         session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
         stack.enter_context(saved.remembered(opened, session))
         chat = Chat(
-            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session
+            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
+            color_by=color_by if not as_json else None,
         )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
@@ -112,12 +115,18 @@ def chat_command(
             chat.say(message)
         if talks and not as_json:
             if not quiet:
-                screen.aside(f"{name}: context {opened.n_ctx:,} tokens. /help shows what else you can type.")
+                screen.aside(f"{name}: {about_context(opened)}. /help shows what else you can type.")
             chat.talk(once=single_turn)
 
 
+def about_context(model: "Model") -> str:
+    """What was chosen, and what it costs."""
+    trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
+    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.kv_bytes)}"
+
+
 def answer_as_json(chat: "Chat", message: str) -> None:
-    pieces, problem = taken(chat.conversation.ask(message), show=False)
+    pieces, problem = taken(chat.conversation.ask(message))
     screen.write(as_object(chat.name, pieces, chat.model.stats) + "\n")
     if problem:
         raise problem

@@ -16,9 +16,11 @@ from cli.chat.reader import Lines, Reader
 from cli.chat.status import status_line
 from cli.chat.transcript import Transcript
 from cli.generate import statistics, with_control
+from cli.surprise import painter
 from localinfer.errors import ContextOverflow, LocalInferError
 
 if TYPE_CHECKING:
+    from cli.surprise import ColorBy
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
@@ -31,7 +33,8 @@ class Chat:
     """A conversation in a terminal, or one question and its answer."""
 
     def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
-                 transcript: Transcript | None = None, session: "Session | None" = None) -> None:
+                 transcript: Transcript | None = None, session: "Session | None" = None,
+                 color_by: "ColorBy | None" = None) -> None:
         self.model = model
         self.name = name
         self.plain = plain
@@ -39,6 +42,9 @@ class Chat:
         self.special = special
         self.transcript = transcript
         self.conversation = Conversation(model, session)
+        self.painter = painter(color_by)
+        if self.painter:
+            self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
         self.is_over = False
@@ -97,7 +103,7 @@ class Chat:
 
     def show(self, pieces: Iterator["Piece"]) -> None:
         """Show an answer while it comes. An interrupt ends it; what had come stays said."""
-        view = answer.view(plain=self.plain, lines_between=self.talking)
+        view = answer.view(plain=self.plain, lines_between=self.talking, painter=self.painter)
         began = time.monotonic()
         first = 0.0
         pieces = with_control(self.model, pieces) if self.special else pieces

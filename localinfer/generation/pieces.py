@@ -29,14 +29,15 @@ class Piece:
     All texts together are what the model has written. Its answer are those of the `kind` "text": a model that reasons
     first writes thoughts, between tags.
 
-    With the option logprobs: the natural logarithm of its probability, and the most probable tokens in its place, the
-    best first. Both are the model's own, before any sampler.
+    With the option logprobs: the natural logarithm of its probability, the entropy of all tokens' probabilities in
+    nats, and the most probable tokens in its place, the best first. All are the model's own, before any sampler.
     """
 
     text: str
     id: int
     kind: Kind = "text"
     logprob: float | None = None
+    entropy: float | None = None
     top: tuple[Alternative, ...] = ()
 
 
