@@ -22,8 +22,11 @@ class Conversation:
     the `session`, if there is one. The first `left_out` messages are not shown to the model.
     """
 
-    def __init__(self, model: "Model", session: "Session | None" = None) -> None:
+    def __init__(
+        self, model: "Model", session: "Session | None" = None, tools: list[dict[str, Any]] | None = None
+    ) -> None:
         self.model = model
+        self.tools = tools
         self.settings: dict[str, Any] = {}
         self.left_out = 0
         self._session = session
@@ -53,30 +56,46 @@ class Conversation:
         """The last one; "" before there is any."""
         return str(self.messages[-1]["content"]) if self.messages else ""
 
+    @property
+    def open_calls(self) -> list[dict[str, Any]]:
+        """The calls of tools in the last answer, as long as nobody has told their results."""
+        return list(self.messages[-1].get("tool_calls", ())) if self.messages else []
+
     def ask(self, text: str) -> Iterator["Piece"]:
         """The answer, piece by piece; close the iterator to stop it. Raises what `Model.chat` raises."""
-        question: Message = {"role": "user", "content": text}
+        return self._answer([{"role": "user", "content": text}])
+
+    def tell(self, results: list[str]) -> Iterator["Piece"]:
+        """The answer to the results of the open calls, in their order; otherwise as `ask`."""
+        return self._answer([
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result}
+            for call, result in zip(self.open_calls, results, strict=True)
+        ])
+
+    def _answer(self, new: list[Message]) -> Iterator["Piece"]:
         pieces: list[Piece] = []
         try:
-            for piece in self.model.chat(self._shown([*self.messages, question]), **self.settings):
+            for piece in self.model.chat(self._shown([*self.messages, *new]), tools=self.tools, **self.settings):
                 pieces.append(piece)
                 yield piece
         finally:
             if pieces:
-                self.messages = [*self.messages, question, answer_of(pieces)]
+                self.messages = [*self.messages, *new, answer_of(pieces)]
 
     def _shown(self, messages: list[Message]) -> list[Message]:
         """What the model sees of them: whole oldest turns go, where they would leave no room for an answer."""
         if self.model.options.ctx_policy != "ring":
-            shown = self.model.fitting(messages[self.left_out :], **self.settings)
+            shown = self.model.fitting(messages[self.left_out :], tools=self.tools, **self.settings)
             self.left_out = len(messages) - len(shown)
         return messages[self.left_out :]
 
     def undo(self) -> str:
-        """Forget the last question and its answer. The question; "" if there was none."""
-        if not self.messages:
+        """Forget the last question and all that came of it. The question; "" if there was none."""
+        asked = [at for at, message in enumerate(self.messages) if message["role"] == "user"]
+        if not asked:
             return ""
-        *self.messages, question, _ = self.messages
+        question = self.messages[asked[-1]]
+        self.messages = self.messages[: asked[-1]]
         return str(question["content"])
 
     def regenerate(self) -> Iterator["Piece"]:
@@ -94,6 +113,11 @@ class Conversation:
 
 
 def answer_of(pieces: list["Piece"]) -> Message:
-    """The message; thoughts have a field of their own, which templates show or leave out."""
+    """The message; thoughts and calls have fields of their own, which templates show or leave out."""
     content, thoughts = text_of(pieces, "text"), text_of(pieces, "thought").strip()
-    return {"role": "assistant", "content": content} | ({"reasoning_content": thoughts} if thoughts else {})
+    calls = [call.as_entry() for piece in pieces for call in piece.calls]
+    return (
+        {"role": "assistant", "content": content}
+        | ({"reasoning_content": thoughts} if thoughts else {})
+        | ({"tool_calls": calls} if calls else {})
+    )

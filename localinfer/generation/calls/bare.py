@@ -14,7 +14,7 @@ from localinfer.generation.pieces import Call
 
 OPENINGS = ("", "```json", "```", "<tools>", "<function_call>")
 CLOSINGS = ("```", "</tools>", "</function_call>")
-BEGINNINGS = tuple(map("".join, product(OPENINGS, ("{", "[{"), ('"name":', '"type":"function"', '"function":'))))
+BEGINNINGS = tuple(map("".join, product(OPENINGS, ("{", "[{", "{{"), ('"name":', '"type":"function"', '"function":'))))
 SPACE = re.compile(r"\s+")
 LONGEST_BEGINNING = 200  # characters, with much space in it
 

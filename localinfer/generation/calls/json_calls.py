@@ -18,6 +18,7 @@ IDS = ("id", "tool_call_id")
 BETWEEN = re.compile(r"[\s,;]*")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 SIGNS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+TWO_BRACES = re.compile(r'\s*\{\{\s*".*\}\s*\}\s*', re.DOTALL)
 DECODER = json.JSONDecoder(strict=False, parse_constant=refused)
 
 
@@ -47,7 +48,12 @@ def first(value: Mapping[str, object], names: tuple[str, ...]) -> object:
 
 
 def values_of(text: str) -> list[Any]:
-    """JSON values that stand one behind the other; ValueError if there is none, or anything else."""
+    """JSON values that stand one behind the other; ValueError if there is none, or anything else.
+
+    Some of Qwen's templates show calls with two braces around, and so the model writes them.
+    """
+    if TWO_BRACES.fullmatch(text):
+        text = text.strip()[1:-1]
     values, at = [], skipped(text, 0)
     try:
         while at < len(text):

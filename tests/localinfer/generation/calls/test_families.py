@@ -32,6 +32,8 @@ WHOLE: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
      "", [("get_weather", PARIS)]),
     (HERMES, f'<tool_call>{{"name": "get_weather", "arguments": {HARD_JSON}}}</tool_call>',
      "", [("get_weather", HARD)]),
+    (HERMES, '<tool_call>\n{{"name": "now", "arguments": {}}}\n</tool_call>', "", [("now", {})]),
+    (HERMES, '{{"name": "now", "arguments": {}}}', "", [("now", {})]),
     (HERMES, ('Let me see.\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>\n'
              '<tool_call>{"arguments": "{\\"city\\": \\"Paris\\"}", "name": "get_weather"}</tool_call>\nDone.'),
      "Let me see.Done.", [("now", {}), ("get_weather", PARIS)]),
