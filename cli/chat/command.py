@@ -118,7 +118,8 @@ def chat_command(
         from cli.chat.loop import Chat
 
         session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
-        stack.enter_context(saved.remembered(opened, session))
+        if session:
+            saved.resume(opened, session)
         chat = Chat(
             opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
             tools=box,
@@ -131,6 +132,8 @@ def chat_command(
             if not quiet:
                 screen.aside(f"{name}: context {opened.n_ctx:,} tokens. /help shows what else you can type.")
             chat.talk(once=single_turn)
+        if chat.conversation.session:
+            saved.keep(opened, chat.conversation.session)
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:

@@ -29,7 +29,8 @@ class Conversation:
         self.tools = tools
         self.settings: dict[str, Any] = {}
         self.left_out = 0
-        self._session = session
+        self.results: list[str] = []  # of the open calls, as far as the user has typed them
+        self.session = session
         self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
 
     @property
@@ -39,9 +40,10 @@ class Conversation:
     @messages.setter
     def messages(self, messages: list[Message]) -> None:
         self._messages = messages
+        self.results = []
         self.left_out = min(self.left_out, len(messages))
-        if self._session:
-            self._session.become(messages)
+        if self.session:
+            self.session.become(messages)
 
     @property
     def system(self) -> str:
@@ -59,7 +61,8 @@ class Conversation:
     @property
     def open_calls(self) -> list[dict[str, Any]]:
         """The calls of tools in the last answer, as long as nobody has told their results."""
-        return list(self.messages[-1].get("tool_calls", ())) if self.messages else []
+        calls = self.messages[-1].get("tool_calls") if self.messages else None
+        return [call for call in calls if is_call(call)] if isinstance(calls, list) else []
 
     def ask(self, text: str) -> Iterator["Piece"]:
         """The answer, piece by piece; close the iterator to stop it. Raises what `Model.chat` raises."""
@@ -102,14 +105,28 @@ class Conversation:
         """Another answer to the last question, which takes the place of the one before as soon as it begins."""
         before = self.messages
         question = self.undo()
+        left = len(self.messages)
         try:
             yield from self.ask(question)
         finally:
-            if len(self.messages) < len(before):
+            if len(self.messages) == left:
                 self.messages = before
+
+    def take_up(self, session: "Session") -> None:
+        """Go on with another conversation; this one stays where it was saved."""
+        self.session, self.left_out, self.results = session, 0, []
+        self._messages = [dict(each) for each in session.messages]
 
     def clear(self) -> None:
         self.messages = []
+
+
+def is_call(entry: object) -> bool:
+    """A session may come from anywhere."""
+    match entry:
+        case {"id": str(), "function": {"name": str(), "arguments": _}}:
+            return True
+    return False
 
 
 def answer_of(pieces: list["Piece"]) -> Message:

@@ -44,7 +44,6 @@ class Chat:
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
         self.tools = tools
-        self.results: list[str] = []  # of open calls, as the user types them
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
         self.is_over = False
@@ -96,11 +95,12 @@ class Chat:
         self.files.clear()
         before, left_out = len(self.conversation.messages), self.conversation.left_out
         if calls := self.conversation.open_calls:
-            self.results.append(text)
-            if len(self.results) < len(calls):
+            self.conversation.results.append(text)
+            if len(self.conversation.results) < len(calls):
                 self._ask_for_results()
                 return
-            self.show(self.conversation.tell(self.results))
+            results, self.conversation.results = self.conversation.results, []
+            self.show(self.conversation.tell(results))
         else:
             self.show(self.conversation.ask(text))
         if self.conversation.left_out > left_out:
@@ -128,11 +128,10 @@ class Chat:
         """Nobody runs what is still open: the user can say what comes of it."""
         calls = self.conversation.open_calls
         if calls and self.talking:
-            screen.aside(RESULT.format(calls[len(self.results)]["function"]["name"]))
+            screen.aside(RESULT.format(calls[len(self.conversation.results)]["function"]["name"]))
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
         """An interrupt ends the answer; what had come stays said."""
-        self.results = []
         view = answer.view(plain=self.plain, lines_between=self.talking)
         began = time.monotonic()
         first = 0.0

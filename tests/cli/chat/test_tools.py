@@ -107,7 +107,7 @@ ON_TERMINALS = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 @ON_TERMINALS
 def test_calls_are_asked_for(terminal: OpenTerminal, own: str, tools: str, echo: str) -> None:
-    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo, "--session", "mine")
+    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo, "--session", "calls")
     t.expect("> ")
     for answer, result in [("n", "← The user does not want"), ("y", "← got a\\x1bb for echo"), ("a", "← got")]:
         t.type("call\n")
@@ -127,7 +127,7 @@ def test_calls_are_asked_for(terminal: OpenTerminal, own: str, tools: str, echo:
     t.press("D")
     assert t.code() == 0
     assert t.seen.count("[y]es") == 3
-    t = terminal("chat", own, "--session", "mine")
+    t = terminal("chat", own, "--session", "calls")
     t.expect("20 messages")
     t.type("again\n")
     t.expect("21: again")
