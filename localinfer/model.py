@@ -75,7 +75,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
+        for warning in (*self.engine.warnings, *beyond_training(self)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
@@ -95,6 +95,11 @@ class Model:
     def n_ctx(self) -> int:
         """How many tokens the context holds."""
         return self.engine.n_ctx
+
+    @property
+    def n_ctx_train(self) -> int:
+        """How many tokens the texts had at most that the model was trained on."""
+        return self.engine.program.recorder.keys.count("context_length", self.n_ctx)
 
     @property
     def n_vocab(self) -> int:
@@ -133,15 +138,29 @@ class Model:
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         return self._run(tokens, chosen, sampler)
 
+    def score(self, prompt: str | Sequence[int], ids: Sequence[int], *, logprobs: int = 1) -> list[Piece]:
+        """The pieces of a text `ids` behind a prompt as if they were generated, with their probabilities and so many
+        alternatives each. Ends the run that is going on; raises what `generate` raises at once.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
+        if not tokens or not ids:
+            raise UsageError("prompt and ids: at least one token each is needed")
+        self.file.check_unchanged()
+        return self._session.score(tokens, self._checked(ids), logprobs)
+
     def chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
-             parse_special: bool = False, sampler: SamplerFunction | None = None,
+             parse_special: bool = False, sampler: SamplerFunction | None = None, begun: Sequence[int] = (),
              **options: object) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
-        What the model is shown is what `render` returns. Calls of `tools` are told apart from the answer: they are the
-        `calls` of pieces. A message with `tool_calls`, and one of role "tool" for each result, let it go on.
+        What the model is shown is what `render` returns, and the tokens that its answer has `begun` with, if any: these
+        are the first pieces. A message of the assistant may have `ids`, the tokens of pieces of an earlier answer: they
+        are shown again as they were, so that a conversation goes on without anything being read twice.
+
+        Calls of `tools` are told apart from the answer: they are the `calls` of pieces. A message with `tool_calls`,
+        and one of role "tool" for each result, let it go on.
         """
         from localinfer.prompt.conversation import Conversation
 
@@ -151,7 +170,8 @@ class Model:
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
         prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
-        pieces = self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
+        behind = self._end_of_reasoning(prompt)
+        pieces = self._run(prompt.ids, chosen, sampler, behind, self._checked(begun))
         template = self._prompts().template(chosen, with_tools=tools is not None).source
         return self._with_calls(pieces, template, conversation) if tools or HAS_CHANNELS in template else pieces
 
@@ -249,12 +269,12 @@ class Model:
             self._writer = PromptWriter(self.file, self.tokenizer)
         return self._writer
 
-    def _run(
-        self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = ()
-    ) -> Iterator[Piece]:
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = (),
+             begun: Sequence[int] = ()) -> Iterator[Piece]:
         """What comes after the tokens `behind` is held to the form that the options ask for, if they do."""
         self.file.check_unchanged()
-        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options, behind))
+        constraint = self._constraint(options, behind)
+        self.stats, pieces = self._session.run(prompt, options, sampler, constraint, begun)
         return pieces
 
     def _with_calls(self, pieces: Iterator[Piece], template: str, conversation: "Conversation") -> Iterator[Piece]:
@@ -302,9 +322,8 @@ class Model:
         return tokens
 
 
-def beyond_training(engine: Engine) -> list[str]:
+def beyond_training(model: Model) -> list[str]:
     """What there is to say of a context that is longer than those that the model has seen."""
-    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
-    if engine.n_ctx <= trained:
+    if model.n_ctx <= model.n_ctx_train:
         return []
-    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]
+    return [f"--ctx-size {model.n_ctx}: trained on {model.n_ctx_train} tokens; beyond, text turns into nonsense"]

@@ -13,7 +13,7 @@ from cli.chat import saved
 from cli.chat.tools import toolbox
 from cli.chat.transcript import Transcript
 from cli.files import promised
-from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.generate import as_object, taken
 from cli.loading import default_model, open_model
 from cli.texts import from_file, given_text, with_escapes
@@ -22,6 +22,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from cli.chat.loop import Chat
+    from localinfer import Model
 
 
 @with_options("model", "sampling", "generation", "form", "chat")
@@ -77,6 +78,7 @@ def chat_command(
     tool_timeout: Annotated[
         float, typer.Option("--tool-timeout", metavar="SECONDS", help="How long a call may take.")
     ] = 60.0,
+    color_by: ColorByOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
@@ -123,6 +125,7 @@ def chat_command(
         chat = Chat(
             opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
             tools=box,
+            color_by=color_by if not as_json else None,
         )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
@@ -130,14 +133,20 @@ def chat_command(
             chat.say(message)
         if talks and not as_json:
             if not quiet:
-                screen.aside(f"{name}: context {opened.n_ctx:,} tokens. /help shows what else you can type.")
+                screen.aside(f"{name}: {about_context(opened)}. /help shows what else you can type.")
             chat.talk(once=single_turn)
         if chat.conversation.session:
             saved.keep(opened, chat.conversation.session)
 
 
+def about_context(model: "Model") -> str:
+    """What was chosen, and what it costs."""
+    trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
+    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.kv_bytes)}"
+
+
 def answer_as_json(chat: "Chat", message: str) -> None:
-    pieces, problem = taken(chat.conversation.ask(message), show=False)
+    pieces, problem = taken(chat.conversation.ask(message))
     screen.write(as_object(chat.name, pieces, chat.model.stats) + "\n")
     if problem:
         raise problem

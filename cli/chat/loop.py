@@ -17,9 +17,11 @@ from cli.chat.status import status_line
 from cli.chat.tools import Toolbox, shown_call
 from cli.chat.transcript import Transcript
 from cli.generate import statistics, with_control
+from cli.surprise import painter
 from localinfer.errors import ContextOverflow, LocalInferError
 
 if TYPE_CHECKING:
+    from cli.surprise import ColorBy
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
@@ -35,7 +37,7 @@ class Chat:
 
     def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
                  transcript: Transcript | None = None, session: "Session | None" = None,
-                 tools: Toolbox | None = None) -> None:
+                 tools: Toolbox | None = None, color_by: "ColorBy | None" = None) -> None:
         self.model = model
         self.name = name
         self.plain = plain
@@ -44,6 +46,9 @@ class Chat:
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
         self.tools = tools
+        self.painter = painter(color_by)
+        if self.painter:
+            self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
         self.is_over = False
@@ -132,7 +137,7 @@ class Chat:
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
         """An interrupt ends the answer; what had come stays said."""
-        view = answer.view(plain=self.plain, lines_between=self.talking)
+        view = answer.view(plain=self.plain, lines_between=self.talking, painter=self.painter)
         began = time.monotonic()
         first = 0.0
         pieces = with_control(self.model, pieces) if self.special else pieces

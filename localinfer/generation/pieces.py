@@ -44,14 +44,15 @@ class Piece:
 
     A model that was shown tools may call some: `calls` are those that are whole with this token. Their text is no text.
 
-    With the option logprobs: the natural logarithm of its probability, and the most probable tokens in its place, the
-    best first. Both are the model's own, before any sampler.
+    With the option logprobs: the natural logarithm of its probability, the entropy of all tokens' probabilities in
+    nats, and the most probable tokens in its place, the best first. All are the model's own, before any sampler.
     """
 
     text: str
     id: int
     kind: Kind = "text"
     logprob: float | None = None
+    entropy: float | None = None
     top: tuple[Alternative, ...] = ()
     calls: tuple[Call, ...] = ()
 

@@ -138,7 +138,8 @@ class Attention:
         self, blk: str, q: Buffer, q_sink: Buffer, heads: Heads, ring: Ring, cache: LayerCache, scale: float, cap: float
     ) -> Buffer:
         y, blocks = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK
-        chunk = max(4, -(-blocks // CHUNKS))
+        in_context = min(blocks, -(-self.context.n_ctx // BLOCK))  # of a ring that wraps, too: the same sums
+        chunk = max(4, -(-in_context // CHUNKS))
         self._reserve(heads, -(-blocks // chunk))
         quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
         few, many = self._looks(heads, cache.types["v_type"])

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -625,6 +626,32 @@ def test_probabilities_of_pieces(llama: Model) -> None:
         assert [each.logprob for each in piece.top] == pytest.approx(np.sort(row)[::-1][:3].tolist(), abs=1e-6)
         assert [each.text for each in piece.top] == [llama.detokenize([each.id], special=True) for each in piece.top]
     assert next(llama.generate(prompt)).logprob is None
+
+
+def test_a_text_is_scored_as_it_was_generated(model: Model) -> None:
+    """Whatever is in the cache before."""
+    prompt = model.tokenize(PROMPT)
+    pieces = list(model.generate(prompt, logprobs=3))
+    ids = [piece.id for piece in pieces]
+    scored = model.score(prompt, ids, logprobs=3)
+    assert [replace(piece, text="") for piece in scored] == [replace(piece, text="") for piece in pieces]
+    forget(model)
+    assert model.score(prompt, ids, logprobs=3) == scored
+    for piece in scored:
+        assert piece.entropy is not None
+        assert 0 <= piece.entropy <= np.log(model.n_vocab)
+    with pytest.raises(UsageError, match="at least one token"):
+        model.score(prompt, [])
+
+
+def test_an_answer_that_has_begun(llama: Model) -> None:
+    first = list(llama.chat(TALK))
+    ids = [piece.id for piece in first]
+    again = list(llama.chat(TALK, begun=ids[:5], top_k=1))
+    assert [piece.id for piece in again[:5]] == ids[:5]
+    assert (len(again), llama.stats.generated_tokens) == (5 + 12, 12)
+    with pytest.raises(UsageError, match="there is no token"):
+        llama.chat(TALK, begun=[10**6])
 
 
 def score(model: Model, prompt: list[int], ids: list[int]) -> float:

@@ -88,7 +88,11 @@ def told_apart(pieces: Iterator[Piece], parser: Parser) -> Iterator[Piece]:
             for piece in pieces:
                 if waiting:
                     yield waiting
-                told = merged(piece, parser.push(piece.text, piece.id)) if piece.kind == "text" else piece
+                told = piece
+                if piece.kind == "text":
+                    parsed = parser.push(piece.text, piece.id)
+                    is_tag = piece.text and parsed == Parsed() and not parser.holds  # a header of gpt-oss
+                    told = replace(piece, text="", kind="tag") if is_tag else merged(piece, parsed)
                 waiting = told if parser.holds else None
                 if not waiting:
                     yield told

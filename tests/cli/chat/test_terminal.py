@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 def test_conversation(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
-    t.expect("/help")
+    t.expect("tokens, 3.0 MiB. /help")
     t.expect("> ")
     t.type("Hello\n")
     t.expect("\n1: Hello\n")
@@ -412,3 +412,46 @@ def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) 
     t.press("D")
     assert t.code() == 0
     assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
+    t = terminal("chat", own, columns=columns)
+    t.expect("> ")
+    for typed, shown in [
+        ("/why", "there is no answer yet"),
+        ("/branch 1 x", "there is no answer yet"),
+        ("one two", "1: one two"),
+        ("/why", "' word 2'   25 %   ' other 0' 25 %"),
+        ("/why 2", "2.0 bits of uncertainty."),
+        ("/why 9", "error: 9: must be the number of a token"),
+        ("/branch 2", "error: /branch: to which token?"),
+        ("/branch 2 other 2", "error: /branch: other 2 ends the answer"),
+        ("/branch 2 other 1", "<0> <101> 1: one two"),
+        ("/branch 1 new", "<4> 1: one two"),
+        ("/branch 1 'new'", "<3> 1: one two"),
+        ("/branch 1 'a'b'", "is not a text in"),
+    ]:
+        t.type(typed + "\n")
+        t.expect(shown)
+        t.expect("> ")
+    rows = [line for line in t.seen.splitlines() if "' word " in line]
+    assert max(map(len, rows)) < columns
+
+
+def test_colours_of_tokens(terminal: OpenTerminal, own: str) -> None:
+    colours = {"COLORTERM": "truecolor", "NO_COLOR": ""}
+    t = terminal("chat", own, "--color-by", "prob", "so?", **colours)
+    t.expect("1: so?")
+    assert t.code() == 0
+    assert b"\x1b[38;2;" in t.raw
+    t = terminal("chat", own, "--color-by", "entropy", "so?", **colours | {"NO_COLOR": "1"})
+    t.expect("1: so?")
+    assert t.code() == 0
+    assert b"[38;" not in t.raw
+
+
+def test_no_colours_in_a_pipe(talker: Run, own: str) -> None:
+    done = talker("chat", own, "--color-by", "prob", "so?", FORCE_COLOR="1")
+    assert (done.stdout, done.returncode) == (b"1: so?", 0)
+    assert talker("chat", own, "--color-by", "size", "so?").returncode == 2
