@@ -122,6 +122,7 @@ def test_calls_and_their_results(conversation: Conversation) -> None:
     list(conversation.ask("call"))
     assert [call["function"]["name"] for call in conversation.open_calls] == ["a", "b"]
     assert conversation.answer == "I look."
+    assert "ids" not in conversation.messages[-1]  # those of the call are no content: templates write it anew
     list(conversation.tell(["one", "two"]))
     assert not conversation.open_calls
     assert [message["role"] for message in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant"]

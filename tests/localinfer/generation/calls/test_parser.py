@@ -81,6 +81,15 @@ def test_channels_become_thoughts_and_text(tokenizer: Tokenizer) -> None:
     ]  # fmt: skip
 
 
+def test_headers_of_channels_are_tags(tokenizer: Tokenizer) -> None:
+    """As gpt-oss has them: each mark is a token."""
+    texts = ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>", "assistant",
+             "<|channel|>", "final", "<|message|>", "Yes"]  # fmt: skip
+    told = apart(tokenizer, HARMONY, [Piece(text, id) for id, text in enumerate(texts)])
+    assert [piece.kind for piece in told] == [*["tag"] * 3, "thought", *["tag"] * 6, "text"]
+    assert [piece.id for piece in told] == list(range(len(texts)))
+
+
 def test_what_is_held_comes_before_the_end_of_the_context(tokenizer: Tokenizer) -> None:
     def full() -> Iterator[Piece]:
         yield from pieces(tokenizer, "Yes <tool")
