@@ -52,7 +52,7 @@ class Harmony:
 
     def _doubtful(self) -> int:
         sizes = range(min(max(map(len, MARKS)) - 1, len(self._held)), 0, -1)
-        return next((n for n in sizes if any(mark.startswith(self._held[-n:]) for mark in MARKS)), 0)
+        return next((n for n in sizes if any(mark[:-1].startswith(self._held[-n:]) for mark in MARKS)), 0)
 
     def _mark(self, mark: str) -> Parsed:
         if mark in ENDS or (mark == "<|start|>" and self._header is None):
