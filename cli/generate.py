@@ -135,10 +135,12 @@ def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:
 def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
     told = [piece for piece in pieces if piece.logprob is not None]
+    calls = [call.as_entry() for piece in pieces for call in piece.calls]
     return json.dumps({
         "model": model,
         "text": text_of(pieces, "text"),
         "reasoning": text_of(pieces, "thought").strip(),
+        **({"tool_calls": calls} if calls else {}),
         "tokens": [piece.id for piece in pieces],
         **({"logprobs": [probabilities(piece) for piece in told]} if told else {}),
         "finish_reason": stats.finish_reason,

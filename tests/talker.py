@@ -9,6 +9,7 @@ For tests of the command line: the same program, but fast and predictable. Words
     full      the context is full behind the answer
     think     thoughts come first, a word every 0.1 s if slowly
     circles   the answer ends in the same word 200 times
+    call      a call of the tool `echo`, and call NAME of another one
 """
 
 import math
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 import localinfer
 from cli.__main__ import main
 from localinfer.errors import ContextOverflow
-from localinfer.generation.pieces import Alternative, Piece
+from localinfer.generation.pieces import Alternative, Call, Piece
 from localinfer.options import Options
 
 ODD = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
@@ -92,6 +93,9 @@ class Talker:
             time.sleep(0.1 if "slowly" in words else 0)
             self.stats = stats(3, number + 1)
             yield Piece((" " if number else "") + ODD.get(word, word), 0 if word == "round" else number)
+        if "call" in words[:2]:
+            name = [*words[2:], "echo"][0]
+            yield Piece("", 9, calls=(Call(name, {"text": "a\x1bb"}, "call00000"),))
         if "full" in words:
             raise ContextOverflow("the context is full")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli import screen
+from cli.chat import keeping
 from cli.generate import statistics
 from cli.texts import from_file
 from localinfer.errors import LocalInferError, UsageError
@@ -286,6 +287,9 @@ COMMANDS = [
     Command(("/tokens",), "[TEXT]", "how much of the context is used, or how many tokens TEXT has", tokens),
     Command(("/stats",), "", "how the last answer went", stats),
     Command(("/file", "/read"), "PATH [QUESTION]", "show the model a file", file),
+    Command(("/save",), "NAME", "keep the conversation under this name", keeping.save),
+    Command(("/load",), "SESSION", "go on with another conversation", keeping.load),
+    Command(("/export",), "PATH", "write the conversation to a file, as Markdown", keeping.export),
     Command(("/clear", "/reset", "/new"), "", "forget the conversation", clear),
     Command(("/why",), "[N]", "how probable each token of the last answer was; or what might have been the Nth", why),
     Command(("/branch",), "N TOKEN", "answer once more, the same up to the Nth token and then TOKEN", branch),

@@ -13,7 +13,7 @@ import localinfer
 from cli.chat.conversation import Conversation
 from localinfer import Model, sessions
 from localinfer.errors import ContextOverflow
-from localinfer.generation.pieces import Piece
+from localinfer.generation.pieces import Call, Piece
 
 
 class Parrot:
@@ -28,6 +28,8 @@ class Parrot:
 
     def chat(self, messages: list[dict[str, str]], **settings: object) -> Iterator[Piece]:
         question = messages[-1]["content"]
+        if question == "call":
+            return iter([Piece("I look.", 4, calls=(Call("a", {}, "call00000"), Call("b", {"x": 1}, "call00001")))])
         if question == "too long":
             raise ContextOverflow("too long")
         return self.pieces(f"{len(messages)} {question}")
@@ -114,6 +116,41 @@ def test_whole_oldest_turns_are_left_out_where_all_do_not_fit() -> None:
     assert conversation.left_out == 2
     conversation.clear()
     assert conversation.left_out == 0
+
+
+def test_calls_and_their_results(conversation: Conversation) -> None:
+    list(conversation.ask("call"))
+    assert [call["function"]["name"] for call in conversation.open_calls] == ["a", "b"]
+    assert conversation.answer == "I look."
+    assert "ids" not in conversation.messages[-1]  # those of the call are no content: templates write it anew
+    list(conversation.tell(["one", "two"]))
+    assert not conversation.open_calls
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert conversation.messages[3] == {"role": "tool", "tool_call_id": "call00001", "name": "b", "content": "two"}
+    assert conversation.answer == "4two"
+    list(conversation.regenerate())
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
+    assert conversation.undo() == "call"
+    assert not conversation.messages
+
+
+def test_calls_in_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    parrot: Any = Parrot()
+    list(Conversation(parrot, sessions.create("parrot", "talk")).ask("call"))
+    found = sessions.named("talk")
+    again = Conversation(parrot, found)
+    assert [call["id"] for call in again.open_calls] == ["call00000", "call00001"]
+    assert '"name": "b"' in found.markdown()
+    list(again.tell(["one", "two"]))
+    assert [message["role"] for message in sessions.named("talk").messages][2:] == ["tool", "tool", "assistant"]
+
+
+def test_calls_of_a_session_that_somebody_has_changed(conversation: Conversation) -> None:
+    for calls in ("abc", [1], [{"id": 1}], [{"id": "a", "function": "b"}], None):
+        conversation.messages = [{"role": "assistant", "content": "", "tool_calls": calls}]
+        assert not conversation.open_calls
+        assert conversation.undo() == ""
 
 
 def test_all_turns_are_shown_where_the_policy_says_so() -> None:

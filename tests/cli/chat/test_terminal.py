@@ -379,6 +379,41 @@ def test_progress_line_is_gone_in_the_end(terminal: OpenTerminal, own: str) -> N
     assert t.raw.startswith(b"\rcompiling kernels (once) 0/3\x1b[K\r\x1b[Khello\r\n")
 
 
+def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+    document = tmp_path / "talk.md"
+    t = terminal("chat", own)
+    for typed, shown in [
+        ("/save", "this conversation is saved as 20"),
+        ("/export", "/export: where to? /export FILE.md"),
+        (f"/export {document}", "nothing has been said yet"),
+        ("one", "1: one"),
+        ("/save kept-one", "saved as kept-one"),
+        ("two", "3: two"),
+        ("/save kept-one", "it is saved as kept-one all the time"),
+        (f"/export {document}", "4 messages written to"),
+        (f"/export {document}", "there is such a file already"),
+        ("/save ../no", "a session's name has letters"),
+        ("/load yours", "yours: there is no such session"),
+        ("/save kept-two", "saved as kept-two"),
+        ("/undo", "forgotten: two"),
+        ("/load", "kept-one"),
+        ("/load kept-one", "Session kept-one, 4 messages: one"),
+        ("three", "5: three"),
+        ("/load kept-two", "Session kept-two, 2 messages: one"),
+        ("four", "3: four"),
+    ]:
+        t.expect("> ")
+        t.type(typed + "\n")
+        t.expect(shown)
+    t.expect("> ")
+    t.type("/load kept-o\t\n")  # completed
+    t.expect("Session kept-one, 6 messages: one")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
     t = terminal("chat", own, columns=columns)
