@@ -9,19 +9,23 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import llama_cpp
+from localinfer.server import embeddings, llama_cpp
 from localinfer.server.desk import Desk
 from localinfer.server.gate import Gate
 from localinfer.server.intake import Intake
+from localinfer.server.ollama import answers as ollama_answers
+from localinfer.server.ollama import elsewhere
+from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import chat, completions, models
 from localinfer.server.problems import Problem, problem_of
 from localinfer.server.settings import Settings
 from localinfer.server.shelf import Shelf
+from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
     from localinfer.model import Model
@@ -31,6 +35,7 @@ GET, POST = ["GET"], ["POST"]
 OPENAI = [
     Route("/v1/chat/completions", chat.answer, methods=POST),
     Route("/v1/completions", completions.answer, methods=POST),
+    Route("/v1/embeddings", embeddings.openai, methods=POST),
     Route("/v1/models", models.listing, methods=GET),
     Route("/v1/models/{name:path}", models.one, methods=GET),
 ]
@@ -44,6 +49,17 @@ LLAMA_CPP = [
     *(Route(path, llama_cpp.completion, methods=POST) for path in ("/completion", "/completions")),
     Route("/chat/completions", chat.answer, methods=POST),
     Route("/models", models.listing, methods=GET),
+]
+OLLAMA = [
+    Route("/api/chat", ollama_answers.chat, methods=POST),
+    Route("/api/generate", ollama_answers.generate, methods=POST),
+    Route("/api/tags", ollama_models.tags, methods=GET),
+    Route("/api/ps", ollama_models.running, methods=GET),
+    Route("/api/show", ollama_models.show, methods=POST),
+    Route("/api/embed", embeddings.ollama, methods=POST),
+    Route("/api/embeddings", embeddings.ollama_older, methods=POST),
+    Route("/api/version", ollama_models.version, methods=GET),
+    *(Route(path, elsewhere.refuse, methods=[*POST, "DELETE"]) for path in elsewhere.INSTEAD),
 ]
 
 
@@ -59,7 +75,7 @@ def application(shelf: Shelf, settings: Settings) -> Starlette:
             desk.close()
 
     app = Starlette(
-        routes=[*OPENAI, *LLAMA_CPP],
+        routes=[*OPENAI, *LLAMA_CPP, *OLLAMA],
         middleware=[Middleware(Gate, settings), Middleware(Intake, settings)],
         exception_handlers={HTTPException: not_there, **dict.fromkeys((Problem, LocalInferError, Exception), refused)},
         lifespan=lifespan,
@@ -89,4 +105,4 @@ def in_words_of(request: Request, problem: Problem) -> Response:
     is_ollama = request.url.path.startswith("/api/")
     body = {"error": problem.error["message"] if is_ollama else problem.error}
     headers = {"retry-after": "1"} if problem.status == 503 else {}
-    return JSONResponse(body, problem.status, headers=headers)
+    return Json(body, problem.status, headers=headers)

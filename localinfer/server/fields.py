@@ -38,7 +38,10 @@ SAMPLING = {  # of a request, in OpenAI's and llama.cpp's words -> of Options
 async def body_of(request: Request) -> dict[str, Any]:
     """The JSON object that a request carries. Problem for anything else."""
     try:
-        fields = json.loads(await request.body() or b"{}")
+        body = await request.body()
+        fields = json.loads(body or b"{}")
+        if b"\\ud" in body.lower():  # half of a character, perhaps, which no text in UTF-8 has
+            fields = json.loads(json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise Problem(400, f"the request is no JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localinfer.server.problems import Problem
 from localinfer.server.settings import Settings
+from localinfer.server.streams import Json
 
 OPEN_TO_ALL = {"/health", "/v1/health"}  # without a key
 PAGE = "/page/"
@@ -36,7 +37,7 @@ class Gate:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if problem := self.problem(scope["path"], scope["method"], headers):
-            await JSONResponse({"error": problem.error}, problem.status)(scope, receive, send)
+            await Json({"error": problem.error}, problem.status)(scope, receive, send)
         elif origin is None:
             await self.app(scope, receive, send)
         elif scope["method"] == "OPTIONS":

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localinfer.server.problems import Problem
 from localinfer.server.settings import Settings
+from localinfer.server.streams import Json
 
 
 class Gone(Exception):
@@ -52,7 +52,7 @@ class Intake:
 
 async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """And let go of the connection: what else comes there is the rest of the body."""
-    answer = JSONResponse({"error": problem.error}, problem.status, headers={"connection": "close"})
+    answer = Json({"error": problem.error}, problem.status, headers={"connection": "close"})
     await answer(scope, receive, send)
 
 

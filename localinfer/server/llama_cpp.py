@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from localinfer.server import streams
 from localinfer.server.desk import Desk, Text
@@ -13,11 +13,12 @@ from localinfer.server.openai.chat import talk_of
 from localinfer.server.openai.completions import prompts_of
 from localinfer.server.openai.counts import timings
 from localinfer.server.problems import bad
+from localinfer.server.streams import Json
 from localinfer.version import VERSION
 
 
 async def health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return Json({"status": "ok"})
 
 
 async def props(request: Request) -> Response:
@@ -25,7 +26,7 @@ async def props(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     offered, model = await desk.model(request.query_params.get("model"))
     template = model.file.get("tokenizer.chat_template", str, "")
-    return JSONResponse({
+    return Json({
         "default_generation_settings": {"n_ctx": model.n_ctx, "params": request.app.state.defaults(model)},
         "total_slots": len(desk.slots.all),
         "model_alias": offered.name,
@@ -38,7 +39,7 @@ async def props(request: Request) -> Response:
 async def slots(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     told = [{"id": slot.number, "is_processing": slot.busy} for slot in desk.slots.all]
-    return JSONResponse([slot | {"waiting": desk.slots.waiting} for slot in told])
+    return Json([slot | {"waiting": desk.slots.waiting} for slot in told])
 
 
 async def tokenize(request: Request) -> Response:
@@ -51,8 +52,8 @@ async def tokenize(request: Request) -> Response:
         parse_special=get(fields, "parse_special", bool, True),
     )
     if not get(fields, "with_pieces", bool, False):
-        return JSONResponse({"tokens": ids})
-    return JSONResponse({"tokens": [{"id": id, "piece": piece_of(model.tokenizer.token_bytes(id, special=True))}
+        return Json({"tokens": ids})
+    return Json({"tokens": [{"id": id, "piece": piece_of(model.tokenizer.token_bytes(id, special=True))}
                                     for id in ids]})  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def piece_of(spelled: bytes) -> str | list[int]:
 async def detokenize(request: Request) -> Response:
     fields = await body_of(request)
     _, model = await request.app.state.desk.model(get(fields, "model", str, ""))
-    return JSONResponse({"content": model.detokenize(get(fields, "tokens", list, []), special=True)})
+    return Json({"content": model.detokenize(get(fields, "tokens", list, []), special=True)})
 
 
 async def apply_template(request: Request) -> Response:
@@ -78,7 +79,7 @@ async def apply_template(request: Request) -> Response:
         prompt = await seat.slot.call(lambda: seat.model.render(
             talk.messages, tools=talk.tools, template_kwargs=talk.template_kwargs,
             continue_final_message=talk.continue_final_message))  # fmt: skip
-    return JSONResponse({"prompt": prompt.text})
+    return Json({"prompt": prompt.text})
 
 
 # --- /completion: older than OpenAI's form, and still used ---
@@ -97,7 +98,7 @@ async def completion(request: Request) -> Response:
         return await streams.events(parts, last=b"")
     *before, last = [part async for part in parts]
     content = "".join(part["content"] for part in before)
-    return JSONResponse(last | {"content": content, "tokens": [id for part in before for id in part["tokens"]]})
+    return Json(last | {"content": content, "tokens": [id for part in before for id in part["tokens"]]})
 
 
 async def completion_parts(

@@ -33,6 +33,15 @@ def as_line(value: object) -> bytes:
     return dumped(value) + b"\n"
 
 
+class Json(Response):
+    """An answer of one part; what is no text in UTF-8 becomes question marks."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return dumped(content)
+
+
 class Parts(Response):
     """Sends what a generator yields, and closes it whatever happens."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from localinfer.server import streams
 from localinfer.server.desk import Desk, Seat, Text
@@ -15,6 +15,7 @@ from localinfer.server.openai.counts import timings, usage
 from localinfer.server.openai.probabilities import of_text
 from localinfer.server.openai.requests import Common, common
 from localinfer.server.problems import bad
+from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
@@ -41,7 +42,7 @@ async def answer(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     if question.common.stream:
         return await streams.events(chunks(question, desk))
-    return JSONResponse(await completion(question, desk))
+    return Json(await completion(question, desk))
 
 
 def question_of(fields: Fields) -> Question:

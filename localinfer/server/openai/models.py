@@ -3,20 +3,21 @@
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from localinfer.server.desk import Desk
 from localinfer.server.shelf import Offered, file_of
+from localinfer.server.streams import Json
 
 
 async def listing(request: Request) -> Response:
     desk: Desk = request.app.state.desk
-    return JSONResponse({"object": "list", "data": [described(each, desk) for each in desk.shelf.offered()]})
+    return Json({"object": "list", "data": [described(each, desk) for each in desk.shelf.offered()]})
 
 
 async def one(request: Request) -> Response:
     desk: Desk = request.app.state.desk
-    return JSONResponse(described(desk.shelf.resolved(request.path_params["name"]), desk))
+    return Json(described(desk.shelf.resolved(request.path_params["name"]), desk))
 
 
 def described(offered: Offered, desk: Desk) -> dict[str, Any]:

@@ -6,11 +6,18 @@ if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece
     from localinfer.model import Model
 
+IMPOSSIBLE = -9999.0  # OpenAI's
+
 
 def of_chat(piece: "Piece", most: int, model: "Model") -> dict[str, Any]:
     """A token with the `most` probable ones in its place. Bytes tell what texts cannot: parts of characters."""
-    top = [{**token(each.id, model), "logprob": each.logprob} for each in piece.top[:most]]
-    return {**token(piece.id, model), "logprob": piece.logprob, "top_logprobs": top}
+    top = [{**token(each.id, model), "logprob": finite(each.logprob)} for each in piece.top[:most]]
+    return {**token(piece.id, model), "logprob": finite(piece.logprob), "top_logprobs": top}
+
+
+def finite(logprob: float | None) -> float | None:
+    """JSON has no infinity."""
+    return None if logprob is None else max(logprob, IMPOSSIBLE)
 
 
 def token(id: int, model: "Model") -> dict[str, Any]:
@@ -26,7 +33,7 @@ def of_text(pieces: "list[Piece]", most: int, model: "Model", offset: int) -> di
         offset += len(piece.text)
     return {
         "tokens": [token(piece.id, model)["token"] for piece in pieces],
-        "token_logprobs": [piece.logprob for piece in pieces],
-        "top_logprobs": [{each.text: each.logprob for each in piece.top[:most]} for piece in pieces],
+        "token_logprobs": [finite(piece.logprob) for piece in pieces],
+        "top_logprobs": [{each.text: finite(each.logprob) for each in piece.top[:most]} for piece in pieces],
         "text_offset": offsets,
     }

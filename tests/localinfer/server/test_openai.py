@@ -195,6 +195,11 @@ class TestProblems:
         assert server.post(CHAT, body).status == status
         assert server.get("/health").status == 200
 
+    def test_half_a_character(self, server: Served) -> None:
+        answer = server.post(TEXT, b'{"prompt": "a\\ud800", "echo": true, "max_tokens": 1}')
+        assert answer.status == 200
+        assert answer.body["choices"][0]["text"].startswith("a?")
+
     def test_a_prompt_that_is_too_long(self, server: Served) -> None:
         status, answer, _ = server.post(TEXT, {"prompt": [5] * 20_000})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
