@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import embeddings, llama_cpp
+from localinfer.server import embeddings, llama_cpp, page
 from localinfer.server.desk import Desk
 from localinfer.server.gate import Gate
 from localinfer.server.intake import Intake
@@ -75,7 +75,7 @@ def application(shelf: Shelf, settings: Settings) -> Starlette:
             desk.close()
 
     app = Starlette(
-        routes=[*OPENAI, *LLAMA_CPP, *OLLAMA],
+        routes=[*OPENAI, *LLAMA_CPP, *OLLAMA, *page.ROUTES],
         middleware=[Middleware(Gate, settings), Middleware(Intake, settings)],
         exception_handlers={HTTPException: not_there, **dict.fromkeys((Problem, LocalInferError, Exception), refused)},
         lifespan=lifespan,

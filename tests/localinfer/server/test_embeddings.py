@@ -8,7 +8,7 @@ from localinfer import Model
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [("/v1/embeddings", {"input": "Hello"}), ("/api/embed", {"input": ["a", "b"]}), ("/api/embeddings", {"prompt": "a"})],
+    [("/v1/embeddings", {"input": "a"}), ("/api/embed", {"input": ["a", "b"]}), ("/api/embeddings", {"prompt": "a"})],
 )
 def test_every_address(server: Served, path: str, fields: dict[str, object]) -> None:
     status, answer, _ = server.post(path, {"model": "tiny", **fields})
