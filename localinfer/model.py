@@ -32,11 +32,13 @@ from localinfer.options import FLAGS, FORMS, Options, from_environment, from_key
 
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
     from localinfer.generation.constraint import Constraint, Vocabulary
-    from localinfer.prompt.conversation import Message
+    from localinfer.prompt.conversation import Conversation, Message
     from localinfer.prompt.prompt import Prompt
     from localinfer.prompt.writer import PromptWriter
 
 __all__ = ["Model", "Piece", "Stats", "load"]
+
+HAS_CHANNELS = "<|channel|>"  # a template of gpt-oss: thoughts and answer are told apart as calls are
 
 
 def load(path_or_name: str | Path, *, progress: Progress | None = None, **options: object) -> "Model":
@@ -138,7 +140,8 @@ class Model:
              **options: object) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
-        What the model is shown is what `render` returns.
+        What the model is shown is what `render` returns. Calls of `tools` are told apart from the answer: they are the
+        `calls` of pieces. A message with `tool_calls`, and one of role "tool" for each result, let it go on.
         """
         from localinfer.prompt.conversation import Conversation
 
@@ -148,7 +151,9 @@ class Model:
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
         prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
-        return self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
+        pieces = self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
+        template = self._prompts().template(chosen, with_tools=tools is not None).source
+        return self._with_calls(pieces, template, conversation) if tools or HAS_CHANNELS in template else pieces
 
     def render(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
                documents: Sequence[Mapping[str, object]] | None = None,
@@ -251,6 +256,12 @@ class Model:
         self.file.check_unchanged()
         self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options, behind))
         return pieces
+
+    def _with_calls(self, pieces: Iterator[Piece], template: str, conversation: "Conversation") -> Iterator[Piece]:
+        from localinfer.generation import calls
+
+        parser = calls.parser(template, self.tokenizer, conversation.tools, first=conversation.n_calls)
+        return calls.told_apart(pieces, parser) if parser else pieces
 
     def _end_of_reasoning(self, prompt: "Prompt") -> list[int]:
         """The tokens that end the reasoning in which a prompt ends, if it does."""

@@ -47,6 +47,11 @@ class Conversation:
                 check_mappings(name, values)
         check_template_kwargs(self.template_kwargs)
 
+    @property
+    def n_calls(self) -> int:
+        """How many calls of tools there are in the messages."""
+        return sum(len(calls) for each in self.messages if isinstance(calls := each.get("tool_calls"), list | tuple))
+
     def variables(self) -> dict[str, object]:
         """By the names under which templates know them."""
         return {

@@ -245,6 +245,52 @@ def test_a_conversation_goes_on_from_the_cache(llama: Model) -> None:
     assert ids_of(llama.chat(talk)) == reused
 
 
+TOOLS = [{"name": "now", "parameters": {}}]
+SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+
+
+def saying(model: Model, text: str) -> localinfer.model.SamplerFunction:
+    """A sampler that chooses what is in the text, whatever the model thinks of it."""
+    ids = iter(model.tokenize(text, add_special=False, parse_special=True))
+    return lambda *_: next(ids)
+
+
+def test_calls_of_tools_are_told_apart(llama: Model) -> None:
+    said = 'I look.\n<tool_call>{"name": "now", "arguments": {"zone": "</tool_call>"}}</tool_call>'
+    n = len(llama.tokenize(said, add_special=False))
+    how = {"chat_template": SHOWS_TOOLS, "n_predict": n}
+    pieces = list(llama.chat(TALK, tools=TOOLS, sampler=saying(llama, said), **how))
+    assert llama.detokenize(ids_of(iter(pieces))) == said
+    assert text_of(iter(pieces)) == "I look."
+    [call] = [call for piece in pieces for call in piece.calls]
+    assert (call.name, call.arguments, call.id) == ("now", {"zone": "</tool_call>"}, "call00000")
+    assert text_of(llama.chat(TALK, sampler=saying(llama, said), **how)) == said  # without tools, none is called
+
+    asked = {"role": "assistant", "content": "I look.", "tool_calls": [call.as_entry()]}
+    told = [*TALK, asked, {"role": "tool", "content": "noon", "tool_call_id": call.id, "name": "now"}]
+    [*_, last] = llama.chat(told, tools=TOOLS, sampler=saying(llama, said), **how)
+    assert [call.id for call in last.calls] == ["call00001"]
+    assert "tool: noon" in llama.render(told, tools=TOOLS, chat_template=SHOWS_TOOLS).text
+
+
+def test_a_call_that_is_cut_off_is_text(llama: Model) -> None:
+    said = 'Yes <tool_call>{"name": "now", "arguments": {'
+    n = len(llama.tokenize(said, add_special=False))
+    with pytest.warns(UserWarning, match="cannot be read"):
+        pieces = list(llama.chat(
+            TALK, tools=TOOLS, sampler=saying(llama, said), chat_template=SHOWS_TOOLS, n_predict=n))  # fmt: skip
+    assert text_of(iter(pieces)) == said
+    assert llama.stats.finish_reason == "length"
+
+
+def test_a_template_that_shows_no_tools(llama: Model) -> None:
+    with pytest.warns(UserWarning, match="shows no tools"):
+        llama.render(TALK, tools=TOOLS, chat_template="chatml")
+
+
 def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: Path) -> None:
     """Two turns with a real model: the second one goes on from the cache, or is computed from nothing."""
     seen = set()
