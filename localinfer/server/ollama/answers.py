@@ -1,6 +1,6 @@
 """`/api/chat` and `/api/generate`."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from json import dumps
@@ -19,7 +19,7 @@ from localinfer.server.problems import bad
 from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
-    from localinfer.generation.pieces import Piece, Stats
+    from localinfer.generation.pieces import Call, Piece, Stats
 
 Part = dict[str, Any]
 FIELD_OF = {"text": "content", "thought": "thinking"}  # of a message, by the kind of its pieces
@@ -123,6 +123,11 @@ def in_response(field: str, text: str) -> Part:
     return {"response": text} if field == "content" else {"response": "", "thinking": text}
 
 
+def in_calls(calls: "Sequence[Call]") -> Part:
+    told = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+    return {"message": {"role": "assistant", "content": "", "tool_calls": told}}
+
+
 async def answered(request: Request, question: Question) -> Response:
     desk: Desk = request.app.state.desk
     found = parts(question, desk)
@@ -144,9 +149,10 @@ def joined(all_parts: list[Part]) -> Part:
                 whole[key] = whole[key] + part[key] if key in whole else part[key]
         if "message" in part:
             message = whole.setdefault("message", {"role": "assistant", "content": ""})
-            for field in ("content", "thinking"):
+            for field in ("content", "thinking", "tool_calls"):
                 if field in part["message"]:
-                    message[field] = message.get(field, "") + part["message"][field]
+                    added = part["message"][field]
+                    message[field] = message[field] + added if field in message else added
     return whole
 
 
@@ -165,6 +171,8 @@ async def parts(question: Question, desk: Desk) -> AsyncGenerator[Part, None]:
                         told = probabilities(piece, question, seat.model)
                         text = question.shown(FIELD_OF[piece.kind], piece.text)
                         yield head | now() | text | told | {"done": False}
+                    if piece.calls:
+                        yield head | now() | in_calls(piece.calls) | {"done": False}
             end = {"done": True, "done_reason": run.finish_reason, "total_duration": perf_counter_ns() - began}
             end |= {"load_duration": loaded - began} | counts(run.stats)
             yield head | now() | question.shown("content", "") | end

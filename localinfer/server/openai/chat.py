@@ -1,5 +1,6 @@
 """`/v1/chat/completions`: a conversation in, the next message out."""
 
+import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -19,7 +20,7 @@ from localinfer.server.problems import bad
 from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
-    from localinfer.generation.pieces import Piece, Stats
+    from localinfer.generation.pieces import Call, Piece, Stats
     from localinfer.model import Model
 
 LENGTH = ("max_completion_tokens", "max_tokens", "n_predict")
@@ -87,16 +88,33 @@ async def chunks(question: Question, desk: Desk) -> AsyncGenerator[dict[str, Any
         for index in range(question.common.n):
             async with seat.run(question.talk, question.common.options_for(index)) as run:
                 yield head | {"choices": [choice(index, {"role": "assistant", "content": ""})]} | extra
+                calls: list[Call] = []
                 async for piece in run.pieces:
-                    if piece.kind != "tag" and (piece.text or piece.logprob is not None):
+                    if delta := delta_of(piece, len(calls)):
                         logprobs = logprobs_of([piece], question, seat.model)
-                        delta = {FIELD_OF[piece.kind]: piece.text}
                         yield head | {"choices": [choice(index, delta, logprobs)]} | extra
+                    calls += piece.calls
             all_stats.append(run.stats)
-            end = choice(index, {}, finish_reason=run.finish_reason)
+            end = choice(index, {}, finish_reason="tool_calls" if calls else run.finish_reason)
             yield head | {"choices": [end]} | extra | {"timings": timings(run.stats)}
     if question.common.include_usage:
         yield head | {"choices": [], "usage": usage(all_stats)}
+
+
+def delta_of(piece: "Piece", n_calls: int) -> dict[str, Any]:
+    """What a piece adds to the message, in which there are so many calls already."""
+    delta: dict[str, Any] = {}
+    if piece.kind != "tag" and (piece.text or piece.logprob is not None):
+        delta[FIELD_OF[piece.kind]] = piece.text
+    if piece.calls:
+        delta["tool_calls"] = [{"index": n_calls + i} | as_text(call) for i, call in enumerate(piece.calls)]
+    return delta
+
+
+def as_text(call: "Call") -> dict[str, Any]:
+    """With its arguments as a text in JSON."""
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return call.as_entry() | {"function": {"name": call.name, "arguments": arguments}}
 
 
 def choice(
@@ -113,11 +131,12 @@ async def completion(question: Question, desk: Desk) -> dict[str, Any]:
             async with seat.run(question.talk, question.common.options_for(index)) as run:
                 pieces = [piece async for piece in run.pieces]
             all_stats.append(run.stats)
+            message = message_of(pieces)
             choices.append({
                 "index": index,
-                "message": message_of(pieces),
+                "message": message,
                 "logprobs": logprobs_of(pieces, question, seat.model),
-                "finish_reason": run.finish_reason,
+                "finish_reason": "tool_calls" if "tool_calls" in message else run.finish_reason,
             })  # fmt: skip
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
         return head_of("chat.completion", seat) | {"choices": choices} | counts
@@ -126,6 +145,8 @@ async def completion(question: Question, desk: Desk) -> dict[str, Any]:
 def message_of(pieces: "list[Piece]") -> dict[str, Any]:
     texts = {kind: "".join(piece.text for piece in pieces if piece.kind == kind) for kind in FIELD_OF}
     thoughts = {"reasoning_content": texts["thought"].strip()} if texts["thought"] else {}
+    if calls := [as_text(call) for piece in pieces for call in piece.calls]:
+        return {"role": "assistant", "content": texts["text"] or None, **thoughts, "tool_calls": calls}
     return {"role": "assistant", "content": texts["text"], **thoughts}
 
 
