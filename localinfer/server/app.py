@@ -14,14 +14,14 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import embeddings, llama_cpp, page
+from localinfer.server import embeddings, llama_cpp, metrics, page
 from localinfer.server.desk import Desk
 from localinfer.server.gate import Gate
 from localinfer.server.intake import Intake
 from localinfer.server.ollama import answers as ollama_answers
 from localinfer.server.ollama import elsewhere
 from localinfer.server.ollama import models as ollama_models
-from localinfer.server.openai import chat, completions, models
+from localinfer.server.openai import chat, completions, models, responses
 from localinfer.server.problems import Problem, problem_of
 from localinfer.server.settings import Settings
 from localinfer.server.shelf import Shelf
@@ -35,6 +35,7 @@ GET, POST = ["GET"], ["POST"]
 OPENAI = [
     Route("/v1/chat/completions", chat.answer, methods=POST),
     Route("/v1/completions", completions.answer, methods=POST),
+    Route("/v1/responses", responses.answer, methods=POST),
     Route("/v1/embeddings", embeddings.openai, methods=POST),
     Route("/v1/models", models.listing, methods=GET),
     Route("/v1/models/{name:path}", models.one, methods=GET),
@@ -42,6 +43,7 @@ OPENAI = [
 LLAMA_CPP = [
     *(Route(path, llama_cpp.health, methods=GET) for path in ("/health", "/v1/health")),
     Route("/props", llama_cpp.props, methods=GET),
+    Route("/metrics", metrics.told, methods=GET),
     Route("/slots", llama_cpp.slots, methods=GET),
     Route("/tokenize", llama_cpp.tokenize, methods=POST),
     Route("/detokenize", llama_cpp.detokenize, methods=POST),
@@ -66,6 +68,7 @@ OLLAMA = [
 def application(shelf: Shelf, settings: Settings) -> Starlette:
     """An ASGI application that answers with the models of the shelf; they are closed when it ends."""
     desk = Desk(shelf, settings)
+    desk.observer = observer = metrics.Metrics()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -80,7 +83,7 @@ def application(shelf: Shelf, settings: Settings) -> Starlette:
         exception_handlers={HTTPException: not_there, **dict.fromkeys((Problem, LocalInferError, Exception), refused)},
         lifespan=lifespan,
     )
-    app.state.desk = desk
+    app.state.desk, app.state.metrics = desk, observer
     app.state.defaults = defaults
     return app
 
