@@ -39,6 +39,7 @@ Each option has an environment variable: LOCALINFER_CTX_SIZE for --ctx-size.
 COMMANDS = {  # name: where its function NAME_command is, and the first line of its help
     "chat": ("cli.chat.command", "Talk with a model, or have one question answered."),
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
+    "serve": ("cli.serve", "Answer other programs, and a page in a browser, over HTTP."),
     "sessions": ("cli.sessions", "Show, export or remove the conversations that were saved."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
