@@ -41,6 +41,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "embed": ("cli.embed", "Make a vector of each text, for comparing them."),
     "rerank": ("cli.embed", "Sort documents by how well they answer a query."),
+    "serve": ("cli.serve", "Answer other programs, and a page in a browser, over HTTP."),
     "sessions": ("cli.sessions", "Show, export or remove the conversations that were saved."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
     "list": ("cli.models", "Show the models that have a name, and which are on this machine."),

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.surprise import LEGEND, ColorBy
 from localinfer.errors import UsageError
 from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
@@ -34,6 +35,7 @@ EscapeOption = Annotated[
 ]
 NoStdinOption = Annotated[bool, typer.Option("--no-stdin", help="Leave stdin alone, whatever it is.")]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No statistics on stderr.")]
+ColorByOption = Annotated[ColorBy | None, typer.Option("--color-by", help=LEGEND, show_choices=True)]
 SpecialOption = Annotated[
     bool, typer.Option("-sp", "--special", help="Show control tokens, such as <|im_end|>, in the text that comes.")
 ]

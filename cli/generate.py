@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,9 @@ import typer
 
 from cli import screen
 from cli.files import promised
-from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.loading import open_model
+from cli.surprise import painter
 from cli.texts import joined, with_escapes
 from localinfer.errors import ContextOverflow, Incomplete, LocalInferError
 from localinfer.options import Layer
@@ -38,6 +39,7 @@ def generate_command(
     display_prompt: Annotated[
         bool, typer.Option("--display-prompt", help="Write the prompt, too, before what comes.")
     ] = False,
+    color_by: ColorByOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
@@ -68,15 +70,17 @@ def generate_command(
     with open_model(model, with_escapes(given, escape), screen.Status()) as opened:
         tokens = opened.tokenize(text, parse_special=parse_special)
         held = opened.load_cache(cache) if cache and cache.exists() else 0
-        run = opened.generate(tokens)
+        colours = painter(color_by) if not as_json else None
+        run = opened.generate(tokens, logprobs=max(1, opened.options.logprobs)) if colours else opened.generate(tokens)
         if cache and not prompt_cache_ro:
             run = kept(opened, run, cache, len(tokens) > held, whole=prompt_cache_all)
         if display_prompt and not as_json:
             screen.write(text)
-        pieces, problem = taken(with_control(opened, run) if special else run, show=not as_json)
+        show = None if as_json else colours.write if colours else write
+        pieces, problem = taken(with_control(opened, run) if special else run, show)
         if as_json:
             screen.write(as_object(model, pieces, opened.stats) + "\n")
-        else:
+        elif opened.options.logprobs:
             for piece in pieces:
                 if piece.logprob is not None:
                     screen.aside(logprobs_line(piece))
@@ -86,7 +90,13 @@ def generate_command(
             raise problem
 
 
-def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInferError | None]:
+def write(_: "Piece", text: str) -> None:
+    screen.write(text)
+
+
+def taken(
+    run: Iterator["Piece"], show: Callable[["Piece", str], None] | None = None
+) -> tuple[list["Piece"], LocalInferError | None]:
     """All pieces, shown while they come; a text that ends where it should not is not taken back."""
     pieces = []
     problem: LocalInferError | None = None
@@ -94,7 +104,7 @@ def taken(run: Iterator["Piece"], show: bool) -> tuple[list["Piece"], LocalInfer
         for piece in run:
             pieces.append(piece)
             if show:
-                screen.write(piece.text)
+                show(piece, piece.text)
     except (ContextOverflow, Incomplete) as error:
         problem = error
     finally:
@@ -125,10 +135,12 @@ def with_control(model: "Model", run: Iterator["Piece"]) -> Iterator["Piece"]:
 def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     """The answer as one JSON object in one line. Times are in seconds."""
     told = [piece for piece in pieces if piece.logprob is not None]
+    calls = [call.as_entry() for piece in pieces for call in piece.calls]
     return json.dumps({
         "model": model,
         "text": text_of(pieces, "text"),
         "reasoning": text_of(pieces, "thought").strip(),
+        **({"tool_calls": calls} if calls else {}),
         "tokens": [piece.id for piece in pieces],
         **({"logprobs": [probabilities(piece) for piece in told]} if told else {}),
         "finish_reason": stats.finish_reason,

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperOption
 
-TAKES = {"MODEL", "[MODEL]", "MODEL...", "SOURCE", "BASE", "[NAME]..."}
+TAKES = {"MODEL", "[MODEL]", "[MODEL]...", "MODEL...", "SOURCE", "BASE", "[NAME]..."}
 
 
 def options_for(parameters: list[Any]) -> list[Any]:

@@ -184,10 +184,11 @@ class Status:
             self.stage, self.began, self.begun_with = stage, now, done
             if not self.live and stage in self.PLAIN_STAGES and done < total:
                 note(self.line(done, total, now))
-        if not self.live or (stage not in AT_ONCE and now - self.began < QUIET_SECONDS):
-            return
         if done >= total:
+            self.stage = ""  # what is called so next has a beginning of its own
             self.erase()
+        elif not self.live or (stage not in AT_ONCE and now - self.began < QUIET_SECONDS):
+            return
         elif now - self.drawn_at >= REDRAW_SECONDS:
             self.draw(self.line(done, total, now))
 

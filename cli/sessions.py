@@ -77,7 +77,9 @@ def wanted(names: list[str] | None) -> "list[Session]":
 
 def as_text(session: "Session") -> str:
     """As it looked in a terminal."""
-    return "".join(f"{'> ' if each['role'] == 'user' else ''}{each['content']}\n\n" for each in session.messages)
+    from localinfer.sessions import said
+
+    return "".join(f"{'> ' if each['role'] == 'user' else ''}{said(each)}\n\n" for each in session.messages)
 
 
 def export(text: str, output: str | None) -> None:

@@ -33,11 +33,13 @@ from localinfer.options import FLAGS, FORMS, Options, from_environment, from_key
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
     from localinfer.embedding.embedder import Embedder
     from localinfer.generation.constraint import Constraint, Vocabulary
-    from localinfer.prompt.conversation import Message
+    from localinfer.prompt.conversation import Conversation, Message
     from localinfer.prompt.prompt import Prompt
     from localinfer.prompt.writer import PromptWriter
 
 __all__ = ["Model", "Piece", "Stats", "load"]
+
+HAS_CHANNELS = "<|channel|>"  # a template of gpt-oss: thoughts and answer are told apart as calls are
 
 
 def load(path_or_name: str | Path, *, progress: Progress | None = None, **options: object) -> "Model":
@@ -74,7 +76,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in (*self.engine.warnings, *beyond_training(self.engine)):
+        for warning in (*self.engine.warnings, *beyond_training(self)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
@@ -95,6 +97,11 @@ class Model:
     def n_ctx(self) -> int:
         """How many tokens the context holds."""
         return self.engine.n_ctx
+
+    @property
+    def n_ctx_train(self) -> int:
+        """How many tokens the texts had at most that the model was trained on."""
+        return self.engine.program.recorder.keys.count("context_length", self.n_ctx)
 
     @property
     def n_vocab(self) -> int:
@@ -134,14 +141,29 @@ class Model:
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
         return self._run(tokens, chosen, sampler)
 
+    def score(self, prompt: str | Sequence[int], ids: Sequence[int], *, logprobs: int = 1) -> list[Piece]:
+        """The pieces of a text `ids` behind a prompt as if they were generated, with their probabilities and so many
+        alternatives each. Ends the run that is going on; raises what `generate` raises at once.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._checked(prompt)
+        if not tokens or not ids:
+            raise UsageError("prompt and ids: at least one token each is needed")
+        self.file.check_unchanged()
+        return self._session.score(tokens, self._checked(ids), logprobs)
+
     def chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
              documents: Sequence[Mapping[str, object]] | None = None,
              template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
-             parse_special: bool = False, sampler: SamplerFunction | None = None,
+             parse_special: bool = False, sampler: SamplerFunction | None = None, begun: Sequence[int] = (),
              **options: object) -> Iterator[Piece]:
         """Answer a conversation of {"role": ..., "content": ...}, piece by piece; otherwise as `generate`.
 
-        What the model is shown is what `render` returns.
+        What the model is shown is what `render` returns, and the tokens that its answer has `begun` with, if any: these
+        are the first pieces. A message of the assistant may have `ids`, the tokens of pieces of an earlier answer: they
+        are shown again as they were, so that a conversation goes on without anything being read twice.
+
+        Calls of `tools` are told apart from the answer: they are the `calls` of pieces. A message with `tool_calls`,
+        and one of role "tool" for each result, let it go on.
         """
         from localinfer.prompt.conversation import Conversation
 
@@ -152,7 +174,10 @@ class Model:
             continue_final_message=continue_final_message)
         chosen = self._chosen(options)
         prompt = self._prompts().write(conversation, chosen, parse_special=parse_special)
-        return self._run(prompt.ids, chosen, sampler, self._end_of_reasoning(prompt))
+        behind = self._end_of_reasoning(prompt)
+        pieces = self._run(prompt.ids, chosen, sampler, behind, self._checked(begun))
+        template = self._prompts().template(chosen, with_tools=tools is not None).source
+        return self._with_calls(pieces, template, conversation) if tools or HAS_CHANNELS in template else pieces
 
     def embed(self, texts: "str | Sequence[str | Sequence[int]]", *, pooling: str = "", normalize: bool | float = True,
               truncate: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
@@ -277,13 +302,19 @@ class Model:
             self._writer = PromptWriter(self.file, self.tokenizer)
         return self._writer
 
-    def _run(
-        self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = ()
-    ) -> Iterator[Piece]:
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = (),
+             begun: Sequence[int] = ()) -> Iterator[Piece]:
         """What comes after the tokens `behind` is held to the form that the options ask for, if they do."""
         self.file.check_unchanged()
-        self.stats, pieces = self._session.run(prompt, options, sampler, self._constraint(options, behind))
+        constraint = self._constraint(options, behind)
+        self.stats, pieces = self._session.run(prompt, options, sampler, constraint, begun)
         return pieces
+
+    def _with_calls(self, pieces: Iterator[Piece], template: str, conversation: "Conversation") -> Iterator[Piece]:
+        from localinfer.generation import calls
+
+        parser = calls.parser(template, self.tokenizer, conversation.tools, first=conversation.n_calls)
+        return calls.told_apart(pieces, parser) if parser else pieces
 
     def _end_of_reasoning(self, prompt: "Prompt") -> list[int]:
         """The tokens that end the reasoning in which a prompt ends, if it does."""
@@ -324,9 +355,8 @@ class Model:
         return tokens
 
 
-def beyond_training(engine: Engine) -> list[str]:
+def beyond_training(model: Model) -> list[str]:
     """What there is to say of a context that is longer than those that the model has seen."""
-    trained = engine.program.recorder.keys.count("context_length", engine.n_ctx)
-    if engine.n_ctx <= trained:
+    if model.n_ctx <= model.n_ctx_train:
         return []
-    return [f"--ctx-size {engine.n_ctx}: trained on {trained} tokens; beyond, text turns into nonsense"]
+    return [f"--ctx-size {model.n_ctx}: trained on {model.n_ctx_train} tokens; beyond, text turns into nonsense"]

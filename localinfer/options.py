@@ -25,7 +25,7 @@ from localinfer.errors import LocalInferError, UsageError
 Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "form", "chat"]
-Policy = Literal["stop", "ring"]
+Policy = Literal["stop", "drop-turns", "ring"]
 Precision = Literal["fast", "high"]
 Think = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
@@ -174,13 +174,14 @@ class Options:
 
     ctx_size: int = option(
         0, "-c", "--ctx-size", section="model", low=0, high=INT32_MAX,
-        about="Tokens the model can look back on (0: as many as it was trained for, if they fit in memory).")
+        about="Tokens the model can look back on (0: as many as it was trained for, 32768 at most, if they fit).")
     ctx_policy: Policy = option(
-        "stop", "--ctx-policy", section="model", choices=get_args(Policy),
-        about="When the context is full: stop, or overwrite all but the first --keep tokens in a ring.")
+        "drop-turns", "--ctx-policy", section="model", choices=get_args(Policy),
+        about="When the context is full: stop; or go on with a chat without its oldest turns; or overwrite all "
+        "but the first --keep tokens in a ring.")
     keep: int = option(
         4, "--keep", section="model", low=0, high=INT32_MAX,
-        about="First tokens of the context that --ctx-policy ring never overwrites.")
+        about="First tokens of the context that --ctx-policy ring never overwrites; rounded up to 64s.")
     cache_type_k: CacheType = option(
         "f16", "-ctk", "--cache-type-k", section="model", choices=get_args(CacheType),
         about="How keys are kept: in 32 or 16 bits a value, or in blocks of 8.5 or 4.5 bits a value.")

@@ -82,7 +82,7 @@ class Session:
     def markdown(self) -> str:
         """The conversation as a document."""
         head = f"# {self.title or self.name}\n\n{self.model}, {self.created[:16].replace('T', ' ')}\n"
-        parts = (f"\n## {str(each['role']).capitalize()}\n\n{each['content']}\n" for each in self.messages)
+        parts = (f"\n## {str(each['role']).capitalize()}\n\n{said(each)}\n" for each in self.messages)
         return head + "".join(parts)
 
     def remove(self) -> None:
@@ -149,6 +149,13 @@ def take(session: Session, line: bytes) -> None:
             session.model, session.created = model, created
         case _:
             session.damaged += 1
+
+
+def said(message: Message) -> str:
+    """What a message says; calls of tools are blocks of code."""
+    calls = message.get("tool_calls")
+    entries = [json.dumps(call, ensure_ascii=False) for call in calls] if isinstance(calls, list) else []
+    return "\n\n".join(filter(None, [str(message["content"] or ""), *(f"```json\n{each}\n```" for each in entries)]))
 
 
 def names() -> list[str]:

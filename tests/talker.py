@@ -9,17 +9,20 @@ For tests of the command line: the same program, but fast and predictable. Words
     full      the context is full behind the answer
     think     thoughts come first, a word every 0.1 s if slowly
     circles   the answer ends in the same word 200 times
+    call      a call of the tool `echo`, and call NAME of another one
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import localinfer
 from cli.__main__ import main
 from localinfer.errors import ContextOverflow
-from localinfer.generation.pieces import Piece
+from localinfer.generation.pieces import Alternative, Call, Piece
 from localinfer.options import Options
 
 ODD = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
@@ -30,8 +33,9 @@ Stats = SimpleNamespace
 class Talker:
     """As much of `Model` as the commands use."""
 
-    n_ctx = 2048
-    engine = SimpleNamespace(sequence=[])
+    n_ctx = n_ctx_train = 2048
+    engine = SimpleNamespace(sequence=[], kv_bytes=3 << 20)
+    tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
         self.options = Options(**options)
@@ -52,6 +56,15 @@ class Talker:
     def fitting(self, messages: Sequence[Mapping[str, str]], **how: object) -> list[Mapping[str, str]]:
         return list(messages)
 
+    def render(self, messages: Sequence[Mapping[str, str]], **options: object) -> SimpleNamespace:
+        return SimpleNamespace(ids=[len(messages)])
+
+    def score(self, prompt: Sequence[int], ids: Sequence[int], logprobs: int) -> list[Piece]:
+        """Each token had one chance in four, and so had three others."""
+        quarter = math.log(0.25)
+        top = tuple(Alternative(f" other {n}", 100 + n, quarter) for n in range(3))
+        return [Piece(f" word {id}", id, logprob=quarter, entropy=-quarter, top=top) for id in ids]
+
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
         return [text + (" special" if parse_special else "")]
 
@@ -61,7 +74,10 @@ class Talker:
     def chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> Iterator[Piece]:
         system = options.get("system_prompt", self.options.system_prompt)
         asked = messages[-1]["content"].replace("\n", "|")
-        yield from self.repeat(f"{len(messages)}: {asked}" + (f" ({system})" if system else ""))
+        begun = "".join(f"<{id}> " for id in options.get("begun", ()))  # type: ignore[attr-defined]
+        told = {"logprob": -3.0, "entropy": 0.0} if options.get("logprobs") else {}
+        for piece in self.repeat(f"{begun}{len(messages)}: {asked}" + (f" ({system})" if system else "")):
+            yield replace(piece, **told)
 
     def repeat(self, text: str) -> Iterator[Piece]:
         words = text.split()
@@ -77,6 +93,9 @@ class Talker:
             time.sleep(0.1 if "slowly" in words else 0)
             self.stats = stats(3, number + 1)
             yield Piece((" " if number else "") + ODD.get(word, word), 0 if word == "round" else number)
+        if "call" in words[:2]:
+            name = [*words[2:], "echo"][0]
+            yield Piece("", 9, calls=(Call(name, {"text": "a\x1bb"}, "call00000"),))
         if "full" in words:
             raise ContextOverflow("the context is full")
 

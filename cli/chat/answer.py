@@ -17,6 +17,7 @@ from cli import screen
 
 if TYPE_CHECKING:
     from cli.chat.markdown import Printer
+    from cli.surprise import Painter
     from localinfer import Piece
 
 PATIENCE = 60  # a picture is drawn anew when this many times the time has passed that the last one took: 1.6 %
@@ -32,10 +33,14 @@ class View(Protocol):
     def end(self) -> None: ...
 
 
-def view(*, plain: bool, lines_between: bool) -> View:
-    """The way for this stdout; `lines_between` answers in a file, where more than one goes there."""
+def view(*, plain: bool, lines_between: bool, painter: "Painter | None" = None) -> View:
+    """The way for this stdout; `lines_between` answers in a file, where more than one goes there. Markdown and the
+    colours of tokens exclude each other.
+    """
     if not sys.stdout.isatty():
         return Raw(lines_between)
+    if painter:
+        return Plain(painter)
     if plain or not screen.is_live() or shutil.get_terminal_size().columns < NARROWEST:
         return Plain()
     return Rendered()
@@ -57,9 +62,10 @@ class Raw:
 
 
 class Plain:
-    """Thoughts are dim, and stand in a paragraph of their own."""
+    """Thoughts are dim, and stand in a paragraph of their own. A painter gives all pieces colours."""
 
-    def __init__(self) -> None:
+    def __init__(self, painter: "Painter | None" = None) -> None:
+        self.painter = painter
         self.last_kind = "text"
         self.before = ""  # the last character
 
@@ -69,7 +75,9 @@ class Plain:
         if self.before and piece.kind != self.last_kind:
             screen.write("\n\n")
             text = text.lstrip()
-        if piece.kind == "thought" and screen.colourful():
+        if self.painter:
+            self.painter.write(piece, text)
+        elif piece.kind == "thought" and screen.colourful():
             sys.stdout.write("\x1b[2m")
             screen.write(text)
             sys.stdout.write("\x1b[0m")

@@ -10,9 +10,10 @@ import typer
 
 from cli import screen
 from cli.chat import saved
+from cli.chat.tools import toolbox
 from cli.chat.transcript import Transcript
 from cli.files import promised
-from cli.flags import EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
 from cli.generate import as_object, taken
 from cli.loading import default_model, open_model
 from cli.texts import from_file, given_text, with_escapes
@@ -21,6 +22,7 @@ from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from cli.chat.loop import Chat
+    from localinfer import Model
 
 
 @with_options("model", "sampling", "generation", "form", "chat")
@@ -65,6 +67,18 @@ def chat_command(
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Do not save the conversation: see `localinfer sessions`.")
     ] = False,
+    tools: Annotated[
+        str | None,
+        typer.Option("--tools", metavar="FILE", help="What the model may call: JSON schemas of functions."),
+    ] = None,
+    tool_exec: Annotated[
+        str | None,
+        typer.Option("--tool-exec", metavar="COMMAND", help="Runs each call, when you agree to it: see docs/tools.md."),
+    ] = None,
+    tool_timeout: Annotated[
+        float, typer.Option("--tool-timeout", metavar="SECONDS", help="How long a call may take.")
+    ] = 60.0,
+    color_by: ColorByOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
     ] = False,
@@ -78,6 +92,7 @@ def chat_command(
       localinfer chat
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
       localinfer chat --continue
+      localinfer chat qwen.gguf --tools tools.json --tool-exec ./tool.py
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
@@ -89,10 +104,13 @@ def chat_command(
         raise UsageError("nothing to answer: no question, and stdin is neither a terminal nor a pipe")
     if system_file is not None:
         given["system_prompt"] = from_file(system_file)
+    box = toolbox(tools, tool_exec, tool_timeout)
     transcript = Transcript(promised("--output", output)) if output is not None else None
     talks = message is None or (conversation and not single_turn and sys.stdin.isatty())
     if as_json and message is None:
         raise UsageError("--json: there is no question")
+    if as_json and tool_exec is not None:
+        raise UsageError("--json: shows the calls of one answer; it runs none of them")
     if talks and screen.is_live():
         threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()  # as loading also waits
     with contextlib.ExitStack() as stack:
@@ -102,9 +120,12 @@ def chat_command(
         from cli.chat.loop import Chat
 
         session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
-        stack.enter_context(saved.remembered(opened, session))
+        if session:
+            saved.resume(opened, session)
         chat = Chat(
-            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session
+            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
+            tools=box,
+            color_by=color_by if not as_json else None,
         )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
@@ -112,12 +133,20 @@ def chat_command(
             chat.say(message)
         if talks and not as_json:
             if not quiet:
-                screen.aside(f"{name}: context {opened.n_ctx:,} tokens. /help shows what else you can type.")
+                screen.aside(f"{name}: {about_context(opened)}. /help shows what else you can type.")
             chat.talk(once=single_turn)
+        if chat.conversation.session:
+            saved.keep(opened, chat.conversation.session)
+
+
+def about_context(model: "Model") -> str:
+    """What was chosen, and what it costs."""
+    trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
+    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.kv_bytes)}"
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:
-    pieces, problem = taken(chat.conversation.ask(message), show=False)
+    pieces, problem = taken(chat.conversation.ask(message))
     screen.write(as_object(chat.name, pieces, chat.model.stats) + "\n")
     if problem:
         raise problem

@@ -3,6 +3,7 @@
 Each command is a function of the chat and of what stands behind its name.
 """
 
+import ast
 import base64
 import difflib
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli import screen
+from cli.chat import keeping
 from cli.generate import statistics
 from cli.texts import from_file
 from localinfer.errors import LocalInferError, UsageError
@@ -201,6 +203,59 @@ def clear(chat: Chat, _: str) -> None:
     screen.aside("the conversation is forgotten")
 
 
+def why(chat: Chat, argument: str) -> None:
+    from cli.chat.why import show_all, show_one  # rich takes a moment
+
+    pieces = scored(chat)
+    if argument and pieces:
+        show_one(pieces, place(argument, len(pieces)))
+    elif pieces:
+        show_all(pieces)
+
+
+def branch(chat: Chat, argument: str) -> None:
+    pieces = scored(chat)
+    if not pieces:
+        return
+    number, _, text = argument.partition(" ")
+    at = place(number, len(pieces))
+    if not text:
+        raise UsageError("/branch: to which token? /branch N TOKEN")
+    chat.show(chat.conversation.regenerate([*chat.conversation.written[:at], *instead(chat.model, pieces[at], text)]))
+
+
+def scored(chat: Chat) -> "list[Piece]":
+    from cli.chat.why import ALTERNATIVES
+
+    pieces = chat.conversation.scored(ALTERNATIVES)
+    if not pieces:
+        screen.note("there is no answer yet" if not chat.conversation.messages else "its tokens are not known")
+    return pieces
+
+
+def place(text: str, count: int) -> int:
+    """Where a token of an answer stands, from 0 on; users count from 1."""
+    if not text.isdecimal() or not 1 <= int(text) <= count:
+        raise UsageError(f"{screen.one_line(text) or 'N'}: must be the number of a token, from 1 to {count}: see /why")
+    return int(text) - 1
+
+
+def instead(model: "Model", piece: "Piece", text: str) -> list[int]:
+    """The tokens that come in the place of a piece: the alternative that looks so, or what spells the text."""
+    quoted = text[0] in "\"'" and text[-1:] == text[0]
+    try:
+        exact = str(ast.literal_eval(text)) if quoted else text
+    except (SyntaxError, ValueError):
+        raise UsageError(f"/branch: {screen.one_line(text)} is not a text in quotes") from None
+    same = [each.id for each in piece.top if each.text == exact]
+    similar = [each.id for each in piece.top if each.text.strip() == exact.strip()] if not quoted else []
+    found = [*same, *similar][:1]
+    if found and found[0] in model.tokenizer.eog:
+        raise UsageError(f"/branch: {screen.one_line(text)} ends the answer")
+    space = " " if not quoted and piece.text.startswith(" ") else ""
+    return found or model.tokenizer.encode(space + exact, add_special=False, goes_on=True)
+
+
 def copy(chat: Chat, _: str) -> None:
     if not chat.conversation.answer:
         screen.note("there is no answer yet")
@@ -232,7 +287,12 @@ COMMANDS = [
     Command(("/tokens",), "[TEXT]", "how much of the context is used, or how many tokens TEXT has", tokens),
     Command(("/stats",), "", "how the last answer went", stats),
     Command(("/file", "/read"), "PATH [QUESTION]", "show the model a file", file),
+    Command(("/save",), "NAME", "keep the conversation under this name", keeping.save),
+    Command(("/load",), "SESSION", "go on with another conversation", keeping.load),
+    Command(("/export",), "PATH", "write the conversation to a file, as Markdown", keeping.export),
     Command(("/clear", "/reset", "/new"), "", "forget the conversation", clear),
+    Command(("/why",), "[N]", "how probable each token of the last answer was; or what might have been the Nth", why),
+    Command(("/branch",), "N TOKEN", "answer once more, the same up to the Nth token and then TOKEN", branch),
     Command(("/copy",), "", "put the last answer into the clipboard", copy),
     Command(("/exit", "/bye", "/quit"), "", "leave; so does Ctrl-D", leave),
 ]

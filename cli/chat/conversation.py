@@ -3,7 +3,7 @@
 Where it no longer fits in the context, whole oldest turns are no longer shown to the model; all of them stay said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli.generate import text_of
@@ -22,12 +22,17 @@ class Conversation:
     the `session`, if there is one. The first `left_out` messages are not shown to the model.
     """
 
-    def __init__(self, model: "Model", session: "Session | None" = None) -> None:
+    def __init__(
+        self, model: "Model", session: "Session | None" = None, tools: list[dict[str, Any]] | None = None
+    ) -> None:
         self.model = model
+        self.tools = tools
         self.settings: dict[str, Any] = {}
         self.left_out = 0
-        self._session = session
+        self.results: list[str] = []  # of the open calls, as far as the user has typed them
+        self.session = session
         self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
+        self._scored: tuple[list[int], list[Piece]] = [], []  # all tokens of prompt and answer, and those of the answer
 
     @property
     def messages(self) -> list[Message]:
@@ -36,9 +41,10 @@ class Conversation:
     @messages.setter
     def messages(self, messages: list[Message]) -> None:
         self._messages = messages
+        self.results = []
         self.left_out = min(self.left_out, len(messages))
-        if self._session:
-            self._session.become(messages)
+        if self.session:
+            self.session.become(messages)
 
     @property
     def system(self) -> str:
@@ -53,47 +59,125 @@ class Conversation:
         """The last one; "" before there is any."""
         return str(self.messages[-1]["content"]) if self.messages else ""
 
-    def ask(self, text: str) -> Iterator["Piece"]:
-        """The answer, piece by piece; close the iterator to stop it. Raises what `Model.chat` raises."""
-        question: Message = {"role": "user", "content": text}
+    @property
+    def written(self) -> list[int]:
+        """The tokens of the last answer, thoughts and all; none where they are not known."""
+        last = self.messages[-1] if self.messages else {}
+        return [*last.get("thought_ids", ()), *last.get("ids", ())]
+
+    @property
+    def open_calls(self) -> list[dict[str, Any]]:
+        """The calls of tools in the last answer, as long as nobody has told their results."""
+        calls = self.messages[-1].get("tool_calls") if self.messages else None
+        return [call for call in calls if is_call(call)] if isinstance(calls, list) else []
+
+    def ask(self, text: str, begun: Sequence[int] = ()) -> Iterator["Piece"]:
+        """The answer, piece by piece, which may have `begun` with some tokens; close the iterator to stop it. Raises
+        what `Model.chat` raises.
+        """
+        return self._answer([{"role": "user", "content": text}], begun)
+
+    def tell(self, results: list[str]) -> Iterator["Piece"]:
+        """The answer to the results of the open calls, in their order; otherwise as `ask`."""
+        return self._answer([
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result}
+            for call, result in zip(self.open_calls, results, strict=True)
+        ])
+
+    def _answer(self, new: list[Message], begun: Sequence[int] = ()) -> Iterator["Piece"]:
         pieces: list[Piece] = []
         try:
-            for piece in self.model.chat(self._shown([*self.messages, question]), **self.settings):
+            shown = self._shown([*self.messages, *new])
+            for piece in self.model.chat(shown, tools=self.tools, begun=begun, **self.settings):
                 pieces.append(piece)
                 yield piece
         finally:
             if pieces:
-                self.messages = [*self.messages, question, answer_of(pieces)]
+                self.messages = [*self.messages, *new, answer_of(pieces)]
 
     def _shown(self, messages: list[Message]) -> list[Message]:
         """What the model sees of them: whole oldest turns go, where they would leave no room for an answer."""
-        if self.model.options.ctx_policy != "ring":
-            shown = self.model.fitting(messages[self.left_out :], **self.settings)
-            self.left_out = len(messages) - len(shown)
-        return messages[self.left_out :]
+        seen = as_templates_see(messages)
+        if self.model.options.ctx_policy == "drop-turns":
+            fitting = self.model.fitting(seen[self.left_out :], tools=self.tools, **self.settings)
+            self.left_out = len(seen) - len(fitting)
+        return seen[self.left_out :]
+
+    def scored(self, alternatives: int) -> list["Piece"]:
+        """The last answer token by token, with probabilities and so many alternatives each; nothing where its tokens
+        are not known. It is computed when it is first asked for: until then it costs nothing.
+        """
+        if not self.written:
+            return []
+        before = as_templates_see(self.messages[self.left_out : -1])
+        prompt = self.model.render(before, tools=self.tools, **self.settings).ids
+        if self._scored[0] != [*prompt, *self.written]:
+            pieces = self.model.score(prompt, self.written, logprobs=alternatives)
+            self._scored = [*prompt, *self.written], pieces
+        return self._scored[1]
 
     def undo(self) -> str:
-        """Forget the last question and its answer. The question; "" if there was none."""
-        if not self.messages:
+        """Forget the last question and all that came of it. The question; "" if there was none."""
+        asked = [at for at, message in enumerate(self.messages) if message["role"] == "user"]
+        if not asked:
             return ""
-        *self.messages, question, _ = self.messages
+        question = self.messages[asked[-1]]
+        self.messages = self.messages[: asked[-1]]
         return str(question["content"])
 
-    def regenerate(self) -> Iterator["Piece"]:
-        """Another answer to the last question, which takes the place of the one before as soon as it begins."""
+    def regenerate(self, begun: Sequence[int] = ()) -> Iterator["Piece"]:
+        """Another answer to the last question, which may have `begun`; it takes the place of the one before as soon as
+        it begins.
+        """
         before = self.messages
         question = self.undo()
+        left = len(self.messages)
         try:
-            yield from self.ask(question)
+            yield from self.ask(question, begun)
         finally:
-            if len(self.messages) < len(before):
+            if len(self.messages) == left:
                 self.messages = before
+
+    def take_up(self, session: "Session") -> None:
+        """Go on with another conversation; this one stays where it was saved."""
+        self.session, self.left_out, self.results = session, 0, []
+        self._messages = [dict(each) for each in session.messages]
 
     def clear(self) -> None:
         self.messages = []
 
 
+def is_call(entry: object) -> bool:
+    """A session may come from anywhere."""
+    match entry:
+        case {"id": str(), "function": {"name": str(), "arguments": _}}:
+            return True
+    return False
+
+
 def answer_of(pieces: list["Piece"]) -> Message:
-    """The message; thoughts have a field of their own, which templates show or leave out."""
+    """The message; thoughts and calls have fields of their own, which templates show or leave out.
+
+    Its `ids` are those of the content, where these are all of it: what is written around calls is the template's.
+    """
     content, thoughts = text_of(pieces, "text"), text_of(pieces, "thought").strip()
-    return {"role": "assistant", "content": content} | ({"reasoning_content": thoughts} if thoughts else {})
+    calls = [call.as_entry() for piece in pieces for call in piece.calls]
+    ids = [piece.id for piece in pieces]
+    begins = max((place + 1 for place, piece in enumerate(pieces) if piece.kind != "text"), default=0)
+    if calls or content != text_of(pieces[begins:], "text"):
+        begins = len(pieces)
+    message: Message = {"role": "assistant", "content": content}
+    if begins < len(pieces):
+        message["ids"] = ids[begins:]
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    if calls:
+        message["tool_calls"] = calls
+    if begins:
+        message["thought_ids"] = ids[:begins]
+    return message
+
+
+def as_templates_see(messages: Sequence[Message]) -> list[Message]:
+    """Without what only we know of."""
+    return [{name: value for name, value in each.items() if name != "thought_ids"} for each in messages]

@@ -25,7 +25,7 @@ from prompt_toolkit.styles import Style
 from cli import screen
 from cli.chat.commands import NAMES
 from cli.chat.reader import CONTINUATION, PROMPT, is_unfinished, message_of
-from localinfer import paths
+from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
 
 STYLE = Style.from_dict({"": "bold", "prompt": "bold ansicyan"})
@@ -104,7 +104,7 @@ def keys() -> KeyBindings:
 
 
 class Words(Completer):
-    """Commands, and paths behind those that want one."""
+    """Commands, and paths or names of sessions behind those that want one."""
 
     paths = PathCompleter(expanduser=True)
 
@@ -118,6 +118,8 @@ class Words(Completer):
             yield from self.paths.get_completions(Document(text), event)
         elif NAMES.get(command.lower()) == "PATH":
             yield from self.paths.get_completions(Document(argument), event)
+        elif NAMES.get(command.lower()) == "SESSION":
+            yield from (Completion(name, -len(argument)) for name in sessions.names() if name.startswith(argument))
 
 
 def history() -> History:

@@ -7,23 +7,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli import screen
 from cli.chat import answer, commands
 from cli.chat.conversation import Conversation
 from cli.chat.reader import Lines, Reader
 from cli.chat.status import status_line
+from cli.chat.tools import Toolbox, shown_call
 from cli.chat.transcript import Transcript
 from cli.generate import statistics, with_control
+from cli.surprise import painter
 from localinfer.errors import ContextOverflow, LocalInferError
 
 if TYPE_CHECKING:
+    from cli.surprise import ColorBy
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
 HINT = "Ctrl-C once more, Ctrl-D or /exit leaves."
 LOOP = "The answer repeats itself: Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
+RESULT = "Nothing has been run: what you type next is the result of {}. /undo forgets the call."
+MOST_ROUNDS = 20  # of calls and results for one question
 FULL = "The context is full: the answer ends here. /undo makes room, /clear begins anew."
 
 
@@ -31,14 +36,19 @@ class Chat:
     """A conversation in a terminal, or one question and its answer."""
 
     def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
-                 transcript: Transcript | None = None, session: "Session | None" = None) -> None:
+                 transcript: Transcript | None = None, session: "Session | None" = None,
+                 tools: Toolbox | None = None, color_by: "ColorBy | None" = None) -> None:
         self.model = model
         self.name = name
         self.plain = plain
         self.quiet = quiet
         self.special = special
         self.transcript = transcript
-        self.conversation = Conversation(model, session)
+        self.conversation = Conversation(model, session, tools.schemas if tools else None)
+        self.tools = tools
+        self.painter = painter(color_by)
+        if self.painter:
+            self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
         self.files: list[str] = []  # what goes in front of the next message
         self.draft = ""  # of the next message
         self.is_over = False
@@ -89,15 +99,45 @@ class Chat:
         text = "\n".join([*self.files, message])
         self.files.clear()
         before, left_out = len(self.conversation.messages), self.conversation.left_out
-        self.show(self.conversation.ask(text))
+        if calls := self.conversation.open_calls:
+            self.conversation.results.append(text)
+            if len(self.conversation.results) < len(calls):
+                self._ask_for_results()
+                return
+            results, self.conversation.results = self.conversation.results, []
+            self.show(self.conversation.tell(results))
+        else:
+            self.show(self.conversation.ask(text))
         if self.conversation.left_out > left_out:
             screen.aside(f"The first {self.conversation.left_out} messages no longer fit: the model does not see them.")
         if self.transcript and len(self.conversation.messages) > before:
             self.transcript.add(text, self.conversation.answer)
 
     def show(self, pieces: Iterator["Piece"]) -> None:
-        """Show an answer while it comes. An interrupt ends it; what had come stays said."""
-        view = answer.view(plain=self.plain, lines_between=self.talking)
+        """Show an answer while it comes, and what comes of the calls of tools in it."""
+        self._show(pieces)
+        for _ in range(MOST_ROUNDS):
+            if not (calls := self._shown_calls()) or not self.tools or not self.tools.command:
+                break
+            results = [self.tools.result(call) for call in calls]
+            self._show(self.conversation.tell(results))
+        self._ask_for_results()
+
+    def _shown_calls(self) -> list[dict[str, Any]]:
+        calls = self.conversation.open_calls
+        for call in calls:
+            screen.aside(shown_call(call))
+        return calls
+
+    def _ask_for_results(self) -> None:
+        """Nobody runs what is still open: the user can say what comes of it."""
+        calls = self.conversation.open_calls
+        if calls and self.talking:
+            screen.aside(RESULT.format(calls[len(self.conversation.results)]["function"]["name"]))
+
+    def _show(self, pieces: Iterator["Piece"]) -> None:
+        """An interrupt ends the answer; what had come stays said."""
+        view = answer.view(plain=self.plain, lines_between=self.talking, painter=self.painter)
         began = time.monotonic()
         first = 0.0
         pieces = with_control(self.model, pieces) if self.special else pieces

@@ -1,7 +1,5 @@
 """Which session a chat is kept in, and what the model remembers of it: see `localinfer.sessions`."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cli import screen
@@ -34,18 +32,6 @@ def new_session(model: str, name: str | None) -> "Session":
     return sessions.create(model, name or "")
 
 
-@contextlib.contextmanager
-def remembered(model: "Model", session: "Session | None") -> Iterator[None]:
-    """Have the model remember what it did when the session was left, and keep what it does in the end."""
-    if session is None:
-        yield
-        return
-    resume(model, session)
-    yield
-    if session.messages:
-        keep(model, session)
-
-
 def resume(model: "Model", session: "Session") -> None:
     """Go on where the session was left: at once, if what the model remembered was kept."""
     if session.messages:
@@ -63,7 +49,7 @@ def keep(model: "Model", session: "Session") -> None:
     """Keep what the model remembers of the session, so that it can be gone on with at once."""
     from localinfer import paths, sessions
 
-    if len(model.engine.sequence) >= WORTH_KEEPING:
+    if session.messages and len(model.engine.sequence) >= WORTH_KEEPING:
         paths.private_directory(paths.snapshots_dir())
         model.save_cache(session.snapshot)
         sessions.prune_snapshots()

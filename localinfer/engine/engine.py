@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from localinfer.engine import machine
 from localinfer.engine.program import Program
 from localinfer.engine.sequence import Sequence
+from localinfer.engine.team import Watch
 from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, Unsupported, UsageError
 from localinfer.files.gguf import GGUF
 from localinfer.ops.layout import EVERYTHING
@@ -39,7 +40,7 @@ class Engine:
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
         self.turn = threading.RLock()
-        self.policy = options.ctx_policy
+        self.wraps = options.ctx_policy == "ring"
         self._closed = False
         self.program = Program(f, options, progress)
         self.sequence = Sequence(self.program.recorder.memories)
@@ -62,7 +63,7 @@ class Engine:
 
         The tokens are appended to the sequence. What is remembered can be rewound to where the last `keep` of them
         begin: where it could not be rewound otherwise, these go through in a batch of their own. Raises ContextOverflow
-        when the tokens do not fit and the policy is to stop; KeyboardInterrupt leaves in the sequence what was whole
+        when the tokens do not fit, unless the ring wraps; KeyboardInterrupt leaves in the sequence what was whole
         batches, or as much as it can be rewound to, and `n_past` says how much that is.
         """
         with self.turn:
@@ -71,15 +72,12 @@ class Engine:
             cut = 0 if self.sequence.rewinds else max(0, len(ids) - keep) if keep else 0
             *whole, last = [*self.batches(ids[:cut]), *self.batches(ids[cut:])]
             for batch in whole:
-                if progress:
-                    progress("prefill", done, len(ids))
-                self._feed(batch)
+                self._feed(batch, watch=self._watch(progress, done, len(batch), len(ids)))
                 done += len(batch)
                 if done == cut:
                     self.sequence.keep()
-            if progress:
-                progress("prefill", done, len(ids))
-            logits = self._feed(last, np.array([len(last) - 1], np.int32))
+            row = np.array([len(last) - 1], np.int32)
+            logits = self._feed(last, row, self._watch(progress, done, len(last), len(ids)))
             if progress:
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
@@ -126,7 +124,7 @@ class Engine:
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
         if ids.min() < 0 or ids.max() >= self.n_vocab:
             raise UsageError(f"tokens: an id is outside of the vocabulary, 0 to {self.n_vocab - 1}")
-        if self.policy == "stop" and self.n_past + len(ids) > self.n_ctx:
+        if not self.wraps and self.n_past + len(ids) > self.n_ctx:
             raise ContextOverflow(
                 f"context is full: {self.n_past} + {len(ids)} tokens do not fit in {self.n_ctx}; "
                 "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest"
@@ -149,19 +147,31 @@ class Engine:
         self.program.place(ids, np.arange(self.n_past, self.n_past + len(ids)))
         self.sequence.place(len(ids))
 
-    def run(self, first: int, end: int, tokens: int) -> None:
-        """Run some of the ops, for so many tokens."""
+    def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
+        """Run some of the ops, for so many tokens; `watch` is told at which op that is, a few times a second."""
         with self.turn:
             self.require_open()
-            self.program.run(first, end, tokens)
+            self.program.run(first, end, tokens, watch)
 
-    def _feed(self, ids: Ids, rows: Ids = NO_ROWS) -> Logits:
+    def _watch(self, progress: Progress | None, done: int, count: int, total: int) -> Watch | None:
+        """Tells how many of `total` tokens are read, by the op that a batch of `count` is at: all layers are alike."""
+        if progress is None:
+            return None
+        ops = len(self.plan.ops)
+
+        def watch(op: int) -> None:
+            progress("prefill", done + count * op // ops, total)
+
+        watch(0)
+        return watch
+
+    def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
         self.place(ids)
         logits = self.program.pick(rows)
         start, end = self.program.head
         try:
-            self.run(0, end if len(rows) else start, len(ids))
+            self.run(0, end if len(rows) else start, len(ids), watch)
         except BaseException:
             self.sequence.rewind(self.n_past)  # what the run has begun to change is changed back, or forgotten
             raise

@@ -3,13 +3,15 @@
 Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import architectures, paths
 from localinfer.engine import machine
 from localinfer.engine.stamps import StampedMemory, Stamps
-from localinfer.engine.team import Team
+from localinfer.engine.team import Team, Watch
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
 from localinfer.options import Options
@@ -18,6 +20,7 @@ from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recorder import Recorder
+from localinfer.plan.ring import whole_blocks
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
@@ -25,7 +28,7 @@ from quant.jit.loader import Progress
 Floats = NDArray[np.float32]
 
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
-LARGEST_DEFAULT_CONTEXT = 32_768
+LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # whose files do not say so
 PASSES = {"fast": 1, "high": 2}
 EXECUTE, EXECUTE_STAMPED = (
@@ -48,7 +51,7 @@ class Program:
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
-        self.recorder = record(f, options)
+        self.recorder = record_within(machine.available_memory(), f, options)
         self.plan = self.recorder.plan
         self.n_ctx = self.recorder.context.n_ctx
         self.n_vocab = self.recorder.n_vocab
@@ -105,9 +108,9 @@ class Program:
         """How many threads compute a batch of so many tokens."""
         return self.plan.threads if tokens <= FEW else self.plan.threads_batch
 
-    def run(self, first: int, end: int, tokens: int) -> None:
-        """Run the ops first .. end - 1 for a batch of so many tokens."""
-        self._team.run(first, end, self.threads_for(tokens))
+    def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
+        """Run the ops first .. end - 1 for a batch of so many tokens; see `Team.run` for `watch`."""
+        self._team.run(first, end, self.threads_for(tokens), watch)
 
     # --- threads ---
 
@@ -135,6 +138,17 @@ def floats_of(buffer: Buffer | None, rows: int) -> Floats:
     return found
 
 
+def record_within(available: int, f: GGUF, options: Options) -> Recorder:
+    """As `record`; where nobody has chosen a context, half of it as often as it takes to fit into memory."""
+    recorder = record(f, options)
+    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    while not options.ctx_size and recorder.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
+        if weights + recorder.plan.nbytes <= available:
+            break
+        recorder = record(f, replace(options, ctx_size=max(recorder.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)))
+    return recorder
+
+
 def record(f: GGUF, options: Options) -> Recorder:
     """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
     write_down = architectures.find(f, options.architecture)
@@ -142,7 +156,7 @@ def record(f: GGUF, options: Options) -> Recorder:
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
     causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
     wraps = options.ctx_policy == "ring" and causal
-    sinks = min(options.keep, n_ctx // 2) if wraps else 0
+    sinks = sinks_for(options.keep, n_ctx) if wraps else 0
     batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
@@ -154,6 +168,15 @@ def record(f: GGUF, options: Options) -> Recorder:
     write_down(recorder)
     recorder.finish()
     return recorder
+
+
+def sinks_for(keep: int, n_ctx: int) -> int:
+    """How many first tokens stay where a ring wraps: whole blocks of them, where these leave room for others.
+
+    So each token has the cell that it has in a ring that never wraps: until this one does, all sums are the same bits.
+    """
+    blocks = whole_blocks(keep)
+    return blocks if blocks <= n_ctx // 2 else min(keep, n_ctx // 2)
 
 
 def kernels(f: GGUF, options: Options) -> list[Kernel]:

@@ -18,6 +18,8 @@ from localinfer.errors import NotEnoughMemory
 from localinfer.ops.layout import LINE, STAGE, sync_bytes
 from quant.jit.record import HEADER_WORDS, RUN
 
+Watch = Callable[[int], None]  # is told the number of an op
+
 DEAF_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
 
 
@@ -44,6 +46,7 @@ class Team:
         self._begun: list[None] = []  # an entry for every thread that was sent off, and that was waited for
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
+        self._watch: Watch | None = None
         self._closed = False
         self._members: list[threading.Thread] = []
         try:
@@ -53,15 +56,16 @@ class Team:
             self.close()
             raise NotEnoughMemory(f"thread {number + 1} of {threads}: {error}") from None
 
-    def run(self, first: int, end: int, members: int) -> None:
+    def run(self, first: int, end: int, members: int, watch: Watch | None = None) -> None:
         """Run the ops first .. end - 1 with so many threads; the others sleep on. For one caller at a time.
 
-        A KeyboardInterrupt (or any exception of a signal handler) passes through when all threads have stopped.
+        The caller's thread, which only waits, tells `watch` every DEAF_SECONDS at which op they are. What that raises,
+        a KeyboardInterrupt or any exception of a signal handler passes through when all threads have stopped.
         """
         self._settle()
         self._begun, self._ended = [], []
         self.prepare(first, end)
-        self._awake = members
+        self._awake, self._watch = members, watch
         # Python handles signals between its own byte codes, not within `extend`: all threads begin or none does, and
         # a lock that was acquired has been counted.
         try:
@@ -102,6 +106,8 @@ class Team:
         while len(self._ended) < len(self._begun):
             running = self._wait[len(self._ended) : len(self._begun)]
             self._ended.extend(takewhile(bool, map(call, running)))
+            if self._watch and not self._stop[0] and len(self._ended) < len(self._begun):
+                self._watch(max(0, int(self._sync[STAGE // 8])))
 
     def _add_member(self, number: int) -> None:
         member = threading.Thread(target=self._member, args=(number,), daemon=True, name=f"localinfer-{number}")

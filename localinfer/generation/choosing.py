@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
 from localinfer.generation.pieces import Alternative, Piece
-from localinfer.generation.sampling.logprobs import log_probabilities, most_probable
+from localinfer.generation.sampling.logprobs import entropy, log_probabilities, most_probable
 
 if TYPE_CHECKING:
     from localinfer.generation.constraint import Constraint
@@ -45,12 +45,20 @@ class Chooser:
         """Whether nothing more may come."""
         return self.constraint is not None and self.constraint.is_complete
 
+    def follow(self, id: int) -> None:
+        """A token that was not chosen here."""
+        if self.constraint is not None:
+            self.constraint.accept(id)
+
     def _told(self, logits: Logits, id: int) -> Piece:
-        if not self._logprobs:
-            return Piece("", id)
-        logprobs = log_probabilities(logits)
-        top = (Alternative(self._text_of(other), other, p) for other, p in most_probable(logprobs, self._logprobs))
-        return Piece("", id, logprob=float(logprobs[id]), top=tuple(top))
+        return told(logits, id, self._logprobs, self._text_of) if self._logprobs else Piece("", id)
+
+
+def told(logits: Logits, id: int, n: int, text_of: Callable[[int], str]) -> Piece:
+    """A piece without text that tells how probable it was by these logits, and the `n` most probable tokens."""
+    logprobs = log_probabilities(logits)
+    top = (Alternative(text_of(other), other, p) for other, p in most_probable(logprobs, n))
+    return Piece("", id, logprob=float(logprobs[id]), entropy=entropy(logprobs), top=tuple(top))
 
 
 def checked(own: SamplerFunction, n_vocab: int) -> SamplerFunction:

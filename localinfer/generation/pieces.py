@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 Kind = Literal["text", "thought", "tag"]
@@ -23,21 +23,38 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool. Its `id` is the model's where it writes one; otherwise calls are numbered."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+    def as_entry(self) -> dict[str, Any]:
+        """As it stands in `tool_calls` of a message; OpenAI has the arguments as a text in JSON."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A generated token and the text that it adds, "" in the middle of a character.
 
     All texts together are what the model has written. Its answer are those of the `kind` "text": a model that reasons
     first writes thoughts, between tags.
 
-    With the option logprobs: the natural logarithm of its probability, and the most probable tokens in its place, the
-    best first. Both are the model's own, before any sampler.
+    A model that was shown tools may call some: `calls` are those that are whole with this token. Their text is no text.
+
+    With the option logprobs: the natural logarithm of its probability, the entropy of all tokens' probabilities in
+    nats, and the most probable tokens in its place, the best first. All are the model's own, before any sampler.
     """
 
     text: str
     id: int
     kind: Kind = "text"
     logprob: float | None = None
+    entropy: float | None = None
     top: tuple[Alternative, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(slots=True)

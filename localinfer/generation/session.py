@@ -6,6 +6,7 @@ neither files nor templates nor messages.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from localinfer.engine.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.generation.beams import BeamSearch
-from localinfer.generation.choosing import Chooser, SamplerFunction, checked
+from localinfer.generation.choosing import Chooser, SamplerFunction, checked, told
 from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
@@ -50,6 +51,25 @@ class Session:
             self._engine.reset()
             return self._engine.logits(tokens)
 
+    def score(self, prompt: Sequence[int], ids: Sequence[int], n: int) -> list[Piece]:
+        """The pieces of a text that could have been generated, each with its probability and `n` alternatives.
+
+        What the cache holds of the prompt is not computed again; afterwards it holds prompt and text.
+        """
+        thoughts, stream = Thoughts(self._tokenizer, prompt), self._tokenizer.stream()
+        pieces = []
+        with self._engine.turn:
+            self._engine.require_open()
+            self._current = None
+            tokens = [*prompt, *ids[:-1]]  # nothing is asked of what comes behind the last one
+            kept = self._engine.rewind(min(common_prefix(self.tokens, tokens), len(prompt) - 1))
+            rows = chain.from_iterable(self._engine.logits_in_parts(tokens[kept:], skip=len(prompt) - 1 - kept))
+            for id, logits in zip(ids, rows, strict=True):
+                thoughts.follow(id)
+                pieces.append(replace(told(logits, id, n, self._shown), text=stream.push(id), kind=thoughts.kind))
+        pieces[-1] = replace(pieces[-1], text=pieces[-1].text + stream.flush())
+        return pieces
+
     @property
     def tokens(self) -> list[int]:
         """What is in the engine's cache."""
@@ -61,29 +81,32 @@ class Session:
         options: Options,
         sampler: SamplerFunction | None = None,
         constraint: "Constraint | None" = None,
+        begun: Sequence[int] = (),
     ) -> tuple[Stats, Iterator[Piece]]:
         """Begin a run, which ends the one before: its statistics, kept up to date, and its pieces.
 
-        `sampler` takes the place of the one that the options describe. UsageError for a prompt of no tokens,
+        `sampler` takes the place of the one that the options describe. The text begins with the tokens `begun`, which
+        nobody chooses; they count as a part of the prompt, and are the first pieces. UsageError for an empty prompt,
         ContextOverflow for one that does not fit; the latter also comes after the last piece when the context is full
         and the policy is to stop. So does Incomplete for a text that ends before it has the form of the constraint.
         """
         self._engine.require_open()
         if not prompt:
             raise UsageError("the prompt is empty, and this model puts no token in front of it")
-        if len(prompt) > self._engine.n_ctx and self._engine.policy == "stop":
+        length = len(prompt) + len(begun)
+        if length > self._engine.n_ctx and not self._engine.wraps:
             raise ContextOverflow(
-                f"the prompt has {len(prompt)} tokens, the context holds {self._engine.n_ctx}; {WAYS_OUT}")
-        if options.beams > 1 and (sampler or constraint or options.logprobs):
+                f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {WAYS_OUT}")
+        if options.beams > 1 and (sampler or constraint or options.logprobs or begun):
             raise UsageError("--beams: a search samples nothing, and tells no probabilities; it knows no forms")
-        stats = Stats(prompt_tokens=len(prompt), seed=chosen_seed(options.seed))
+        stats = Stats(prompt_tokens=length, seed=chosen_seed(options.seed))
         options = replace(options, seed=stats.seed)
         if options.beams > 1:
             tokens = self._searched(prompt, options, stats)
         else:
             chain = checked(sampler, self._engine.n_vocab) if sampler else self.sampler(options)
             chooser = Chooser(chain, constraint, options.logprobs, self._shown)
-            tokens = self._sampled(prompt, options, stats, chooser)
+            tokens = self._sampled(prompt, begun, options, stats, chooser)
         self._current = stats
         return stats, self._pieces(tokens, options, stats, constraint)
 
@@ -118,13 +141,19 @@ class Session:
         yield from outlet.flush(decoder.flush())
 
     def _sampled(
-        self, prompt: Sequence[int], options: Options, stats: Stats, chooser: Chooser
+        self, prompt: Sequence[int], begun: Sequence[int], options: Options, stats: Stats, chooser: Chooser
     ) -> Iterator[Piece]:
         """The tokens one by one, without texts; at the end, `stats.finish_reason` says why it is the end."""
         thoughts = Thoughts(self._tokenizer, prompt, options.reasoning_budget)
+        given = []
+        for id in begun:
+            thoughts.follow(id)
+            chooser.follow(id)
+            given.append(Piece("", id, thoughts.kind))
         with self._engine.turn:
-            logits = self._read(prompt, stats)
+            logits = self._read([*prompt, *begun], stats)
             piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
+        yield from given  # not before all is read: whoever shows them shows how far that is, too
         while piece.id not in self._tokenizer.eog:
             stats.generated_tokens += 1
             yield piece
@@ -201,7 +230,7 @@ class Session:
 
     @property
     def _is_full(self) -> bool:
-        return self._engine.policy == "stop" and len(self.tokens) >= self._engine.n_ctx
+        return not self._engine.wraps and len(self.tokens) >= self._engine.n_ctx
 
     def _read(self, prompt: Sequence[int], stats: Stats) -> Logits:
         """The logits after the prompt; what the cache holds of it is not computed again."""

@@ -229,10 +229,10 @@ class Attention:
             context, batch = self.context, self.plan.batch
             slides = window and window + (0 if context.wraps else batch) < context.n_ctx
             if slides:
-                ring = Ring.reserve(self.plan, window=window, span=window + batch)
+                ring = Ring.reserve(self.plan, window=window, span=window + batch, n_ctx=context.n_ctx)
             elif context.wraps:
                 span = context.n_ctx - context.sinks
-                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks)
+                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks, n_ctx=context.n_ctx)
             else:
                 seen, span = window or EVERYTHING, max(context.n_ctx, 0 if context.causal else PACKED)
                 ring = Ring.reserve(self.plan, window=seen, span=span, causal=context.causal)

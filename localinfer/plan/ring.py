@@ -59,18 +59,24 @@ class Ring(Memory):
     newest: Region  # int32 [batch]: and the last one
     blocks: Region  # int64: how many blocks are in use
     sink_blocks: Region  # int64
+    chunk: int  # so many blocks are looked at before what was found is joined with what others found
     causal: bool = True  # tokens look back only
     layers: list[LayerCache] = field(default_factory=list)
     _furthest: int = 0  # positions that were placed since the ring was last empty
 
     @classmethod
-    def reserve(cls, plan: Plan, *, window: int, span: int, sinks: int = 0, causal: bool = True) -> "Ring":
-        """A ring that holds at least `span` positions beside the sinks."""
+    def reserve(
+        cls, plan: Plan, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True
+    ) -> "Ring":
+        """A ring that holds at least `span` positions beside the sinks. Sums are those of a ring that holds the context
+        and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
         capacity = whole_blocks(sinks) + whole_blocks(span)
+        blocks_in_use = min(capacity, whole_blocks(n_ctx or capacity)) // BLOCK
+        chunk = max(4, -(-blocks_in_use // CHUNKS))
         of_tokens = 4 * plan.batch
         sizes = of_tokens, 4 * capacity, of_tokens, of_tokens, 8, 8
         cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
-        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, causal)
+        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
         """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
@@ -134,11 +140,6 @@ class Ring(Memory):
             begin.append(at)
             at += length
         return [*begin, at]
-
-    @property
-    def chunk(self) -> int:
-        """So many blocks are looked at before what was found is joined with what others found."""
-        return max(4, -(-self.capacity // BLOCK // CHUNKS))
 
     def _see(self, at: Positions, begin: Positions | int, end: Positions | int) -> None:
         """Have the tokens at these positions see what is near enough of their texts, from `begin` to `end`."""

@@ -27,7 +27,8 @@ class Conversation:
     """`tools` are JSON schemas of functions, `documents` what answers may draw on: mappings with title and text.
 
     A message is {"role": ..., "content": ...}. The content is a text or a list of {"type": "text", "text": ...}; it
-    may be absent where there are `tool_calls`. The last message is open with `continue_final_message`: what comes
+    may be absent where there are `tool_calls`; `ids` are the tokens that a model wrote it with, which it is then shown
+    again, whatever its text would be cut into. The last message is open with `continue_final_message`: what comes
     next is more of it. Otherwise the prompt ends with what makes a model answer, unless `add_generation_prompt` is
     False.
     """
@@ -46,6 +47,11 @@ class Conversation:
             if values is not None:
                 check_mappings(name, values)
         check_template_kwargs(self.template_kwargs)
+
+    @property
+    def n_calls(self) -> int:
+        """How many calls of tools there are in the messages."""
+        return sum(len(calls) for each in self.messages if isinstance(calls := each.get("tool_calls"), list | tuple))
 
     def variables(self) -> dict[str, object]:
         """By the names under which templates know them."""
@@ -96,6 +102,8 @@ def check_message(where: str, message: Message) -> None:
         raise UsageError(f"{where}.role: must be a word, such as user, not {printable(repr(role), 40)}")
     if calls is not None:
         check_mappings(f"{where}.tool_calls", calls)
+    if (ids := message.get("ids")) is not None:
+        check_ids(f"{where}.ids", ids)
     if isinstance(content, (list, tuple)):
         for place, part in enumerate(content):
             check_part(f"{where}.content[{place}]", part)
@@ -118,6 +126,11 @@ def check_mappings(name: str, values: object) -> None:
     for place, value in enumerate(values):
         if not isinstance(value, Mapping):
             raise UsageError(f"{name}[{place}]: must be a mapping")
+
+
+def check_ids(name: str, ids: object) -> None:
+    if not isinstance(ids, (list, tuple)) or not all(type(id) is int for id in ids):
+        raise UsageError(f"{name}: must be a list of token ids")
 
 
 def check_template_kwargs(values: object) -> None:

@@ -1,7 +1,8 @@
 """From a conversation to the token ids of a prompt: where template and tokenizer meet.
 
-What users write never becomes a control token: stand_ins.py keeps it apart while the template runs. A conversation
-that spells none is not changed at all: then the ids are those of the rendered text as a whole.
+What users write never becomes a control token: stand_ins.py keeps it apart while the template runs. What the model
+wrote is shown to it in the tokens that it wrote. A conversation with nothing of either kind is not changed at all: then
+the ids are those of the rendered text as a whole.
 """
 
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conv
     try:
         variables = conversation.variables()
         stand_ins = StandIns(tokenizer, variables)
+        variables["messages"] = [stand_ins.put_for_ids(each) for each in cast(list[Message], variables["messages"])]
         if not parse_special:
             variables = {name: stand_ins.put_into(value) for name, value in variables.items()}
     except RecursionError:
@@ -83,8 +85,12 @@ def ids_of(parts: list[str | int], tokenizer: Tokenizer, stand_ins: StandIns) ->
     for part in parts:
         if isinstance(part, int):
             yield part
-        else:
-            yield from tokenizer.encode(stand_ins.undo(part), add_special=False)
+            continue
+        goes_on = False
+        for piece in stand_ins.cut(part):
+            yield from piece if isinstance(piece, list) else tokenizer.encode(
+                stand_ins.undo(piece), add_special=False, goes_on=goes_on)
+            goes_on = True
 
 
 def text_of(tokenizer: Tokenizer, id: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The variables with which chat templates let thoughts be switched on and off."""
+"""Which variables a chat template looks at: those that switch thoughts on and off, and the tools."""
 
 import re
 
@@ -11,3 +11,8 @@ def switches(source: str, think: str) -> dict[str, bool]:
     if think == "auto":
         return {}
     return {name: think == "on" for name in SWITCHES if re.search(VARIABLE.format(name), source)}
+
+
+def shows_tools(source: str) -> bool:
+    """Does a model learn of its tools by a template of this `source`?"""
+    return bool(re.search(VARIABLE.format("tools"), source))

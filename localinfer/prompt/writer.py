@@ -15,7 +15,7 @@ from localinfer.prompt.choice import Source, chosen
 from localinfer.prompt.conversation import Conversation, check_template_kwargs, template_kwargs
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
-from localinfer.prompt.thinking import switches
+from localinfer.prompt.thinking import shows_tools, switches
 from localinfer.tokenizer import Tokenizer
 
 TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls them
@@ -47,6 +47,8 @@ class PromptWriter:
         if options.system_prompt and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": options.system_prompt}, *messages]
         template = self.template(options, with_tools=conversation.tools is not None)
+        if conversation.tools and not shows_tools(template.source):
+            warnings.warn(f"{template.name}: shows no tools: the model does not know that it has some", stacklevel=3)
         variables = {
             **switches(template.source, options.think),
             **template_kwargs(options.chat_template_kwargs),

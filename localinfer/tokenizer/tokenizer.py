@@ -44,14 +44,17 @@ class Tokenizer:
         """What a text ends with, if the file asks for something."""
         return list(self._segmenter.frame.last)
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False, goes_on: bool = False
+    ) -> list[int]:
         """The ids of any text; what UTF-8 cannot write (lone surrogates) counts as U+FFFD.
 
         `add_special`: with the first and last token that the file asks for. `parse_special`: text that spells
-        a control token becomes that token; never do this with text that a user wrote.
+        a control token becomes that token; never do this with text that a user wrote. `goes_on`: other text is before
+        it, so that it gets no space in front.
         """
         ids: list[int] = []
-        after_special = True
+        after_special = not goes_on
         for part in self._partition.split(_well_formed(text), parse_special):
             if isinstance(part, str):
                 ids += self._segmenter.encode(part, after_special=after_special)

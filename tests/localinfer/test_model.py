@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,52 @@ def test_a_conversation_goes_on_from_the_cache(llama: Model) -> None:
     assert before <= llama.stats.reused_tokens < llama.stats.prompt_tokens
     forget(llama)
     assert ids_of(llama.chat(talk)) == reused
+
+
+TOOLS = [{"name": "now", "parameters": {}}]
+SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+
+
+def saying(model: Model, text: str) -> localinfer.model.SamplerFunction:
+    """A sampler that chooses what is in the text, whatever the model thinks of it."""
+    ids = iter(model.tokenize(text, add_special=False, parse_special=True))
+    return lambda *_: next(ids)
+
+
+def test_calls_of_tools_are_told_apart(llama: Model) -> None:
+    said = 'I look.\n<tool_call>{"name": "now", "arguments": {"zone": "</tool_call>"}}</tool_call>'
+    n = len(llama.tokenize(said, add_special=False))
+    how = {"chat_template": SHOWS_TOOLS, "n_predict": n}
+    pieces = list(llama.chat(TALK, tools=TOOLS, sampler=saying(llama, said), **how))
+    assert llama.detokenize(ids_of(iter(pieces))) == said
+    assert text_of(iter(pieces)) == "I look."
+    [call] = [call for piece in pieces for call in piece.calls]
+    assert (call.name, call.arguments, call.id) == ("now", {"zone": "</tool_call>"}, "call00000")
+    assert text_of(llama.chat(TALK, sampler=saying(llama, said), **how)) == said  # without tools, none is called
+
+    asked = {"role": "assistant", "content": "I look.", "tool_calls": [call.as_entry()]}
+    told = [*TALK, asked, {"role": "tool", "content": "noon", "tool_call_id": call.id, "name": "now"}]
+    [*_, last] = llama.chat(told, tools=TOOLS, sampler=saying(llama, said), **how)
+    assert [call.id for call in last.calls] == ["call00001"]
+    assert "tool: noon" in llama.render(told, tools=TOOLS, chat_template=SHOWS_TOOLS).text
+
+
+def test_a_call_that_is_cut_off_is_text(llama: Model) -> None:
+    said = 'Yes <tool_call>{"name": "now", "arguments": {'
+    n = len(llama.tokenize(said, add_special=False))
+    with pytest.warns(UserWarning, match="cannot be read"):
+        pieces = list(llama.chat(
+            TALK, tools=TOOLS, sampler=saying(llama, said), chat_template=SHOWS_TOOLS, n_predict=n))  # fmt: skip
+    assert text_of(iter(pieces)) == said
+    assert llama.stats.finish_reason == "length"
+
+
+def test_a_template_that_shows_no_tools(llama: Model) -> None:
+    with pytest.warns(UserWarning, match="shows no tools"):
+        llama.render(TALK, tools=TOOLS, chat_template="chatml")
 
 
 def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: Path) -> None:
@@ -579,6 +626,32 @@ def test_probabilities_of_pieces(llama: Model) -> None:
         assert [each.logprob for each in piece.top] == pytest.approx(np.sort(row)[::-1][:3].tolist(), abs=1e-6)
         assert [each.text for each in piece.top] == [llama.detokenize([each.id], special=True) for each in piece.top]
     assert next(llama.generate(prompt)).logprob is None
+
+
+def test_a_text_is_scored_as_it_was_generated(model: Model) -> None:
+    """Whatever is in the cache before."""
+    prompt = model.tokenize(PROMPT)
+    pieces = list(model.generate(prompt, logprobs=3))
+    ids = [piece.id for piece in pieces]
+    scored = model.score(prompt, ids, logprobs=3)
+    assert [replace(piece, text="") for piece in scored] == [replace(piece, text="") for piece in pieces]
+    forget(model)
+    assert model.score(prompt, ids, logprobs=3) == scored
+    for piece in scored:
+        assert piece.entropy is not None
+        assert 0 <= piece.entropy <= np.log(model.n_vocab)
+    with pytest.raises(UsageError, match="at least one token"):
+        model.score(prompt, [])
+
+
+def test_an_answer_that_has_begun(llama: Model) -> None:
+    first = list(llama.chat(TALK))
+    ids = [piece.id for piece in first]
+    again = list(llama.chat(TALK, begun=ids[:5], top_k=1))
+    assert [piece.id for piece in again[:5]] == ids[:5]
+    assert (len(again), llama.stats.generated_tokens) == (5 + 12, 12)
+    with pytest.raises(UsageError, match="there is no token"):
+        llama.chat(TALK, begun=[10**6])
 
 
 def score(model: Model, prompt: list[int], ids: list[int]) -> float:

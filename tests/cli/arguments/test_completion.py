@@ -34,7 +34,7 @@ def offered(environment: dict[str, str], tmp_path: Path) -> Offered:
     [
         ("localinfer gen", ["generate"]),
         ("localinfer generate --temp", ["--temp"]),
-        ("localinfer generate --ctx-policy ", ["stop", "ring"]),
+        ("localinfer generate --ctx-policy ", ["stop", "drop-turns", "ring"]),
         ("localinfer generate smol", ["smollm2"]),
         ("localinfer run smol", ["smollm2"]),
         ("localinfer generate -m smol", ["smollm2"]),

@@ -1,22 +1,25 @@
 """What a conversation remembers."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiny import tiny_llama
 
+import localinfer
 from cli.chat.conversation import Conversation
-from localinfer import sessions
+from localinfer import Model, sessions
 from localinfer.errors import ContextOverflow
-from localinfer.generation.pieces import Piece
+from localinfer.generation.pieces import Call, Piece
 
 
 class Parrot:
     """Answers with the question and the number of messages; "full" fills the context."""
 
-    options = SimpleNamespace(system_prompt="", ctx_policy="stop")
+    options = SimpleNamespace(system_prompt="", ctx_policy="drop-turns")
     room = 100  # messages
 
     def fitting(self, messages: list[dict[str, str]], **settings: object) -> list[dict[str, str]]:
@@ -25,6 +28,8 @@ class Parrot:
 
     def chat(self, messages: list[dict[str, str]], **settings: object) -> Iterator[Piece]:
         question = messages[-1]["content"]
+        if question == "call":
+            return iter([Piece("I look.", 4, calls=(Call("a", {}, "call00000"), Call("b", {"x": 1}, "call00001")))])
         if question == "too long":
             raise ContextOverflow("too long")
         return self.pieces(f"{len(messages)} {question}")
@@ -47,6 +52,8 @@ def test_turns(conversation: Conversation) -> None:
     list(conversation.ask("b"))
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b"]
     assert conversation.messages[1]["reasoning_content"] == "hm"
+    assert (conversation.messages[1]["thought_ids"], conversation.messages[1]["ids"]) == ([1, 2, 3], [4, 4])
+    assert conversation.written == [1, 2, 3, 4, 4]
     assert conversation.answer == "3b"
     assert conversation.undo() == "b"
     assert len(conversation.messages) == 2
@@ -109,3 +116,93 @@ def test_whole_oldest_turns_are_left_out_where_all_do_not_fit() -> None:
     assert conversation.left_out == 2
     conversation.clear()
     assert conversation.left_out == 0
+
+
+def test_calls_and_their_results(conversation: Conversation) -> None:
+    list(conversation.ask("call"))
+    assert [call["function"]["name"] for call in conversation.open_calls] == ["a", "b"]
+    assert conversation.answer == "I look."
+    assert "ids" not in conversation.messages[-1]  # those of the call are no content: templates write it anew
+    list(conversation.tell(["one", "two"]))
+    assert not conversation.open_calls
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert conversation.messages[3] == {"role": "tool", "tool_call_id": "call00001", "name": "b", "content": "two"}
+    assert conversation.answer == "4two"
+    list(conversation.regenerate())
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
+    assert conversation.undo() == "call"
+    assert not conversation.messages
+
+
+def test_calls_in_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
+    parrot: Any = Parrot()
+    list(Conversation(parrot, sessions.create("parrot", "talk")).ask("call"))
+    found = sessions.named("talk")
+    again = Conversation(parrot, found)
+    assert [call["id"] for call in again.open_calls] == ["call00000", "call00001"]
+    assert '"name": "b"' in found.markdown()
+    list(again.tell(["one", "two"]))
+    assert [message["role"] for message in sessions.named("talk").messages][2:] == ["tool", "tool", "assistant"]
+
+
+def test_calls_of_a_session_that_somebody_has_changed(conversation: Conversation) -> None:
+    for calls in ("abc", [1], [{"id": 1}], [{"id": "a", "function": "b"}], None):
+        conversation.messages = [{"role": "assistant", "content": "", "tool_calls": calls}]
+        assert not conversation.open_calls
+        assert conversation.undo() == ""
+
+
+def test_all_turns_are_shown_where_the_policy_says_so() -> None:
+    parrot = Parrot()
+    parrot.room, parrot.options = 1, SimpleNamespace(system_prompt="", ctx_policy="stop")
+    conversation = Conversation(parrot)  # type: ignore[arg-type]
+    for question in "abc":
+        list(conversation.ask(question))
+    assert conversation.answer == "5c"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tiny_llama(tmp_path_factory.mktemp("model") / "llama.gguf")
+    with localinfer.load(path, threads=2, ctx_size=512, ignore_eos=True, n_predict=12, temp=3.0, seed=5) as model:
+        yield model
+
+
+def test_what_was_said_is_never_read_again(model: Model) -> None:
+    """The tokens of these answers are not those that the tokenizer would make of their texts."""
+    conversation, new = Conversation(model), []
+    control = [id for id in range(model.n_vocab) if not model.detokenize([id])]
+    conversation.settings["logit_bias"] = dict.fromkeys(control, -math.inf)  # real models keep them apart
+    for _ in range(10):
+        said = sum(len(message["ids"]) for message in conversation.messages[1::2])
+        list(conversation.ask("Hello"))
+        new.append(model.stats.prompt_tokens - model.stats.reused_tokens)
+    assert said == 9 * 12
+    assert len(set(new[1:])) == 1
+    assert new[1] <= new[0] + 4  # what ends an answer, whose last token was not read yet
+    texts = [model.tokenize(message["content"], add_special=False) for message in conversation.messages[1::2]]
+    assert texts != [message["ids"] for message in conversation.messages[1::2]]
+
+
+def test_an_answer_token_by_token(model: Model) -> None:
+    conversation = Conversation(model)
+    assert conversation.scored(3) == []
+    generated = list(conversation.ask("Hello"))
+    told = conversation.scored(3)
+    assert [(piece.id, len(piece.top)) for piece in told] == [(piece.id, 3) for piece in generated]
+    assert conversation.scored(3) is told
+    conversation.settings["logprobs"] = 3
+    assert list(conversation.regenerate()) == told
+
+
+def test_another_branch(model: Model) -> None:
+    conversation = Conversation(model)
+    list(conversation.ask("Hello"))
+    first = conversation.written
+    other = conversation.scored(3)[4].top[2].id
+    pieces = list(conversation.regenerate([*first[:4], other]))
+    assert (model.stats.prompt_tokens - model.stats.reused_tokens, len(conversation.messages)) == (1, 2)
+    assert [piece.id for piece in pieces[:5]] == [*first[:4], other] == conversation.written[:5]
+    assert len(pieces) == 5 + 12
+    assert "".join(piece.text for piece in pieces) == conversation.answer

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 def test_conversation(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
-    t.expect("/help")
+    t.expect("tokens, 3.0 MiB. /help")
     t.expect("> ")
     t.type("Hello\n")
     t.expect("\n1: Hello\n")
@@ -377,3 +377,81 @@ def test_progress_line_is_gone_in_the_end(terminal: OpenTerminal, own: str) -> N
     t = terminal("generate", own, "-p", "hello")
     assert t.code() == 0
     assert t.raw.startswith(b"\rcompiling kernels (once) 0/3\x1b[K\r\x1b[Khello\r\n")
+
+
+def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+    document = tmp_path / "talk.md"
+    t = terminal("chat", own)
+    for typed, shown in [
+        ("/save", "this conversation is saved as 20"),
+        ("/export", "/export: where to? /export FILE.md"),
+        (f"/export {document}", "nothing has been said yet"),
+        ("one", "1: one"),
+        ("/save kept-one", "saved as kept-one"),
+        ("two", "3: two"),
+        ("/save kept-one", "it is saved as kept-one all the time"),
+        (f"/export {document}", "4 messages written to"),
+        (f"/export {document}", "there is such a file already"),
+        ("/save ../no", "a session's name has letters"),
+        ("/load yours", "yours: there is no such session"),
+        ("/save kept-two", "saved as kept-two"),
+        ("/undo", "forgotten: two"),
+        ("/load", "kept-one"),
+        ("/load kept-one", "Session kept-one, 4 messages: one"),
+        ("three", "5: three"),
+        ("/load kept-two", "Session kept-two, 2 messages: one"),
+        ("four", "3: four"),
+    ]:
+        t.expect("> ")
+        t.type(typed + "\n")
+        t.expect(shown)
+    t.expect("> ")
+    t.type("/load kept-o\t\n")  # completed
+    t.expect("Session kept-one, 6 messages: one")
+    t.expect("> ")
+    t.press("D")
+    assert t.code() == 0
+    assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
+    t = terminal("chat", own, columns=columns)
+    t.expect("> ")
+    for typed, shown in [
+        ("/why", "there is no answer yet"),
+        ("/branch 1 x", "there is no answer yet"),
+        ("one two", "1: one two"),
+        ("/why", "' word 2'   25 %   ' other 0' 25 %"),
+        ("/why 2", "2.0 bits of uncertainty."),
+        ("/why 9", "error: 9: must be the number of a token"),
+        ("/branch 2", "error: /branch: to which token?"),
+        ("/branch 2 other 2", "error: /branch: other 2 ends the answer"),
+        ("/branch 2 other 1", "<0> <101> 1: one two"),
+        ("/branch 1 new", "<4> 1: one two"),
+        ("/branch 1 'new'", "<3> 1: one two"),
+        ("/branch 1 'a'b'", "is not a text in"),
+    ]:
+        t.type(typed + "\n")
+        t.expect(shown)
+        t.expect("> ")
+    rows = [line for line in t.seen.splitlines() if "' word " in line]
+    assert max(map(len, rows)) < columns
+
+
+def test_colours_of_tokens(terminal: OpenTerminal, own: str) -> None:
+    colours = {"COLORTERM": "truecolor", "NO_COLOR": ""}
+    t = terminal("chat", own, "--color-by", "prob", "so?", **colours)
+    t.expect("1: so?")
+    assert t.code() == 0
+    assert b"\x1b[38;2;" in t.raw
+    t = terminal("chat", own, "--color-by", "entropy", "so?", **colours | {"NO_COLOR": "1"})
+    t.expect("1: so?")
+    assert t.code() == 0
+    assert b"[38;" not in t.raw
+
+
+def test_no_colours_in_a_pipe(talker: Run, own: str) -> None:
+    done = talker("chat", own, "--color-by", "prob", "so?", FORCE_COLOR="1")
+    assert (done.stdout, done.returncode) == (b"1: so?", 0)
+    assert talker("chat", own, "--color-by", "size", "so?").returncode == 2

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from places import DATA
 from tiny import tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3, tiny_qwen3moe
 
+from localinfer.engine import team
 from localinfer.engine.engine import Engine
-from localinfer.engine.program import record
+from localinfer.engine.program import record, record_within
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
@@ -360,6 +361,17 @@ def test_rewind_gives_up_where_a_window_has_moved_on(tmp_path: Path) -> None:
         assert_close(e.evaluate(tokens(50)), twin[49])
 
 
+def test_the_default_context_fits_into_memory(tmp_path: Path) -> None:
+    f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"llama.context_length": 100_000}))
+    largest = record_within(1 << 40, f, Options())
+    assert largest.context.n_ctx == 32_768
+    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    smaller = record_within(weights + largest.plan.nbytes - 1, f, Options())
+    assert smaller.context.n_ctx == 16_384
+    assert record_within(0, f, Options()).context.n_ctx == 2048
+    assert record_within(0, f, Options(ctx_size=5000)).context.n_ctx == 5000
+
+
 def test_a_sliding_window_costs_only_its_cells(tmp_path: Path) -> None:
     options = {"ctx_size": 4096, "batch_size": 16}
     with engine(tiny_gemma3(tmp_path / "g.gguf"), **options) as sliding:
@@ -372,11 +384,12 @@ def test_a_sliding_window_costs_only_its_cells(tmp_path: Path) -> None:
 def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_path: Path) -> None:
     path, many = tiny(tmp_path / "m.gguf"), tokens(400)
     twin = Rounded(open_gguf(path))
-    twin.n_ctx, twin.sinks = N, keep
-    expected = naive.forward(twin, many)
+    twin.n_ctx = N
     with engine(path, ctx_policy="ring", keep=keep, batch_size=64) as e:
+        twin.sinks = e.program.recorder.context.sinks
+        assert keep <= twin.sinks < keep + 64
         whole = e.logits(many)
-        assert_close(whole, expected)
+        assert_close(whole, naive.forward(twin, many))
         for size in (1, 7, 64):
             assert e.rewind(0) == 0
             chunks = [e.logits(many[at : at + size]) for at in range(0, len(many), size)]
@@ -391,7 +404,7 @@ def test_the_ring_keeps_the_first_and_the_latest(keep: int, tiny: Write, tmp_pat
 def test_quantized_cells_in_the_ring(tiny: Write, kind: str, noise: float, tmp_path: Path) -> None:
     path, many = tiny(tmp_path / "m.gguf"), tokens(300)
     twin = Quantized(open_gguf(path))
-    twin.kind, twin.n_ctx, twin.sinks = kind, N, 4
+    twin.kind, twin.n_ctx, twin.sinks = kind, N, 64
     types: Any = {"cache_type_k": kind, "cache_type_v": kind}
     with engine(path, ctx_policy="ring", batch_size=64, **types) as e:
         whole = e.logits(many)
@@ -402,6 +415,18 @@ def test_quantized_cells_in_the_ring(tiny: Write, kind: str, noise: float, tmp_p
             np.testing.assert_array_equal(np.concatenate(chunks), whole)
         assert e.rewind(250) == 250
         np.testing.assert_array_equal(e.logits(many[250:]), whole[250:])
+
+
+@pytest.mark.parametrize("tiny", TINY)
+def test_until_the_ring_turns_it_changes_no_bit(tiny: Write, tmp_path: Path) -> None:
+    """Also where sums are cut into larger chunks, as those of a long context are."""
+    path, many = tiny(tmp_path / "m.gguf"), tokens(N)
+    for size in (N, 16_384):
+        with engine(path, ctx_size=size) as e:
+            expected = np.concatenate([e.logits(many[:100]), *(e.logits([each]) for each in many[100:])])
+        with engine(path, ctx_size=size, ctx_policy="ring") as e:
+            whole = np.concatenate([e.logits(many[:100]), *(e.logits([each]) for each in many[100:])])
+        np.testing.assert_array_equal(whole, expected)
 
 
 def test_the_ring_turns_for_ever(tmp_path: Path) -> None:
@@ -460,6 +485,21 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
+def test_progress_is_told_of_within_a_batch(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "DEAF_SECONDS", 0.005)
+    with engine(smollm2, ctx_size=512) as e:
+        expected = e.evaluate(tokens(400)).copy()
+        e.reset()
+        seen: list[tuple[str, int, int]] = []
+        logits = e.evaluate(tokens(400), lambda *told: seen.append(told))
+        np.testing.assert_array_equal(logits, expected)
+        done = [at for _, at, _ in seen]
+        assert done == sorted(done)
+        assert (done[0], done[-1]) == (0, 400)
+        assert any(0 < at < 400 for at in done)
+        assert {(stage, total) for stage, _, total in seen} == {("prefill", 400)}
+
+
 def test_ctrl_c_is_heard_at_once_and_nothing_is_lost(smollm2: Path) -> None:
     ids = json.loads((DATA / "logits_smollm2.json").read_text())["tokens"] * 10
     with engine(smollm2, ctx_size=8192, batch_size=512) as e:

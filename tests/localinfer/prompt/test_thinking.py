@@ -2,7 +2,7 @@
 
 import pytest
 
-from localinfer.prompt.thinking import switches
+from localinfer.prompt.thinking import shows_tools, switches
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,8 @@ def test_switches(source: str, names: list[str]) -> None:
     assert switches(source, "on") == dict.fromkeys(names, True)
     assert switches(source, "off") == dict.fromkeys(names, False)
     assert switches(source, "auto") == {}
+
+
+def test_tools() -> None:
+    assert shows_tools("{% if tools %}{{ tools | tojson }}{% endif %}")
+    assert not shows_tools("{{ message.tools }}{{ xml_tools }}{{ 'tools' }}")

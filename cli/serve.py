@@ -1,0 +1,130 @@
+"""`localinfer serve`: the command line of the server."""
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import screen
+from cli.flags import with_options
+from localinfer.errors import UsageError
+from localinfer.options import Layer
+from localinfer.server.settings import Settings
+
+if TYPE_CHECKING:
+    from localinfer import Model
+    from localinfer.server.shelf import Load
+
+USUAL = Settings()
+NEEDED = ("starlette", "uvicorn", "httptools")
+ONE_BATCH = 128  # tokens of a prompt that are read before it is seen that a client has gone
+
+
+@with_options("model", "sampling", "generation", "chat", defaults={"ubatch_size": ONE_BATCH})
+def serve_command(
+    given: Layer,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="GGUF files or names; none: all that are on this machine."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open to the network.")
+    ] = USUAL.host,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: one that is free.")
+    ] = USUAL.port,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key", metavar="KEY", help="Answer only who knows this; may be given several times. "
+            "LOCALINFER_API_KEY keeps it out of the list of processes.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A name of this machine under which clients may ask."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="ORIGIN", help="Whose web pages may ask: https://example.org, or *."),
+    ] = None,
+    alias: Annotated[
+        str | None, typer.Option("-a", "--alias", metavar="NAME", help="What clients call the model, if it is one.")
+    ] = None,
+    models_max: Annotated[
+        int, typer.Option("--models-max", min=1, metavar="N", help="Models in memory at most.")
+    ] = USUAL.models_max,
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, metavar="N", help="Requests that wait; more are sent away.")
+    ] = USUAL.queue,
+    timeout: Annotated[
+        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="The most that an answer may take.")
+    ] = USUAL.timeout,
+) -> None:  # fmt: skip
+    """Answer other programs, and a page in a browser, over HTTP.
+
+    Speaks as OpenAI's API does, as llama.cpp's server and as Ollama do. Several models are loaded as they are asked
+    for. Ctrl-C, and SIGTERM, let answers finish; a second one does not.
+
+    \b
+      localinfer serve
+      localinfer serve smollm2 --port 8000
+      localinfer serve a.gguf b.gguf --api-key secret --host 0.0.0.0
+      curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
+    """
+    require_extra()
+    if alias and len(models or ()) != 1:
+        raise UsageError("--alias: is for one model")
+    settings = Settings(
+        host=host, port=port, api_keys=tuple(api_key or filter(None, [os.environ.get("LOCALINFER_API_KEY", "")])),
+        allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), models_max=models_max,
+        queue=queue, timeout=timeout,
+    )  # fmt: skip
+    from localinfer.server import run
+    from localinfer.server.app import application
+    from localinfer.server.shelf import Shelf
+
+    shelf = Shelf(models or (), loading({"ubatch_size": ONE_BATCH} | given), models_max, alias)
+    with run.listening(settings) as opened:
+        if models:
+            shelf.model(shelf.offered()[0])  # what is wrong with it, is wrong now
+        address = f"http://{'[' + host + ']' if ':' in host else host}:{opened.getsockname()[1]}"
+        run.serve(application(shelf, settings), opened, lambda: tell(address, settings))
+
+
+def require_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serve: needs {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
+
+
+def loading(given: Layer) -> "Load":
+    """Loads models with these options, in sight."""
+
+    def load(name: str) -> "Model":
+        import localinfer
+        from cli import guard
+        from cli.loading import fetched
+        from localinfer.server.slots import leave_if_told
+
+        status = screen.Status()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            leave_if_told(stage, done, total)
+            if stage != "prefill":
+                status(stage, done, total)
+
+        path = fetched(name, status)
+        with status.busy(f"loading {screen.one_line(name)}"):
+            model = localinfer.load(name, progress=progress, **given)
+        guard.against_shrinking(screen.one_line(str(path)))
+        return model
+
+    return load
+
+
+def tell(address: str, settings: Settings) -> None:
+    screen.note(f"listening on {address}")
+    if settings.host not in ("localhost", "::1") and not settings.host.startswith("127.") and not settings.api_keys:
+        screen.warn("whoever reaches this port can use it: --api-key asks for a key")

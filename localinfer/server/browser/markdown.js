@@ -1,0 +1,133 @@
+// Markdown as nodes of the page. Texts become text nodes and never HTML, so that nothing in an answer can act.
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const QUOTE = /^ {0,3}> ?(.*)$/;
+const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const INLINE = /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)\*\*|__(?=\S)(.+?)__|~~(?=\S)(.+?)~~|\*(?=\S)([^*]+?)\*|(?<!\w)_(?=\S)([^_]+?)_(?!\w)|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>)\]]+)/;
+
+/** Show `text` in `place`. What is there already stays as far as it is the same, so that a selection does, too. */
+export function show(place, text) {
+  const sources = blocks(text), before = place.sources ?? [];
+  let same = 0;
+  while (same < sources.length && sources[same] === before[same]) same++;
+  while (place.children.length > same) place.lastChild.remove();
+  for (const source of sources.slice(same)) place.append(block(source));
+  place.sources = sources;
+}
+
+/** The text cut into blocks: at empty lines, and around code. */
+export function blocks(text) {
+  const found = [];
+  let lines = [], fence = "";
+  const close = () => { if (lines.length) found.push(lines.join("\n")); lines = []; };
+  for (const line of text.split("\n")) {
+    const mark = FENCE.exec(line);
+    if (fence) {
+      lines.push(line);
+      if (mark && !mark[2].trim() && mark[1].startsWith(fence)) { fence = ""; close(); }
+    } else if (mark) {
+      close(); fence = mark[1]; lines.push(line);
+    } else if (!line.trim()) {
+      close();
+    } else {
+      const alone = HEADING.test(line) || RULE.test(line);
+      if (alone || kind(line) !== kind(lines.at(-1) ?? line)) close();
+      lines.push(line);
+      if (alone) close();
+    }
+  }
+  close();
+  return found;
+}
+
+/** Lines of one kind belong together; what is indented goes on with a list. */
+function kind(line) {
+  return ITEM.test(line) || /^\s{2,}\S/.test(line) ? "item" : QUOTE.test(line) ? "quote" : "text";
+}
+
+function block(source) {
+  const lines = source.split("\n");
+  const fence = FENCE.exec(lines[0]), heading = HEADING.exec(lines[0]);
+  if (fence) return code(lines, fence[2].trim());
+  if (heading) return element(`h${Math.min(heading[1].length + 2, 6)}`, inline(heading[2]));
+  if (RULE.test(lines[0])) return element("hr");
+  if (ITEM.test(lines[0])) return list(lines);
+  if (QUOTE.test(lines[0])) {
+    const quote = element("blockquote");
+    for (const inner of blocks(lines.map(line => QUOTE.exec(line)?.[1] ?? line).join("\n"))) quote.append(block(inner));
+    return quote;
+  }
+  if (lines.length > 1 && lines[0].includes("|") && DIVIDER.test(lines[1])) return table(lines);
+  return element("p", inline(source));
+}
+
+function code(lines, language) {
+  const last = lines.length > 1 && FENCE.test(lines.at(-1)) ? -1 : undefined;
+  const text = lines.slice(1, last).join("\n");
+  const copy = element("button", ["Copy"]);
+  copy.type = "button";
+  copy.addEventListener("click", () => copied(text, copy));
+  return element("div", [element("div", [language || "code", copy]), element("pre", [element("code", [text])])], "code");
+}
+
+export async function copied(text, button) {
+  const label = button.textContent;
+  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "Not allowed"; }
+  setTimeout(() => { button.textContent = label; }, 1200);
+}
+
+/** Items that are indented further are a list within the one before. */
+function list(lines) {
+  const [, indent, mark] = ITEM.exec(lines[0]);
+  const whole = element(/\d/.test(mark) ? "ol" : "ul");
+  if (/\d/.test(mark)) whole.start = parseInt(mark);
+  let inner = [];
+  const close = () => { if (inner.length) whole.lastChild.append(ITEM.test(inner[0]) ? list(inner) : element("p", inline(inner.join(" ")))); inner = []; };
+  for (const line of lines) {
+    const item = ITEM.exec(line);
+    if (item && item[1].length <= indent.length + 1) { close(); whole.append(element("li", inline(item[3]))); } else inner.push(line);
+  }
+  close();
+  return whole;
+}
+
+function table(lines) {
+  const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(each => each.trim());
+  const row = (line, name) => element("tr", cells(line).map(each => element(name, inline(each))));
+  const [head, , ...body] = lines;
+  return element("table", [element("thead", [row(head, "th")]), element("tbody", body.map(line => row(line, "td")))]);
+}
+
+/** Nodes of a line: what is emphasised, code, and links to the web. */
+function inline(text) {
+  const nodes = [];
+  let found;
+  while ((found = INLINE.exec(text))) {
+    const [all, , codeText, strong, strong2, struck, weak, weak2, label, address, bare] = found;
+    if (found.index) nodes.push(text.slice(0, found.index));
+    if (codeText !== undefined) nodes.push(element("code", [codeText]));
+    else if (strong ?? strong2) nodes.push(element("strong", inline(strong ?? strong2)));
+    else if (struck) nodes.push(element("s", inline(struck)));
+    else if (weak ?? weak2) nodes.push(element("em", inline(weak ?? weak2)));
+    else nodes.push(link(label ?? bare, address ?? bare, all));
+    text = text.slice(found.index + all.length);
+  }
+  return text ? [...nodes, text] : nodes;
+}
+
+function link(label, address, all) {
+  if (!/^(https?|mailto):/i.test(address)) return all;
+  const anchor = element("a", [label]);
+  anchor.href = address; anchor.rel = "noopener noreferrer"; anchor.target = "_blank";
+  return anchor;
+}
+
+export function element(name, children = [], className = "") {
+  const made = document.createElement(name);
+  made.append(...children);
+  if (className) made.className = className;
+  return made;
+}

@@ -1,0 +1,159 @@
+"""Where all ways of asking come together: a request gets a slot and a model, and its answer comes out piece by piece.
+
+    async with desk.seat("smollm2") as seat:
+        async with seat.run(Talk(messages), {"temp": 0.0}) as run:
+            async for piece in run.pieces: ...
+        run.finish_reason, run.stats
+
+Knows nothing of HTTP.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from localinfer.errors import ContextOverflow, Incomplete
+from localinfer.server.settings import Settings
+from localinfer.server.shelf import Offered, Shelf
+from localinfer.server.slots import Slot, Slots
+
+if TYPE_CHECKING:
+    from localinfer.generation.pieces import Piece, Stats
+    from localinfer.model import Model
+
+Message = Mapping[str, object]
+Options = Mapping[str, Any]  # by the names of `localinfer.options.Options`, checked
+
+
+class Asked(Protocol):
+    """What a model is to go on with."""
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        """Raises as the model does, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, or its tokens."""
+
+    prompt: str | Sequence[int]
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        return model.generate(self.prompt, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation, as `Model.chat` takes it."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, object]] | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    continue_final_message: bool = False
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        return model.chat(
+            self.messages, tools=self.tools, template_kwargs=self.template_kwargs,
+            continue_final_message=self.continue_final_message, **options)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An answer on its way. `stats` are whole behind the last piece."""
+
+    stats: "Stats"
+    pieces: "AsyncGenerator[Piece, None]"
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length"]:
+        return "stop" if self.stats.finish_reason == "stop" else "length"
+
+
+class Observer(Protocol):
+    """Is told how runs go; see `metrics`."""
+
+    def waited(self, seconds: float) -> None: ...
+
+    def ended(self, stats: "Stats", first: float) -> None:
+        """`first`: seconds from the request to its first token."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """A slot and a model, as long as a request needs them. `deadline` is the event loop's time."""
+
+    slot: Slot
+    model: "Model"
+    name: str
+    deadline: float
+    came: float
+    observer: Observer | None = None
+
+    @asynccontextmanager
+    async def run(self, asked: Asked, options: Options) -> AsyncIterator[Run]:
+        """Begin an answer; it ends behind this block, or at the deadline, cut off as if it had become too long."""
+        stats, pieces = await self.slot.call(lambda: self._begun(asked, options))
+        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
+        clock = Clock(self.came)
+        try:
+            async with aclosing(self.slot.each(clock.passed(pieces))) as drawn:
+                yield Run(stats, drawn)
+        finally:
+            timer.cancel()
+            if self.observer:
+                self.observer.ended(stats, clock.first)
+
+    def _begun(self, asked: Asked, options: Options) -> "tuple[Stats, Iterator[Piece]]":
+        pieces = asked.begin(self.model, options)
+        return self.model.stats, pieces
+
+
+class Clock:
+    """Sees when the first piece comes."""
+
+    def __init__(self, came: float) -> None:
+        self.came = came
+        self.first = 0.0
+
+    def passed(self, pieces: "Iterator[Piece]") -> "Iterator[Piece]":
+        """All of them. An end where there should be more is no failure here: `stats` tell of it."""
+        with suppress(ContextOverflow, Incomplete):
+            for piece in pieces:
+                self.first = perf_counter() - self.came
+                yield piece
+                break
+            yield from pieces
+
+
+class Desk:
+    def __init__(self, shelf: Shelf, settings: Settings) -> None:
+        self.shelf = shelf
+        self.settings = settings
+        self.slots = Slots(1, settings.queue)  # the engine computes one sequence at a time
+        self.observer: Observer | None = None
+
+    @asynccontextmanager
+    async def seat(self, wanted: str | None) -> AsyncIterator[Seat]:
+        """Wait for a slot, then for the model. Raises Problem, and what loading raises."""
+        offered, came = self.shelf.resolved(wanted), perf_counter()
+        deadline = asyncio.get_running_loop().time() + self.settings.timeout
+        async with self.slots.one(self.settings.timeout) as slot:
+            if self.observer:
+                self.observer.waited(perf_counter() - came)
+            model = await slot.call(lambda: self.shelf.model(offered))
+            yield Seat(slot, model, offered.name, deadline, came, self.observer)
+
+    async def model(self, wanted: str | None) -> "tuple[Offered, Model]":
+        """A model to ask what needs no computing; one that is not in memory is loaded, in a slot."""
+        offered = self.shelf.resolved(wanted)
+        if model := self.shelf.loaded.get(offered.name):
+            return offered, model
+        async with self.seat(offered.name) as seat:
+            return offered, seat.model
+
+    def close(self) -> None:
+        self.slots.close()
+        self.shelf.close()

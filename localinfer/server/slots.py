@@ -1,0 +1,137 @@
+"""Places at a model, each with a thread that computes, and the line of those who wait for one.
+
+    async with slots.one(patience=60) as slot:
+        model = await slot.call(load)                     # in the slot's thread
+        async with aclosing(slot.each(pieces)) as taken:  # drawn there, and taken here
+            async for piece in taken: ...
+
+A slot is free again when its thread is: who leaves early waits for the token, or the batch of a prompt, that is being
+computed.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from localinfer.server.problems import Problem
+
+T = TypeVar("T")
+
+_here = threading.local()  # .slot, in its thread
+
+
+class Left(BaseException):
+    """Nobody waits any more for what is being computed. No Exception: it is not for anybody to handle."""
+
+
+def leave_if_told(stage: str, _done: int, _total: int) -> None:
+    """A model's Progress: between two batches of a prompt, raise Left when the slot is told to stop."""
+    slot: Slot | None = getattr(_here, "slot", None)
+    if slot and stage == "prefill" and slot.stopped:
+        raise Left
+
+
+class Slot:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.busy = False
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._move_in)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """End what `each` is drawing; what has been drawn is still given out."""
+        self._stop.set()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns. It is done to its end, also when who waits for it leaves."""
+        self._stop.clear()
+        done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            raise
+
+    async def each(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
+        """The items as soon as they are there; then raises what drawing them raised. Follows a `call`."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[T | _End] = asyncio.Queue()
+
+        def draw() -> None:
+            try:
+                for item in items:
+                    loop.call_soon_threadsafe(arrived.put_nowait, item)
+                    if self.stopped:
+                        break
+            except Left:
+                pass
+            finally:
+                loop.call_soon_threadsafe(arrived.put_nowait, END)
+
+        done = loop.run_in_executor(self._thread, draw)
+        try:
+            while not isinstance(item := await arrived.get(), _End):
+                yield item
+            await done
+        finally:
+            self.stop()
+            await asyncio.wait([done])
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.shutdown()
+
+    def _move_in(self) -> None:
+        _here.slot = self
+
+
+class _End:
+    """Stands behind the last item."""
+
+
+END = _End()
+
+
+class Slots:
+    """So many at work, and so many in line; further ones are sent away with status 503."""
+
+    def __init__(self, count: int, queue: int) -> None:
+        self.all = [Slot(number) for number in range(count)]
+        self.waiting = 0
+        self._queue = queue
+        self._free = asyncio.Semaphore(count)
+
+    @asynccontextmanager
+    async def one(self, patience: float) -> AsyncIterator[Slot]:
+        """The next slot that is free, for who came first. A Problem after so many seconds, or when the line is full."""
+        await self._wait(patience)
+        slot = next(each for each in self.all if not each.busy)
+        slot.busy = True
+        try:
+            yield slot
+        finally:
+            slot.busy = False
+            self._free.release()
+
+    async def _wait(self, patience: float) -> None:
+        if self._free.locked() and self.waiting >= self._queue:
+            raise Problem(503, f"the server is busy, and {self.waiting} requests are waiting already", code="busy")
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(patience):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Problem(503, f"the server was busy for {patience:.0f} s", code="busy") from None
+        finally:
+            self.waiting -= 1
+
+    def close(self) -> None:
+        for slot in self.all:
+            slot.close()

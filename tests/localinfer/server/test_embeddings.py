@@ -1,0 +1,25 @@
+"""Texts as vectors, or a plain word that there are none."""
+
+import pytest
+from served import Served
+
+from localinfer import Model
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/v1/embeddings", {"input": "a"}), ("/api/embed", {"input": ["a", "b"]}), ("/api/embeddings", {"prompt": "a"})],
+)
+def test_every_address(server: Served, path: str, fields: dict[str, object]) -> None:
+    status, answer, _ = server.post(path, {"model": "tiny", **fields})
+    if hasattr(Model, "embed"):
+        assert status == 200
+        assert answer.keys() & {"data", "embeddings", "embedding"}
+    else:
+        assert status == 501
+        assert "not supported" in str(answer["error"])
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": 5}, {"input": "a", "encoding_format": "int4"}])
+def test_what_makes_no_sense(server: Served, fields: dict[str, object]) -> None:
+    assert server.post("/v1/embeddings", fields).status == 400

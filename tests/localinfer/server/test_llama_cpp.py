@@ -1,0 +1,46 @@
+"""What llama.cpp's server has beside OpenAI's API."""
+
+from pathlib import Path
+
+from served import Served
+
+from localinfer import load
+
+
+def test_health_props_and_slots(server: Served, tiny: Path) -> None:
+    assert server.get("/health").body == {"status": "ok"}
+    props = server.get("/props").body
+    assert props["total_slots"] == 1
+    assert props["default_generation_settings"]["n_ctx"] == 16384
+    assert props["model_path"] == str(tiny)
+    assert "im_start" in props["chat_template"]
+    assert server.get("/slots").body == [{"id": 0, "is_processing": False, "waiting": 0}]
+
+
+def test_tokens_there_and_back(server: Served, tiny: Path) -> None:
+    text = "Hello the <|im_end|> 日"
+    with load(tiny) as model:
+        assert server.post("/tokenize", {"content": text}).body["tokens"] == model.tokenize(text, parse_special=True)
+    pieces = server.post("/tokenize", {"content": text, "with_pieces": True}).body["tokens"]
+    assert bytes(byte for piece in pieces for byte in raw(piece["piece"])).decode() == text
+    ids = [piece["id"] for piece in pieces]
+    assert server.post("/detokenize", {"tokens": ids}).body == {"content": text}
+    assert server.post("/detokenize", {"tokens": [10**6]}).status == 400
+
+
+def raw(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def test_template(server: Served) -> None:
+    prompt = server.post("/apply-template", {"messages": [{"role": "user", "content": "Hi"}]}).body["prompt"]
+    assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_completion(server: Served) -> None:
+    asked = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    whole = server.post("/completion", asked).body
+    *parts, last = server.events("/completion", asked | {"stream": True})
+    assert "".join(part["content"] for part in parts) == whole["content"]
+    assert len(whole["tokens"]) == whole["tokens_predicted"] == last["tokens_predicted"] == 10
+    assert (whole["stop"], whole["stop_type"]) == (True, "limit")

@@ -1,0 +1,111 @@
+"""Ollama's API, asked over HTTP."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Served
+
+from localinfer import Model, load
+from localinfer.version import VERSION
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+OPTIONS = {"seed": 7, "num_predict": 20, "num_ctx": 4096}
+CHAT = {"model": "tiny", "messages": MESSAGES, "options": OPTIONS}
+GENERATE = {"model": "tiny", "prompt": "Hello", "options": OPTIONS}
+COUNTS = {"total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"}
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Iterator[Model]:
+    with load(tiny) as loaded:
+        yield loaded
+
+
+class TestAnswers:
+    def test_chat(self, server: Served, model: Model) -> None:
+        *parts, last = server.lines_of("/api/chat", CHAT)
+        expected = "".join(piece.text for piece in model.chat(MESSAGES, seed=7, n_predict=20))
+        assert "".join(part["message"]["content"] for part in parts) == expected
+        assert all(part["message"]["role"] == "assistant" and not part["done"] for part in parts)
+        assert last["done"]
+        assert last["done_reason"] == "length"
+        assert last["eval_count"] == 20
+        assert last.keys() >= COUNTS
+        whole = server.post("/api/chat", CHAT | {"stream": False}).body
+        assert whole["message"] == {"role": "assistant", "content": expected}
+        assert whole.keys() >= COUNTS | {"model", "created_at", "done"}
+
+    def test_generate(self, server: Served, model: Model) -> None:
+        *parts, last = server.lines_of("/api/generate", GENERATE)
+        whole = server.post("/api/generate", GENERATE | {"stream": False}).body
+        chat = server.post("/api/chat", CHAT | {"stream": False}).body
+        assert "".join(part["response"] for part in parts) == whole["response"] == chat["message"]["content"]
+        assert (last["response"], last["done"]) == ("", True)
+        raw = server.post("/api/generate", GENERATE | {"raw": True, "stream": False}).body
+        assert raw["response"] == "".join(piece.text for piece in model.generate("Hello", seed=7, n_predict=20))
+        told = server.post("/api/generate", GENERATE | {"system": "Be brief", "stream": False}).body
+        assert told["prompt_eval_count"] > whole["prompt_eval_count"]
+
+    def test_form(self, server: Served) -> None:
+        schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"],
+                  "additionalProperties": False}  # fmt: skip
+        whole = server.post("/api/chat", {"messages": MESSAGES, "format": schema, "stream": False}).body
+        assert json.loads(whole["message"]["content"])["n"] in (1, 2)
+
+    def test_load_and_unload(self, server: Served) -> None:
+        [told] = server.lines_of("/api/generate", {"model": "tiny"})
+        assert (told["done"], told["done_reason"]) == (True, "load")
+        assert [each["name"] for each in server.get("/api/ps").body["models"]] == ["tiny"]
+        [told] = server.lines_of("/api/generate", {"model": "tiny", "keep_alive": 0})
+        assert told["done_reason"] == "unload"
+        assert server.get("/api/ps").body == {"models": []}
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"messages": [1]},
+            {"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]},
+            {"options": {"temperature": "x"}},
+            {"options": []},
+            {"format": "xml"},
+            {"stream": 1},
+        ],
+    )
+    def test_problems_are_texts(self, server: Served, changed: dict[str, Any]) -> None:
+        status, answer, _ = server.post("/api/chat", CHAT | changed)
+        assert status == 400
+        assert isinstance(answer["error"], str)
+
+
+class TestModels:
+    def test_tags_and_ps(self, server: Served, tiny: Path) -> None:
+        [told] = server.get("/api/tags").body["models"]
+        assert (told["name"], told["size"]) == ("tiny", tiny.stat().st_size)
+        assert told["details"]["family"] == "llama"
+        assert told["details"]["parameter_size"].endswith("M")
+        server.lines_of("/api/generate", {"model": "tiny"})
+        [running] = server.get("/api/ps").body["models"]
+        assert running["digest"] == told["digest"]
+        assert running["context_length"] == 16384
+
+    def test_show(self, server: Served) -> None:
+        told = server.post("/api/show", {"model": "tiny:latest"}).body
+        assert told["capabilities"] == ["completion"]
+        assert told["model_info"]["general.architecture"] == "llama"
+        assert "tokenizer.ggml.tokens" not in told["model_info"]
+        all_of_it = server.post("/api/show", {"model": "tiny", "verbose": True}).body["model_info"]
+        assert "Hello" in all_of_it["tokenizer.ggml.tokens"]
+        assert "im_start" in told["template"]
+
+    def test_version_is_one_that_clients_know(self, server: Served) -> None:
+        told = server.get("/api/version").body["version"]
+        assert told != VERSION
+        assert all(part.isdigit() for part in told.split("."))
+
+    def test_what_is_not_done_over_http(self, server: Served) -> None:
+        status, answer, _ = server.post("/api/pull", {"model": "x"})
+        assert status == 501
+        assert "localinfer pull" in answer["error"]

@@ -1,0 +1,104 @@
+"""Clients that others have written, used as their documentation has it."""
+
+import json
+from typing import Any
+
+import pytest
+from served import Served
+
+MESSAGES: Any = [{"role": "user", "content": "Hello"}]
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+
+
+class TestOpenAI:
+    @pytest.fixture
+    def client(self, server: Served) -> Any:
+        openai = pytest.importorskip("openai", reason="there is no package openai")
+        return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+    def test_chat(self, client: Any) -> None:
+        asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "seed": 1}
+        whole = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+        assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens == 12
+        streamed = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        deltas = [chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices]
+        assert "".join(deltas) == whole.choices[0].message.content
+        assert streamed[-1].usage.completion_tokens == 12
+
+    def test_leaving_a_stream(self, client: Any) -> None:
+        asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 16000, "extra_body": {"ignore_eos": True}}
+        with client.chat.completions.create(**asked, stream=True) as stream:
+            next(iter(stream))
+        assert client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=1, timeout=5)
+
+    def test_answers_of_a_form(self, client: Any) -> None:
+        from pydantic import BaseModel
+
+        class Number(BaseModel):
+            n: bool
+
+        done = client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=Number)
+        assert isinstance(done.choices[0].message.parsed, Number)
+
+    def test_completions_and_models(self, client: Any) -> None:
+        done = client.completions.create(model="tiny", prompt=["Hello", "the"], logprobs=1, max_tokens=4)
+        assert [len(choice.logprobs.tokens) for choice in done.choices] == [4, 4]
+        assert [each.id for each in client.models.list()] == ["tiny"]
+        assert client.models.retrieve("tiny").object == "model"
+
+    def test_problems(self, client: Any) -> None:
+        import openai
+
+        with pytest.raises(openai.BadRequestError) as problem:
+            client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=-1)
+        assert problem.value.param == "temperature"
+        assert "temperature" in problem.value.message
+        with pytest.raises(openai.BadRequestError) as problem:
+            client.completions.create(model="tiny", prompt=[5] * 20_000)
+        assert problem.value.code == "context_length_exceeded"
+
+    def test_asynchronous(self, server: Served) -> None:
+        import asyncio
+
+        openai = pytest.importorskip("openai", reason="there is no package openai")
+
+        async def three() -> list[str]:
+            async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+                ask = client.chat.completions.create
+                done = await asyncio.gather(
+                    *(ask(model="tiny", messages=MESSAGES, max_tokens=8, seed=1) for _ in range(3)))
+                return [each.choices[0].message.content for each in done]
+
+        assert len(set(asyncio.run(three()))) == 1
+
+
+class TestOllama:
+    @pytest.fixture
+    def client(self, server: Served) -> Any:
+        ollama = pytest.importorskip("ollama", reason="there is no package ollama")
+        return ollama.Client(host=server.url)
+
+    def test_chat(self, client: Any) -> None:
+        options = {"seed": 1, "num_predict": 12}
+        whole = client.chat("tiny", MESSAGES, options=options)
+        assert whole.eval_count == 12
+        parts = list(client.chat("tiny", MESSAGES, options=options, stream=True))
+        assert "".join(part.message.content for part in parts) == whole.message.content
+        assert parts[-1].done_reason == "length"
+
+    def test_generate(self, client: Any) -> None:
+        done = client.generate("tiny", "Hello", format=SCHEMA)
+        assert json.loads(done.response)["n"] in (1, 2)
+
+    def test_models(self, client: Any) -> None:
+        [listed] = client.list().models
+        assert listed.model == "tiny"
+        assert client.show("tiny").modelinfo["general.architecture"] == "llama"
+        client.generate("tiny", keep_alive="5m")
+        assert [each.model for each in client.ps().models] == ["tiny"]
+
+    def test_problems(self, client: Any) -> None:
+        import ollama
+
+        with pytest.raises(ollama.ResponseError, match="temperature"):
+            client.chat("tiny", MESSAGES, options={"temperature": -1})

@@ -1,0 +1,62 @@
+"""OpenAI's newer way to ask."""
+
+from typing import Any
+
+import pytest
+from served import Served
+
+ASKED = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "seed": 7}
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 7}
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    [message] = [item for item in answer["output"] if item["type"] == "message"]
+    return str(message["content"][0]["text"])
+
+
+def test_the_same_text_as_in_a_chat(server: Served) -> None:
+    chat = server.post("/v1/chat/completions", CHAT).body
+    answer = server.post("/v1/responses", ASKED).body
+    assert text_of(answer) == chat["choices"][0]["message"]["content"]
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert answer["usage"]["output_tokens"] == 12
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
+    assert text_of(server.post("/v1/responses", ASKED | {"input": items}).body) == text_of(answer)
+    told = server.post("/v1/responses", ASKED | {"instructions": "Be brief"}).body
+    assert told["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
+
+
+def test_streamed(server: Served) -> None:
+    whole = server.post("/v1/responses", ASKED).body
+    events = server.events("/v1/responses", ASKED | {"stream": True})
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    assert "".join(event["delta"] for event in events if event["type"].endswith("text.delta")) == text_of(whole)
+    assert events[0]["type"] == "response.created"
+    assert events[-1]["type"] == "response.incomplete"
+    assert text_of(events[-1]["response"]) == text_of(whole)
+
+
+def test_the_client(server: Served) -> None:
+    openai = pytest.importorskip("openai", reason="there is no package openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    asked = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "extra_body": {"seed": 7}}
+    whole = client.responses.create(**asked)
+    assert whole.output_text
+    with client.responses.stream(**asked) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"input": 5}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+        ({"previous_response_id": "x"}, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"max_output_tokens": -2}, "max_output_tokens"),
+    ],
+)
+def test_what_makes_no_sense(server: Served, changed: dict[str, Any], param: str) -> None:
+    status, answer, _ = server.post("/v1/responses", ASKED | changed)
+    assert (status, answer["error"]["param"]) == (400, param)
