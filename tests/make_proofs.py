@@ -523,7 +523,7 @@ PROOFS = {
         ),
     ),
     "gemma4": Proof(
-        architecture="gemma4", norm=0.5,  # or scores, which are not divided by anything, would be very large
+        architecture="gemma4", norm=0.375,  # or scores, which are not divided by anything, would be very large
         config=T.Gemma4TextConfig(
             **sizes(4, 1, 9, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS, num_kv_shared_layers=4,
             hidden_size_per_layer_input=32, vocab_size_per_layer_input=proofs.N_VOCAB, use_double_wide_mlp=True,

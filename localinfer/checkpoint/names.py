@@ -12,7 +12,7 @@ from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
 ENDINGS = (".weight", ".bias", ".weight_scale")
-GGUF_ENDINGS = (*ENDINGS, ".scale")
+GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks", ".ssm_a", ".ssm_d")  # other names end in ".weight"
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(
