@@ -7,6 +7,14 @@ import pytest
 from served import Served
 from tiny import tiny_llama
 
+from cli.serve import NEEDED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _extra() -> None:
+    for name in NEEDED:
+        pytest.importorskip(name, reason=f"there is no package {name}")
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:

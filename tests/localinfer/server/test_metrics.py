@@ -3,8 +3,10 @@
 import math
 import re
 
+import pytest
 from served import Served
 
+pytest.importorskip("starlette", reason="there is no package starlette")
 from localinfer.server.metrics import Summary
 
 LINE = re.compile(r'(localinfer_\w+(?:\{quantile="[\d.]+"\})?) (\S+)')
