@@ -40,7 +40,7 @@ COMMANDS = {  # name: where its function NAME_command is, and the first line of 
     "chat": ("cli.chat.command", "Talk with a model, or have one question answered."),
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
     "embed": ("cli.embed", "Make a vector of each text, for comparing them."),
-    "rerank": ("cli.embed", "Sort documents by how well they answer a query."),
+    "rerank": ("cli.embed", "Sort documents by how well they answer a query, best first."),
     "serve": ("cli.serve", "Answer other programs, and a page in a browser, over HTTP."),
     "sessions": ("cli.sessions", "Show, export or remove the conversations that were saved."),
     "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),

@@ -141,5 +141,6 @@ def test_measured_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1e8 < one.bandwidth < 1e13
     assert 1e8 < one.dots < 1e13
     assert 1e8 < one.fmas < 1e13
-    assert one.pairs > 1.2 * one.fmas if target().bfloats else one.pairs == one.fmas
+    assert 1e8 < one.pairs < 1e13  # twice as many as of floats on Zen 4, as many on Sapphire Rapids
+    assert target().bfloats or one.pairs == one.fmas
     roofline.measured.cache_clear()

@@ -10,6 +10,7 @@ import proofs
 import pytest
 
 from localinfer.engine.engine import Engine
+from localinfer.engine.team import Watch
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.plan.state import COPIES
@@ -60,8 +61,8 @@ def test_a_run_that_is_interrupted_leaves_what_was_kept(engine: Engine, monkeypa
     engine.evaluate(IDS[:40], keep=8)
     run = engine.program.run
 
-    def interrupted(first: int, end: int, tokens: int) -> None:
-        run(first, (first + end) // 2, tokens)
+    def interrupted(first: int, end: int, tokens: int, watch: Watch | None) -> None:
+        run(first, (first + end) // 2, tokens, watch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine.program, "run", interrupted)
