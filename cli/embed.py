@@ -97,7 +97,7 @@ def rerank_command(
     top: Annotated[int, typer.Option("--top-n", metavar="N", min=0, help="Only the best so many (0: all).")] = 0,
     truncate: TruncateOption = False,
 ) -> None:
-    """Sort documents by how well they answer a query, best first, with a model that was trained to tell.
+    """Sort documents by how well they answer a query, best first.
 
     \b
       localinfer rerank bge-reranker-v2-m3.gguf "What is a panda?" "It is a bear." "It is a fish."
