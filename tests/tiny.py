@@ -124,22 +124,22 @@ def _write_qwen(
 
 
 def tiny_qwen3moe(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
-    """Write a `qwen3moe` model: as qwen3, with ten experts, of which three see each token."""
+    """Write a `qwen3moe` model: as qwen3, with ten experts, each of them `n_ff` wide, of which three see each token."""
     dimensions, changes = _split(LLAMA, overrides)
     own: dict[str, tuple[int, ...]] = {}
     for layer in range(dimensions.n_layer):
-        blk, n, n_ff = f"blk.{layer}.", dimensions.n_embd, EXPERT_FF
+        blk, n, n_ff = f"blk.{layer}.", dimensions.n_embd, dimensions.n_ff
         own |= {f"{blk}attn_{name}_norm.weight": (dimensions.head_dim,) for name in "qk"}
         own |= {f"{blk}ffn_{name}_exps.weight": (EXPERTS, n_ff, n) for name in ("gate", "up")}
         own |= {f"{blk}ffn_down_exps.weight": (EXPERTS, n, n_ff), f"{blk}ffn_gate_inp.weight": (EXPERTS, n)}
         changes.tensors.update({f"{blk}ffn_{name}.weight": None for name in ("gate", "up", "down")})
         changes.tensors.setdefault(f"{blk}ffn_gate_inp.weight", "F32")
-    experts = {"expert_count": EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": EXPERT_FF}
+    experts = {"expert_count": EXPERTS, "expert_used_count": 3, "expert_feed_forward_length": dimensions.n_ff}
     metadata = {f"qwen3moe.{key}": value for key, value in experts.items()} | changes.metadata
     return _write_qwen(path, "qwen3moe", dimensions, own, type, seed, Changes(metadata, changes.tensors))
 
 
-EXPERTS, EXPERT_FF = 10, 96
+EXPERTS = 10
 
 
 def tiny_gemma3(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:

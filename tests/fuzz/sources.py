@@ -25,6 +25,7 @@ HEADS = (  # heads, key heads, their length
 )  # fmt: skip
 CACHES = tuple(itertools.product(("f16", "q8_0", "q4_0", "f32"), repeat=2))
 PRECISIONS = ("fast", "high")
+NO_MATRICES = (b"norm", b".bias", b"ssm_conv1d", b"ffn_gate_inp")  # of heads, of experts, of channels; routers
 SMALL = [name for name in NAMES if BLOCK[name] <= 32]  # what divides the rows of proofs
 
 
@@ -66,9 +67,9 @@ def of_all_architectures(folder: Path, like: str) -> Iterator[Source]:
 
 
 def matrices_in(type: str, tensors: Sequence[Weights]) -> Iterator[Weights]:
-    """The tensors, of which matrices are in that type; norms of heads have two dimensions, and are none."""
+    """The tensors, of which matrices are in that type; some have two dimensions, and are none."""
     for each in tensors:
-        yield each if b"norm" in each.name else in_type(each, type, Random(0))
+        yield each if any(word in each.name for word in NO_MATRICES) else in_type(each, type, Random(0))
 
 
 def options_of(number: int) -> Layer:
