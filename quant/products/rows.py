@@ -12,6 +12,7 @@ from typing import Any
 from numba import float32, int32, int64, uint8
 
 from quant.codes.words import Body, Words, words_of
+from quant.jit.cpu import target
 from quant.jit.threads import share
 from quant.jit.vectors import (
     convert,
@@ -25,6 +26,7 @@ from quant.jit.vectors import (
     lanes,
     load,
     prefetch,
+    prefetch_first,
     splat,
     store,
     total,
@@ -109,11 +111,13 @@ def get_rows(room: str) -> Body:
 
 # --- a few tokens -------------------------------------------------------------------------------------------------
 
-# How far ahead of the row loop memory is asked for. The processor's own prefetching ends with a page of 4 KB, and what
-# unpacks codes has too much to do per byte to run into the next page early.
-FAR = 8192
-DENSE = 8  # bits a weight from which on there is so little to do that asking costs more than it brings
-LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking made answers slower by a quarter
+# How far ahead of the row loop memory is asked for. A processor's own prefetching ends with a page of 4 KB, and what
+# unpacks codes has too much to do per byte to run into the next page early. One line of every superblock is enough for
+# it to know the page, and to follow; the rest is asked for from nearer by, or this loop would do all of its work.
+NEAR, FAR = 4096, 12288
+# A processor that looks far ahead by itself is asked for long rows of formats with much to do: with 576 columns, asking
+# made answers slower by a quarter, and with 8 bits a weight it cost more than it brought.
+LONG, DENSE = 2048, 8
 
 
 @inline
@@ -127,8 +131,9 @@ def fetch_word(words: Words) -> Any:
 
     @inline
     def fetch(superblock: int) -> None:
+        prefetch(superblock + FAR)
         for line in range(lines):
-            prefetch(superblock + FAR + 64 * line)
+            prefetch_first(superblock + NEAR + 64 * line)
 
     return fetch
 
@@ -283,10 +288,11 @@ def dot_row(words: Words, passes: int) -> Any:
     Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
     are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
     """
-    plain = loop_word(words, passes, nothing)
+    plain, asking = loop_word(words, passes, nothing), loop_word(words, passes, fetch_word(words))
+    if not target().far_sighted:
+        return asking
     if 8 * words.superblock_bytes >= 256 * DENSE:
         return plain
-    asking = loop_word(words, passes, fetch_word(words))
 
     @inline
     def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
