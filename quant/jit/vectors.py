@@ -176,6 +176,12 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def prefetch_first(typingctx: Any, address: Any) -> Any:
+    """The same, into the first cache."""
+    return word(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=1))
+
+
+@intrinsic
 def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
     """gather(u16x8, address, 34): one lane from every stride bytes, with ordinary loads."""
     vector = kind_of(kind)

@@ -12,6 +12,7 @@ from typing import Any
 from numba import float32, int32, int64, uint8
 
 from quant.codes.words import Body, Words, words_of
+from quant.jit.cpu import target
 from quant.jit.threads import share
 from quant.jit.vectors import (
     convert,
@@ -25,6 +26,7 @@ from quant.jit.vectors import (
     lanes,
     load,
     prefetch,
+    prefetch_first,
     splat,
     store,
     total,
@@ -109,11 +111,13 @@ def get_rows(room: str) -> Body:
 
 # --- a few tokens -------------------------------------------------------------------------------------------------
 
-# How far ahead of the row loop memory is asked for. The processor's own prefetching ends with a page of 4 KB, and what
-# unpacks codes has too much to do per byte to run into the next page early.
-FAR = 8192
-DENSE = 8  # bits a weight from which on there is so little to do that asking costs more than it brings
-LONG = 2048  # columns: with rows of 576 and matrices as small as that, asking made answers slower by a quarter
+# How far ahead of the row loop memory is asked for. A processor's own prefetching ends with a page of 4 KB, and what
+# unpacks codes has too much to do per byte to run into the next page early. One line of every superblock is enough for
+# it to know the page, and to follow; the rest is asked for from nearer by, or this loop would do all of its work.
+NEAR, FAR = 4096, 12288
+# A processor that looks far ahead by itself is asked for long rows of formats with much to do: with 576 columns, asking
+# made answers slower by a quarter, and with 8 bits a weight it cost more than it brought.
+LONG, DENSE = 2048, 8
 
 
 @inline
@@ -127,8 +131,9 @@ def fetch_word(words: Words) -> Any:
 
     @inline
     def fetch(superblock: int) -> None:
+        prefetch(superblock + FAR)
         for line in range(lines):
-            prefetch(superblock + FAR + 64 * line)
+            prefetch_first(superblock + NEAR + 64 * line)
 
     return fetch
 
@@ -253,68 +258,124 @@ def superblock_word(words: Words) -> Any:
     return with_zero if zero else with_mins
 
 
-def loop_word(words: Words, passes: int, fetch: Any) -> Any:
-    """The word dot of `dot_row`, which asks for memory as it is told."""
+def token_word(words: Words, passes: int) -> Any:
+    """The word add(row, block, x, n, acc): the sums of all places of a token at x, and a superblock of a row."""
     sums, superblock = group_sums(words, passes), superblock_word(words)
-    superblock_bytes, groups, kind = words.superblock_bytes, words.groups, words.kind
-    bytes_, order_at = len(ORDERS) * passes, passes * ORDERS.index(words.order)
+    groups, bytes_, order_at = words.groups, len(ORDERS) * passes, passes * ORDERS.index(words.order)
     for_group = lanes([lane * 8 // groups for lane in range(groups)])
 
     @inline
-    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
-        columns = 256 * superblocks_of(n)
-        numbers, last = x + bytes_ * columns, row + row_bytes - superblock_bytes
+    def add(at: int, block: int, x: int, columns: int, acc: Any) -> Any:
+        numbers, ahead = x + bytes_ * columns, 4 * groups * block
         x_sums = numbers + (columns // 8 if groups == 8 else columns // 4)
         x_totals = numbers + (columns // 2 if groups == 8 else 5 * (columns // 8))
-        acc = splat(kind, float32(0.0))
+        x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
+        return superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
+
+    return add
+
+
+def tokens_words(words: Words, passes: int, count: int) -> tuple[Any, Any, Any]:
+    """Words for so many tokens, whose sums are a tuple: start(), add(at, block, x, x_stride, columns, sums), and
+    deliver(sums, y, y_stride, add), which adds them up to, or adds them to, a number of each token."""
+    kind, add_one = words.kind, token_word(words, passes)
+
+    @inline
+    def start() -> Any:
+        return (splat(kind, float32(0.0)),)
+
+    @inline
+    def add(at: int, block: int, x: int, x_stride: int, columns: int, sums: Any) -> Any:
+        return (add_one(at, block, x, columns, sums[0]),)
+
+    @inline
+    def deliver(sums: Any, y: int, y_stride: int, add: int) -> None:
+        result = total(sums[0])
+        store(y, result + load(float32, y) if add else result)
+
+    if count == 1:
+        return start, add, deliver
+    start_others, add_others, deliver_others = tokens_words(words, passes, count - 1)
+
+    @inline
+    def start_all() -> Any:
+        return start() + start_others()
+
+    @inline
+    def add_all(at: int, block: int, x: int, x_stride: int, columns: int, sums: Any) -> Any:
+        others = add_others(at, block, x + x_stride, x_stride, columns, sums[1:])
+        return add(at, block, x, x_stride, columns, sums) + others
+
+    @inline
+    def deliver_all(sums: Any, y: int, y_stride: int, add: int) -> None:
+        deliver(sums, y, y_stride, add)
+        deliver_others(sums[1:], y + y_stride, y_stride, add)
+
+    return start_all, add_all, deliver_all
+
+
+def loop_word(words: Words, passes: int, count: int, fetch: Any) -> Any:
+    """The word dots of `dot_row`, which asks for memory as it is told."""
+    start, add, deliver = tokens_words(words, passes, count)
+    superblock_bytes = words.superblock_bytes
+
+    @inline
+    def dots(row: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int, add_to: int) -> None:
+        columns, last = 256 * superblocks_of(n), row + row_bytes - superblock_bytes
+        sums = start()
         for block in range(columns // 256):
-            at, ahead = min(row + block * superblock_bytes, last), 4 * groups * block
+            at = min(row + block * superblock_bytes, last)
             fetch(at)
-            x_scale, x_at = for_group(load(f32x8, numbers + 32 * block)), x + order_at * columns + 256 * block
-            acc = superblock(at, sums(at, x_at, columns), x_scale, x_sums + ahead, x_totals + ahead, acc)
-        return total(acc)
+            sums = add(at, block, x, x_stride, columns, sums)
+        deliver(sums, y, y_stride, add_to)
 
-    return dot
+    return dots
 
 
-def dot_row(words: Words, passes: int) -> Any:
-    """The word dot(row, row_bytes, x, n): a row of weights times a flat token, float32; a row of a superblock at least.
+def dot_row(words: Words, passes: int, count: int) -> Any:
+    """The word dots(row, row_bytes, x, x_stride, n, y, y_stride, add): a row of weights, of a superblock at least, by
+    `count` flat tokens, to or added to y[token]. A superblock's codes are unpacked once for all of them.
 
     Each place of a group in a superblock has a sum of its own, in a lane here and in a pass of the tile there, and they
     are added up in the same order: so a token's result is the same to the last bit alone and in a batch.
     """
-    plain = loop_word(words, passes, nothing)
+    plain, asking = (loop_word(words, passes, count, fetch) for fetch in (nothing, fetch_word(words)))
+    if not target().far_sighted:
+        return asking
     if 8 * words.superblock_bytes >= 256 * DENSE:
         return plain
-    asking = loop_word(words, passes, fetch_word(words))
 
     @inline
-    def dot(row: int, row_bytes: int, x: int, n: int) -> Any:
-        return asking(row, row_bytes, x, n) if n >= LONG else plain(row, row_bytes, x, n)
+    def dots(row: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int, add: int) -> None:
+        if n >= LONG:
+            asking(row, row_bytes, x, x_stride, n, y, y_stride, add)
+        else:
+            plain(row, row_bytes, x, x_stride, n, y, y_stride, add)
 
-    return dot
+    return dots
 
 
 def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens; `base` may be 0."""
     words = words_of(room)
-    dot, lengthen, superblock_bytes = dot_row(words, passes), lengthen_word(words), words.superblock_bytes
-    token_bytes = flat_bytes(256, passes)
+    one, two, four = (dot_row(words, passes, count) for count in (1, 2, 4))
+    lengthen, superblock_bytes, token_bytes = lengthen_word(words), words.superblock_bytes, flat_bytes(256, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
         count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
-        at_least = max(row_bytes, superblock_bytes)
+        size = max(row_bytes, superblock_bytes)
         put_base(base, base_stride, y, y_stride, count, first, end)
-        for row in range(first, end):
-            start = w + row * row_bytes
+        for number in range(first, end):
+            row, place = w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
-                start = lengthen(start, row_bytes, scratch)
-            for token in range(count):
-                place = y + token * y_stride + 4 * row
-                result = dot(start, at_least, x + token * x_stride, n_in)
-                if base:
-                    result += load(float32, place)
-                store(place, result)
+                row = lengthen(row, row_bytes, scratch)
+            fours, whole = count // 4 * 4, count // 2 * 2
+            for token in range(0, fours, 4):
+                four(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
+            for token in range(fours, whole, 2):
+                two(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
+            for token in range(whole, count):
+                one(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
 
     return body

@@ -89,6 +89,7 @@ def test_a_named_cpu_gets_its_instruction_set(
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
     found = cpu.target.__wrapped__()
     assert (found.isa, found.bfloats, found.looks_bytes_up) == (isa, bfloats, looks_bytes_up)
+    assert found.far_sighted == (name == "znver4")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
