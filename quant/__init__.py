@@ -58,9 +58,9 @@ FLOATS = ("F32", "F16", "BF16")
 BLOCKS = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"),
     *("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M"),
-    *("TQ1_0", "TQ2_0"),
+    *("TQ1_0", "TQ2_0", "Q1_0", "Q2_0"),
 )
 
 # By ggml's number of the type.

@@ -47,6 +47,8 @@ TYPES = {
     35: BlockType("TQ2_0", 256, 66),
     39: BlockType("MXFP4", 32, 17),
     40: BlockType("NVFP4", 64, 36),
+    41: BlockType("Q1_0", 128, 18),
+    42: BlockType("Q2_0", 64, 18),
 }
 
 # Numbers that name something which cannot be a tensor of a file, and why.

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import gguf
+import newest_types  # noqa: F401
 import numba  # noqa: F401  (kernels are compiled in this process then: starting one for each takes longer)
 import numpy as np
 from guard_pages import fenced

@@ -46,7 +46,8 @@ def main() -> None:
             path = without_weights(Path(folder) / "model.gguf", shape)
             for weighted in (False, True):
                 label = f"{name}; weighted" if weighted else name
-                found[label] = {recipe: by_types(types(path, recipe, weighted)) for recipe in RECIPES}
+                chosen = {recipe: types(path, recipe, weighted) for recipe in RECIPES}
+                found[label] = {recipe: by_types(each) for recipe, each in chosen.items() if each}
                 print(label)
     target = Path(__file__).parent / "data" / "recipes.json"
     target.write_text(json.dumps(found, indent=0) + "\n")
@@ -83,7 +84,8 @@ def padded(n: int) -> int:
 
 
 def types(path: Path, recipe: str, weighted: bool) -> dict[str, str]:
-    """Name -> type, as a dry run tells it."""
+    """Name -> type, as a dry run tells it; nothing where llama.cpp has no type for rows of such a length, or makes no
+    files of that kind."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.dry_run, params.nthread = RECIPES[recipe].number, True, 1
     matrices = (llama_cpp.llama_model_imatrix_data * 2)((b"of nothing", (ctypes.c_float * 1)(1.0), 1))
@@ -91,6 +93,8 @@ def types(path: Path, recipe: str, weighted: bool) -> dict[str, str]:
         params.imatrix = matrices
     LOG.clear()
     if llama_cpp.llama_model_quantize(str(path).encode(), b"", params):
+        if "no tensor type fallback" in LOG[-1] or "invalid output file type" in LOG[-1]:
+            return {}
         sys.exit("".join(LOG))
     return dict(parsed("".join(LOG)))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 import gguf
+import newest_types  # noqa: F401
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
@@ -52,6 +53,11 @@ def set_exponent(blocks: Bytes, d: Scales) -> None:
     blocks[:, 0] = np.clip(127 + np.rint(np.log2(d)), 1, 254)
 
 
+def set_e4m3(blocks: Bytes, d: Scales) -> None:
+    """NVFP4: each of the four bytes in front, 56 for one: eight steps for every power of two."""
+    blocks[:, :4] = np.clip(56 + np.rint(8 * np.log2(d)), 1, 126)[:, None]
+
+
 def set_nibbles(blocks: Bytes, d: Scales) -> None:
     """IQ1_M: a half float, four bits of it on top of each of the four scale words."""
     words = blocks[:, 48:56].view("<u2")
@@ -81,10 +87,12 @@ HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "IQ1_S": ((0, 1),),
     "TQ1_0": ((52, 1),),
     "TQ2_0": ((64, 1),),
+    "Q1_0": ((0, 1),),
+    "Q2_0": ((0, 1),),
 }
 SET_SCALE: dict[str, Callable[[Bytes, Scales], None]] = {
     name: partial(set_halves, places=places) for name, places in HALVES.items()
-} | {"MXFP4": set_exponent, "IQ1_M": set_nibbles}
+} | {"MXFP4": set_exponent, "NVFP4": set_e4m3, "IQ1_M": set_nibbles}
 
 
 def to_bfloat(values: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -37,6 +37,7 @@ RECIPES = {
     "IQ4_NL": Recipe(25, "IQ4_NL"),
     "IQ4_XS": Recipe(30, "IQ4_XS"),
     "MXFP4_MOE": Recipe(38, "MXFP4"),
+    "NVFP4": Recipe(39, "NVFP4"),
     "Q3_K_L": Recipe(13, "Q3_K"),
     "Q3_K_M": Recipe(12, "Q3_K"),
     "Q3_K_S": Recipe(11, "Q3_K"),
@@ -54,6 +55,8 @@ RECIPES = {
     "IQ1_S": Recipe(24, "IQ1_S"),
     "TQ2_0": Recipe(37, "TQ2_0"),
     "TQ1_0": Recipe(36, "TQ1_0"),
+    "Q2_0": Recipe(41, "Q2_0"),
+    "Q1_0": Recipe(40, "Q1_0"),
 }
 
 
@@ -223,7 +226,7 @@ RULES = {
     "token_embd": (
         rule(LOWER, "Q2_K"),
         rule(f"{UPPER} IQ3_XXS", "IQ3_S"),
-        rule("TQ1_0 TQ2_0", "Q4_K"),
+        rule("TQ1_0 TQ2_0 Q2_0", "Q4_K"),
     ),
     "attn_v": (
         rule(LOW, "Q4_K", grouped_or_experts),

@@ -63,9 +63,10 @@ class Choice(NamedTuple):
     wanted: str
 
 
-SMALLER_BLOCKS = {  # where blocks of 256 do not divide the rows; where those of 32 do not either, F16
+SMALLER_BLOCKS = {  # where its blocks do not divide the rows; where those of 32 do not either, F16
     **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"),
-    **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
+    **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"), "Q4_0"),
+    "NVFP4": "MXFP4",
     "Q4_K": "Q5_0",
     "Q5_K": "Q5_1",
     "Q6_K": "Q8_0",

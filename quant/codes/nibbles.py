@@ -78,8 +78,8 @@ def four_bits(block: Block) -> tuple[Word, Word, Word]:
         return nibbles64(at, at + size)
 
     @inline
-    def codes32(block: int) -> Any:
-        return nibbles32(block + qs)
+    def codes32(row: int, k: int) -> Any:
+        return nibbles32(row + k * size + qs)
 
     four_blocks = pieces(u8x64, range(qs, 4 * size, size), 16, 4 * size)
 
@@ -103,9 +103,9 @@ def five_bits(block: Block) -> tuple[Word, Word, Word]:
         return low64(superblock, j) | select(fifths, splat(u8x64, uint8(16)), splat(u8x64, uint8(0)))
 
     @inline
-    def codes32(block: int) -> Any:
-        fifths = lanes_of_bits(load(uint32, block + qh))
-        return low32(block) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
+    def codes32(row: int, k: int) -> Any:
+        fifths = lanes_of_bits(load(uint32, row + k * size + qh))
+        return low32(row, k) | select(fifths, splat(u8x32, uint8(16)), splat(u8x32, uint8(0)))
 
     @inline
     def ordered(superblock: int, j: int) -> Any:
@@ -153,8 +153,8 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
         return look_up(low64(superblock, j))
 
     @inline
-    def codes32(block: int) -> Any:
-        return look_up(low32(block))
+    def codes32(row: int, k: int) -> Any:
+        return look_up(low32(row, k))
 
     @inline
     def ordered(superblock: int, j: int) -> Any:
@@ -173,8 +173,8 @@ def halves(block: Block) -> tuple[Word, Word]:
         return convert(f32x8, eight_scales(superblock))
 
     @inline
-    def scale(block: int) -> Any:
-        return half(block + d)
+    def scale(row: int, g: int) -> Any:
+        return half(row + g * size + d)
 
     return scales, scale
 
@@ -197,11 +197,11 @@ def pairs_of_halves(block: Block) -> tuple[Word, Word, Word, Word]:
         return odds(both(superblock))
 
     @inline
-    def scale(block: int) -> Any:
-        return half(block + d)
+    def scale(row: int, g: int) -> Any:
+        return half(row + g * size + d)
 
     @inline
-    def least(block: int) -> Any:
-        return half(block + m)
+    def least(row: int, g: int) -> Any:
+        return half(row + g * size + m)
 
     return scales, mins, scale, least

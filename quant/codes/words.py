@@ -17,12 +17,14 @@ class Words:
 
     A format with a zero has no mins.
 
-    256 columns are a superblock: one block of a k-quant, or eight blocks of 32. It is given by its address.
+    256 columns are a superblock: one block of a k-quant, or as many smaller ones as it takes. It is given by its
+    address, and so is a row, which smaller blocks may end within a superblock.
 
-    codes64(superblock, j)                      u8x64: the codes of columns 64j .. 64j+63
-    scales(superblock), mins(superblock)        f32x8 (group 32) or f32x16 (group 16)
-    ordered(superblock, j)                      u8x64: part j of the codes in `order` (quant.products.layout.ORDERS)
-    codes32(block), scale(block), least(block)  u8x32, float32, float32 of one block of 32; absent in k-quants
+    codes64(superblock, j)                u8x64: the codes of columns 64j .. 64j+63
+    scales(superblock), mins(superblock)  f32x8 (group 32) or f32x16 (group 16)
+    ordered(superblock, j)                u8x64: part j of the codes in `order` (quant.products.layout.ORDERS)
+    codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
+    scale(row, g), least(row, g)          float32 of group g; likewise
     """
 
     bits: int
@@ -37,11 +39,6 @@ class Words:
     zero: int = 0
     order: str = "columns"
     ordered: Any = None
-
-    @property
-    def block_bytes(self) -> int:
-        """The bytes of 32 columns, where they are a block."""
-        return self.superblock_bytes // 8
 
     @property
     def kind(self) -> Any:

@@ -51,8 +51,8 @@ def scales_word(words: Words) -> Any:
 
     @inline
     def of_block(block: int, lane: int, scratch: int) -> None:
-        store(scratch + SCALES + 4 * lane, scale(block))
-        store(scratch + MINS + 4 * lane, float32(0.0) if zero else least(block))
+        store(scratch + SCALES + 4 * lane, scale(block, 0))
+        store(scratch + MINS + 4 * lane, float32(0.0) if zero else least(block, 0))
 
     return of_block if words.codes32 else of_superblock
 

@@ -1,7 +1,7 @@
-"""MXFP4: 32 weights in 17 bytes; a weight is 2**(e - 128) * KVALUES[q], q of 4 bits.
+"""MXFP4: 32 weights in 17 bytes; a weight is 2**(e - 128) * KVALUES[q], q of 4 bits: see `quant.codes.e2m1`.
 
-Source: the OCP microscaling formats (MX) specification 1.0; e is an E8M0 scale, q an E2M1 number. KVALUES are those
-numbers doubled, so the scale is half of what the specification says. ggml knows no NaN here: e = 255 is 2**127.
+Source: the OCP microscaling formats (MX) specification 1.0; e is an E8M0 scale. ggml knows no NaN here: e = 255 is
+2**127.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import float32, float64, int32, uint8, uint32
 
+from quant.codes.e2m1 import CODES, ZERO, nearest
 from quant.codes.nibbles import from_table
 from quant.codes.words import Words
 from quant.jit.vectors import (
@@ -36,9 +37,6 @@ BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 17
 SIZE = BLOCK.itemsize
 
-KVALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-ZERO = 12
-
 
 @inline
 def powers(e: Any) -> Any:
@@ -59,11 +57,11 @@ def scales(superblock: int) -> Any:
 
 
 @inline
-def scale(block: int) -> Any:
-    return extract(powers(splat(u8x8, load(uint8, block))), 0)
+def scale(row: int, g: int) -> Any:
+    return extract(powers(splat(u8x8, load(uint8, row + SIZE * g))), 0)
 
 
-codes64, codes32, ordered = from_table(BLOCK, [value + ZERO for value in KVALUES])
+codes64, codes32, ordered = from_table(BLOCK, CODES)
 WORDS = Words(
     5, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered
 )
@@ -71,7 +69,6 @@ WORDS = Words(
 # --- encoding -----------------------------------------------------------------------------------------------------
 
 LOG2_E = 1.4426950408889634
-BETWEEN = (0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0)  # of neighbours in KVALUES
 
 
 @inline
@@ -91,16 +88,6 @@ def exponent_of(most: float) -> Any:
 def inverse_of_power(e: int) -> Any:
     """2**(128 - e), so that weights become KVALUES; 0 for e = 0, where weights are as good as zero."""
     return bitcast(float32, int32((int32(255) - e) << int32(23))) if e > 0 else float32(0.0)
-
-
-@inline
-def nearest(x: Any, inverse: float) -> Any:
-    """i32x16: places in KVALUES of those nearest to x * inverse; in the middle between two, the smaller one."""
-    size, q, one = absolute(x) * splat(f32x16, inverse), splat(i32x16, int32(0)), splat(i32x16, int32(1))
-    for k in range(7):
-        q = select(size > splat(f32x16, float32(BETWEEN[k])), q + one, q)
-    negative = (x < splat(f32x16, float32(0.0))) & (q > splat(i32x16, int32(0)))
-    return select(negative, q + splat(i32x16, int32(8)), q)
 
 
 @inline

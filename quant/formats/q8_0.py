@@ -52,13 +52,13 @@ def scales(block: int) -> Any:
 
 
 @inline
-def codes32(block: int) -> Any:
-    return load(u8x32, block + QS) ^ splat(u8x32, FLIP)
+def codes32(row: int, k: int) -> Any:
+    return load(u8x32, row + SIZE * k + QS) ^ splat(u8x32, FLIP)
 
 
 @inline
-def scale(block: int) -> Any:
-    return half(block + D)
+def scale(row: int, g: int) -> Any:
+    return half(row + SIZE * g + D)
 
 
 @inline

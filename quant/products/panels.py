@@ -40,7 +40,7 @@ def write_down_word(words: Words, zero: int) -> Any:
     are moved to have that zero."""
     codes64, scales_of, mins_of, moved = words.codes64, words.scales, words.mins or words.scales, zero - words.zero
     codes32, scale_of, least_of = words.codes32, words.scale, words.least or words.scale
-    superblock_bytes, block_bytes, groups = words.superblock_bytes, words.block_bytes, words.groups
+    superblock_bytes, groups, group = words.superblock_bytes, words.groups, words.group
 
     @inline
     def superblocks(row: int, first: int, end: int, codes: int, scales: int, mins: int) -> None:
@@ -55,12 +55,12 @@ def write_down_word(words: Words, zero: int) -> Any:
     @inline
     def with_rest(row: int, first: int, end: int, codes: int, scales: int, mins: int) -> None:
         superblocks(row, first, end, codes, scales, mins)
-        for block in range(end // 256 * 8, end // 32):
-            at, number = row + block * block_bytes, block - first // 32
-            store(codes + 32 * number, codes32(at) + splat(u8x32, uint8(moved)))
-            store(scales + 4 * number, scale_of(at))
+        for k in range(end // 256 * 8, end // 32):
+            store(codes + 32 * k - first, codes32(row, k) + splat(u8x32, uint8(moved)))
+        for g in range(end // 256 * groups, end // group):
+            store(scales + 4 * (g - first // group), scale_of(row, g))
             if not zero:
-                store(mins + 4 * number, least_of(at))
+                store(mins + 4 * (g - first // group), least_of(row, g))
 
     return superblocks if codes32 is None else with_rest
 
@@ -137,11 +137,12 @@ def scales_word(shape: Tile) -> Any:
     def put_scales(source: int, count: int, panel: int, room: int) -> None:
         apart = record * room
         pair_step, single_step = (2 * apart, apart) if parts == 1 else (apart, 4 * rows)
-        for group in range(0, count // 8 * 8, 8):
+        whole = count // (PLACES * parts) * (PLACES * parts)
+        for group in range(0, whole, 8):
             place = panel + record * number_of(group // parts, room)
             transpose(source + 4 * group, SCALES_STEP, place, pair_step, single_step)
-        for group in range(count // 8 * 8, count):
-            place = panel + record * number_of(slot(group, count), room)
+        for group in range(whole, count):
+            place = panel + record * number_of(slot(group // parts, count // parts), room) + 4 * rows * (group % parts)
             for i in range(rows):
                 store(place + 4 * i, load(float32, source + i * SCALES_STEP + 4 * group))
 

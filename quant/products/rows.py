@@ -58,7 +58,7 @@ def decode_row(words: Words) -> Any:
     """The word decode(row, n, y, factor): n weights as floats, exactly as ggml defines them, times a factor."""
     codes64, scales, mins, group = words.codes64, words.scales, words.mins or words.scales, words.group
     codes32, scale1, least1 = words.codes32, words.scale, words.least or words.scale
-    superblock_bytes, block_bytes = words.superblock_bytes, words.block_bytes
+    superblock_bytes = words.superblock_bytes
     value = value_word(words)
 
     @inline
@@ -81,11 +81,12 @@ def decode_row(words: Words) -> Any:
 
         @inline
         def rest(row: int, first: int, n: int, y: int, factor: float) -> None:
-            for block in range(first // 32, n // 32):
-                at = row + block * block_bytes
-                codes, scale, least = codes32(at), scale1(at), least1(at)
+            for k in range(first // 32, n // 32):
+                codes = codes32(row, k)
                 for lane in range(32):
-                    store(y + 128 * block + 4 * lane, value(extract(codes, lane), scale, least) * factor)
+                    g = (32 * k + lane) // group
+                    weight = value(extract(codes, lane), scale1(row, g), least1(row, g))
+                    store(y + 128 * k + 4 * lane, weight * factor)
 
     @inline
     def decode(row: int, n: int, y: int, factor: float) -> None:

@@ -37,6 +37,23 @@ def important(scratch: int, column: int) -> Any:
     return load(f32x16, scratch + IMPORTANCE + 64 * column)
 
 
+@inline
+def bounded(v: Any) -> Any:
+    """An f32x16 of weights, none of them beyond LARGEST_WEIGHT."""
+    most = splat(f32x16, float32(LARGEST_WEIGHT))
+    return minimum(maximum(v, splat(f32x16, float32(-LARGEST_WEIGHT))), most)
+
+
+@inline
+def counted(importance: int, first: int, unit: float) -> Any:
+    """f32x16: what squared errors of sixteen columns from one on count, where `unit` times the largest importance is 1;
+    all alike where nothing is known."""
+    even = splat(f32x16, float32(1.0))
+    if importance != 0:
+        even = load(f32x16, importance + 4 * first) * splat(f32x16, unit)
+    return maximum(even, splat(f32x16, float32(LEAST_IMPORTANCE)))
+
+
 def tile_word(group: int, neighbours: int) -> Any:
     """The word make_tile(x, importance, unit, scratch): a tile of 16 groups of so many columns, of which so many share
     a superblock; `unit` times the largest importance is 1. What errors count is said in `quant.encoders.objective`; but
@@ -45,11 +62,9 @@ def tile_word(group: int, neighbours: int) -> Any:
 
     @inline
     def make_tile(x: int, importance: int, unit: float, scratch: int) -> None:
-        most, least = splat(f32x16, float32(LARGEST_WEIGHT)), splat(f32x16, float32(LEAST_IMPORTANCE))
+        least = splat(f32x16, float32(LEAST_IMPORTANCE))
         for j in range(group):
-            column = gather(f32x16, x + 4 * j, int64(4 * group))
-            column = minimum(maximum(column, splat(f32x16, float32(-LARGEST_WEIGHT))), most)
-            store(scratch + WEIGHTS + 64 * j, column)
+            store(scratch + WEIGHTS + 64 * j, bounded(gather(f32x16, x + 4 * j, int64(4 * group))))
             even = splat(f32x16, float32(1.0))
             if importance != 0:
                 even = maximum(gather(f32x16, importance + 4 * j, int64(4 * group)) * splat(f32x16, unit), least)

@@ -63,9 +63,13 @@ def chosen(shape: Shape, recipe: str, **wishes: Any) -> dict[str, str]:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_types_are_llama_cpps(weighted: bool, recipe: str) -> None:
+    """Where llama.cpp chooses any: it makes no files of NVFP4, and does without Q1_0 where that does not fit."""
     for name, shape in SHAPES.items():
         choices = choose(recipe, traits(shape, weighted), tensors(shape))
         label = f"{name}; weighted" if weighted else name
+        if recipe not in FOUND[label]:
+            assert recipe in ("NVFP4", "Q1_0")
+            continue
         assert {tensor: choice.type for tensor, choice in choices.items()} == expected(label, recipe), label
 
 
