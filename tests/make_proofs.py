@@ -121,6 +121,11 @@ def minicpm(config: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def without_width(config: dict[str, Any]) -> dict[str, Any]:
+    """All of its blocks have experts."""
+    return {key: value for key, value in config.items() if key != "intermediate_size"}
+
+
 MINICPM_AS_GRANITE = {
     "embedding_multiplier": 12.0,
     "attention_multiplier": 32**-0.5,
@@ -316,6 +321,13 @@ OSS_ROPE = rope(
     "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
 )
 UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
+GATED_SHARED = {
+    "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96
+}  # fmt: skip
+DELTA_NET = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
 BERT |= {"vocab_size": proofs.N_VOCAB, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 2}
@@ -406,10 +418,7 @@ PROOFS = {
     ),
     "qwen2moe": Proof(
         architecture="qwen2moe",
-        config=T.Qwen2MoeConfig(
-            **sizes(4, 2), **rope(theta=1e6), num_experts=9, num_experts_per_tok=3, moe_intermediate_size=64,
-            shared_expert_intermediate_size=96, norm_topk_prob=False,
-        ),
+        config=T.Qwen2MoeConfig(**sizes(4, 2), **rope(theta=1e6), **GATED_SHARED, norm_topk_prob=False),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
@@ -581,9 +590,24 @@ PROOFS = {
         architecture="qwen35", norm=0.0,
         config=T.Qwen3_5TextConfig(
             **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
-            linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32,
-            layer_types=["linear_attention", "full_attention"] * 2,
+            **DELTA_NET,
         ),
+    ),
+    "qwen35moe": Proof(
+        architecture="qwen35moe", norm=0.0, written=without_width,
+        config=T.Qwen3_5MoeTextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            **DELTA_NET, **GATED_SHARED,
+        ),
+    ),
+    "qwen3next": Proof(
+        architecture="qwen3next", norm=0.0,
+        config=T.Qwen3NextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25), **DELTA_NET,
+            **GATED_SHARED,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
     ),
     "mamba2": Proof(
         architecture="mamba2",

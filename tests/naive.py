@@ -231,8 +231,8 @@ class Words:
         ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
         return ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
 
-    def recurrence(self, rule: str) -> Recurrence:
-        return read_recurrence(self.keys, rule)
+    def recurrence(self, rule: str, *, neighbours: bool = False) -> Recurrence:
+        return read_recurrence(self.keys, rule, neighbours=neighbours)
 
     def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
         """One token after the other, as the papers have it: (n_tokens, heads * value)."""
@@ -240,8 +240,8 @@ class Words:
         first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
         q, v = (first, last) if delta else (last, first)
         q, k = (part.reshape(len(x), shape.groups, shape.key) for part in (q, k))
-        times = shape.heads // shape.groups
-        q, k = (np.tile(p, (1, times, 1)) if delta else np.repeat(p, times, axis=1) for p in (q, k))
+        turns = shape.heads // shape.groups // shape.share
+        q, k = (np.tile(np.repeat(part, shape.share, axis=1), (1, turns, 1)) for part in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
         tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
         dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))

@@ -377,6 +377,35 @@ QWEN35 = Architecture(
     own_keys=own_keys.delta_net,
     fixed={"attention_bias": False, "attn_output_gate": True},
 )
+QWEN35MOE = replace(
+    QWEN35,
+    name="qwen35moe",
+    block=("attn_norm", "post_attention_norm", *EXPERTS, "ffn_gate_inp_shexp", *SHARED),
+    sizes={**QWEN35.sizes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    parts=dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+    reorder={**QWEN35.reorder, "ffn_gate_exps": reorder.first_half, "ffn_up_exps": reorder.second_half},
+    counts=QWEN2MOE.counts,
+    own_keys=own_keys.delta_net_with_experts,
+)
+QWEN3NEXT = replace(
+    QWEN35MOE,
+    name="qwen3next",
+    kinds={
+        **QWEN35.kinds,
+        "linear_attention": (
+            "attn_qkv", "attn_gate", "ssm_ba", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm", "ssm_out"
+        ),
+    },
+    parts={**QWEN35MOE.parts, "attn_qkv": "ssm_in", "attn_gate": "ssm_in"},
+    reorder={
+        "attn_qkv": reorder.keys_and_values,
+        "attn_gate": reorder.gates_of_values,
+        "ffn_gate_exps": reorder.first_half,
+        "ffn_up_exps": reorder.second_half,
+    },
+    own_keys=own_keys.next_delta_net,
+    fixed={**QWEN35.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
 MAMBA2 = Architecture(
     name="mamba2",
     block=(
@@ -576,6 +605,9 @@ BY_CLASS = {
     "Lfm2ForCausalLM": LFM2,
     "Qwen3_5ForCausalLM": QWEN35,
     "Qwen3_5ForConditionalGeneration": QWEN35,  # as above
+    "Qwen3_5MoeForCausalLM": QWEN35MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
+    "Qwen3NextForCausalLM": QWEN3NEXT,
     "Mamba2ForCausalLM": MAMBA2,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,

@@ -118,6 +118,7 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
     own = {
         "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
         "n_convolved": convolved, "width": config.count("linear_conv_kernel_dim", MOST, 4), "n_2q": 2 * n.n_q,
+        "n_2heads": 2 * heads, "n_in": convolved + heads * value,
     }  # fmt: skip
     return replace(n, sizes=own)
 
@@ -135,6 +136,17 @@ def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
         "width": config.count("conv_kernel", MOST, 4),
     }  # fmt: skip
     return replace(n, sizes=own)
+
+
+def delta_net_with_experts(config: Table, n: Numbers) -> Fields:
+    """Both at once."""
+    return delta_net(config, n) | experts(config, n)
+
+
+def next_delta_net(config: Table, n: Numbers) -> Fields:
+    """Without positions in pictures."""
+    fields = delta_net_with_experts(config, n)
+    return {key: field for key, field in fields.items() if key != "rope.dimension_sections"}
 
 
 def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001

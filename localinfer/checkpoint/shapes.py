@@ -45,6 +45,7 @@ USUAL = {
     "ssm_conv1d": ("n_convolved", "width"),
     "ssm_alpha": ("n_heads", N),
     "ssm_beta": ("n_heads", N),
+    "ssm_ba": ("n_2heads", N),
     "ssm_dt": ("n_heads",),
     "ssm_a": ("n_heads",),
     "ssm_norm": ("n_value",),

@@ -331,9 +331,10 @@ class Recorder:
         )  # fmt: skip
         return y
 
-    def recurrence(self, rule: str) -> Recurrence:
-        """How large the states of recurrent heads are, as the file says, and by which rule they learn."""
-        return read_recurrence(self.keys, rule)
+    def recurrence(self, rule: str, *, neighbours: bool = False) -> Recurrence:
+        """How large the states of recurrent heads are, as the file says, and by which rule they learn: "add", or
+        "delta", whose heads of values take turns with the keys unless those that share one are `neighbours`."""
+        return read_recurrence(self.keys, rule, neighbours=neighbours)
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
         """What the states of recurrent heads answer to each token, float32 [token][head][value], after they have
@@ -343,7 +344,8 @@ class Recorder:
         bias = self.tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
         state = self.state.layer(4 * shape.heads * shape.key * shape.value)
         self.plan.op(
-            f"{blk}recur", RECUR[shape.rule], x.rows, constants={"key": shape.key, "value": shape.value},
+            f"{blk}recur", RECUR[shape.rule], x.rows,
+            constants={"key": shape.key, "value": shape.value, "share": shape.share},
             rounds=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
             work=Work(Amount(state.nbytes), Amount(fmas=3 * state.nbytes // 4)),
             a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, state=state, y=y,

@@ -47,7 +47,9 @@ OTHER = {
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
     "mamba2": {"blk.{}.ssm_a"},  # a power of e in float32
-    "qwen35": {"blk.{}.ssm_a"},  # a power of e in float32
+    "qwen35": {"blk.{}.ssm_a"},  # the same
+    "qwen35moe": {"blk.{}.ssm_a"},
+    "qwen3next": {"blk.{}.ssm_a"},
 }
 
 
