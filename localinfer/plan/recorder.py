@@ -33,7 +33,7 @@ from localinfer.ops.calls import (
 from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
-from localinfer.plan.experts import Networks, Router, choose, mix, read_router
+from localinfer.plan.experts import Choice, Networks, Router, choose, mix, read_router, room_to_choose
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.memory import Memory
@@ -86,6 +86,7 @@ class Recorder:
         self.states_buffer: Buffer | None = None
         self.states_end = 0
         self.logits_buffer: Buffer | None = None
+        self._choices: dict[Router, Choice] = {}  # whose memory all blocks share
         self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
     @property
@@ -395,7 +396,10 @@ class Recorder:
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
         bias, scale = self._bias(f"{blk}exp_probs_b", router.count), f"{blk}ffn_down_exps.scale"
         scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
-        choice = choose(self.plan, f"{blk}experts", logits, router, bias, scales)
+        if router not in self._choices:
+            self._choices[router] = room_to_choose(self.plan, router)
+        choice = self._choices[router]
+        choose(self.plan, f"{blk}experts", logits, router, bias, scales, choice)
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
         if self.has(f"{blk}ffn_gate_up_exps.weight"):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
