@@ -284,10 +284,12 @@ class Words:
         seen = h if routed_by is None else routed_by
         scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
-        bias = self.model.bias(f"{blk}exp_probs_b")
+        bias = np.ravel(self.model.bias(f"{blk}exp_probs_b"))
         for token, p in enumerate(probabilities):
             ids = np.argsort(-(p + bias), kind="stable")[: router.used]
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
+            if router.gating == "sparse_mixer":
+                weights = np.array([share_of_near(p, [*ids[:place]], id) for place, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
                 scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
@@ -485,6 +487,17 @@ def softmax(x: Floats) -> Floats:
 def sigmoid(x: Floats) -> Floats:
     """The logistic function."""
     return 1 / (1 + np.exp(-x))
+
+
+def share_of_near(logits: Floats, taken: Sequence[int], chosen: int) -> float:
+    """The softmax of a logit over those that are not taken yet and no further off than 0.02 of the larger one."""
+    largest = logits[chosen]
+    near = [
+        number
+        for number, logit in enumerate(logits)
+        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
+    ]
+    return float(1 / np.exp(logits[near] - largest).sum())
 
 
 def soft_cap(x: Floats, cap: float) -> Floats:

@@ -156,8 +156,9 @@ def read_experts(architecture: Architecture, config: Table, n_ff: int) -> tuple[
     shared = config.get("n_shared_experts", int, 0) * width
     if shared > widest:
         raise config.error("n_shared_experts", f"makes {shared} columns; there may be {widest}")
-    shared = config.count("shared_expert_intermediate_size", widest, shared or width)
-    return config.count("num_experts", LARGEST["expert_count"]), width, shared
+    if config.values.get("shared_expert_intermediate_size"):
+        shared = config.count("shared_expert_intermediate_size", widest)
+    return config.count("num_experts", LARGEST["expert_count"]), width, shared or width
 
 
 def read_dense(config: Table, n_layer: int) -> int:

@@ -57,7 +57,20 @@ def unchanged(x: int, n: int) -> None:
     """n floats as they are."""
 
 
-GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": unchanged}
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": unchanged, "sparse_mixer": unchanged}
+NEAR = 0.02  # twice the noise that the sparse mixer was trained with
+
+
+@inline
+def share_of_near(logits: int, left: int, n: int, chosen: int) -> Any:
+    """The softmax of the largest of n logits that are left over those of them that are near it: no further off than a
+    share of the larger one's size (Liu et al., 2024: GRIN). Those that are not left are minus infinity."""
+    largest, total = load(float32, left + 4 * chosen), float32(0.0)
+    for i in range(n):
+        logit = load(float32, logits + 4 * i)
+        if largest - logit <= float32(NEAR) * max(abs(logit), largest):
+            total += exponential(load(float32, left + 4 * i) - largest)
+    return float32(1.0) / total
 
 
 @inline
@@ -76,9 +89,10 @@ def route(gating: str, normed: int) -> Body:
 
     The router's logits become probabilities; the largest are chosen, by probability plus bias unless that is 0.
     Their weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With the gating
-    "softmax_of_chosen" they are the softmax of the chosen logits instead.
+    "softmax_of_chosen" they are the softmax of the chosen logits instead, with "sparse_mixer" each one's share of
+    those that are left when it is chosen.
     """
-    probabilities, of_chosen = GATINGS[gating], gating == "softmax_of_chosen"
+    probabilities, of_chosen, of_near = GATINGS[gating], gating == "softmax_of_chosen", gating == "sparse_mixer"
 
     def body(tokens, logits, bias, n_expert, used, scale, ids, weights, part, parts, scratch):
         first, end = share(load(int64, tokens), 1, part, parts)
@@ -90,8 +104,8 @@ def route(gating: str, normed: int) -> Body:
                 store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
             for pair in range(used * token, used * (token + 1)):
                 chosen = largest_of(scratch, n_expert)
+                weight = share_of_near(row, scratch, n_expert, chosen) if of_near else load(float32, row + 4 * chosen)
                 store(scratch + 4 * chosen, MINUS_INFINITY)
-                weight = load(float32, row + 4 * chosen)
                 store(ids + 4 * pair, int32(chosen))
                 store(weights + 4 * pair, weight)
                 total += weight

@@ -20,7 +20,8 @@ class Router:
     """`used` of `count` experts see each token.
 
     The router's logits become probabilities by "softmax" or "sigmoid", or the softmax of the chosen ones
-    ("softmax_of_chosen"). The weights of the chosen are divided by their sum if `normed`, and multiplied by `scale`.
+    ("softmax_of_chosen"), or each the share that it has of those near it ("sparse_mixer"). The weights of the chosen
+    are divided by their sum if `normed`, and multiplied by `scale`.
     """
 
     count: int

@@ -290,11 +290,13 @@ class Recorder:
 
     def _bias(self, name: str, *shape: int) -> Tensor | None:
         """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
-        kind = name.rpartition(".")[2]
+        return self.tensors.floats(f"{name}.bias", *shape) if self._has_bias(name.rpartition(".")[2]) else None
+
+    def _has_bias(self, kind: str) -> bool:
         if kind not in self._biased:
             names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
             self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
-        return self.tensors.floats(f"{name}.bias", *shape) if self._biased[kind] else None
+        return self._biased[kind]
 
     def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
@@ -394,7 +396,8 @@ class Recorder:
         else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
-        bias, scale = self._bias(f"{blk}exp_probs_b", router.count), f"{blk}ffn_down_exps.scale"
+        biased, scale = self._has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
+        bias = self.tensors.vector(f"{blk}exp_probs_b.bias", router.count) if biased else None
         scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
         if router not in self._choices:
             self._choices[router] = room_to_choose(self.plan, router)
@@ -422,8 +425,7 @@ class Recorder:
         y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"
         if self.has(f"{name}.weight"):
-            is_row = len(self.f.tensors[f"{name}.weight"].shape) == 2
-            weight = self.tensors.floats(f"{name}.weight", *((1, h.n) if is_row else (h.n,)))
+            weight = self.tensors.vector(f"{name}.weight", h.n)
             self.plan.op(name, GATE_TOKENS, y.rows, rounds=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
         return y
 

@@ -33,14 +33,14 @@ def ups(values: Values, n: Numbers) -> Values:  # noqa: ARG001
     return values[..., 1::2].swapaxes(1, 2) if values.ndim > 2 else values[..., 1::2]
 
 
-def first_half(values: Values, n: Numbers) -> Values:
-    """Of rows g1 g2 u1 u2, gates before ups in each expert: g1 g2"""
-    return values[:, : n.n_ff_expert]
+def first_half(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """Of rows g1 g2 u1 u2, gates before ups, in each expert if there are many: g1 g2"""
+    return values[..., : values.shape[-2] // 2, :]
 
 
-def second_half(values: Values, n: Numbers) -> Values:
+def second_half(values: Values, n: Numbers) -> Values:  # noqa: ARG001
     """u1 u2"""
-    return values[:, n.n_ff_expert :]
+    return values[..., values.shape[-2] // 2 :, :]
 
 
 def from_first_position(values: Values, n: Numbers) -> Values:
