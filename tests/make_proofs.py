@@ -121,6 +121,11 @@ def minicpm(config: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def without_width(config: dict[str, Any]) -> dict[str, Any]:
+    """All of its blocks have experts."""
+    return {key: value for key, value in config.items() if key != "intermediate_size"}
+
+
 MINICPM_AS_GRANITE = {
     "embedding_multiplier": 12.0,
     "attention_multiplier": 32**-0.5,
@@ -185,14 +190,15 @@ def ternary(tensors: Tensors) -> Tensors:
 
 
 def apart(
-    gate: str, up: str, down: str, mlp: str = "mlp"
+    gate: str, up: str, down: str, mlp: str = "mlp", own: str = "mlp"
 ) -> tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]:
-    """Experts one by one, as checkpoints have them, where transformers' classes have gates and ups of all in one."""
+    """Experts one by one, as checkpoints have them, where transformers' classes have gates and ups of all in one, and
+    their `own` name for a network."""
 
     def shapes(fused: Shapes) -> Shapes:
         found: Shapes = {}
         for name, shape in fused.items():
-            where = name.rpartition(".")[0].replace("mlp.", f"{mlp}.")
+            where = name.rpartition(".")[0].replace(f"{own}.", f"{mlp}.")
             for expert in range(shape[0]) if ".experts." in name else ():
                 if name.endswith("gate_up_proj"):
                     half = shape[1] // 2, shape[2]
@@ -200,11 +206,11 @@ def apart(
                 else:
                     found[f"{where}.{expert}.{down}.weight"] = shape[1:]
             if ".experts." not in name:
-                found[name.replace("mlp.", f"{mlp}.")] = shape
+                found[name.replace(f"{own}.", f"{mlp}.")] = shape
         return found
 
     def computed(tensors: Tensors) -> Tensors:
-        found = {name.replace(f"{mlp}.", "mlp."): x for name, x in tensors.items() if ".experts." not in name}
+        found = {name.replace(f"{mlp}.", f"{own}."): x for name, x in tensors.items() if ".experts." not in name}
         blocks = sorted({name.partition(".experts.")[0] for name in tensors if ".experts." in name})
         for block in blocks:
             count = sum(name.startswith(f"{block}.experts.") and name.endswith(f".{down}.weight") for name in tensors)
@@ -212,13 +218,31 @@ def apart(
                 kind: [tensors[f"{block}.experts.{expert}.{kind}.weight"] for expert in range(count)]
                 for kind in (gate, up, down)
             }
-            where = f"{block.replace(mlp, 'mlp')}.experts"
+            where = f"{block.replace(mlp, own)}.experts"
             pairs = zip(each[gate], each[up], strict=True)
             found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
             found[f"{where}.down_proj"] = np.stack(each[down])
         return found
 
     return shapes, computed
+
+
+Ways = tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]
+
+
+def also_renamed(ways: Ways, names: Mapping[str, str]) -> Ways:
+    """With parts of names that are others in checkpoints, too."""
+    back = {new: old for old, new in names.items()}
+    return (
+        lambda shapes: {renamed(key, names): shape for key, shape in ways[0](shapes).items()},
+        lambda tensors: ways[1]({renamed(key, back): values for key, values in tensors.items()}),
+    )
+
+
+def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
+    """It says of each block what is the same of all."""
+    each = {"moe_topk": 3, "moe_intermediate_size": config["intermediate_size"], "num_shared_expert": 1}
+    return config | {key: [value] * config["num_hidden_layers"] for key, value in each.items()}
 
 
 def without_pooler(shapes: Shapes) -> Shapes:
@@ -316,6 +340,23 @@ OSS_ROPE = rope(
     "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
 )
 UNFUSED, MIXTRAL = apart("gate_proj", "up_proj", "down_proj"), apart("w1", "w3", "w2", "block_sparse_moe")
+LFM2MOE = apart("w1", "w3", "w2", "feed_forward", "feed_forward")
+PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
+ERNIE = also_renamed(UNFUSED, {"mlp.gate.moe_statics": "mlp.moe_statics"})
+GRANITE_NAMES = {
+    "moe.experts.gate_up_proj": "moe.input_linear.weight",
+    "moe.experts.down_proj": "moe.output_linear.weight",
+    "moe.router": "moe.router.layer",
+}
+GRANITEMOE = also_renamed((dict, dict), GRANITE_NAMES)
+GRANITE_EXPERTS = {"num_local_experts": 10, "num_experts_per_tok": 3}
+GATED_SHARED = {
+    "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96
+}  # fmt: skip
+DELTA_NET = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
 BERT |= {"vocab_size": proofs.N_VOCAB, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 2}
@@ -406,10 +447,7 @@ PROOFS = {
     ),
     "qwen2moe": Proof(
         architecture="qwen2moe",
-        config=T.Qwen2MoeConfig(
-            **sizes(4, 2), **rope(theta=1e6), num_experts=9, num_experts_per_tok=3, moe_intermediate_size=64,
-            shared_expert_intermediate_size=96, norm_topk_prob=False,
-        ),
+        config=T.Qwen2MoeConfig(**sizes(4, 2), **rope(theta=1e6), **GATED_SHARED, norm_topk_prob=False),
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
@@ -452,6 +490,46 @@ PROOFS = {
             **sizes(4, 4, head_dim=64), **rope(theta=150_000.0), **layer_types(2, 2), num_local_experts=4,
             num_experts_per_tok=1,
         ),
+    ),
+    "granitemoe": Proof(
+        architecture="granitemoe",
+        config=T.GraniteMoeConfig(**sizes(6, 2) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS),
+        shapes=GRANITEMOE[0],
+        computed=GRANITEMOE[1],
+    ),
+    "granitemoe-shared": Proof(
+        architecture="granitemoe",
+        config=T.GraniteMoeSharedConfig(
+            **sizes(6, 2) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS, shared_intermediate_size=96
+        ),
+        shapes=GRANITEMOE[0],
+        computed=GRANITEMOE[1],
+    ),
+    "ernie4_5-moe": Proof(
+        architecture="ernie4_5-moe",
+        config=T.Ernie4_5_MoeConfig(
+            **sizes(6, 2, 3, intermediate_size=256) | TIED, **rope(theta=5e5), moe_num_experts=10, moe_k=3,
+            moe_intermediate_size=64, moe_num_shared_experts=2,
+        ),
+        shapes=ERNIE[0],
+        computed=ERNIE[1],
+    ),
+    "hunyuan-moe": Proof(
+        architecture="hunyuan-moe",
+        config=T.HunYuanMoEV1Config(**sizes(6, 2, head_dim=32), **rope(), num_experts=10, moe_topk=3),
+        written=hunyuan_moe,
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "phimoe": Proof(
+        architecture="phimoe",
+        config=T.PhimoeConfig(
+            **sizes(3, 1, max_position_embeddings=512), num_local_experts=10, attention_bias=True, lm_head_bias=True,
+            **longrope(16, 256, short_mscale=1.25, long_mscale=1.25),
+        ),
+        written=lambda config: config | {"architectures": ["PhiMoEForCausalLM"]},
+        shapes=PHIMOE[0],
+        computed=PHIMOE[1],
     ),
     "exaone4": Proof(
         architecture="exaone4",
@@ -577,13 +655,37 @@ PROOFS = {
             layer_types=["conv", "conv", "full_attention", "conv"],
         ),
     ),
+    "lfm2moe": Proof(
+        architecture="lfm2moe",
+        config=T.Lfm2MoeConfig(
+            **sizes(6, 2, 4) | TIED, **rope(theta=1e6), num_dense_layers=1, num_experts=10, num_experts_per_tok=3,
+            moe_intermediate_size=64, layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+        shapes=LFM2MOE[0],
+        computed=LFM2MOE[1],
+    ),
     "qwen35": Proof(
         architecture="qwen35", norm=0.0,
         config=T.Qwen3_5TextConfig(
             **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
-            linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=32, linear_value_head_dim=32,
-            layer_types=["linear_attention", "full_attention"] * 2,
+            **DELTA_NET,
         ),
+    ),
+    "qwen35moe": Proof(
+        architecture="qwen35moe", norm=0.0, written=without_width,
+        config=T.Qwen3_5MoeTextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            **DELTA_NET, **GATED_SHARED,
+        ),
+    ),
+    "qwen3next": Proof(
+        architecture="qwen3next", norm=0.0,
+        config=T.Qwen3NextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25), **DELTA_NET,
+            **GATED_SHARED,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
     ),
     "mamba2": Proof(
         architecture="mamba2",

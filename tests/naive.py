@@ -231,8 +231,8 @@ class Words:
         ages = (before[age : age + len(x)] * self.model[name][:, age] for age in range(width))
         return ACTIVATIONS[activation](sum(ages) + self.model.bias(name))
 
-    def recurrence(self, rule: str) -> Recurrence:
-        return read_recurrence(self.keys, rule)
+    def recurrence(self, rule: str, *, neighbours: bool = False) -> Recurrence:
+        return read_recurrence(self.keys, rule, neighbours=neighbours)
 
     def recur(self, blk: Block, x: Floats, step: Floats, rate: Floats | None, shape: Recurrence) -> Floats:
         """One token after the other, as the papers have it: (n_tokens, heads * value)."""
@@ -240,8 +240,8 @@ class Words:
         first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
         q, v = (first, last) if delta else (last, first)
         q, k = (part.reshape(len(x), shape.groups, shape.key) for part in (q, k))
-        times = shape.heads // shape.groups
-        q, k = (np.tile(p, (1, times, 1)) if delta else np.repeat(p, times, axis=1) for p in (q, k))
+        turns = shape.heads // shape.groups // shape.share
+        q, k = (np.tile(np.repeat(part, shape.share, axis=1), (1, turns, 1)) for part in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
         tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
         dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
@@ -284,10 +284,12 @@ class Words:
         seen = h if routed_by is None else routed_by
         scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
-        bias = self.model.bias(f"{blk}exp_probs_b")
+        bias = np.ravel(self.model.bias(f"{blk}exp_probs_b"))
         for token, p in enumerate(probabilities):
             ids = np.argsort(-(p + bias), kind="stable")[: router.used]
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
+            if router.gating == "sparse_mixer":
+                weights = np.array([share_of_near(p, [*ids[:place]], id) for place, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
                 scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
@@ -485,6 +487,17 @@ def softmax(x: Floats) -> Floats:
 def sigmoid(x: Floats) -> Floats:
     """The logistic function."""
     return 1 / (1 + np.exp(-x))
+
+
+def share_of_near(logits: Floats, taken: Sequence[int], chosen: int) -> float:
+    """The softmax of a logit over those that are not taken yet and no further off than 0.02 of the larger one."""
+    largest = logits[chosen]
+    near = [
+        number
+        for number, logit in enumerate(logits)
+        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
+    ]
+    return float(1 / np.exp(logits[near] - largest).sum())
 
 
 def soft_cap(x: Floats, cap: float) -> Floats:

@@ -2,22 +2,33 @@
 
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Mixed, Sight, decoder
+from localinfer.plan.experts import Router
 from localinfer.plan.recorder import Block, Recorder
 
 PERIOD = 4  # the last of every four blocks has attention, unless the file says otherwise
 
 
-def record(r: Recorder) -> None:
-    """Positions in pictures, for which the file says how pairs are shared out, are those of text here: all the same."""
+def record(r: Recorder, router: Router | None = None, *, neighbours: bool = False) -> None:
+    """Positions in pictures, for which the file says how pairs are shared out, are those of text here: all the same.
+
+    Others of its kind have experts, and heads of values that share a key as `neighbours`, with one matrix for how fast
+    these learn and forget.
+    """
     r.keys.name("rope.dimension_sections")
     period = r.keys.count("full_attention_interval", PERIOD)
     recurrent = r.keys.flags("attention.recurrent_layers", r.block_count, lambda block: (block + 1) % period != 0)
-    shape, rope = r.recurrence("delta"), r.rope("halves")
+    shape, rope = r.recurrence("delta", neighbours=neighbours), r.rope("halves")
+
+    def rates(blk: Block, h: Buffer) -> tuple[Buffer, Buffer]:
+        if neighbours:
+            beta, alpha = r.halves(r.matmul(h, f"{blk}ssm_ba", 2 * shape.heads), shape.groups)
+            return alpha, beta
+        return r.matmul(h, f"{blk}ssm_alpha", shape.heads), r.matmul(h, f"{blk}ssm_beta", shape.heads)
 
     def gated_delta_net(blk: Block, h: Buffer) -> Mixed:
         qkv = r.matmul(h, f"{blk}attn_qkv", 2 * shape.n_keys + shape.n_values)
         z = r.matmul(h, f"{blk}attn_gate", shape.n_values)
-        alpha, beta = (r.matmul(h, f"{blk}ssm_{name}", shape.heads) for name in ("alpha", "beta"))
+        alpha, beta = rates(blk, h)
         qkv = r.convolve(qkv, f"{blk}ssm_conv1d", shape.width, "silu")
         y = r.norm_groups(r.recur(blk, qkv, alpha, beta, shape), f"{blk}ssm_norm", shape.heads, shared=True)
         return Mixed(r.gate(z, y, "silu"), "ssm_out")
@@ -33,6 +44,5 @@ def record(r: Recorder) -> None:
     def mixer(blk: Block, h: Buffer) -> Mixed:
         return gated_delta_net(blk, h) if recurrent[blk.number] else gated_attention(blk, h)
 
-    decoder(
-        r, Sight(rope), before={"attention": "attn_norm", "feed_forward": "post_attention_norm"}, mixer=mixer
-    )
+    before = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
+    decoder(r, Sight(rope), before=before, mixer=mixer, router=router)

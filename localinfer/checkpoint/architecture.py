@@ -43,7 +43,7 @@ class Architecture:
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
     folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sizes in GGUF, of what is stored flat
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
-    parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that is part of another one of the checkpoint's
+    parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that may be part of another of the checkpoint's
     like: str = ""  # the architecture whose names it has, if the `gguf` package does not know it
     names: Mapping[str, str] = field(default_factory=dict)  # those that the package does not know
     mxfp4: Mapping[str, slice] = field(default_factory=dict)  # rows of what may be stored as blocks and scales

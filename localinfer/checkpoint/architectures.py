@@ -19,6 +19,7 @@ FUSED = ("attn_qkv", "attn_output")
 PLAIN = ("ffn_up", "ffn_down")
 GATED = ("ffn_gate", *PLAIN)  # glm4 and phi3 have the gate in ffn_up
 EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+W123 = ("w1", "w3", "w2")  # gates, ups and downs, in some checkpoints
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 GELU, EXACT_GELU, RELU2 = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), ("gelu",), ("relu2",)
 NEIGHBOURS = {
@@ -95,7 +96,7 @@ MIXTRAL = Architecture(
     name="llama",
     block=(*BEFORE, *APART, *EXPERTS),
     reorder=NEIGHBOURS,
-    names={f"block_sparse_moe.experts.{old}": new for old, new in zip(("w1", "w3", "w2"), EXPERTS[1:], strict=True)},
+    names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
     own_keys=own_keys.experts,
 )
 QWEN3MOE = Architecture(
@@ -118,6 +119,57 @@ QWEN2MOE = Architecture(
     own_keys=own_keys.experts,
     fixed={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
     defaults={"norm_topk_prob": False},
+)
+FUSED_EXPERTS = dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps")  # as transformers has them
+FUSED_SIZES = {"ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")}
+HALVES = {"ffn_gate_exps": reorder.first_half, "ffn_up_exps": reorder.second_half}
+GRANITEMOE = Architecture(
+    name="granitemoe",
+    block=(*BEFORE, *APART, *EXPERTS),
+    optional=SHARED,
+    sizes=FUSED_SIZES,
+    parts={**FUSED_EXPERTS, **dict.fromkeys(("ffn_gate_shexp", "ffn_up_shexp"), "ffn_gate_up_shexp")},
+    reorder={
+        **NEIGHBOURS, **HALVES, "ffn_gate_shexp": reorder.first_half, "ffn_up_shexp": reorder.second_half
+    },
+    names={
+        "block_sparse_moe.input_linear": "ffn_gate_up_exps",
+        "shared_mlp.input_linear": "ffn_gate_up_shexp",
+    },
+    scales=GRANITE.scales,
+    own_keys=own_keys.experts_of_granite,
+    defaults=GRANITE.defaults,
+)
+ERNIE4_5_MOE = Architecture(
+    name="ernie4_5-moe",
+    block=(*BEFORE, *APART),
+    optional=biases(*APART),
+    mixture=(*EXPERTS, *SHARED, "exp_probs_b.bias"),
+    dense=GATED,
+    sizes={"exp_probs_b.bias": ("one", "n_expert")},
+    left_out=r"model\.mtp_(block|emb_norm|hidden_norm|linear_proj)\..*",
+    names={"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
+    counts={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
+    own_keys=own_keys.experts_of_ernie,
+    fixed={"moe_layer_interval": 1, "use_bias": False},
+    defaults={"tie_word_embeddings": True},
+)
+HUNYUAN_MOE = Architecture(
+    name="hunyuan-moe",
+    block=(*BEFORE, *APART, *HEAD_NORMS, *EXPERTS, *SHARED),
+    own_numbers=own_keys.numbers_of_hunyuan,
+    own_keys=own_keys.experts_of_hunyuan,
+    fixed={"use_cla": False, "moe_layer_num_skipped": 0},
+)
+PHIMOE = Architecture(
+    name="phimoe",
+    block=(*BEFORE, *biases(*BEFORE), *APART, *EXPERTS),
+    optional=biases(*APART),
+    model=("output_norm.bias",),
+    optional_model=("output.bias",),
+    names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
+    own_keys=own_keys.experts_of_phi,
+    fixed={"router_jitter_noise": 0.01, "num_experts_per_tok": 2},
 )
 GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
 DOTS1 = Architecture(
@@ -353,6 +405,21 @@ LFM2 = Architecture(
     fixed={"conv_bias": False},
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0},
 )
+LFM2MOE = replace(
+    LFM2,
+    name="lfm2moe",
+    block=BEFORE,
+    mixture=(*EXPERTS, "exp_probs_b.bias"),
+    dense=GATED,
+    names={
+        **{f"feed_forward.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
+        "feed_forward.expert_bias": "exp_probs_b.bias",
+    },
+    counts={"first_k_dense_replace": "leading_dense_block_count"},
+    own_numbers=own_keys.numbers_of_lfm2_with_experts,
+    own_keys=own_keys.short_convolutions_with_experts,
+    fixed={"conv_bias": False, "use_expert_bias": True, "norm_topk_prob": True, "routed_scaling_factor": 1.0},
+)
 QWEN35 = Architecture(
     name="qwen35",
     block=("attn_norm", "post_attention_norm", *GATED),
@@ -376,6 +443,34 @@ QWEN35 = Architecture(
     own_numbers=own_keys.numbers_of_delta_net,
     own_keys=own_keys.delta_net,
     fixed={"attention_bias": False, "attn_output_gate": True},
+)
+QWEN35MOE = replace(
+    QWEN35,
+    name="qwen35moe",
+    block=("attn_norm", "post_attention_norm", *EXPERTS, "ffn_gate_inp_shexp", *SHARED),
+    sizes={**QWEN35.sizes, **FUSED_SIZES},
+    parts=FUSED_EXPERTS,
+    reorder={**QWEN35.reorder, **HALVES},
+    counts=QWEN2MOE.counts,
+    own_keys=own_keys.delta_net_with_experts,
+)
+QWEN3NEXT = replace(
+    QWEN35MOE,
+    name="qwen3next",
+    kinds={
+        **QWEN35.kinds,
+        "linear_attention": (
+            "attn_qkv", "attn_gate", "ssm_ba", "ssm_conv1d", "ssm_dt.bias", "ssm_a", "ssm_norm", "ssm_out"
+        ),
+    },
+    parts={**QWEN35MOE.parts, "attn_qkv": "ssm_in", "attn_gate": "ssm_in"},
+    reorder={
+        "attn_qkv": reorder.keys_and_values,
+        "attn_gate": reorder.gates_of_values,
+        **HALVES,
+    },
+    own_keys=own_keys.next_delta_net,
+    fixed={**QWEN35.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
 MAMBA2 = Architecture(
     name="mamba2",
@@ -548,6 +643,12 @@ BY_CLASS = {
     "Qwen3MoeForCausalLM": QWEN3MOE,
     "OlmoeForCausalLM": OLMOE,
     "Qwen2MoeForCausalLM": QWEN2MOE,
+    "GraniteMoeForCausalLM": GRANITEMOE,
+    "GraniteMoeSharedForCausalLM": GRANITEMOE,
+    "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
+    "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "PhiMoEForCausalLM": PHIMOE,
+    "PhimoeForCausalLM": PHIMOE,
     "Dots1ForCausalLM": DOTS1,
     "Glm4MoeForCausalLM": GLM4MOE,
     "GptOssForCausalLM": GPT_OSS,
@@ -574,8 +675,12 @@ BY_CLASS = {
     "StableLMEpochForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "Lfm2ForCausalLM": LFM2,
+    "Lfm2MoeForCausalLM": LFM2MOE,
     "Qwen3_5ForCausalLM": QWEN35,
     "Qwen3_5ForConditionalGeneration": QWEN35,  # as above
+    "Qwen3_5MoeForCausalLM": QWEN35MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
+    "Qwen3NextForCausalLM": QWEN3NEXT,
     "Mamba2ForCausalLM": MAMBA2,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,

@@ -64,8 +64,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
-    times = architecture.times
-    n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
+    n_ff = read_width(architecture, config, n_embd)
     n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
     numbers = Numbers(
         n_layer=n_layer,
@@ -97,6 +96,15 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     refuse_other_scale(architecture, config, numbers)
     numbers = architecture.own_numbers(config, numbers)
     return replace(numbers, own=architecture.own_blocks(config, numbers))
+
+
+def read_width(architecture: Architecture, config: Table, n_embd: int) -> int:
+    """The feed-forward network's; 0 where all blocks have experts, whose width is another number."""
+    without = "ffn_up" not in (*architecture.block, *architecture.dense) and "moe_intermediate_size" in config.values
+    if without and "intermediate_size" not in config.values:
+        return 0
+    times = architecture.times
+    return config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
 
 
 def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:
@@ -148,8 +156,9 @@ def read_experts(architecture: Architecture, config: Table, n_ff: int) -> tuple[
     shared = config.get("n_shared_experts", int, 0) * width
     if shared > widest:
         raise config.error("n_shared_experts", f"makes {shared} columns; there may be {widest}")
-    shared = config.count("shared_expert_intermediate_size", widest, shared or width)
-    return config.count("num_experts", LARGEST["expert_count"]), width, shared
+    if config.values.get("shared_expert_intermediate_size"):
+        shared = config.count("shared_expert_intermediate_size", widest)
+    return config.count("num_experts", LARGEST["expert_count"]), width, shared or width
 
 
 def read_dense(config: Table, n_layer: int) -> int:
@@ -207,11 +216,12 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
         "block_count": Field.uint32(numbers.n_layer),
         "context_length": Field.uint32(numbers.rope.n_ctx or numbers.n_ctx),
         "embedding_length": Field.uint32(numbers.n_embd),
-        "feed_forward_length": Field.uint32(numbers.n_ff if architecture.attends else 0),
         "attention.head_count": Field.uint32(numbers.n_head if architecture.attends else 0),
         EPS_KEYS[architecture.norm]: Field.float32(numbers.eps),
         "vocab_size": Field.uint32(numbers.n_vocab),
     }
+    if numbers.n_ff or not architecture.attends:
+        values["feed_forward_length"] = Field.uint32(numbers.n_ff if architecture.attends else 0)
     if architecture.attends:
         values |= {
             "attention.head_count_kv": Field.uint32(numbers.n_head_kv),

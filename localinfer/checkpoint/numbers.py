@@ -96,6 +96,10 @@ class Numbers:
         return 2 * self.n_ff_expert
 
     @property
+    def n_gate_and_up_shared(self) -> int:
+        return 2 * self.n_ff_shared
+
+    @property
     def heads_of_group(self) -> int:
         """Heads of queries that share one of keys and values."""
         return self.n_head // self.n_head_kv

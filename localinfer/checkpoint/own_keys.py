@@ -89,6 +89,40 @@ def experts_of_glm(config: Table, n: Numbers) -> Fields:
     return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(0)}
 
 
+def experts_of_granite(config: Table, n: Numbers) -> Fields:
+    """Some models have no shared expert."""
+    shared = {"expert_shared_feed_forward_length": Field.uint32(n.n_ff_shared)}
+    return experts(config, n) | (shared if config.values.get("shared_expert_intermediate_size") else {})
+
+
+def experts_of_ernie(config: Table, n: Numbers) -> Fields:
+    """All blocks behind the first ones have experts."""
+    if config.get("moe_layer_end_index", int, -1) not in (-1, n.n_layer - 1):
+        raise config.error("moe_layer_end_index", "blocks behind those with experts are not supported", Unsupported)
+    more = {
+        "interleave_moe_layer_step": Field.uint32(1),
+        "expert_shared_feed_forward_length": Field.uint32(n.n_ff_shared),
+    }
+    return experts(config, n) | more
+
+
+def numbers_of_hunyuan(config: Table, n: Numbers) -> Numbers:
+    """Shared experts are as wide as it says of networks without experts."""
+    return replace(n, n_ff_shared=n.n_ff * config.count("n_shared_experts", MOST, 1))
+
+
+def experts_of_hunyuan(config: Table, n: Numbers) -> Fields:
+    shared = config.count("n_shared_experts", MOST, 1)
+    return experts(config, n) | {
+        "expert_shared_count": Field.uint32(shared),
+        "expert_shared_feed_forward_length": Field.uint32(n.n_ff_shared),
+    }
+
+
+def experts_of_phi(config: Table, n: Numbers) -> Fields:
+    return experts(config, n) | original_context(config, n)
+
+
 def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:
     """Convolutions are so many tokens wide; the feed-forward network is as wide as is said, or computed from that."""
     n_ff = n.n_ff
@@ -106,6 +140,15 @@ def short_convolutions(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {"shortconv.l_cache": Field.uint32(n.sizes["width"]), "attention.head_count_kv": Field.numbers(heads)}
 
 
+def numbers_of_lfm2_with_experts(config: Table, n: Numbers) -> Numbers:
+    """The feed-forward network of blocks without experts is as wide as is said."""
+    return replace(numbers_of_lfm2(config, n), n_ff=n.n_ff)
+
+
+def short_convolutions_with_experts(config: Table, n: Numbers) -> Fields:
+    return short_convolutions(config, n) | sigmoid_experts(config, n)
+
+
 def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
     """How many recurrent heads there are, and how long their keys and values are."""
     heads, groups, key, value = (
@@ -118,6 +161,7 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
     own = {
         "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
         "n_convolved": convolved, "width": config.count("linear_conv_kernel_dim", MOST, 4), "n_2q": 2 * n.n_q,
+        "n_2heads": 2 * heads, "n_in": convolved + heads * value,
     }  # fmt: skip
     return replace(n, sizes=own)
 
@@ -135,6 +179,17 @@ def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
         "width": config.count("conv_kernel", MOST, 4),
     }  # fmt: skip
     return replace(n, sizes=own)
+
+
+def delta_net_with_experts(config: Table, n: Numbers) -> Fields:
+    """Both at once."""
+    return delta_net(config, n) | experts(config, n)
+
+
+def next_delta_net(config: Table, n: Numbers) -> Fields:
+    """Without positions in pictures."""
+    fields = delta_net_with_experts(config, n)
+    return {key: field for key, field in fields.items() if key != "rope.dimension_sections"}
 
 
 def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001

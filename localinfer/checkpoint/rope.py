@@ -169,6 +169,10 @@ def longrope(table: Table, plain: Rope, original: int, n_ctx: int) -> Rope:
     }
     ratio = table.positive("factor", n_ctx / original)
     usual = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1.0 else 1.0
+    if "long_mscale" in table.values:  # Phi-3.5-MoE says both amplitudes outright
+        usual = table.positive("long_mscale")
+        if table.positive("short_mscale", usual) != usual:
+            raise table.error("short_mscale", "another one than long_mscale is not supported", Unsupported)
     fields = {
         "type": Field.text("longrope"),
         "attn_factor": Field.float32(table.positive("attention_factor", usual)),

@@ -45,6 +45,7 @@ USUAL = {
     "ssm_conv1d": ("n_convolved", "width"),
     "ssm_alpha": ("n_heads", N),
     "ssm_beta": ("n_heads", N),
+    "ssm_ba": ("n_2heads", N),
     "ssm_dt": ("n_heads",),
     "ssm_a": ("n_heads",),
     "ssm_norm": ("n_value",),
@@ -70,6 +71,7 @@ USUAL = {
     "ffn_gate_shexp": (SFF, N),
     "ffn_up_shexp": (SFF, N),
     "ffn_down_shexp": (N, SFF),
+    "ffn_gate_up_shexp": ("n_gate_and_up_shared", N),
     "ffn_gate_up_exps": (E, N, "n_gate_and_up_expert"),  # of gpt-oss, which multiplies from the right
     "ffn_gate_up_exps.bias": (E, "n_gate_and_up_expert"),
 }

@@ -19,8 +19,11 @@ SPELLINGS = {  # the first that is there counts
     "rope_local_base_freq": ("rope_local_base_freq", "local_rope_theta"),
     "sliding_window": ("sliding_window", "local_attention"),
     "sliding_window_pattern": ("sliding_window_pattern", "global_attn_every_n_layers"),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_tok",),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "n_shared_experts": ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+    "shared_expert_intermediate_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
     "moe_intermediate_size": ("moe_intermediate_size",),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
@@ -34,8 +37,14 @@ def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) 
     for key, words in SPELLINGS.items():
         own_words = [own[key]] if key in own else []
         usual[key] = next((word for word in (*own_words, *words) if word in values), key)
-    values |= {key: values[word] for key, word in usual.items() if word in values}
+    values |= {key: of_all(values[word]) for key, word in usual.items() if word in values}
     return Table(config.path, {**defaults, **values}, spellings=usual)
+
+
+def of_all(value: Any) -> Any:
+    """What a list says of each block, where it says the same of all."""
+    alike = isinstance(value, list) and value and all(each == value[0] for each in value)
+    return value[0] if alike else value
 
 
 def without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class Wanted(NamedTuple):
         """Whether there need not be one."""
         return self.block != NO_BLOCK and self.kind in numbers.lacks(self.block)
 
+    def part_of(self, architecture: Architecture, present: Present) -> str:
+        """The kind of the checkpoint's tensor that holds it, unless it is there for itself."""
+        whole = architecture.parts.get(self.kind, self.kind)
+        return self.kind if self.name in present and self.named(whole) not in present else whole
+
     def named(self, kind: str) -> str:
         whole = kind.endswith((".bias", ".scale")) or kind in BARE
         return f"{self.prefix}{kind}" if whole else f"{self.prefix}{kind}.weight"
@@ -74,7 +79,8 @@ def convert(
     left = dict(present)
     tensors: dict[str, SourceTensor] = {}
     for wanted in expected(architecture, numbers, {BLOCK.sub("", name).removesuffix(".weight") for name in present}):
-        source, here = wanted.named(architecture.parts.get(wanted.kind, wanted.kind)), wanted.numbers(numbers)
+        part, here = wanted.part_of(architecture, present), wanted.numbers(numbers)
+        source = wanted.named(part)
         blocks, scales = (source.replace(".weight", ending) for ending in (".blocks", ".scales"))
         if wanted.kind in architecture.mxfp4 and {blocks, scales} <= present.keys():
             shape, rows = shape_of(wanted.kind, architecture.sizes, here), architecture.mxfp4[wanted.kind]
@@ -92,7 +98,7 @@ def convert(
             load = ternary.unpacked(present[source], scale, shape, numbers.packed)
             tensors[wanted.name] = SourceTensor(wanted.name, shape, F32, load)
         else:
-            tensors[wanted.name] = converted(present[source], wanted, architecture, here)
+            tensors[wanted.name] = converted(present[source], wanted, part, architecture, here)
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
     for name, factors in numbers.rope.factors.items():
@@ -132,11 +138,15 @@ def refuse(tensor: Stored | Stacked, name: str, architecture: Architecture, numb
         raise names.foreign(tensor, architecture)
 
 
-def converted(stored: Stored | Stacked, wanted: Wanted, architecture: Architecture, numbers: Numbers) -> SourceTensor:
-    """A matrix keeps its type, in which its values are moved only; a vector, which is a norm or a bias, becomes F32."""
+def converted(
+    stored: Stored | Stacked, wanted: Wanted, part: str, architecture: Architecture, numbers: Numbers
+) -> SourceTensor:
+    """A matrix keeps its type, in which its values are moved only; a vector, which is a norm or a bias, becomes F32.
+    `part` is the kind of what is stored: another one where that holds several, and then the order tells which of it."""
     kind = wanted.kind
-    reorder = architecture.reorder.get(kind)
-    shape = shape_of(architecture.parts.get(kind, kind), architecture.sizes, numbers)
+    apart = kind in architecture.parts and part == kind
+    reorder = None if apart else architecture.reorder.get(kind)
+    shape = shape_of(part, architecture.sizes, numbers)
     shape = (*shape[:-2], *shape[:-3:-1]) if reorder is transposed else shape
     shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
     if stored.shape != shape:

@@ -81,7 +81,8 @@ COMBINE = Call.of(
 ROUTE = Call.of("localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out")
 SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
 LINE_UP = Call.of(
-    "localinfer.ops.experts:line_up", "tokens ids n_expert used lined_up:out order:out places:out runs:out"
+    "localinfer.ops.experts:line_up",
+    "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",
 )
 GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order used n y:out q:out")
-BLEND = Call.of("localinfer.ops.experts:blend", "tokens branch places weights used n y:out")
+BLEND = Call.of("localinfer.ops.experts:blend", "tokens few many places weights used n y:out")

@@ -1,11 +1,13 @@
 """A mixture of experts (Shazeer et al., 2017): which of them see a token, how their rows are lined up, and their sum.
 
 A pair is a token and one of the experts that were chosen for it: pair = token * used + slot. Experts' products work on
-rows, of which each belongs to a pair. For a few tokens, rows are the pairs as they come. For many, they are sorted by
-expert, and each expert's begin with a tile (`quant.products.activations`): rows that no pair needs are empty.
+rows, of which each belongs to a pair, and which are sorted by expert. There are two lines of them: experts that see few
+tokens multiply row by row, in the one; for the others it is worth to unpack their matrices. In that other line each
+expert's rows begin with a tile (`quant.products.activations`): rows that no pair needs are empty.
 
-    order   int32 [rows]: the pair of each row, or -1      places   int32 [pairs]: the row of each pair
-    runs    see `quant.products.experts`
+    order   int32 [rows], of each line: the pair of each row, or -1
+    places  int32 [pairs]: the row of each pair in the line of few, or -1 less that in the other
+    runs    of each line: see `quant.products.experts`
 """
 
 from collections.abc import Callable
@@ -55,7 +57,20 @@ def unchanged(x: int, n: int) -> None:
     """n floats as they are."""
 
 
-GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": unchanged}
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": unchanged, "sparse_mixer": unchanged}
+NEAR = 0.02  # twice the noise that the sparse mixer was trained with
+
+
+@inline
+def share_of_near(logits: int, left: int, n: int, chosen: int) -> Any:
+    """The softmax of the largest of n logits that are left over those of them that are near it: no further off than a
+    share of the larger one's size (Liu et al., 2024: GRIN). Those that are not left are minus infinity."""
+    largest, total = load(float32, left + 4 * chosen), float32(0.0)
+    for i in range(n):
+        logit = load(float32, logits + 4 * i)
+        if largest - logit <= float32(NEAR) * max(abs(logit), largest):
+            total += exponential(load(float32, left + 4 * i) - largest)
+    return float32(1.0) / total
 
 
 @inline
@@ -74,9 +89,10 @@ def route(gating: str, normed: int) -> Body:
 
     The router's logits become probabilities; the largest are chosen, by probability plus bias unless that is 0.
     Their weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With the gating
-    "softmax_of_chosen" they are the softmax of the chosen logits instead.
+    "softmax_of_chosen" they are the softmax of the chosen logits instead, with "sparse_mixer" each one's share of
+    those that are left when it is chosen.
     """
-    probabilities, of_chosen = GATINGS[gating], gating == "softmax_of_chosen"
+    probabilities, of_chosen, of_near = GATINGS[gating], gating == "softmax_of_chosen", gating == "sparse_mixer"
 
     def body(tokens, logits, bias, n_expert, used, scale, ids, weights, part, parts, scratch):
         first, end = share(load(int64, tokens), 1, part, parts)
@@ -88,8 +104,8 @@ def route(gating: str, normed: int) -> Body:
                 store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
             for pair in range(used * token, used * (token + 1)):
                 chosen = largest_of(scratch, n_expert)
+                weight = share_of_near(row, scratch, n_expert, chosen) if of_near else load(float32, row + 4 * chosen)
                 store(scratch + 4 * chosen, MINUS_INFINITY)
-                weight = load(float32, row + 4 * chosen)
                 store(ids + 4 * pair, int32(chosen))
                 store(weights + 4 * pair, weight)
                 total += weight
@@ -123,46 +139,48 @@ def note_run(runs: int, number: int, expert: int, first: int, count: int) -> Non
     store(place + 16, count)
 
 
-def line_up(tile: int) -> Body:
-    """The kernel that gives each pair a row, and tells which rows are of which expert; `lined_up` becomes how many
-    rows there are."""
+def line_up(tile: int, most: int) -> Body:
+    """The kernel that gives each pair a row, and tells which rows are of which expert; `few` and `many` become how many
+    rows there are in the line of experts with `most` rows or fewer, and in that of the others."""
 
-    def as_they_come(tokens, ids, n_expert, used, lined_up, order, places, runs, part, parts, scratch):
-        pairs = load(int64, tokens) * used
-        for pair in range(pairs):
-            store(order + 4 * pair, int32(pair))
-            store(places + 4 * pair, int32(pair))
-            note_run(runs, pair, int64(load(int32, ids + 4 * pair)), pair, 1)
-        store(runs, pairs)
-        store(lined_up, pairs)
-
-    def by_expert(tokens, ids, n_expert, used, lined_up, order, places, runs, part, parts, scratch):
-        pairs, row, found = load(int64, tokens) * used, 0, 0
+    def body(
+        tokens, ids, n_expert, used, few, few_order, few_runs, many, many_order, many_runs, places, part, parts, scratch
+    ):  # fmt: skip
+        pairs, row, runs, tiled_row, tiled_runs = load(int64, tokens) * used, 0, 0, 0, 0
         for expert in range(n_expert):
             store(scratch + 8 * expert, 0)
         for pair in range(pairs):
             counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
             store(counter, load(int64, counter) + 1)
         for expert in range(n_expert):
-            count = load(int64, scratch + 8 * expert)
-            store(scratch + 8 * expert, row)  # from now on, where its next pair goes
-            if count:
-                note_run(runs, found, expert, row, count)
-                found += 1
-            room = (count + tile - 1) // tile * tile
-            for empty in range(row + count, row + room):
-                store(order + 4 * empty, int32(-1))
-            row += room
+            count = load(int64, scratch + 8 * expert)  # from now on, the place of its next pair
+            if count > most:
+                note_run(many_runs, tiled_runs, expert, tiled_row, count)
+                store(scratch + 8 * expert, -1 - tiled_row)
+                room = (count + tile - 1) // tile * tile
+                for empty in range(tiled_row + count, tiled_row + room):
+                    store(many_order + 4 * empty, int32(-1))
+                tiled_row, tiled_runs = tiled_row + room, tiled_runs + 1
+            elif count:
+                note_run(few_runs, runs, expert, row, count)
+                store(scratch + 8 * expert, row)
+                row, runs = row + count, runs + 1
         for pair in range(pairs):
             counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
             place = load(int64, counter)
-            store(counter, place + 1)
-            store(order + 4 * place, int32(pair))
             store(places + 4 * pair, int32(place))
-        store(runs, found)
-        store(lined_up, row)
+            if place >= 0:
+                store(few_order + 4 * place, int32(pair))
+                store(counter, place + 1)
+            else:
+                store(many_order + 4 * (-1 - place), int32(pair))
+                store(counter, place - 1)
+        store(few_runs, runs)
+        store(few, row)
+        store(many_runs, tiled_runs)
+        store(many, tiled_row)
 
-    return by_expert if tile else as_they_come
+    return body
 
 
 def gather(tile: int, passes: int) -> Body:
@@ -183,17 +201,18 @@ def gather(tile: int, passes: int) -> Body:
 
 
 def blend() -> Body:
-    """The kernel y[token] = the sum of its experts' rows of `branch`, times their weights, in the order of slots."""
+    """The kernel y[token] = the sum of its experts' rows, of the lines `few` and `many`, times their weights, in the
+    order of slots."""
 
-    def body(tokens, branch, places, weights, used, n, y, part, parts, scratch):
+    def body(tokens, few, many, places, weights, used, n, y, part, parts, scratch):
         first, end = share(load(int64, tokens), 1, part, parts)
         for token in range(first, end):
             for i in range(0, n, 16):
                 total = splat(f32x16, float32(0.0))
                 for pair in range(used * token, used * (token + 1)):
-                    row = int64(load(int32, places + 4 * pair))
-                    weight = splat(f32x16, load(float32, weights + 4 * pair))
-                    total = total + weight * load(f32x16, branch + 4 * (n * row + i))
+                    place = int64(load(int32, places + 4 * pair))
+                    row = few + 4 * n * place if place >= 0 else many - 4 * n * (place + 1)
+                    total = total + splat(f32x16, load(float32, weights + 4 * pair)) * load(f32x16, row + 4 * i)
                 store(y + 4 * (n * token + i), total)
 
     return body

@@ -83,9 +83,10 @@ def learn(key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, state: int
     store(y + 64, factor * y1)
 
 
-def recur_delta(key: int, value: int) -> Body:
+def recur_delta(key: int, value: int, share: int) -> Body:
     """The kernel of the delta rule; x has the queries, keys and values of a token in rows of `stride` bytes, `groups`
-    heads of queries and keys and `heads` of values, which take turns with those. `state` is [head][strip][key][column].
+    heads of queries and keys and `heads` of values: `share` neighbours have the same key, the next ones the next, in
+    turns. `state` is [head][strip][key][column].
     """
     strips, shrink = value // STATE_STRIP, float(key) ** -0.5
 
@@ -95,7 +96,7 @@ def recur_delta(key: int, value: int) -> Body:
             head, column = item // strips, item % strips * STATE_STRIP
             s = state + 4 * key * STATE_STRIP * item
             for token in range(count):
-                q = x + stride * token + 4 * key * (head % groups)
+                q = x + stride * token + 4 * key * (head // share % groups)
                 k, at = q + 4 * key * groups, 4 * (heads * token + head)
                 v = x + stride * token + 8 * key * groups + 4 * (value * head + column)
                 decay = exp(every(a + 4 * head) * softplus(every(step + at) + every(bias + 4 * head)))
@@ -109,20 +110,20 @@ def recur_delta(key: int, value: int) -> Body:
     return body
 
 
-def recur_add(key: int, value: int) -> Body:
-    """The kernel that adds; x has the values, keys and queries of a token, and neighbouring heads share a key.
-    Otherwise as `recur_delta`; rate is not used."""
+def recur_add(key: int, value: int, share: int) -> Body:
+    """The kernel that adds; x has the values, keys and queries of a token, and rate is not used. Otherwise as
+    `recur_delta`."""
     strips = value // STATE_STRIP
 
     def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, state, y, part, parts, scratch):
         count, one = load(int64, tokens), splat(f32x16, float32(1.0))
         for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
             head, column = item // strips, item % strips * STATE_STRIP
-            s, share = state + 4 * key * STATE_STRIP * item, heads // groups
+            s = state + 4 * key * STATE_STRIP * item
             for token in range(count):
                 row = x + stride * token
                 v = row + 4 * (value * head + column)
-                k = row + 4 * (value * heads + key * (head // share))
+                k = row + 4 * (value * heads + key * (head // share % groups))
                 dt = softplus(every(step + 4 * (heads * token + head)) + every(bias + 4 * head))
                 v0, v1, decay = load(f32x16, v), load(f32x16, v + 64), exp(every(a + 4 * head) * dt)
                 place = y + 4 * (value * (heads * token + head) + column)
@@ -139,8 +140,12 @@ def halves() -> Body:
     def body(tokens, x, size, heads, first, second, part, parts, scratch):
         items = load(int64, tokens) * heads
         for item in range(items * part // parts, items * (part + 1) // parts):
-            for i in range(0, size, 16):
-                store(first + 4 * (size * item + i), load(f32x16, x + 4 * (2 * size * item + i)))
-                store(second + 4 * (size * item + i), load(f32x16, x + 4 * (size * (2 * item + 1) + i)))
+            source, place = x + 8 * size * item, 4 * size * item
+            for i in range(0, 4 * (size // 16 * 16), 64):
+                store(first + place + i, load(f32x16, source + i))
+                store(second + place + i, load(f32x16, source + 4 * size + i))
+            for i in range(4 * (size // 16 * 16), 4 * size, 4):
+                store(first + place + i, load(float32, source + i))
+                store(second + place + i, load(float32, source + 4 * size + i))
 
     return body

@@ -1,15 +1,18 @@
 """A mixture of experts: a router chooses some of many feed-forward networks for each token."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from localinfer.files.gguf import Tensor
 from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
-from localinfer.plan.plan import FEW, Plan
+from localinfer.plan.plan import Plan
 from quant.jit.cpu import target
+from quant.jit.kernel import Constants
 from quant.products.layout import RUN_WORDS
+
+MOST = 3  # rows of an expert that are multiplied one by one; for more it is worth to unpack its matrices
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Router:
     """`used` of `count` experts see each token.
 
     The router's logits become probabilities by "softmax" or "sigmoid", or the softmax of the chosen ones
-    ("softmax_of_chosen"). The weights of the chosen are divided by their sum if `normed`, and multiplied by `scale`.
+    ("softmax_of_chosen"), or each the share that it has of those near it ("sparse_mixer"). The weights of the chosen
+    are divided by their sum if `normed`, and multiplied by `scale`.
     """
 
     count: int
@@ -52,77 +56,119 @@ class Networks:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """Which experts see which tokens: see `localinfer.ops.experts`."""
+class Line:
+    """Rows that experts multiply, and which are of which pair and of which expert: see `localinfer.ops.experts`. `tile`
+    is 0 where they do so row by row."""
 
     rows: Rows
-    weights: Region
     order: Region
-    places: Region
     runs: Region
+    tile: int
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which experts see which tokens; `many` are the rows of those that see more than MOST of a batch."""
+
+    ids: Region
+    weights: Region
+    places: Region
+    few: Line
+    many: Line
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """Those that there may be rows in."""
+        return [line for line in (self.few, self.many) if line.rows.capacity]
+
+
+def room_to_choose(plan: Plan, router: Router) -> Choice:
+    """The memory of a choice, which blocks use one after the other."""
+    pairs, tile = plan.batch * router.used, target().tokens
+    crowded = min(router.count, pairs // (MOST + 1)) if plan.batch > MOST else 0  # the most experts with many rows
+    few = min(pairs, MOST * router.count)
+    many = pairs + crowded * (tile - 1) if crowded else 0
+
+    def line(rows: Rows, runs: int, tile: int) -> Line:
+        return Line(rows, plan.region(4 * rows.capacity), plan.region(8 * (1 + RUN_WORDS * runs)), tile)
+
+    ids, weights, places = (plan.region(4 * pairs) for _ in range(3))
+    return Choice(
+        ids,
+        weights,
+        places,
+        line(plan.rows(few, few, plan.tokens), min(pairs, router.count), 0),
+        line(plan.rows(many, 0, plan.tokens), crowded, tile),
+    )
 
 
 def choose(
-    plan: Plan, name: str, logits: Buffer, router: Router, bias: Tensor | None, scales: Tensor | None = None
-) -> Choice:
+    plan: Plan, name: str, logits: Buffer, router: Router, bias: Tensor | None, scales: Tensor | None, choice: Choice
+) -> None:
     """Record how experts are chosen by a router's logits, and lined up; an expert's weight is multiplied by its scale,
     if they have any."""
-    pairs = plan.batch * router.used
-    padding = router.count * (target().tokens - 1) if plan.batch > FEW else 0
-    few = min(FEW, plan.batch) * router.used
-    rows = plan.rows(pairs + padding, few, plan.tokens)
-    ids, weights, order, places = (plan.region(4 * n) for n in (pairs, pairs, rows.capacity, pairs))
-    runs = plan.region(8 * (1 + RUN_WORDS * max(few, router.count)))
     plan.need_scratch(8 * router.count)
     plan.op(
         f"{name}.route", ROUTE, logits.rows, constants={"gating": router.gating, "normed": int(router.normed)},
         rounds=(0, 4), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
-        used=router.used, ids=ids, weights=weights,
+        used=router.used, ids=choice.ids, weights=choice.weights,
     )  # fmt: skip
     if scales:
         plan.op(
-            f"{name}.scale", SCALE_CHOSEN, logits.rows, rounds=(0, 4), ids=ids, used=router.used, scales=scales,
-            weights=weights,
+            f"{name}.scale", SCALE_CHOSEN, logits.rows, rounds=(0, 4), ids=choice.ids, used=router.used, scales=scales,
+            weights=choice.weights,
         )  # fmt: skip
+    few, many = choice.few, choice.many
     plan.op(
-        f"{name}.line_up", LINE_UP, logits.rows, constants=({"tile": 0}, {"tile": target().tokens}), rounds=(0, 0),
-        ids=ids, lined_up=rows.region, order=order, places=places, runs=runs,
-        n_expert=router.count, used=router.used,
+        f"{name}.line_up", LINE_UP, logits.rows, constants={"tile": many.tile, "most": MOST}, rounds=(0, 0),
+        ids=choice.ids, n_expert=router.count, used=router.used, few=few.rows.region, few_order=few.order,
+        few_runs=few.runs, many=many.rows.region, many_order=many.order, many_runs=many.runs, places=choice.places,
     )  # fmt: skip
-    return Choice(rows, weights, order, places, runs)
 
 
 def mix(
     plan: Plan, name: str, h: Buffer, choice: Choice, router: Router, networks: Networks, activation: str
 ) -> Buffer:
-    """Record the weighted sum of what the chosen experts make of h."""
-    x = plan.buffer(h.n, choice.rows)
-    plan.op(
-        f"{name}.gather", GATHER, x.rows, constants=plan.layouts, rounds=(0, 4), x=h, order=choice.order,
-        used=router.used, n=h.n, y=x, q=x.quantized,
-    )  # fmt: skip
+    """Record the weighted sum of what the chosen experts make of h. Both lines go side by side."""
+    lines = choice.lines
 
-    def product(x: Buffer, matrix: str) -> Buffer:
-        return plan.expert_matmul(x, networks.matrices[matrix], choice.runs, router.used, networks.biases[matrix])
+    def layout(line: Line) -> Constants:
+        return {"tile": line.tile, "passes": plan.passes}
 
-    few, many = ({**layout, "activation": activation} for layout in plan.layouts)
+    def products(rows: Sequence[Buffer], matrix: str, *, meet: bool = True) -> Sequence[Buffer]:
+        weights, bias = networks.matrices[matrix], networks.biases[matrix]
+        return [
+            plan.expert_matmul(
+                x, weights, line.runs, router.used, bias, tiled=line.tile > 0, meet=meet and line is lines[-1]
+            )
+            for x, line in zip(rows, lines, strict=True)
+        ]
+
+    rows = [plan.buffer(h.n, line.rows) for line in lines]
+    for x, line in zip(rows, lines, strict=True):
+        plan.op(
+            f"{name}.gather", GATHER, x.rows, constants=layout(line), rounds=(0, 4), meet=line is lines[-1], x=h,
+            order=line.order, used=router.used, n=h.n, y=x, q=x.quantized,
+        )  # fmt: skip
     if "gate_up" in networks.matrices:
-        both = product(x, "gate_up")
-        gate = plan.buffer(both.n // 2, both.rows)
-        plan.op(
-            f"{name}.gated", GATE_HALVES, gate.rows, constants=(few, many), rounds=(0, 4), x=both, n=gate.n, y=gate,
-            q=gate.quantized,
-        )  # fmt: skip
+        both = products(rows, "gate_up")
+        gates = [plan.buffer(each.n // 2, each.rows) for each in both]
+        for gate, x, line in zip(gates, both, lines, strict=True):
+            plan.op(
+                f"{name}.gated", GATE_HALVES, gate.rows, constants={**layout(line), "activation": activation},
+                rounds=(0, 4), meet=line is lines[-1], x=x, n=gate.n, y=gate, q=gate.quantized,
+            )  # fmt: skip
     else:
-        gate, up = product(x, "gate"), product(x, "up")
-        plan.op(
-            f"{name}.gated", GATED, gate.rows, constants=(few, many), rounds=(1, 4), up=up, up_n=up.n, up_first=0,
-            n=gate.n, gate=gate, q=gate.quantized,
-        )  # fmt: skip
-    branch = product(gate, "down")
-    y = plan.buffer(h.n, h.rows)
+        gates, ups = [*products(rows, "gate", meet=False)], products(rows, "up")
+        for gate, up, line in zip(gates, ups, lines, strict=True):
+            plan.op(
+                f"{name}.gated", GATED, gate.rows, constants={**layout(line), "activation": activation},
+                rounds=(1, 4), meet=line is lines[-1], up=up, up_n=up.n, up_first=0, n=gate.n, gate=gate,
+                q=gate.quantized,
+            )  # fmt: skip
+    branches, y = products(gates, "down"), plan.buffer(h.n, h.rows)
     plan.op(
-        f"{name}.blend", BLEND, h.rows, rounds=(0, 4), branch=branch, places=choice.places, weights=choice.weights,
-        used=router.used, n=h.n, y=y,
+        f"{name}.blend", BLEND, h.rows, rounds=(0, 4), few=branches[0], many=branches[-1], places=choice.places,
+        weights=choice.weights, used=router.used, n=h.n, y=y,
     )  # fmt: skip
     return y

@@ -197,10 +197,13 @@ class Plan:
         )
         return y
 
-    def expert_matmul(self, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None = None) -> Buffer:
+    def expert_matmul(
+        self, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None, *, tiled: bool, meet: bool
+    ) -> Buffer:
         """Record y[row] = weights[expert of the row] . x[row] (+ bias[expert]); weights are (n_expert, n_out, n_in).
 
-        `used` experts see each token.
+        `used` experts see each token. Rows are `tiled` for any number of tokens, or flat: then there may be others of
+        the same tensor, and the work of these counts for all.
         """
         n_expert, n_out, n_in = weights.shape
         fmt, y = FORMATS[weights.type], self.buffer(n_out, x.rows)
@@ -208,13 +211,16 @@ class Plan:
         self.need_scratch(matmul_scratch_bytes(n_in))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         rounds = rounds_of(used * each // few, self.threads), rounds_of(n_out // many, self.threads_batch)
-        work = Work(token=Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in}), most_bytes=weights.nbytes)
+        amount = Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in})
+        work = Work() if tiled else Work(token=amount, most_bytes=weights.nbytes)
+        kernel = fmt.expert_products[tiled]
         self.op(
             weights.name,
-            EXPERTS.by(*fmt.expert_products),
+            EXPERTS.by(kernel, kernel),
             x.rows,
             constants=fmt.expert_constants(self.passes),
             rounds=rounds,
+            meet=meet,
             work=work,
             runs=runs,
             x=self._source(x, weights, takes),

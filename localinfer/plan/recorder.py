@@ -33,7 +33,7 @@ from localinfer.ops.calls import (
 from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
 from localinfer.plan.buffers import Buffer, Region
-from localinfer.plan.experts import Networks, Router, choose, mix, read_router
+from localinfer.plan.experts import Choice, Networks, Router, choose, mix, read_router, room_to_choose
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.memory import Memory
@@ -86,6 +86,7 @@ class Recorder:
         self.states_buffer: Buffer | None = None
         self.states_end = 0
         self.logits_buffer: Buffer | None = None
+        self._choices: dict[Router, Choice] = {}  # whose memory all blocks share
         self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
     @property
@@ -289,11 +290,13 @@ class Recorder:
 
     def _bias(self, name: str, *shape: int) -> Tensor | None:
         """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""
-        kind = name.rpartition(".")[2]
+        return self.tensors.floats(f"{name}.bias", *shape) if self._has_bias(name.rpartition(".")[2]) else None
+
+    def _has_bias(self, kind: str) -> bool:
         if kind not in self._biased:
             names = [kind, *(f"blk.{number}.{kind}" for number in range(self.block_count))]
             self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
-        return self.tensors.floats(f"{name}.bias", *shape) if self._biased[kind] else None
+        return self._biased[kind]
 
     def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
@@ -331,9 +334,10 @@ class Recorder:
         )  # fmt: skip
         return y
 
-    def recurrence(self, rule: str) -> Recurrence:
-        """How large the states of recurrent heads are, as the file says, and by which rule they learn."""
-        return read_recurrence(self.keys, rule)
+    def recurrence(self, rule: str, *, neighbours: bool = False) -> Recurrence:
+        """How large the states of recurrent heads are, as the file says, and by which rule they learn: "add", or
+        "delta", whose heads of values take turns with the keys unless those that share one are `neighbours`."""
+        return read_recurrence(self.keys, rule, neighbours=neighbours)
 
     def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
         """What the states of recurrent heads answer to each token, float32 [token][head][value], after they have
@@ -343,7 +347,8 @@ class Recorder:
         bias = self.tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
         state = self.state.layer(4 * shape.heads * shape.key * shape.value)
         self.plan.op(
-            f"{blk}recur", RECUR[shape.rule], x.rows, constants={"key": shape.key, "value": shape.value},
+            f"{blk}recur", RECUR[shape.rule], x.rows,
+            constants={"key": shape.key, "value": shape.value, "share": shape.share},
             rounds=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
             work=Work(Amount(state.nbytes), Amount(fmas=3 * state.nbytes // 4)),
             a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, state=state, y=y,
@@ -391,9 +396,13 @@ class Recorder:
         else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
-        bias, scale = self._bias(f"{blk}exp_probs_b", router.count), f"{blk}ffn_down_exps.scale"
+        biased, scale = self._has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
+        bias = self.tensors.vector(f"{blk}exp_probs_b.bias", router.count) if biased else None
         scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
-        choice = choose(self.plan, f"{blk}experts", logits, router, bias, scales)
+        if router not in self._choices:
+            self._choices[router] = room_to_choose(self.plan, router)
+        choice = self._choices[router]
+        choose(self.plan, f"{blk}experts", logits, router, bias, scales, choice)
         shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
         if self.has(f"{blk}ffn_gate_up_exps.weight"):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
@@ -416,8 +425,7 @@ class Recorder:
         y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"
         if self.has(f"{name}.weight"):
-            is_row = len(self.f.tensors[f"{name}.weight"].shape) == 2
-            weight = self.tensors.floats(f"{name}.weight", *((1, h.n) if is_row else (h.n,)))
+            weight = self.tensors.vector(f"{name}.weight", h.n)
             self.plan.op(name, GATE_TOKENS, y.rows, rounds=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
         return y
 

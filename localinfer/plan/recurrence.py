@@ -8,7 +8,8 @@ from localinfer.plan.keys import Keys
 
 @dataclass(frozen=True)
 class Recurrence:
-    """`heads` of values share `groups` of keys and queries; a head's state is key x value numbers.
+    """`heads` of values share `groups` of keys and queries, `share` neighbours each, before the next ones take their
+    turn; a head's state is key x value numbers.
 
     It learns by the rule "delta" or "add": see `localinfer.ops.recur`. Convolutions before it are so many tokens wide.
     """
@@ -16,6 +17,7 @@ class Recurrence:
     rule: str
     heads: int
     groups: int
+    share: int
     key: int
     value: int
     width: int
@@ -30,8 +32,9 @@ class Recurrence:
         return self.heads * self.value
 
 
-def read_recurrence(keys: Keys, rule: str) -> Recurrence:
-    """As the file says; what kernels take at a time must divide it."""
+def read_recurrence(keys: Keys, rule: str, *, neighbours: bool) -> Recurrence:
+    """As the file says; what kernels take at a time must divide it. Heads that share a key are neighbours by the rule
+    "add"; by "delta" they take turns with those of other keys, unless they are `neighbours`."""
     heads, groups = keys.count("ssm.time_step_rank", most=1 << 12), keys.count("ssm.group_count", most=1 << 12)
     key, inner = keys.count("ssm.state_size", most=1 << 12), keys.count("ssm.inner_size", most=1 << 20)
     if heads % groups:
@@ -40,4 +43,5 @@ def read_recurrence(keys: Keys, rule: str) -> Recurrence:
         raise keys.refuse("ssm.inner_size", f"{inner} for {heads} heads")
     if key % 16:
         raise keys.refuse("ssm.state_size", key)
-    return Recurrence(rule, heads, groups, key, inner // heads, keys.count("ssm.conv_kernel", most=64))
+    share = heads // groups if neighbours or rule == "add" else 1
+    return Recurrence(rule, heads, groups, share, key, inner // heads, keys.count("ssm.conv_kernel", most=64))

@@ -43,8 +43,9 @@ class Tensors:
         return found
 
     def vector(self, name: str, n: int) -> Tensor:
-        """A tensor of n float32 numbers."""
-        return self.floats(name, n)
+        """A tensor of n float32 numbers, which may be the one row of a matrix."""
+        is_row = name in self.f.tensors and self.f.tensors[name].shape == (1, n)
+        return self.floats(name, *((1, n) if is_row else (n,)))
 
     def floats(self, name: str, *shape: int) -> Tensor:
         """A tensor of this shape, of float32 numbers."""

@@ -33,6 +33,16 @@ def ups(values: Values, n: Numbers) -> Values:  # noqa: ARG001
     return values[..., 1::2].swapaxes(1, 2) if values.ndim > 2 else values[..., 1::2]
 
 
+def first_half(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """Of rows g1 g2 u1 u2, gates before ups, in each expert if there are many: g1 g2"""
+    return values[..., : values.shape[-2] // 2, :]
+
+
+def second_half(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """u1 u2"""
+    return values[..., values.shape[-2] // 2 :, :]
+
+
 def from_first_position(values: Values, n: Numbers) -> Values:
     """Rows that no token stands at are left out: some models count positions from behind their padding token's id."""
     return values[n.first_position :]
@@ -81,6 +91,25 @@ def behind_keys_in_turns(values: Values, n: Numbers) -> Values:
 
 def columns_in_turns(values: Values, n: Numbers) -> Values:
     return values_in_turns(values.T, n).T
+
+
+# --- queries, keys, values and gates of recurrent heads in one matrix ---
+
+
+def parts_of_keys(values: Values, n: Numbers) -> list[Values]:
+    """q1 k1 v1 v1' z1 z1' q2 k2 v2 v2' z2 z2' -> q1 q2, k1 k2, v1 v1' v2 v2', z1 z1' z2 z2'"""
+    groups, key, value = n.sizes["n_groups"], n.sizes["n_key"], n.sizes["n_values"]
+    each = values.reshape(groups, -1, *values.shape[1:])
+    ends = np.cumsum([key, key, value // groups])
+    return [part.reshape(-1, *values.shape[1:]) for part in np.split(each, ends, axis=1)]
+
+
+def keys_and_values(values: Values, n: Numbers) -> Values:
+    return np.concatenate(parts_of_keys(values, n)[:3])
+
+
+def gates_of_values(values: Values, n: Numbers) -> Values:
+    return parts_of_keys(values, n)[3]
 
 
 # --- queries, keys and values in one matrix ---

@@ -22,6 +22,7 @@ class Heads:
     groups: int
     key: int
     value: int
+    share: int  # neighbours that share a key
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.heads)
@@ -40,7 +41,7 @@ class Heads:
             "a": self.a, "bias": self.bias, "skip": self.skip, "state": self.state, "y": y,
         }  # fmt: skip
         path = f"localinfer.ops.recur:recur_{self.rule}"
-        kernels.run(path, arguments, threads, key=self.key, value=self.value)
+        kernels.run(path, arguments, threads, key=self.key, value=self.value, share=self.share)
         return y
 
     def expected(self) -> NDArray[np.float64]:
@@ -53,7 +54,7 @@ class Heads:
                 v, k, q = np.split(x[t], [values, values + keys])
             v, dt = v.reshape(self.heads, -1), np.log1p(np.exp(self.step[t].astype(np.float64) + self.bias))
             for head in range(self.heads):
-                group = head % self.groups if self.rule == "delta" else head * self.groups // self.heads
+                group = head // self.share % self.groups
                 key, query = k.reshape(self.groups, -1)[group], q.reshape(self.groups, -1)[group]
                 states[head] *= np.exp(self.a[head] * dt[head])
                 if self.rule == "delta":
@@ -68,9 +69,9 @@ class Heads:
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 32, 64), (4, 4, 128, 32), (3, 1, 16, 96)])
-@pytest.mark.parametrize("rule", ["delta", "add"])
-def test_they_answer_what_they_have_learnt(rule: str, shape: tuple[int, int, int, int]) -> None:
-    heads = Heads(rule, *shape)
+@pytest.mark.parametrize(("rule", "neighbours"), [("delta", False), ("delta", True), ("add", True)])
+def test_they_answer_what_they_have_learnt(rule: str, neighbours: bool, shape: tuple[int, int, int, int]) -> None:
+    heads = Heads(rule, *shape, share=shape[0] // shape[1] if neighbours else 1)
     whole = heads.run(0, TOKENS, 1)
     np.testing.assert_allclose(whole, heads.expected(), rtol=0, atol=1e-5 * np.abs(whole).max())
     state = heads.state.copy()
