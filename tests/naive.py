@@ -41,6 +41,7 @@ class Model:
         self.ctx_size = 0  # for which context the rope is stretched: the trained one, if not said otherwise
         self.factors = {name: self[name] for name in ROPE_FACTORS if self.has(f"{name}.weight")}
         self.scale: float | None = None  # what scores are multiplied with, whatever the architecture says
+        self.anchored = False  # whether keys are remembered as what they are beyond an anchor
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -80,8 +81,8 @@ class Model:
         self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
         return self.matmul(f"{name} {number}", x) + (bias if isinstance(bias, float) else bias[number])
 
-    def remember(self, kv: Floats) -> Floats:
-        """Keys or values on their way into the cache."""
+    def remember(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:
+        """Keys or values on their way into the cache, (heads, n_tokens, head_size); keys with their anchors."""
         return kv
 
 
@@ -389,7 +390,8 @@ class Words:
 
         if k is not None and v is not None:
             k, v = split(k, blk.heads.count_kv), split(v, blk.heads.count_kv)
-            self.past[blk.number] = model.remember(turned(k, "k", position)), model.remember(v)
+            anchors = self.anchors(blk, rope, model.sinks if window == 0 else 0) if norm == "no" else 0.0
+            self.past[blk.number] = model.remember(turned(k, "k", position), anchors), model.remember(v)
         k, v = self.past[blk.number if of is None else of]
         group = blk.heads.group  # so many query heads share one key and value head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
@@ -406,6 +408,19 @@ class Words:
             scores, v = np.concatenate([scores, more], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
         mixed = softmax(scores) @ v
         return mixed.transpose(1, 0, 2).reshape(len(position), -1)
+
+
+    def anchors(self, blk: Block, rope: Turning | None, sinks: int) -> Floats | float:
+        """What the bias of keys comes to, on average, in the 64 cells that lie together with each position's: (heads,
+        n_tokens, head_size)."""
+        bias = self.model.bias(f"{blk}attn_k")
+        if isinstance(bias, float) or not self.model.anchored:
+            return 0.0
+        begin = np.where(self.positions < sinks, 0, sinks)
+        first = self.positions - (self.positions - begin) % 64
+        heads = split(np.tile(bias, (len(first), 1)), blk.heads.count_kv)
+        near = (heads if rope is None else turn(heads, first + cell, rope) for cell in range(64))
+        return sum(near, np.zeros_like(heads)) / 64
 
 
 def split(x: Floats, n: int) -> Floats:

@@ -87,6 +87,8 @@ class Program:
         r.attention.positions.view(np.int32)[:count] = positions
         for table in r.attention.tables.values():
             table.fill(positions, self.n_ctx)
+        for blocks in r.attention.block_tables.values():
+            blocks.fill(positions)
 
     def pick(self, rows: NDArray[np.int32]) -> Floats:
         """Have the output layer compute these tokens of the batch; where their logits will be."""

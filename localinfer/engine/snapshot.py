@@ -32,7 +32,7 @@ from localinfer.plan.memory import Bytes
 from localinfer.version import VERSION
 
 MAGIC = b"LISNAPSH"
-FORMAT = 1
+FORMAT = 2
 LEAD = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 SAMPLE_BYTES = 64  # of each tensor's data: models that were trained further have the same header

@@ -43,6 +43,7 @@ from quant.jit.vectors import (
     select,
     splat,
     store,
+    total,
     word,
 )
 
@@ -280,24 +281,44 @@ def soften_word(value_dim: int, capped: int) -> Any:
     return soften
 
 
+def begin_word(kind: CellType, rows: int, key_dim: int) -> Any:
+    """The word begin(q, k, p): the scores of a block begin with the product of each row's query and the block's anchor,
+    or with 0 where there is none."""
+    anchored = kind.anchored
+
+    @inline
+    def begin(q: int, k: int, p: int) -> None:
+        for row in range(rows):
+            sums = splat(f32x16, float32(0.0))
+            if anchored:
+                for i in range(0, key_dim, 16):
+                    anchor = convert(f32x16, load(f16x16, k + 2 * i))
+                    sums = fma(anchor, load(f32x16, q + 4 * (key_dim * row + i)), sums)
+                sums = splat(f32x16, total(sums))
+            for at in range(p + 4 * BLOCK * row, p + 4 * BLOCK * (row + 1), 64):
+                store(at, sums)
+
+    return begin
+
+
 def score_block_word(kind: CellType, rows: int, key_dim: int, key_size: int, other_bytes: int) -> Any:
     """The word score_block(q, k, p, ahead): the scores of a block; `other_bytes` of values are asked for meanwhile."""
-    panels = widest(rows, 4)
+    panels, begin = widest(rows, 4), begin_word(kind, rows, key_dim)
     whole = key_dim if kind.scaled else key_size + key_size % 2  # what a key is padded with is worth nothing
     dimensions, steps = 32 if kind.scaled else whole, 4 // panels * whole // 2
     score, share = score_word(kind, rows, panels, key_dim, dimensions, other_bytes // steps), other_bytes // 4
     panel_bytes, group_bytes = PANEL * kind.head_bytes(key_dim), PANEL * kind.group_bytes
-    scaled, groups = kind.scaled, key_dim // 32
+    scaled, groups, anchor_bytes = kind.scaled, key_dim // 32, kind.anchor_bytes(key_dim)
 
     @inline
     def score_block(q: int, k: int, p: int, ahead: int) -> None:
         if scaled:
-            for at in range(p, p + 4 * BLOCK * rows, 64):
-                store(at, splat(f32x16, float32(0.0)))
+            begin(q, k, p)
+            keys = k + anchor_bytes
             for panel in range(0, 4, panels):
                 for group in range(groups):
                     there = ahead + share * panel + share * panels // groups * group
-                    score(q + 128 * group, k + panel_bytes * panel + group_bytes * group, p + 64 * panel, there)
+                    score(q + 128 * group, keys + panel_bytes * panel + group_bytes * group, p + 64 * panel, there)
         else:
             for panel in range(0, 4, panels):
                 score(q, k + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
@@ -341,7 +362,7 @@ def attend_word(
 
     `p` is room for the weights of a block, twice; the state goes on from what it holds.
     """
-    k_block, v_block = BLOCK * k_type.head_bytes(key_dim), BLOCK * v_type.head_bytes(value_dim)
+    k_block, v_block = k_type.block_bytes(key_dim), v_type.block_bytes(value_dim)
     score_block = score_block_word(k_type, rows, key_dim, key_size, v_block)
     weigh_block = weigh_block_word(v_type, rows, value_dim, k_block)
     sight, soften, stride = sight_word(rows), soften_word(value_dim, capped), row_bytes(value_dim)

@@ -126,13 +126,13 @@ def attention(
     together = group if rows % group == 0 else 1  # neighbouring rows that are heads of one token
     deliver = deliver_word(together, value_dim, value_size, tile, passes, v_type)
     prepare, merge, stride = prepare_word(rows, value_dim), merge_word(value_dim), row_bytes(value_dim)
-    k_bytes, v_bytes = CELL_TYPES[k_type].head_bytes(key_dim), CELL_TYPES[v_type].head_bytes(value_dim)
+    k_block, v_block = CELL_TYPES[k_type].block_bytes(key_dim), CELL_TYPES[v_type].block_bytes(value_dim)
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, blocks, sink_blocks,
         kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
-        count, heads = load(int64, tokens), kv_heads * group
+        count, heads, in_all = load(int64, tokens), kv_heads * group, capacity // BLOCK
         tiles = (count * group + rows - 1) // rows * kv_heads
         end, sinks = load(int64, blocks), load(int64, sink_blocks)
         chunks = (end + chunk - 1) // chunk
@@ -144,7 +144,7 @@ def attention(
                 return
             pair = item // pieces
             first, head = pair // kv_heads * rows, pair % kv_heads
-            k, v = k_cache + k_bytes * capacity * head, v_cache + v_bytes * capacity * head
+            k, v = k_cache + k_block * in_all * head, v_cache + v_block * in_all * head
             if pair != taken_tile:
                 take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)
                 taken_tile = pair

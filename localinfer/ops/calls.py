@@ -67,7 +67,7 @@ HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out s
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
     "localinfer.ops.append:append",
-    "tokens k v heads n_rot table weight eps:float cells k_cache:out v_cache:out capacity",
+    "tokens k v heads n_rot table block_table bias weight eps:float cells k_cache:out v_cache:out capacity",
 )
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",

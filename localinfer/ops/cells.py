@@ -12,16 +12,21 @@ Values stand cell by cell, in blocks of 64 cells, behind their scales:
     scale[head_dim / 32][64 cells] row[64 cells]  q4_0: sixteen bytes are 32 values, the first of them in low nibbles
 
 f32 and f16 have no scales, otherwise it is the same.
+
+Where a bias puts the same large numbers into every key, codes are spent on these. So a block of such keys begins with
+an anchor, half[head_dim], and its keys are quantized without that: a query's product with the anchor is added to its
+scores. The anchor is what the bias comes to in the middle of the block (`localinfer.ops.append`): it follows from
+positions alone, so that a key's bits depend on no other key.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 from numba import float32, float64, types, uint8
 
-from localinfer.ops.layout import BLOCK, CELL_BYTES, PANEL
+from localinfer.ops.layout import ANCHORED, BLOCK, CELL_BYTES, PANEL, block_bytes
 from quant.jit.emit import constant, emit_load
 from quant.jit.vectors import (
     Vector,
@@ -63,6 +68,7 @@ class CellType:
     code_bytes: int  # of 32 values, without their scale
     read: Callable[[ir.IRBuilder, ir.Value, int], ir.Value]
     encode: Any
+    anchored: bool = False
 
     @property
     def group_bytes(self) -> int:
@@ -77,6 +83,14 @@ class CellType:
     def head_bytes(self, head_dim: int) -> int:
         """The bytes of a cell."""
         return head_dim // 32 * self.group_bytes
+
+    def block_bytes(self, head_dim: int) -> int:
+        """The bytes of a block."""
+        return block_bytes(self.name, head_dim, anchored=self.anchored)
+
+    def anchor_bytes(self, head_dim: int) -> int:
+        """The bytes of the anchor in front of a block of keys."""
+        return 2 * head_dim * self.anchored
 
     def scale_bytes(self, head_dim: int) -> int:
         """The bytes of the scales in front of a block of values."""
@@ -190,23 +204,37 @@ CELL_TYPES = {
     )
 }
 assert {name: each.group_bytes for name, each in CELL_TYPES.items()} == CELL_BYTES
+CELL_TYPES |= {name: replace(CELL_TYPES[kind], anchored=True) for kind, name in ANCHORED.items()}
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
+def key_block_word(kind: CellType, head_dim: int) -> Any:
+    """The word key_block(head, cell): where the block of a cell begins among the keys of its head."""
+    bytes_of_block = kind.block_bytes(head_dim)
+
+    @inline
+    def key_block(head: int, cell: int) -> int:
+        return head + cell // BLOCK * bytes_of_block
+
+    return key_block
+
+
 def put_key_word(kind: CellType, head_dim: int) -> Any:
-    """The word put_key(k, head, cell, block): a key into the panels of its head; `block` is room for 128 bytes."""
+    """The word put_key(k, head, cell, block): a key, less its anchor, into the panels of its head; `block` is room for
+    128 bytes."""
     encode, scales, group_bytes = kind.encode, 32 * kind.scaled, PANEL * kind.group_bytes
     skip = 2 * kind.scaled
     element = max(1, kind.code_bytes // 32)
     lines = kind.code_bytes // element
     bits = {1: types.uint8, 2: types.uint16, 4: types.uint32}[element]
-    panel_bytes = PANEL * kind.head_bytes(head_dim)
+    panel_bytes, anchor_bytes = PANEL * kind.head_bytes(head_dim), kind.anchor_bytes(head_dim)
+    key_block = key_block_word(kind, head_dim)
 
     @inline
     def put_key(key: int, head: int, cell: int, block: int) -> None:
-        panel, lane = head + cell // PANEL * panel_bytes, cell % PANEL
+        panel, lane = key_block(head, cell) + anchor_bytes + cell % BLOCK // PANEL * panel_bytes, cell % PANEL
         for group in range(head_dim // 32):
             encode(load(f32x16, key + 128 * group), load(f32x16, key + 128 * group + 64), block)
             place = panel + group_bytes * group
@@ -222,12 +250,12 @@ def put_key_word(kind: CellType, head_dim: int) -> Any:
 def put_value_word(kind: CellType, head_dim: int) -> Any:
     """The word put_value(v, head, cell, block): a value into the blocks of its head; likewise."""
     encode, scaled, code_bytes, skip = kind.encode, kind.scaled, kind.code_bytes, 2 * kind.scaled
-    block_bytes, scale_bytes = BLOCK * kind.head_bytes(head_dim), kind.scale_bytes(head_dim)
+    bytes_of_block, scale_bytes = kind.block_bytes(head_dim), kind.scale_bytes(head_dim)
     row_bytes = head_dim // 32 * code_bytes
 
     @inline
     def put_value(value: int, head: int, cell: int, block: int) -> None:
-        first, within = head + cell // BLOCK * block_bytes, cell % BLOCK
+        first, within = head + cell // BLOCK * bytes_of_block, cell % BLOCK
         for group in range(head_dim // 32):
             encode(load(f32x16, value + 128 * group), load(f32x16, value + 128 * group + 64), block)
             if scaled:

@@ -10,8 +10,14 @@ BLOCK = 64  # cells that attention takes at a time
 PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
 CELL_BYTES = {"f32": 128, "f16": 64, "q8_0": 34, "q4_0": 18}  # of 32 values in the cache: see `localinfer.ops.cells`
+ANCHORED = {"q8_0": "q8_0_anchored", "q4_0": "q4_0_anchored"}  # types of keys of which blocks have an anchor
 MOST_ROWS = 16  # of a tile, for a token or two: so many heads that share a key head read the cells once
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
+
+
+def block_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:
+    """The bytes of a block of keys or values, cells of so many dimensions, with its anchor in halves if it has one."""
+    return BLOCK * dim // 32 * CELL_BYTES[kind] + (2 * dim if anchored else 0)
 
 
 # Time stamps, in front of a thread's scratch memory: how many there are, then words for each.
@@ -52,8 +58,8 @@ def convolution_scratch_bytes(width: int) -> int:
 
 
 def append_scratch_bytes(key_dim: int, value_dim: int) -> int:
-    """What a thread needs for a block of codes and a head."""
-    return 128 + 4 * max(key_dim, value_dim)
+    """What a thread needs for a block of codes, a head and an anchor."""
+    return 128 + 4 * max(key_dim, value_dim) + 4 * key_dim
 
 
 # --- measuring: see `localinfer.ops.measure` ---

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from localinfer.files.gguf import Tensor
 from localinfer.ops.calls import APPEND, ATTENTION, COMBINE, ROPE
 from localinfer.ops.layout import (
+    ANCHORED,
     BLOCK,
     EVERYTHING,
     PLENTY,
@@ -18,7 +19,7 @@ from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.heads import Heads
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.ring import PACKED, LayerCache, Ring
-from localinfer.plan.rope import NO_ROPE, Angles, Rope, RopeTable
+from localinfer.plan.rope import NO_ROPE, Angles, BlockTable, Rope, RopeTable
 from localinfer.plan.work import Amount, Work
 from quant.jit.kernel import Constants
 
@@ -56,7 +57,8 @@ class Attention:
         self.plan, self.context, self.eps = plan, context, eps
         self.positions = plan.region(4 * plan.batch)
         self.tables: dict[tuple[Rope, bool], RopeTable] = {}
-        self.rings: dict[int, Ring] = {}
+        self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
+        self.rings: dict[tuple[int, bool], Ring] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = plan.region(0)
 
@@ -75,13 +77,16 @@ class Attention:
         scale: float,
         cap: float,
         attn_sinks: Tensor | None,
+        k_bias: Tensor | None,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it, or at that of another block; float32
-        [token][head][value]."""
-        ring, table, own = self._ring(window), self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
+        [token][head][value]. `k_bias` is what every key has been added, if it has, before it turns."""
+        table, own = self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
         if of is None:
+            ring = self._ring(window, anchored=k_bias is not None and self.context.k_type in ANCHORED)
             self.caches[blk] = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
         cache = self.caches[of or blk]
+        ring = self._ring(window, anchored=cache.anchored)
         q_sink = q
         if own.sinks and ring.sinks:
             q_sink = self.plan.buffer(heads.count * heads.key_dim)
@@ -90,7 +95,7 @@ class Attention:
         if wide is not q or table.rope.n_rot or norms.q:
             self._rope(blk, q, wide, heads, own, own.rows, norms, meet=wide is not q or k is None)
         if k is not None and v is not None:
-            self._append(blk, k, v, heads, table, norms, ring, cache)
+            self._append(blk, k, v, heads, table, norms, k_bias, ring, cache)
         q_sink = q_sink if q_sink is not q else wide
         return self._look(blk, wide, q_sink, heads, ring, cache, scale, cap, attn_sinks)
 
@@ -116,8 +121,8 @@ class Attention:
         )
 
     def _append(
-        self, blk: str, k: Buffer, v: Buffer, heads: Heads, table: RopeTable, norms: HeadNorms, ring: Ring,
-        cache: LayerCache,
+        self, blk: str, k: Buffer, v: Buffer, heads: Heads, table: RopeTable, norms: HeadNorms,
+        k_bias: Tensor | None, ring: Ring, cache: LayerCache,
     ) -> None:  # fmt: skip
         self.plan.need_scratch(append_scratch_bytes(heads.key_dim, heads.value_dim))
         self.plan.op(
@@ -135,6 +140,8 @@ class Attention:
             heads=heads.count_kv,
             n_rot=table.rope.n_rot,
             table=table.rows,
+            block_table=self._block_table(table.rope, ring).rows if cache.anchored else 0,
+            bias=k_bias if k_bias is not None and cache.anchored else 0,
             weight=norms.k,
             eps=self.eps,
             cells=ring.cells,
@@ -223,21 +230,31 @@ class Attention:
 
     # --- what layers share ---
 
-    def _ring(self, window: int) -> Ring:
-        """The ring of all layers with this window (0: the whole context)."""
-        if window not in self.rings:
-            context, batch = self.context, self.plan.batch
+    def _ring(self, window: int, *, anchored: bool) -> Ring:
+        """The ring of all layers with this window (0: the whole context), whose blocks of keys have anchors or not. If
+        they have, a block is used again when nobody looks at any of its cells."""
+        if (window, anchored) not in self.rings:
+            context, plan, batch = self.context, self.plan, self.plan.batch
+            around = batch + (BLOCK if anchored else 0)  # cells beside those that a token looks at
             slides = window and window + (0 if context.wraps else batch) < context.n_ctx
             if slides:
-                ring = Ring.reserve(self.plan, window=window, span=window + batch, n_ctx=context.n_ctx)
+                ring = Ring.reserve(plan, anchored, window=window, span=window + around, n_ctx=context.n_ctx)
             elif context.wraps:
                 span = context.n_ctx - context.sinks
-                ring = Ring.reserve(self.plan, window=span, span=span + batch, sinks=context.sinks, n_ctx=context.n_ctx)
+                sinks, n_ctx = context.sinks, context.n_ctx
+                ring = Ring.reserve(plan, anchored, window=span, span=span + around, sinks=sinks, n_ctx=n_ctx)
             else:
                 seen, span = window or EVERYTHING, max(context.n_ctx, 0 if context.causal else PACKED)
-                ring = Ring.reserve(self.plan, window=seen, span=span, causal=context.causal)
-            self.rings[window] = ring
-        return self.rings[window]
+                ring = Ring.reserve(plan, anchored, window=seen, span=span, causal=context.causal)
+            self.rings[window, anchored] = ring
+        return self.rings[window, anchored]
+
+    def _block_table(self, rope: Rope, ring: Ring) -> BlockTable:
+        """The mean angles of a ring's blocks."""
+        key = rope, ring.sinks
+        if key not in self.block_tables:
+            self.block_tables[key] = BlockTable(rope, ring.sinks, self.plan.region(4 * rope.n_rot * self.plan.batch))
+        return self.block_tables[key]
 
     def _table(self, rope: Rope, *, grow: bool = False) -> RopeTable:
         """The angles of all layers with this rotary embedding: of keys, and of queries if these grow."""

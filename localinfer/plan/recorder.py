@@ -526,7 +526,17 @@ class Recorder:
             str(blk), q, k, v, heads, of=None if of is None else f"blk.{of}.", rope=rope, norms=norms, window=window,
             scale=scale or heads.key**-0.5, cap=cap,
             attn_sinks=self.tensors.vector(f"{blk}attn_sinks.weight", heads.count) if sinks else None,
+            k_bias=self._key_bias(blk) if k is not None and norm == "no" else None,
         )  # fmt: skip
+
+    def _key_bias(self, blk: Block) -> Tensor | None:
+        """What `qkv` has added to all keys of a block, if it has."""
+        heads = blk.heads
+        q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
+        if self.tensors.has(f"{blk}attn_qkv.weight"):
+            bias = self._bias(f"{blk}attn_qkv", q + k + v)
+            return None if bias is None else rows_of(bias, q, k)
+        return self._bias(f"{blk}attn_k", k)
 
     def _norm_heads(self, x: Buffer, name: str, heads: int, size: int) -> None:
         """Normalise every head with weights of its own."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.ops.layout import BLOCK, CELL_BYTES
+from localinfer.ops.layout import ANCHORED, BLOCK, block_bytes
 from localinfer.plan.buffers import Region
 from localinfer.plan.heads import Heads
 from localinfer.plan.memory import Bytes, Memory
@@ -45,6 +45,11 @@ class LayerCache:
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
+    @property
+    def anchored(self) -> bool:
+        """Whether blocks of keys have anchors."""
+        return self.types["k_type"] in ANCHORED.values()
+
 
 @dataclass(eq=False)
 class Ring(Memory):
@@ -61,12 +66,13 @@ class Ring(Memory):
     sink_blocks: Region  # int64
     chunk: int  # so many blocks are looked at before what was found is joined with what others found
     causal: bool = True  # tokens look back only
+    anchored: bool = False  # blocks of keys have anchors: nothing of a block outlives the first cell that is used again
     layers: list[LayerCache] = field(default_factory=list)
     _furthest: int = 0  # positions that were placed since the ring was last empty
 
     @classmethod
     def reserve(
-        cls, plan: Plan, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True
+        cls, plan: Plan, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True
     ) -> "Ring":
         """A ring that holds at least `span` positions beside the sinks. Sums are those of a ring that holds the context
         and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
@@ -76,14 +82,17 @@ class Ring(Memory):
         of_tokens = 4 * plan.batch
         sizes = of_tokens, 4 * capacity, of_tokens, of_tokens, 8, 8
         cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
-        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal)
+        return cls(
+            window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal, anchored
+        )
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
         """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
-        types = {"k_type": k_type, "v_type": v_type}
+        types = {"k_type": ANCHORED[k_type] if self.anchored else k_type, "v_type": v_type}
+        blocks = heads.count_kv * self.capacity // BLOCK
         sizes = [
-            heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind]
-            for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
+            blocks * block_bytes(k_type, heads.key_dim, anchored=self.anchored),
+            blocks * block_bytes(v_type, heads.value_dim),
         ]
         for layer in () if self.causal else self.layers:
             if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
@@ -172,7 +181,9 @@ class Ring(Memory):
 
     def reach(self, n: int) -> int:
         oldest_wanted = max(self.sinks, n - self.window + 1)
-        oldest_held = self._furthest - self.ring_cells if self._furthest - self.sinks > self.ring_cells else 0
+        used = self._furthest - self.sinks
+        used = whole_blocks(used) if self.anchored else used
+        oldest_held = used + self.sinks - self.ring_cells if used > self.ring_cells else 0
         return n if oldest_wanted >= oldest_held else 0
 
     def rewind(self, n: int) -> None:

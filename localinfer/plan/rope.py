@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.ops.layout import BLOCK
 from localinfer.plan.buffers import Region
 from localinfer.plan.keys import Keys
 from localinfer.plan.tensors import Tensors
@@ -180,3 +181,30 @@ class RopeTable:
         if self.sinks:
             near = np.minimum(positions, n_ctx - 1)
             self.sinks.view(np.float32)[:size] = self.angles.at(near).ravel()
+
+
+@dataclass(eq=False)
+class BlockTable:
+    """How the blocks of cells that a batch's tokens lie in are turned on average, filled in before each run: the mean
+    of the angles' rows of 64 neighbouring positions. Blocks begin at position 0 and, behind `sinks`, anew."""
+
+    rope: Rope
+    sinks: int
+    rows: Region
+
+    def fill(self, positions: NDArray[np.int64]) -> None:
+        """For tokens at these positions."""
+        begin = np.where(positions < self.sinks, 0, self.sinks)
+        blocks, numbers = np.unique(positions - (positions - begin) % BLOCK, return_inverse=True)
+        self.rows.view(np.float32)[: len(positions) * self.rope.n_rot] = self.at(blocks)[numbers].ravel()
+
+    def at(self, first: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The rows of blocks that begin at these positions. The mean of neighbouring turns is the middle one, and the
+        faster they turn, the shorter it is (Dirichlet's kernel)."""
+        frequencies = self.rope.frequencies
+        half = np.sin(frequencies / 2)
+        turning = np.abs(half) > 1e-12
+        lengths = np.where(turning, np.sin(BLOCK * frequencies / 2) / (BLOCK * np.where(turning, half, 1)), 1)
+        angles = (first[:, None] + (BLOCK - 1) / 2) * frequencies
+        parts = (self.rope.amplitude * lengths * part for part in (np.cos(angles), np.sin(angles)))
+        return np.concatenate([*parts], axis=1).astype(np.float32)

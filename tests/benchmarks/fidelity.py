@@ -2,6 +2,7 @@
 
     python tests/benchmarks/fidelity.py smollm2 gemma3-270m             # names that were pulled, or paths
     python tests/benchmarks/fidelity.py model.gguf -n 2048 --keep /tmp/logits
+    python tests/benchmarks/fidelity.py model.gguf -n 256 --caches      # how much quantized keys and values cost
 
 Exact arithmetic is tests/naive.py: the same file's weights dequantized, float32 throughout (--dtype float64
 changes nothing but the time). All see the same tokens (teacher-forced), and every position counts. KL(P || Q)
@@ -44,6 +45,7 @@ PAIRS = (
     ("llama.cpp, batch 512", "localinfer, one by one"),
     ("localinfer", "localinfer, one by one"),
 )
+CACHES = {f"localinfer, cache in {kind}": kind for kind in ("f32", "f16", "q8_0", "q4_0")}
 
 
 class Job(NamedTuple):
@@ -109,7 +111,7 @@ SOURCES: dict[str, Callable[[Job, Logits], None]] = {
     "localinfer": localinfer_prefill(),
     "localinfer, high precision": localinfer_prefill(precision="high"),
     "localinfer, one by one": localinfer_decode,
-}
+} | {name: localinfer_prefill(cache_type_k=kind, cache_type_v=kind) for name, kind in CACHES.items()}
 
 
 def logits_of(source: str, job: Job, n_vocab: int, folder: Path) -> Logits:
@@ -174,7 +176,7 @@ def report(path: Path, arguments: argparse.Namespace, folder: Path) -> None:
     print("| P | Q | mean KL(P \\|\\| Q) | ± | median | 90 % | 99 % | max | same top-1 |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     ask = functools.cache(lambda source: logits_of(source, job, n_vocab, folder))
-    for p, q in PAIRS:
+    for p, q in [("exact", cache) for cache in CACHES] if arguments.caches else PAIRS:
         if not {p, q} & set(arguments.skip):
             print(row(p, q, distance(ask(p), ask(q))), flush=True)
 
@@ -194,6 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads of both engines (default: 2)")
     parser.add_argument("--text", type=Path, default=TESTS / "data" / "varied.txt")
     parser.add_argument("--dtype", default="float32", help="of exact arithmetic: float32 or float64")
+    parser.add_argument("--caches", action="store_true", help="localinfer alone, with caches of all types")
     parser.add_argument("--keep", type=Path, help="leave the logits in this folder, for the next run")
     parser.add_argument("--skip", action="append", default=[], choices=SOURCES, help="leave a source out")
     arguments = parser.parse_args(argv)

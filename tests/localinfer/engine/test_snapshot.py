@@ -90,7 +90,7 @@ def test_any_damage_shows(written: tuple[Path, Engine, Options]) -> None:
     for content, problem in ((whole[:20], OTHER_FILE), (b"GGUF" * 100, OTHER_FILE), (b"", "empty file")):
         path.write_bytes(content)
         assert refused(path, engine, options) == problem
-    path.write_bytes(whole[:8] + b"\2" + whole[9:])
+    path.write_bytes(whole[:8] + bytes([snapshot.FORMAT + 1]) + whole[9:])
     assert refused(path, engine, options) == "was written by another version"
     path.write_bytes(whole)
     assert snapshot.load(path, engine, options) == 40

@@ -10,11 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from localinfer.ops.layout import (
+    ANCHORED,
     BLOCK,
     CELL_BYTES,
     PANEL,
     PLENTY,
     attention_scratch_bytes,
+    block_bytes,
     row_bytes,
     tile_rows,
 )
@@ -47,12 +49,13 @@ def encoded(x: Floats, kind: str) -> NDArray[np.uint8]:
     return np.ascontiguousarray(blocks).view(np.uint8).reshape(*x.shape[:-1], -1, CELL_BYTES[kind])
 
 
-def remembered(x: Floats, kind: str) -> NDArray[np.float64]:
-    """What a cell gives back, turned where it was."""
+def remembered(x: Floats, kind: str, anchors: Floats | None = None) -> NDArray[np.float64]:
+    """What a cell gives back, turned where it was; with an anchor, its codes are of what x is beyond that."""
     if kind in UNSCALED:
         return x.astype({"f16": np.float16, "f32": np.float32}[kind]).astype(np.float64)
-    blocks = encoded(turned(x), kind).reshape(*x.shape[:-1], -1)
-    return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64)
+    kept = np.zeros_like(x) if anchors is None else turned(anchors).astype(np.float16).astype(np.float32)
+    blocks = encoded(turned(x) - kept, kind).reshape(*x.shape[:-1], -1)
+    return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind.upper()]).astype(np.float64) + kept
 
 
 @dataclass
@@ -65,13 +68,17 @@ class Layer:
     v_type: str
     kv_heads: int = 2
     capacity: int = 512
+    bias: Floats | None = None  # (kv_heads, head_dim): if there is one, blocks of keys have anchors
     k: NDArray[np.uint8] = field(init=False)
     v: NDArray[np.uint8] = field(init=False)
     positions: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
-        groups = self.kv_heads * self.capacity * self.wide // 32
-        self.k, self.v = (np.zeros(groups * CELL_BYTES[kind], np.uint8) for kind in (self.k_type, self.v_type))
+        kinds = ((self.k_type, self.bias is not None), (self.v_type, False))
+        blocks = self.kv_heads * self.capacity // BLOCK
+        self.k, self.v = (
+            np.zeros(blocks * block_bytes(kind, self.wide, anchored=anchored), np.uint8) for kind, anchored in kinds
+        )
         self.positions = np.full(self.capacity, NEVER, np.int32)
 
     @property
@@ -79,17 +86,23 @@ class Layer:
         """The values of a cell."""
         return -(-self.head_dim // 32) * 32
 
+    @property
+    def key_kind(self) -> str:
+        """The type of keys as kernels are told it."""
+        return self.k_type if self.bias is None else ANCHORED[self.k_type]
+
     def append(self, k: Floats, v: Floats, cells: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         """Keys and values (tokens, kv_heads, head_dim) into their cells; nothing is rotated."""
         count = len(k)
         arguments: dict[str, Any] = {
             "tokens": np.array([count]), "k": k.copy(), "v": v.copy(), "heads": self.kv_heads, "n_rot": 0,
-            "table": 0, "weight": 0, "eps": 1e-5, "cells": cells, "k_cache": self.k, "v_cache": self.v,
+            "table": 0, "block_table": 0, "bias": 0 if self.bias is None else self.bias, "weight": 0,
+            "eps": 1e-5, "cells": cells, "k_cache": self.k, "v_cache": self.v,
             "capacity": self.capacity,
         }  # fmt: skip
         kernels.run(
             "localinfer.ops.append:append", arguments, pairs="halves", norm="no", key_size=self.head_dim,
-            key_dim=self.wide, value_size=self.head_dim, value_dim=self.wide, k_type=self.k_type, v_type=self.v_type,
+            key_dim=self.wide, value_size=self.head_dim, value_dim=self.wide, k_type=self.key_kind, v_type=self.v_type,
         )  # fmt: skip
         self.positions[cells] = positions
 
@@ -119,7 +132,7 @@ class Layer:
             "group": self.group, "value_dim": self.wide, "value_size": self.head_dim, "tile": tile, "passes": 1,
             "rows": rows, "v_type": self.v_type,
         }  # fmt: skip
-        seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.k_type, "capped": int(cap > 0)}
+        seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, **seen)
         shared = ("tokens", "blocks", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
@@ -133,9 +146,9 @@ class Layer:
     ) -> NDArray[np.float64]:  # fmt: skip
         """The same in float64, of the keys and values at these positions."""
         query = q.astype(np.float64) if self.k_type in UNSCALED else turned(q).astype(np.float64)
-        keys, values = (
-            np.repeat(remembered(x, kind), self.group, axis=1) for x, kind in ((k, self.k_type), (v, self.v_type))
-        )
+        anchors = None if self.bias is None else np.broadcast_to(self.bias, k.shape)
+        cells = remembered(k, self.k_type, anchors), remembered(v, self.v_type)
+        keys, values = (np.repeat(each, self.group, axis=1) for each in cells)
         scores = np.einsum("thd,chd->htc", query, keys) * self.head_dim**-0.5
         scores = cap * np.tanh(scores / cap) if cap else scores
         back = positions[:, None] - at[None, :]
@@ -207,6 +220,20 @@ def test_attention_agrees_with_the_twin(group: int, head_dim: int, k_type: str, 
     q = 2 * normal(30, 2 * group, head_dim)
     y = layer.attend(q, positions, window=window)
     np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at, window), atol=1e-5)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("group", "head_dim", "k_type"), [(6, 128, "q8_0"), (7, 64, "q4_0"), (1, 96, "q8_0")])
+def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: str, many: bool) -> None:
+    bias = 100 * normal(2, head_dim, seed=4)
+    layer = Layer(group, head_dim, k_type, "f16", bias=bias)
+    k, v, at = normal(400, 2, head_dim, seed=1) + bias, normal(400, 2, head_dim, seed=2), np.arange(400, dtype=np.int32)
+    layer.append(k, v, (at + 300) % layer.capacity, at)
+    count = 30 if many else 1
+    q, positions = normal(count, 2 * group, head_dim) / 10, np.arange(400 - count, 400, dtype=np.int32)
+    y = layer.attend(q, positions, many=many)
+    np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at), atol=2e-4)
+    np.testing.assert_array_equal(layer.attend(q, positions, many=many, parts=3), y)
 
 
 def test_scores_are_kept_within_a_cap() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import tiny_gemma3, tiny_llama
+from tiny import tiny_gemma3, tiny_llama, tiny_qwen2
 
 from localinfer.engine.engine import Engine
 from localinfer.files.gguf import open_gguf
@@ -16,6 +16,7 @@ IDS = np.random.default_rng(0).integers(0, 270, 160).tolist()
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "f16": (tiny_llama, {}),
     "quantized": (tiny_llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
+    "anchored": (tiny_qwen2, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
     "sliding": (tiny_gemma3, {"batch_size": 16}),
     "ring": (tiny_llama, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 16}),
 }
