@@ -32,11 +32,12 @@ def append(
     pairs: str, norm: str, key_size: int, key_dim: int, value_size: int, value_dim: int, k_type: str, v_type: str
 ) -> Body:
     """The kernel that writes the keys and values of a batch, which it spoils; `cells` is the cell of each token, int32.
+    Values that are dimensions of keys are written with these: value_dim is 0.
 
     The caches are laid out as in `localinfer.ops.cells`, a head after the other, for heads of key_dim and value_dim.
     """
     rotate_head = rotate_head_word(pairs, norm)
-    transform_key, transform_value = hadamard_of(k_type, key_dim), hadamard_of(v_type, value_dim)
+    transform_key, transform_value = hadamard_of(k_type, key_dim, key_dim), hadamard_of(v_type, value_dim, value_dim)
     put_key, put_value = put_key_word(CELL_TYPES[k_type], key_dim), put_value_word(CELL_TYPES[v_type], value_dim)
     k_bytes, v_bytes = CELL_TYPES[k_type].head_bytes(key_dim), CELL_TYPES[v_type].head_bytes(value_dim)
     key_room, value_room = room_word(key_size, key_dim), room_word(value_size, value_dim)
@@ -53,8 +54,9 @@ def append(
             key = key_room(key, wide)
             transform_key(key)
             put_key(key, k_cache + k_bytes * capacity * head, cell, scratch)
-            value = value_room(value, wide)
-            transform_value(value)
-            put_value(value, v_cache + v_bytes * capacity * head, cell, scratch)
+            if value_dim:
+                value = value_room(value, wide)
+                transform_value(value)
+                put_value(value, v_cache + v_bytes * capacity * head, cell, scratch)
 
     return body

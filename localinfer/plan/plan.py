@@ -202,8 +202,23 @@ class Plan:
 
         `used` experts see each token.
         """
+        y, row = self.buffer(weights.shape[1], x.rows), 4 * weights.shape[1]
+        self._products(x, weights, runs, used, bias, y, row, 0, row)
+        return y
+
+    def head_matmul(self, x: Buffer, weights: Tensor, runs: Region) -> Buffer:
+        """Record y[token][head] = weights[head] . the head's rows of x; weights are (heads, n_out, n_in)."""
+        heads, n_out, _ = weights.shape
+        y = self.buffer(heads * n_out)
+        self._products(x, weights, runs, heads, None, y, 0, 4 * n_out, 4 * y.n)
+        return y
+
+    def _products(
+        self, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None, y: Buffer, y_row: int,
+        y_matrix: int, y_stride: int,
+    ) -> None:  # fmt: skip
         n_expert, n_out, n_in = weights.shape
-        fmt, y = FORMATS[weights.type], self.buffer(n_out, x.rows)
+        fmt = FORMATS[weights.type]
         takes, each = fmt.takes(self.passes), weights.nbytes // n_expert
         self.need_scratch(matmul_scratch_bytes(n_in))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
@@ -224,9 +239,11 @@ class Plan:
             n_out=n_out,
             bias=bias or 0,
             y=y,
+            y_row=y_row,
+            y_matrix=y_matrix,
+            y_stride=y_stride,
             stop=self.stop,
         )
-        return y
 
     def _source(self, x: Buffer, weight: Tensor, takes: str) -> Argument:
         """What a product with that weight reads of x."""

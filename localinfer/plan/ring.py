@@ -34,7 +34,8 @@ def whole_blocks(cells: int) -> int:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Where a layer's keys and values lie, a head after the other, and as which types: see `localinfer.ops.cells`."""
+    """Where a layer's keys and values lie, a head after the other, and as which types: see `localinfer.ops.cells`.
+    Values may be dimensions of keys: then there are no cells for them, and their type is that of keys."""
 
     heads: int
     k: Region
@@ -78,12 +79,13 @@ class Ring(Memory):
         cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
         return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal)
 
-    def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
-        """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
-        types = {"k_type": k_type, "v_type": v_type}
+    def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str, *, values: bool = True) -> LayerCache:
+        """Cells for one more layer, with `values` of its own or without: those of another one of its shape, where texts
+        are of no use for what follows."""
+        types = {"k_type": k_type, "v_type": v_type if values else k_type}
         sizes = [
             heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind]
-            for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
+            for dim, kind in ((heads.key_dim, k_type), (values * heads.value_dim, v_type))
         ]
         for layer in () if self.causal else self.layers:
             if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
