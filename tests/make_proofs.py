@@ -357,6 +357,15 @@ DELTA_NET = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }  # fmt: skip
+LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+LITE_ROPE = rope(
+    "yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=0.707,
+    mscale_all_dim=0.707,
+)  # fmt: skip
+DEEPSEEK3_ROPE = rope(
+    "yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+    mscale_all_dim=1.0,
+)  # fmt: skip
 QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
 BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
 BERT |= {"vocab_size": proofs.N_VOCAB, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 2}
@@ -475,6 +484,51 @@ PROOFS = {
             **sizes(6, 2, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=0,
             **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=False,
         ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek2-lite": Proof(
+        architecture="deepseek2",
+        config=T.DeepseekV2Config(
+            **sizes(2, 2, 27, **SMALL), **LITE_ROPE, **LATENT | {"kv_lora_rank": 32}, q_lora_rank=None,
+            n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=2,
+            first_k_dense_replace=1, topk_method="greedy", routed_scaling_factor=1.0, n_group=1, topk_group=1,
+        ),
+        written=lambda config: config | {"scoring_func": "softmax"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek2": Proof(
+        architecture="deepseek2",
+        config=T.DeepseekV2Config(
+            **sizes(4, 4, 3), **LITE_ROPE, **LATENT, q_lora_rank=64, n_routed_experts=12, num_experts_per_tok=6,
+            moe_intermediate_size=64, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.0,
+            topk_method="group_limited_greedy", n_group=4, topk_group=3,
+        ),
+        written=lambda config: config | {"scoring_func": "softmax"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek3": Proof(
+        architecture="deepseek2",
+        config=T.DeepseekV3Config(
+            **sizes(4, 4, 3), **DEEPSEEK3_ROPE, **LATENT, q_lora_rank=64, first_k_dense_replace=1, n_shared_experts=1,
+            **BIASED | {
+                "n_routed_experts": 12, "num_experts_per_tok": 6, "n_group": 4, "topk_group": 3,
+                "routed_scaling_factor": 1.0,
+            },
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe-lite": Proof(
+        architecture="deepseek2",
+        config=T.Glm4MoeLiteConfig(
+            **sizes(5, 5, 3), **rope(theta=1e6), **LATENT | {"qk_nope_head_dim": 96, "v_head_dim": 64}, q_lora_rank=64,
+            **BIASED, n_shared_experts=1, mlp_layer_types=["dense", "sparse", "sparse"],
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid", "first_k_dense_replace": 1},
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),

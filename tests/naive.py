@@ -24,6 +24,7 @@ from localinfer.files.gguf import GGUF
 from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
+from localinfer.plan.latent import Latent, read_latent
 from localinfer.plan.recorder import Block
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 
@@ -225,6 +226,19 @@ class Words:
     def gate(self, gate: Floats, up: Floats, activation: str = "none", *, first: int = 0) -> Floats:
         return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
 
+    # --- heads ---
+
+    def split(self, x: Floats, heads: int, *sizes: int) -> Sequence[Floats]:
+        parts = np.split(x.reshape(len(x), heads, -1), np.cumsum(sizes)[:-1], axis=2)
+        return [part.reshape(len(x), -1) for part in parts]
+
+    def join(self, heads: int, *parts: Floats) -> Floats:
+        return np.concatenate([part.reshape(len(part), heads, -1) for part in parts], axis=2).reshape(len(parts[0]), -1)
+
+    def head_matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
+        parts = (self.model.expert(name, head, part) for head, part in enumerate(split(x, heads)))
+        return np.stack(list(parts), axis=1).reshape(len(x), heads * n_out)
+
     # --- states ---
 
     def convolve(self, x: Floats, name: str, width: int, activation: str = "none") -> Floats:
@@ -276,8 +290,8 @@ class Words:
     def has_experts(self) -> bool:
         return self.keys.count("expert_count", 0, least=0) > 0
 
-    def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
-        return read_router(self.keys, gating, normed=normed)
+    def router(self, gating: str = "softmax", *, normed: bool = False, best: int = 2) -> Router:
+        return read_router(self.keys, gating, normed=normed, best=best)
 
     def experts(
         self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
@@ -287,7 +301,11 @@ class Words:
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
         bias = np.ravel(self.model.bias(f"{blk}exp_probs_b"))
         for token, p in enumerate(probabilities):
-            ids = np.argsort(-(p + bias), kind="stable")[: router.used]
+            by_group = (p + bias).reshape(router.groups, -1)
+            sums = np.sort(by_group, axis=1)[:, -router.best :].sum(axis=1)
+            left_out = np.argsort(-sums, kind="stable")[router.groups_used :]
+            by_group[left_out] = -np.inf
+            ids = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
             if router.gating == "sparse_mixer":
                 weights = np.array([share_of_near(p, [*ids[:place]], id) for place, id in enumerate(ids)])
@@ -311,7 +329,7 @@ class Words:
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True) -> Turning:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True) -> Turning:
         keys, n = self.keys, self.n_rot("rope.dimension_count", slides=False)
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
         stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
@@ -323,7 +341,8 @@ class Words:
             fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
             frequencies = yarn(frequencies, base, stretch, original, fast, slow, truncate)
             known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
-            amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
+            if amplified or not known:
+                amplitude *= (0.1 * math.log(stretch) + 1) / (0.1 * known * math.log(stretch) + 1)
         longer = (self.model.ctx_size or trained) > original
         for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)
@@ -357,6 +376,9 @@ class Words:
     def sources_of_keys(self) -> Sequence[int]:
         return sources_of_keys(self.keys, self.block_count, self.sliding(0))
 
+    def latent(self) -> Latent:
+        return read_latent(self.keys)
+
     def qkv(self, h: Floats, blk: Block, *, bias: bool = False) -> Sequence[Floats]:
         heads = blk.heads
         q, k, v = heads.count * heads.key, heads.count_kv * heads.key, heads.count_kv * heads.value
@@ -388,10 +410,11 @@ class Words:
                 x = x * rope.growth(at)[:, None]
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
 
-        if k is not None and v is not None:
-            k, v = split(k, blk.heads.count_kv), split(v, blk.heads.count_kv)
+        if k is not None:
             anchors = self.anchors(blk, rope, model.sinks if window == 0 else 0) if norm == "no" else 0.0
-            self.past[blk.number] = model.remember(turned(k, "k", position), anchors), model.remember(v)
+            k = model.remember(turned(split(k, blk.heads.count_kv), "k", position), anchors)
+            v = k[..., -blk.heads.value :] if v is None else model.remember(split(v, blk.heads.count_kv))
+            self.past[blk.number] = k, v
         k, v = self.past[blk.number if of is None else of]
         group = blk.heads.group  # so many query heads share one key and value head
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)

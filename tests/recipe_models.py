@@ -62,14 +62,43 @@ class Shape:
         }
         if self.architecture == "falcon":
             return attention | {"attn_qkv": (self.n_embd + 2 * kv, self.n_embd), "ffn_up": up, "ffn_down": down}
-        attention |= {"attn_q": (self.n_embd, self.n_embd), "attn_k": (kv, self.n_embd), "attn_v": (kv, self.n_embd)}
+        if self.architecture == "deepseek2":
+            attention |= latent(self.n_head, self.n_embd)
+        else:
+            attention |= self.apart(kv)
         if not self.n_expert:
             return attention | {"ffn_gate": up, "ffn_up": up, "ffn_down": down}
         experts = {f"ffn_{name}_exps": (self.n_expert, *up) for name in ("gate", "up")}
         router = {"ffn_gate_inp": (self.n_expert, self.n_embd)}
         return attention | router | experts | {"ffn_down_exps": (self.n_expert, *down)}
 
+    def apart(self, kv: int) -> Shapes:
+        return {"attn_q": (self.n_embd, self.n_embd), "attn_k": (kv, self.n_embd), "attn_v": (kv, self.n_embd)}
 
+
+def latent(n_head: int, n_embd: int) -> Shapes:
+    """Latent attention, with queries that go through a narrow place."""
+    return {
+        "attn_q_a": (64, n_embd),
+        "attn_q_a_norm": (64,),
+        "attn_q_b": (n_head * 64, 64),
+        "attn_kv_a_mqa": (288, n_embd),
+        "attn_kv_a_norm": (256,),
+        "attn_k_b": (n_head, 256, 32),
+        "attn_v_b": (n_head, 32, 256),
+    }
+
+
+LATENT = {
+    "attention.kv_lora_rank": 256,
+    "attention.key_length": 288,
+    "attention.value_length": 256,
+    "attention.key_length_mla": 64,
+    "attention.value_length_mla": 32,
+    "rope.dimension_count": 32,
+    "expert_feed_forward_length": 512,
+    "expert_shared_count": 0,
+}
 SHAPES = {
     "llama": Shape("llama", 22, n_head_kv=2, tied=True),
     "llama, grouped": Shape("llama", 32, n_head_kv=1),
@@ -80,4 +109,5 @@ SHAPES = {
     "16 experts": Shape("llama", 24, n_expert=16),
     "falcon": Shape("falcon", 32, n_head_kv=1, more={"attention.layer_norm_epsilon": 1e-5}),
     "qwen2": Shape("qwen2", 28, n_head_kv=1),
+    "deepseek2": Shape("deepseek2", 27, n_head_kv=1, n_expert=16, more=LATENT),
 }

@@ -201,6 +201,33 @@ GLM4MOE = Architecture(
     fixed=DOTS1.fixed,
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )
+LATENT = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b", "attn_output")
+NARROW_QUERIES = ("attn_q_a", "attn_q_a_norm", "attn_q_b")
+DEEPSEEK2 = Architecture(
+    name="deepseek2",
+    block=(*BEFORE, *LATENT),
+    optional=("attn_q", *NARROW_QUERIES),
+    mixture=(*EXPERTS, *SHARED),
+    dense=GATED,
+    sizes={"attn_q": ("n_q", "n_embd"), "attn_output": ("n_embd", "n_values")},
+    parts=dict.fromkeys(("attn_k_b", "attn_v_b"), "attn_kv_b"),
+    reorder={"attn_k_b": reorder.keys_of_latent, "attn_v_b": reorder.values_of_latent},
+    predicts_further=True,
+    spellings={"head_dim": "qk_rope_head_dim"},
+    scales=DOTS1.scales,
+    counts={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
+    own_numbers=own_keys.numbers_of_latent,
+    own_keys=own_keys.latent,
+    fixed={"rope_interleave": True, "moe_layer_freq": 1},
+    defaults={"scoring_func": "softmax"},
+)
+DEEPSEEK3 = replace(
+    DEEPSEEK2,
+    mixture=(*DEEPSEEK2.mixture, "exp_probs_b.bias"),
+    names=DOTS1.names,
+    fixed={**DEEPSEEK2.fixed, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    defaults={"scoring_func": "sigmoid"},
+)
 GPT_OSS = Architecture(
     name="gpt-oss",
     block=(
@@ -651,6 +678,9 @@ BY_CLASS = {
     "PhimoeForCausalLM": PHIMOE,
     "Dots1ForCausalLM": DOTS1,
     "Glm4MoeForCausalLM": GLM4MOE,
+    "DeepseekV2ForCausalLM": DEEPSEEK2,
+    "DeepseekV3ForCausalLM": DEEPSEEK3,
+    "Glm4MoeLiteForCausalLM": DEEPSEEK3,
     "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,

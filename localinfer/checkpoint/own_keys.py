@@ -9,9 +9,10 @@ import numpy as np
 
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.numbers import Numbers
+from localinfer.checkpoint.rope import Rope
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
-from localinfer.plan.keys import MOST
+from localinfer.plan.keys import LARGEST, MOST
 from localinfer.plan.pooling import POOLINGS
 
 Fields = dict[str, Field]
@@ -121,6 +122,55 @@ def experts_of_hunyuan(config: Table, n: Numbers) -> Fields:
 
 def experts_of_phi(config: Table, n: Numbers) -> Fields:
     return experts(config, n) | original_context(config, n)
+
+
+def numbers_of_latent(config: Table, n: Numbers) -> Numbers:
+    """Heads share one key, whose last values turn; the others are the latent vector that is kept of a token."""
+    names = ("qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
+    plain, value, rank = (config.count(name, LARGEST["attention.key_length"]) for name in names)
+    queries = config.count("q_lora_rank", LARGEST["embedding_length"]) if config.values.get("q_lora_rank") else 0
+    own = {
+        "n_q": n.n_head * (plain + n.head_dim), "n_plain": plain, "n_value": value, "n_values": n.n_head * value,
+        "kv_rank": rank, "n_kv_a": rank + n.head_dim, "n_kv_b": n.n_head * (plain + value), "q_rank": queries,
+    }  # fmt: skip
+    return replace(n, n_head_kv=1, rope=rope_of_latent(config, n.rope), sizes=own)
+
+
+def rope_of_latent(config: Table, rope: Rope) -> Rope:
+    """YaRN makes all of a score larger: GGUF has a tenth of the factor of the logarithm in that."""
+    parameters, older = config.table("rope_parameters"), config.table("rope_scaling")
+    scaling = parameters if parameters.values else older
+    multiplier = scaling.get("mscale_all_dim", float, 0.0)
+    if scaling.values.get("rope_type", scaling.values.get("type")) != "yarn" or not multiplier:
+        return rope
+    if scaling.get("mscale", float, multiplier) != multiplier:
+        raise scaling.error("mscale", f"other than mscale_all_dim, {multiplier:g}, is not supported", Unsupported)
+    fields = {key: field for key, field in rope.fields.items() if key != "attn_factor"}
+    return replace(rope, fields=fields | {"yarn_log_multiplier": Field.float32(0.1 * multiplier)})
+
+
+def latent(config: Table, n: Numbers) -> Fields:
+    """The shape of heads in the cache, and of those that a head stands for (`mla`); how experts are chosen."""
+    rank, turning = n.sizes["kv_rank"], n.head_dim
+    found = {
+        "attention.kv_lora_rank": Field.uint32(rank),
+        "attention.key_length": Field.uint32(rank + turning),
+        "attention.value_length": Field.uint32(rank),
+        "attention.key_length_mla": Field.uint32(n.sizes["n_plain"] + turning),
+        "attention.value_length_mla": Field.uint32(n.sizes["n_value"]),
+    }
+    if n.sizes["q_rank"]:
+        found["attention.q_lora_rank"] = Field.uint32(n.sizes["q_rank"])
+    for key, name in (("n_group", "expert_group_count"), ("topk_group", "expert_group_used_count")):
+        if config.values.get(key) is not None:
+            found[name] = Field.uint32(config.count(key, n.n_expert))
+    if config.get("norm_topk_prob", bool, False):
+        found["expert_weights_norm"] = Field.flag(True)
+    gating = {"softmax": 1, "sigmoid": 2}
+    function = config.get("scoring_func", str, "softmax")
+    if function not in gating:
+        raise config.error("scoring_func", f"must be {' or '.join(gating)}", Unsupported)
+    return experts(config, n) | found | {"expert_gating_func": Field.uint32(gating[function])}
 
 
 def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:

@@ -35,7 +35,7 @@ def anchor_word(pairs: str, k_type: str, size: int, dim: int) -> Any:
 
     All keys of a block put the same anchor there: none has to know who came first.
     """
-    rotate, transform, kind = ROTATE[pairs], hadamard_of(k_type, dim), CELL_TYPES[k_type]
+    rotate, transform, kind = ROTATE[pairs], hadamard_of(k_type, dim, dim), CELL_TYPES[k_type]
     key_block = key_block_word(kind, dim)
 
     @inline
@@ -60,13 +60,14 @@ def append(
     pairs: str, norm: str, key_size: int, key_dim: int, value_size: int, value_dim: int, k_type: str, v_type: str
 ) -> Body:
     """The kernel that writes the keys and values of a batch, which it spoils; `cells` is the cell of each token, int32.
+    Values that are dimensions of keys are written with these: value_dim is 0.
 
     The caches are laid out as in `localinfer.ops.cells`, a head after the other, for heads of key_dim and value_dim.
     Keys whose blocks have anchors are told their `bias`, float32 [head][key_size], and how each token's block is turned
     on average: `block_table`, like `table`.
     """
     rotate_head = rotate_head_word(pairs, norm)
-    transform_key, transform_value = hadamard_of(k_type, key_dim), hadamard_of(v_type, value_dim)
+    transform_key, transform_value = hadamard_of(k_type, key_dim, key_dim), hadamard_of(v_type, value_dim, value_dim)
     put_key, put_value = put_key_word(CELL_TYPES[k_type], key_dim), put_value_word(CELL_TYPES[v_type], value_dim)
     k_block, v_block = CELL_TYPES[k_type].block_bytes(key_dim), CELL_TYPES[v_type].block_bytes(value_dim)
     anchor = anchor_word(pairs, k_type, key_size, key_dim)
@@ -88,8 +89,9 @@ def append(
             keys = k_cache + k_block * blocks * head
             anchor(key, keys, cell, bias + 4 * key_size * head, n_rot, block_table + 4 * n_rot * token, spare)
             put_key(key, keys, cell, scratch)
-            value = value_room(value, wide)
-            transform_value(value)
-            put_value(value, v_cache + v_block * blocks * head, cell, scratch)
+            if value_dim:
+                value = value_room(value, wide)
+                transform_value(value)
+                put_value(value, v_cache + v_block * blocks * head, cell, scratch)
 
     return body

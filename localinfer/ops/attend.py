@@ -7,9 +7,10 @@ oldest that it sees to the newest. What rows share a tile changes no bit of any 
 Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
 So what was summed before a larger score came is scaled by a power of two, which is exact.
 
-Layouts: keys and values as in `localinfer.ops.cells`; a tile of queries [rows][key_dim]; a block's weights
-[rows][64]; spans of rows [rows][oldest, newest], int32; a state: for each row 64 bytes with its top, then
-denominator[16] and sums[value_dim].
+Layouts: keys and values as in `localinfer.ops.cells`; or values are some dimensions of keys, which are turned from
+panels to cells for that, 32 of a block at a time. A tile of queries [rows][key_dim]; a block's weights [rows][64];
+spans of rows [rows][oldest, newest], int32; a state: for each row 64 bytes with its top, then denominator[16] and
+sums[value_dim].
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +19,10 @@ from typing import Any
 from llvmlite import ir
 from numba import float32, int32, int64, types
 
-from localinfer.ops.cells import F32, CellType
+from localinfer.ops.cells import CELL_TYPES, F32, CellType
 from localinfer.ops.layout import BLOCK, PANEL, row_bytes
 from quant.jit.cpu import target
-from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.emit import I32, I64, constant, emit_load, emit_splat
 from quant.jit.simd import emit_fma
 from quant.jit.vectors import (
     bitcast,
@@ -105,9 +106,10 @@ def score_word(kind: CellType, rows: int, panels: int, key_dim: int, dimensions:
     return score
 
 
-def weigh_word(kind: CellType, rows: int, vectors: int, value_dim: int, ahead_bytes: int) -> Any:
-    """The word weigh(p, v, sums, ahead): sums[row][..] += p[row][cell] * v[cell][..] of a block, some vectors wide."""
-    value_bytes = value_dim // 32 * kind.code_bytes
+def weigh_word(kind: CellType, rows: int, vectors: int, value_dim: int, value_bytes: int, ahead_bytes: int) -> Any:
+    """The word weigh(p, v, sums, ahead): sums[row][..] += p[row][cell] * v[cell][..] of a block, some vectors wide.
+    A cell's values are so many bytes behind those of the cell before it.
+    """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         p, v, sums, ahead = args
@@ -332,7 +334,7 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
     vectors = 2 if scaled else widest(rows, value_dim // 16)
     passes = value_dim // 16 // vectors
     share = other_bytes // passes
-    weigh = weigh_word(kind, rows, vectors, value_dim, share // BLOCK)
+    weigh = weigh_word(kind, rows, vectors, value_dim, groups * code_bytes, share // BLOCK)
     scale_bytes = kind.scale_bytes(value_dim)
 
     @inline
@@ -355,16 +357,84 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
     return weigh_block
 
 
+def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Sixteen rows of sixteen become columns: squares of 1, 2, 4 and 8 change places with those across from them."""
+    kind = ir.VectorType(I32, 16)
+    for size in (1, 2, 4, 8):
+        upper = ir.Constant(kind, [lane - size + 16 if lane & size else lane for lane in range(16)])
+        lower = ir.Constant(kind, [lane + 16 if lane & size else lane + size for lane in range(16)])
+        for i in range(16):
+            if not i & size:
+                one, other = rows[i], rows[i + size]
+                rows[i], rows[i + size] = (b.shuffle_vector(one, other, mask) for mask in (upper, lower))
+    return rows
+
+
+def turn_word(kind: CellType, key_dim: int) -> Any:
+    """The word turn(k, out): out[cell][32 dimensions], float32, of a group of dimensions of a block's keys."""
+    panel_bytes, scale_bytes = PANEL * kind.head_bytes(key_dim), 2 * PANEL * kind.scaled
+    step_apart, apart = kind.dimensions
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        k, out = args
+        for panel in range(BLOCK // PANEL):
+            here = b.add(k, I64(panel_bytes * panel))
+            keys = {}
+            for step in range(16):
+                line = b.add(here, I64(scale_bytes + PANEL * kind.code_bytes // 16 * step))
+                for n in range(2):
+                    keys[step_apart * step + apart * n] = kind.read(b, line, n)
+            if kind.scaled:
+                scale = emit_convert(b, emit_load(b, f16x16.llvm, here), types.float16, types.float32, F32)
+                keys = {dimension: b.fmul(key, scale) for dimension, key in keys.items()}
+            for first in (0, 16):
+                for cell, values in enumerate(emit_transposed(b, [keys[first + i] for i in range(16)])):
+                    place = b.add(out, I64(128 * (PANEL * panel + cell) + 4 * first))
+                    b.store(values, b.inttoptr(place, F32.as_pointer()), align=4)
+        return out
+
+    @intrinsic
+    def turn(typingctx: Any, k: Any, out: Any) -> Any:
+        return word(types.void, [types.int64] * 2, emit)
+
+    return turn
+
+
+def weigh_keys_word(kind: CellType, rows: int, key_dim: int, value_dim: int, other_bytes: int) -> Any:
+    """The word weigh_block for values that are the last dimensions of keys: 32 of them at a time are turned into cells,
+    in the place of weights that are scaled."""
+    turn, groups, group_bytes = turn_word(kind, key_dim), value_dim // 32, PANEL * kind.group_bytes
+    first = (key_dim - value_dim) // 32
+    vectors = widest(rows, 2)
+    share = other_bytes // (groups * (2 // vectors))
+    weigh = weigh_word(CELL_TYPES["f32"], rows, vectors, value_dim, 128, share // BLOCK)
+
+    @inline
+    def weigh_block(p: int, k: int, sums: int, turned: int, ahead: int) -> None:
+        for group in range(groups):
+            turn(k + group_bytes * (first + group), turned)
+            for column in range(0, 128, 64 * vectors):
+                there = ahead + share * (2 * group + column // 64) // vectors
+                weigh(p, turned + column, sums + 128 * group + column, there)
+
+    return weigh_block
+
+
 def attend_word(
-    rows: int, key_dim: int, key_size: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
-) -> Any:
+    rows: int, key_dim: int, key_size: int, value_dim: int, value_cell: int, k_type: CellType, v_type: CellType,
+    capped: int,
+) -> Any:  # fmt: skip
     """The word attend(q, q_sink, k, v, cells, spans, cap, first, end, sinks, p, state): blocks first .. end.
 
-    `p` is room for the weights of a block, twice; the state goes on from what it holds.
+    `p` is room for `weights_bytes`; the state goes on from what it holds. Where cells of `value_cell` dimensions are
+    wider than the values, these are the last dimensions of keys, and v is k.
     """
-    k_block, v_block = k_type.block_bytes(key_dim), v_type.block_bytes(value_dim)
-    score_block = score_block_word(k_type, rows, key_dim, key_size, v_block)
-    weigh_block = weigh_block_word(v_type, rows, value_dim, k_block)
+    k_block, v_block = k_type.block_bytes(key_dim), v_type.block_bytes(value_cell)
+    if value_cell == value_dim:
+        score_block = score_block_word(k_type, rows, key_dim, key_size, v_block)
+        weigh_block = weigh_block_word(v_type, rows, value_dim, k_block)
+    else:
+        score_block = score_block_word(k_type, rows, key_dim, key_size, 0)
+        weigh_block = weigh_keys_word(k_type, rows, key_dim, value_dim, k_block)
     sight, soften, stride = sight_word(rows), soften_word(value_dim, capped), row_bytes(value_dim)
 
     @inline

@@ -7,7 +7,8 @@ as when a single token looks back, it takes chunks and leaves their states for `
 
 Queries are q[token][head][key_dim], the caches those of `localinfer.ops.cells`, a head after the other. The results are
 y[token][head][value_size] and, unless q_out is 0, the same quantized. Cells may be wider than heads: value_dim of them
-are values, of which the first value_size are given out. A token sees the cells whose positions are from its `oldest` to
+are values, of which the first value_size are given out. Where value_cell is more than that, they are the last value_dim
+dimensions of keys in cells of so many. A token sees the cells whose positions are from its `oldest` to
 its `newest`, int32 each; blocks before `sink_blocks` up to its newest, with the queries at `q_sink`. Scores are
 multiplied by `scale` and, if `capped`, kept within `cap`. At `attn_sinks`, unless that is 0, each head has one score
 more, which takes its share of the weight and has no value (gpt-oss: OpenAI, 2025).
@@ -20,32 +21,35 @@ from numba import float32, int32, int64
 
 from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word, sink_word
 from localinfer.ops.cells import CELL_TYPES
-from localinfer.ops.hadamard import hadamard_word, nothing_word
-from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
+from localinfer.ops.hadamard import hadamard_word, nothing_word, part_of
+from localinfer.ops.layout import BLOCK, PLENTY, row_bytes, weights_bytes
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
 from quant.products.activations import groups_word
 
 Body = Callable[..., None]
 
 
-def hadamard_of(kind: str, dim: int) -> Any:
-    """The word that transforms a head whose partner in the cache is quantized: see `localinfer.ops.hadamard`."""
-    return hadamard_word(dim) if CELL_TYPES[kind].scaled else nothing_word()
+def hadamard_of(kind: str, dim: int, whole: int) -> Any:
+    """The word that transforms a head whose partner in the cache is quantized, or as many dimensions of a `whole` cell:
+    see `localinfer.ops.hadamard`."""
+    return hadamard_word(dim, part_of(whole)) if CELL_TYPES[kind].scaled and dim else nothing_word()
 
 
 def tile_words(
-    group: int, key_dim: int, key_size: int, value_dim: int, rows: int, k_type: str, v_type: str, capped: int
-) -> tuple[Any, Any, int]:
+    group: int, key_dim: int, key_size: int, value_dim: int, value_cell: int, rows: int, k_type: str, v_type: str,
+    capped: int,
+) -> tuple[Any, Any, int]:  # fmt: skip
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
     take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)  its queries, from row `first` on
     look(scratch, k, v, cells, cap, first, end, sinks, state)                          at blocks first .. end
     """
-    attend = attend_word(rows, key_dim, key_size, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
-    prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim)
+    kinds = CELL_TYPES[k_type], CELL_TYPES[v_type]
+    attend = attend_word(rows, key_dim, key_size, value_dim, value_cell, *kinds, capped)
+    prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim, key_dim)
     queries = 4 * rows * key_dim
     weights_at = 2 * queries
-    spans_at = weights_at + 8 * rows * BLOCK
+    spans_at = weights_at + weights_bytes(rows)
     taken = spans_at + 64 * rows
 
     @inline
@@ -89,10 +93,13 @@ def tile_words(
     return take, look, taken
 
 
-def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes: int, v_type: str) -> Any:
+def deliver_word(
+    heads: int, value_dim: int, value_size: int, value_cell: int, tile: int, passes: int, v_type: str
+) -> Any:
     """The word deliver(rows, attn_sinks, y, q_out, n, token, first): the sums of neighbouring heads of a token, from
     one on, each over its denominator, where they belong. They are quantized together, four groups of 32 at a time."""
-    transform, quantize_groups, sink = hadamard_of(v_type, value_dim), groups_word(tile, passes), sink_word(value_dim)
+    transform, quantize_groups = hadamard_of(v_type, value_dim, value_cell), groups_word(tile, passes)
+    sink = sink_word(value_dim)
     stride, groups, whole = row_bytes(value_dim), value_size // 32, value_size // 16 * 16
 
     @inline
@@ -118,15 +125,15 @@ def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes:
 
 
 def attention(
-    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int,
-    k_type: str, v_type: str, capped: int,
+    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, value_cell: int, tile: int, passes: int,
+    rows: int, k_type: str, v_type: str, capped: int,
 ) -> Body:  # fmt: skip
-    """The kernel for tiles of so many rows."""
-    take, look, taken = tile_words(group, key_dim, key_size, value_dim, rows, k_type, v_type, capped)
+    """The kernel for tiles of so many rows; v_cache is k_cache where values are dimensions of keys."""
+    take, look, taken = tile_words(group, key_dim, key_size, value_dim, value_cell, rows, k_type, v_type, capped)
     together = group if rows % group == 0 else 1  # neighbouring rows that are heads of one token
-    deliver = deliver_word(together, value_dim, value_size, tile, passes, v_type)
+    deliver = deliver_word(together, value_dim, value_size, value_cell, tile, passes, v_type)
     prepare, merge, stride = prepare_word(rows, value_dim), merge_word(value_dim), row_bytes(value_dim)
-    k_block, v_block = CELL_TYPES[k_type].block_bytes(key_dim), CELL_TYPES[v_type].block_bytes(value_dim)
+    k_block, v_block = CELL_TYPES[k_type].block_bytes(key_dim), CELL_TYPES[v_type].block_bytes(value_cell)
 
     def body(
         tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, blocks, sink_blocks,
@@ -168,9 +175,12 @@ def attention(
     return body
 
 
-def combine(group: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int, v_type: str) -> Body:
+def combine(
+    group: int, value_dim: int, value_size: int, value_cell: int, tile: int, passes: int, rows: int, v_type: str
+) -> Body:
     """The kernel that joins the states of chunks that threads shared; the first is where the whole is gathered."""
-    merge, deliver = merge_word(value_dim), deliver_word(1, value_dim, value_size, tile, passes, v_type)
+    merge = merge_word(value_dim)
+    deliver = deliver_word(1, value_dim, value_size, value_cell, tile, passes, v_type)
     stride = row_bytes(value_dim)
 
     def body(tokens, blocks, kv_heads, attn_sinks, chunk, partial, y, q_out, part, parts, scratch):

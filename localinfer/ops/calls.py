@@ -34,7 +34,7 @@ class Call:
 # which a token's row is `base_stride` bytes behind the last one's: a residual stream, or with 0 a bias; no base is 0.
 GET_ROWS = Call.of("", "tokens ids w row_bytes n y:out factor:float")
 PRODUCT = Call.of("", "tokens x w row_bytes n_in n_out base base_stride y:out y_stride stop")
-EXPERTS = Call.of("", "tokens runs x w row_bytes n_in n_out bias y:out stop")
+EXPERTS = Call.of("", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride stop")
 TO_BF16 = Call.of("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
@@ -64,6 +64,9 @@ RECUR = {
 }
 HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
+GATHER_HEADS = Call.of("localinfer.ops.heads:gather_heads", "tokens x heads size y:out q:out lined_up:out runs:out")
+PUT_PART = Call.of("localinfer.ops.heads:put_part", "tokens x x_first x_step heads size y:out y_first y_step")
+
 ROPE = Call.of("localinfer.ops.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out")
 APPEND = Call.of(
     "localinfer.ops.append:append",
@@ -78,7 +81,10 @@ COMBINE = Call.of(
     "localinfer.ops.attention:combine", "tokens blocks kv_heads attn_sinks chunk partial:out y:out q_out:out"
 )
 
-ROUTE = Call.of("localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out")
+ROUTE = Call.of(
+    "localinfer.ops.experts:route",
+    "tokens logits:out bias n_expert groups groups_used used scale:float ids:out weights:out"
+)
 SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up",

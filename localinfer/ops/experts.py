@@ -75,26 +75,59 @@ def share_of_near(logits: int, left: int, n: int, chosen: int) -> Any:
 
 @inline
 def largest_of(scores: int, n: int) -> Any:
-    """The number of the largest of n floats, the first of equal ones; if all are NaN, the first one that is left."""
+    """The number of the largest of n floats, the first of equal ones; if all are NaN, the first one that is left, and
+    if none is left, which only a file's biases can bring about, the first."""
     best, value = -1, MINUS_INFINITY
     for i in range(n):
         score = load(float32, scores + 4 * i)
         if (best < 0 and score != MINUS_INFINITY) or score > value:
             best, value = i, score
-    return best
+    return max(best, 0)
 
 
-def route(gating: str, normed: int) -> Body:
+def keep_groups_word(best: int) -> Any:
+    """The word keep_groups(scores, n, groups, used): of the neighbours among n floats that are a group, all become
+    -inf, but in the `used` groups whose best one or two have the largest sums. Behind the floats is room for as many.
+    """
+
+    @inline
+    def sum_of_best(scores: int, n: int) -> Any:
+        first, second = MINUS_INFINITY, MINUS_INFINITY
+        for i in range(n):
+            score = load(float32, scores + 4 * i)
+            second = max(second, min(score, first))
+            first = max(first, score)
+        return first + second if best == 2 else first
+
+    @inline
+    def keep_groups(scores: int, n: int, groups: int, used: int) -> None:
+        size, sums = n // groups, scores + 4 * n
+        for group in range(groups):
+            store(sums + 4 * group, sum_of_best(scores + 4 * size * group, size))
+        for _ in range(used):
+            store(sums + 4 * largest_of(sums, groups), MINUS_INFINITY)
+        for i in range(n):
+            if load(float32, sums + 4 * (i // size)) != MINUS_INFINITY:
+                store(scores + 4 * i, MINUS_INFINITY)
+
+    return keep_groups
+
+
+def route(gating: str, normed: int, best: int) -> Body:
     """The kernel that chooses `used` experts for each token: ids int32 [pairs], weights float32 [pairs].
 
-    The router's logits become probabilities; the largest are chosen, by probability plus bias unless that is 0.
+    The router's logits become probabilities; the largest are chosen, by probability plus bias unless that is 0, of
+    experts whose groups are used: where there are several `groups`, the `groups_used` whose `best` sum up to most.
     Their weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With the gating
     "softmax_of_chosen" they are the softmax of the chosen logits instead, with "sparse_mixer" each one's share of
     those that are left when it is chosen.
     """
     probabilities, of_chosen, of_near = GATINGS[gating], gating == "softmax_of_chosen", gating == "sparse_mixer"
+    keep_groups = keep_groups_word(best)
 
-    def body(tokens, logits, bias, n_expert, used, scale, ids, weights, part, parts, scratch):
+    def body(
+        tokens, logits, bias, n_expert, groups, groups_used, used, scale, ids, weights, part, parts, scratch
+    ):  # fmt: skip
         first, end = share(load(int64, tokens), 1, part, parts)
         for token in range(first, end):
             row, total = logits + 4 * n_expert * token, float32(0.0)
@@ -102,6 +135,8 @@ def route(gating: str, normed: int) -> Body:
             for i in range(n_expert):
                 extra = load(float32, bias + 4 * i) if bias else float32(0.0)
                 store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
+            if groups > 1:
+                keep_groups(scratch, n_expert, groups, groups_used)
             for pair in range(used * token, used * (token + 1)):
                 chosen = largest_of(scratch, n_expert)
                 weight = share_of_near(row, scratch, n_expert, chosen) if of_near else load(float32, row + 4 * chosen)

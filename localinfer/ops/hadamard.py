@@ -33,9 +33,13 @@ def swap_add(distance: int) -> Any:
 by_one, by_two, by_four, by_eight = (swap_add(distance) for distance in (1, 2, 4, 8))
 
 
-def hadamard_word(head_dim: int) -> Any:
-    """The word transform(x): the head of float32 at x, in place; by parts where its length is no power of two."""
-    part = head_dim & -head_dim
+def part_of(head_dim: int) -> int:
+    """The length of the parts in which a head is transformed whose length is no power of two."""
+    return head_dim & -head_dim
+
+
+def hadamard_word(head_dim: int, part: int) -> Any:
+    """The word transform(x): the head of float32 at x, in place, by parts of so many dimensions."""
     norm = float32(part**-0.5)
 
     @inline

@@ -42,10 +42,15 @@ def row_bytes(value_dim: int) -> int:
     return 128 + 4 * value_dim
 
 
+def weights_bytes(rows: int) -> int:
+    """A block's weights for a tile of rows; behind them the same once more, or 32 dimensions of the block's keys."""
+    return 4 * BLOCK * (rows + max(rows, 32))
+
+
 def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
-    """What a thread needs: a tile's queries, plain and for sinks, a block's weights twice, positions, two states."""
+    """What a thread needs: a tile's queries, plain and for sinks, a block's weights, positions, two states."""
     rows = max(tile_rows(group, many) for many in (False, True))
-    return rows * (8 * key_dim + 8 * BLOCK + 64) + 2 * rows * row_bytes(value_dim)
+    return rows * (8 * key_dim + 64) + weights_bytes(rows) + 2 * rows * row_bytes(value_dim)
 
 
 STATE_STRIP = 32  # columns of a state that lie together

@@ -80,11 +80,14 @@ class Attention:
         k_bias: Tensor | None,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it, or at that of another block; float32
-        [token][head][value]. `k_bias` is what every key has been added, if it has, before it turns."""
+        [token][head][value]. Without values, these are the last ones of the keys. `k_bias` is what every key has been
+        added, if it has, before it turns."""
         table, own = self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
         if of is None:
             ring = self._ring(window, anchored=k_bias is not None and self.context.k_type in ANCHORED)
-            self.caches[blk] = ring.layer(self.plan, heads, self.context.k_type, self.context.v_type)
+            self.caches[blk] = ring.layer(
+                self.plan, heads, self.context.k_type, self.context.v_type, values=v is not None
+            )
         cache = self.caches[of or blk]
         ring = self._ring(window, anchored=cache.anchored)
         q_sink = q
@@ -94,7 +97,7 @@ class Attention:
         wide = q if heads.key == heads.key_dim else self.plan.buffer(heads.count * heads.key_dim)
         if wide is not q or table.rope.n_rot or norms.q:
             self._rope(blk, q, wide, heads, own, own.rows, norms, meet=wide is not q or k is None)
-        if k is not None and v is not None:
+        if k is not None:
             self._append(blk, k, v, heads, table, norms, k_bias, ring, cache)
         q_sink = q_sink if q_sink is not q else wide
         return self._look(blk, wide, q_sink, heads, ring, cache, scale, cap, attn_sinks)
@@ -121,7 +124,7 @@ class Attention:
         )
 
     def _append(
-        self, blk: str, k: Buffer, v: Buffer, heads: Heads, table: RopeTable, norms: HeadNorms,
+        self, blk: str, k: Buffer, v: Buffer | None, heads: Heads, table: RopeTable, norms: HeadNorms,
         k_bias: Tensor | None, ring: Ring, cache: LayerCache,
     ) -> None:  # fmt: skip
         self.plan.need_scratch(append_scratch_bytes(heads.key_dim, heads.value_dim))
@@ -132,11 +135,11 @@ class Attention:
             constants={
                 "pairs": table.rope.pairs, "norm": norms.when, **cache.types,
                 "key_size": heads.key, "key_dim": heads.key_dim,
-                "value_size": heads.value, "value_dim": heads.value_dim,
+                "value_size": heads.value if v else 0, "value_dim": heads.value_dim if v else 0,
             },
             work=Work(token=Amount(cache.nbytes // ring.capacity)),
             k=k,
-            v=v,
+            v=v or 0,
             heads=heads.count_kv,
             n_rot=table.rope.n_rot,
             table=table.rows,
@@ -157,7 +160,8 @@ class Attention:
         y, blocks, chunk = self.plan.buffer(heads.count * heads.value), ring.capacity // BLOCK, ring.chunk
         self._reserve(heads, -(-blocks // chunk))
         quantized = y.quantized if heads.value % 32 == 0 else 0  # groups of 32 that no two threads share
-        few, many = self._looks(heads, cache.types["v_type"])
+        apart = cache.v.nbytes > 0
+        few, many = self._looks(heads, cache.types["v_type"], heads.value_dim if apart else heads.key_dim)
         keys: Constants = {"key_dim": heads.key_dim, "key_size": heads.key, "k_type": cache.types["k_type"]}
         seen: Constants = {**keys, "capped": int(cap > 0)}
         self.plan.op(
@@ -174,7 +178,7 @@ class Attention:
             q=q,
             q_sink=q_sink,
             k_cache=cache.k,
-            v_cache=cache.v,
+            v_cache=cache.v if apart else cache.k,
             capacity=ring.capacity,
             cell_positions=ring.positions,
             oldest=ring.oldest,
@@ -214,12 +218,13 @@ class Attention:
             self._partial.nbytes = max(self._partial.nbytes, tiles * chunks * rows * row_bytes(heads.value_dim))
         self.plan.need_scratch(attention_scratch_bytes(heads.group, heads.key_dim, heads.value_dim))
 
-    def _looks(self, heads: Heads, v_type: str) -> tuple[Constants, Constants]:
+    def _looks(self, heads: Heads, v_type: str, value_cell: int) -> tuple[Constants, Constants]:
         """What is compiled into the kernels for few tokens and for many."""
         shape: Mapping[str, int | str] = {
             "group": heads.group,
             "value_dim": heads.value_dim,
             "value_size": heads.value,
+            "value_cell": value_cell,
             "v_type": v_type,
         }
         flat, tiled = self.plan.layouts

@@ -22,6 +22,9 @@ class Router:
     The router's logits become probabilities by "softmax" or "sigmoid", or the softmax of the chosen ones
     ("softmax_of_chosen"), or each the share that it has of those near it ("sparse_mixer"). The weights of the chosen
     are divided by their sum if `normed`, and multiplied by `scale`.
+
+    Experts may be in `groups`, neighbours all of them: only those of the `groups_used` can be chosen whose `best`
+    experts, one or two, have the largest probabilities together.
     """
 
     count: int
@@ -29,21 +32,28 @@ class Router:
     gating: str = "softmax"
     normed: bool = False
     scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    best: int = 2
 
 
-def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
+def read_router(keys: Keys, gating: str, *, normed: bool, best: int = 2) -> Router:
     """As the file says; what it does not say is the architecture's."""
     count = keys.count("expert_count")
     used = keys.count("expert_used_count", most=count)
-    for key in ("expert_group_count", "expert_group_used_count"):
-        if keys.count(key, 1, least=0) > 1:
-            raise keys.refuse(key, keys.count(key))
+    groups = keys.count("expert_group_count", 1, least=0) or 1
+    groups_used = keys.count("expert_group_used_count", groups, least=0, most=groups) or groups
+    if count % groups or count // groups < best:
+        raise keys.error("expert_group_count", f"is {groups}; groups of {best} or more must make up {count} experts")
+    if groups_used * (count // groups) < used:
+        raise keys.error("expert_group_used_count", f"is {groups_used}; {used} experts must be in so many groups")
     functions = {0: gating, 1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
     number = keys.count("expert_gating_func", 0, least=0)
     if number not in functions:
         raise keys.refuse("expert_gating_func", number)
     scale = keys.number("expert_weights_scale", 1.0) or 1.0
-    return Router(count, used, functions[number], keys.flag("expert_weights_norm", normed), scale)
+    normed = keys.flag("expert_weights_norm", normed)
+    return Router(count, used, functions[number], normed, scale, groups, groups_used, best)
 
 
 @dataclass(frozen=True)
@@ -109,8 +119,10 @@ def choose(
     if they have any."""
     plan.need_scratch(8 * router.count)
     plan.op(
-        f"{name}.route", ROUTE, logits.rows, constants={"gating": router.gating, "normed": int(router.normed)},
+        f"{name}.route", ROUTE, logits.rows,
+        constants={"gating": router.gating, "normed": int(router.normed), "best": router.best},
         rounds=(0, 4), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
+        groups=router.groups, groups_used=router.groups_used,
         used=router.used, ids=choice.ids, weights=choice.weights,
     )  # fmt: skip
     if scales:

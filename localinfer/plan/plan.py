@@ -174,8 +174,7 @@ class Plan:
         work = Work(Amount(weight.nbytes), Amount(**{COUNTED_AS[takes]: weight.n_elements}))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         source = self._source(x, weight, takes)
-        stage = next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
-        self.products.append(Product(stage, weight, x))
+        self.products.append(Product(self._stage, weight, x))
         self.op(
             weight.name,
             PRODUCT.by(*fmt.products),
@@ -205,25 +204,44 @@ class Plan:
         `used` experts see each token. Rows are `tiled` for any number of tokens, or flat: then there may be others of
         the same tensor, and the work of these counts for all.
         """
+        fmt, y, row = FORMATS[weights.type], self.buffer(weights.shape[1], x.rows), 4 * weights.shape[1]
+        kernel = fmt.expert_products[tiled]
+        places = {"y_row": row, "y_matrix": 0, "y_stride": row}
+        self._products(x, weights, runs, used, bias, y, places, (kernel, kernel), counted=not tiled, meet=meet)
+        return y
+
+    def head_matmul(self, x: Buffer, weights: Tensor, runs: Region) -> Buffer:
+        """Record y[token][head] = weights[head] . the head's rows of x; weights are (heads, n_out, n_in)."""
+        fmt, (heads, n_out, _) = FORMATS[weights.type], weights.shape
+        y = self.buffer(heads * n_out)
+        places = {"y_row": 0, "y_matrix": 4 * n_out, "y_stride": 4 * y.n}
+        self._products(x, weights, runs, heads, None, y, places, fmt.expert_products, counted=True, meet=True)
+        return y
+
+    def _products(
+        self, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None, y: Buffer,
+        places: Mapping[str, int], kernels: tuple[str, str], *, counted: bool, meet: bool,
+    ) -> None:  # fmt: skip
+        """Rows of x meet one of many matrices each, `used` of these for a token; `places` say where results go."""
         n_expert, n_out, n_in = weights.shape
-        fmt, y = FORMATS[weights.type], self.buffer(n_out, x.rows)
+        fmt = FORMATS[weights.type]
         takes, each = fmt.takes(self.passes), weights.nbytes // n_expert
         self.need_scratch(matmul_scratch_bytes(n_in))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         rounds = rounds_of(used * each // few, self.threads), rounds_of(n_out // many, self.threads_batch)
         amount = Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in})
-        work = Work() if tiled else Work(token=amount, most_bytes=weights.nbytes)
-        kernel = fmt.expert_products[tiled]
+        work = Work(token=amount, most_bytes=weights.nbytes) if counted else Work()
+        source = self._source(x, weights, takes)
         self.op(
             weights.name,
-            EXPERTS.by(kernel, kernel),
+            EXPERTS.by(*kernels),
             x.rows,
             constants=fmt.expert_constants(self.passes),
             rounds=rounds,
             meet=meet,
             work=work,
             runs=runs,
-            x=self._source(x, weights, takes),
+            x=source,
             w=weights,
             row_bytes=each // n_out,
             n_in=n_in,
@@ -231,8 +249,13 @@ class Plan:
             bias=bias or 0,
             y=y,
             stop=self.stop,
+            **places,
         )
-        return y
+
+    @property
+    def _stage(self) -> int:
+        """The number of the op that begins the stage of the one that is recorded next."""
+        return next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
 
     def _source(self, x: Buffer, weight: Tensor, takes: str) -> Argument:
         """What a product with that weight reads of x."""

@@ -19,12 +19,14 @@ from localinfer.ops.calls import (
     CONVOLVE,
     GATE_TOKENS,
     GATED,
+    GATHER_HEADS,
     GET_ROWS,
     HALVES,
     LAYER_NORM,
     NORM_HEADS,
     NORM_PARTS,
     PICK,
+    PUT_PART,
     RECUR,
     RMS_NORM,
     RMS_NORM_GROUPS,
@@ -32,18 +34,21 @@ from localinfer.ops.calls import (
 )
 from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan.attention import NO_NORMS, Attention, Context, HeadNorms
-from localinfer.plan.buffers import Buffer, Region
+from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.experts import Choice, Networks, Router, choose, mix, read_router, room_to_choose
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
+from localinfer.plan.latent import Latent, read_latent
 from localinfer.plan.memory import Memory
-from localinfer.plan.plan import Plan
+from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
 from localinfer.plan.state import State
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
+from quant.jit.cpu import target
+from quant.products.layout import RUN_WORDS
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Recorder:
         self.states_end = 0
         self.logits_buffer: Buffer | None = None
         self._choices: dict[Router, Choice] = {}  # whose memory all blocks share
+        self._of_heads: dict[int, tuple[Rows, Region]] = {}  # rows of so many heads, and their runs
         self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
     @property
@@ -321,6 +327,47 @@ class Recorder:
         )  # fmt: skip
         return gate
 
+    # --- heads ---
+
+    def split(self, x: Buffer, heads: int, *sizes: int) -> Sequence[Buffer]:
+        """Parts of so many values of all heads that x has, each [token][head][value]."""
+        first, parts = 0, []
+        for size in sizes:
+            parts.append(self.plan.buffer(heads * size))
+            self._put_part(x, first, heads, size, parts[-1], 0)
+            first += size
+        return parts
+
+    def join(self, heads: int, *parts: Buffer) -> Buffer:
+        """Heads of these parts, one behind the other."""
+        first, y = 0, self.plan.buffer(sum(part.n for part in parts))
+        for part in parts:
+            self._put_part(part, 0, heads, part.n // heads, y, first)
+            first += part.n // heads
+        return y
+
+    def _put_part(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:
+        self.plan.op(
+            "part", PUT_PART, x.rows, rounds=(1, 4), x=x, x_first=x_first, x_step=x.n // heads, heads=heads, size=size,
+            y=y, y_first=y_first, y_step=y.n // heads,
+        )  # fmt: skip
+
+    def head_matmul(self, x: Buffer, name: str, heads: int, n_out: int) -> Buffer:
+        """weight[head] . x[head] of every head, [token][head][n_out]; the file has the matrices as one tensor."""
+        size = x.n // heads
+        weight = self.tensors.tensor(f"{name}.weight", heads, n_out, size)
+        if heads not in self._of_heads:
+            padded = -(-self.plan.batch // target().tokens) * target().tokens
+            rows = self.plan.rows(heads * padded, FEW * heads, self.plan.tokens)
+            self._of_heads[heads] = rows, self.plan.region(8 * (1 + RUN_WORDS * heads))
+        rows, runs = self._of_heads[heads]
+        of_heads = self.plan.buffer(size, rows)
+        self.plan.op(
+            f"{name}.gather", GATHER_HEADS, x.rows, constants=self.plan.layouts, rounds=(1, 4), x=x, heads=heads,
+            size=size, y=of_heads, q=of_heads.quantized, lined_up=rows.region, runs=runs,
+        )  # fmt: skip
+        return self.plan.head_matmul(of_heads, weight, runs)
+
     # --- states ---
 
     def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
@@ -382,12 +429,13 @@ class Recorder:
         """Whether the file is of a mixture."""
         return self.keys.count("expert_count", 0, least=0) > 0
 
-    def router(self, gating: str = "softmax", *, normed: bool = False) -> Router:
-        """How experts are chosen, as the file says; what it does not say is the architecture's."""
+    def router(self, gating: str = "softmax", *, normed: bool = False, best: int = 2) -> Router:
+        """How experts are chosen, as the file says; what it does not say is the architecture's, such as how many of its
+        `best` experts a group is chosen for."""
         if not any(self.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(self.block_count)):
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
         self.keys.name("leading_dense_block_count")  # which have no router
-        return read_router(self.keys, gating, normed=normed)
+        return read_router(self.keys, gating, normed=normed, best=best)
 
     def experts(
         self, h: Buffer, blk: Block, router: Router, activation: str, *, routed_by: Buffer | None = None
@@ -438,11 +486,11 @@ class Recorder:
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True) -> Rope:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True) -> Rope:
         """The rotary embedding of the file, stretched as it says; YaRN's ramp lies between whole pairs, or does not
-        (`truncate`)."""
-        length = self._head_length(slides=False)
-        return read_rope(self.keys, self.tensors, pairs, length, self.context.n_ctx, truncate=truncate)
+        (`truncate`), and what turns is `amplified`, unless that is left to the scores' scale."""
+        length, n_ctx = self._head_length(slides=False), self.context.n_ctx
+        return read_rope(self.keys, self.tensors, pairs, length, n_ctx, truncate=truncate, amplified=amplified)
 
     def rope_swa(self, pairs: str, base: str = "") -> Rope:
         """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
@@ -468,6 +516,10 @@ class Recorder:
     def sources_of_keys(self) -> Sequence[int]:
         """Which block's keys and values each block looks at: not its own, where the file says so of the last ones."""
         return sources_of_keys(self.keys, self.block_count, self.sliding(0))
+
+    def latent(self) -> Latent:
+        """The shape of latent attention."""
+        return read_latent(self.keys)
 
     def qkv(self, h: Buffer, blk: Block, *, bias: bool = False) -> Sequence[Buffer]:
         """Queries, keys and values, float32 [token][head][value]: of three matrices, or of one. With `bias`, there must
@@ -501,7 +553,8 @@ class Recorder:
         sinks: bool = False,
     ) -> Buffer:
         """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output. Without
-        keys and values of its own, a block looks at those `of` an earlier one.
+        keys and values of its own, a block looks at those `of` an earlier one; without values alone, these are the last
+        ones of its keys.
 
         Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
         variance, "each" with weights of its own, or not ("no"). Scores are multiplied by

@@ -34,7 +34,8 @@ def whole_blocks(cells: int) -> int:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Where a layer's keys and values lie, a head after the other, and as which types: see `localinfer.ops.cells`."""
+    """Where a layer's keys and values lie, a head after the other, and as which types: see `localinfer.ops.cells`.
+    Values may be dimensions of keys: then there are no cells for them, and their type is that of keys."""
 
     heads: int
     k: Region
@@ -86,13 +87,15 @@ class Ring(Memory):
             window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal, anchored
         )
 
-    def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
-        """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
-        types = {"k_type": ANCHORED[k_type] if self.anchored else k_type, "v_type": v_type}
+    def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str, *, values: bool = True) -> LayerCache:
+        """Cells for one more layer, with `values` of its own or without: those of another one of its shape, where texts
+        are of no use for what follows."""
+        in_cells = ANCHORED[k_type] if self.anchored else k_type
+        types = {"k_type": in_cells, "v_type": v_type if values else in_cells}
         blocks = heads.count_kv * self.capacity // BLOCK
         sizes = [
             blocks * block_bytes(k_type, heads.key_dim, anchored=self.anchored),
-            blocks * block_bytes(v_type, heads.value_dim),
+            blocks * block_bytes(v_type, values * heads.value_dim),
         ]
         for layer in () if self.causal else self.layers:
             if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):

@@ -61,8 +61,12 @@ def plain_rope(keys: Keys, pairs: str, head_size: int, usual: float) -> Rope:
     return Rope(pairs, plain_frequencies(keys.positive("rope.freq_base_swa", usual), n_rot))
 
 
-def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int, *, truncate: bool = True) -> Rope:
-    """As the file stretches it, for a context of n_ctx tokens."""
+def read_rope(
+    keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: int, *, truncate: bool = True,
+    amplified: bool = True,
+) -> Rope:  # fmt: skip
+    """As the file stretches it, for a context of n_ctx tokens. Where the file knows how much of YaRN's amplitude is for
+    something else, what turns is not `amplified`, or less."""
     n_rot = read_n_rot(keys, head_size)
     base = keys.positive("rope.freq_base", BASE)
     kind = keys.text("rope.scaling.type", "none")
@@ -77,8 +81,9 @@ def read_rope(keys: Keys, tensors: Tensors, pairs: str, head_size: int, n_ctx: i
         if base <= 1:
             raise keys.error("rope.freq_base", f"is {base}; YaRN asks for more than 1")
         frequencies = yarn_frequencies(frequencies, stretch, base, original, fast, slow, truncate=truncate)
-        trained = yarn_amplitude(stretch, keys.number("rope.scaling.yarn_log_multiplier", 0.0))
-        amplitude *= yarn_amplitude(stretch) / trained
+        multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+        if amplified or not multiplier:
+            amplitude *= yarn_amplitude(stretch) / yarn_amplitude(stretch, multiplier)
     elif kind not in ("none", "longrope"):
         raise keys.refuse("rope.scaling.type", repr(kind))
     factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT

@@ -1,9 +1,12 @@
-"""Products with some of many matrices of one shape, which lie one behind the other: the experts of a mixture.
+"""Products with some of many matrices of one shape, which lie one behind the other: the experts of a mixture, or those
+of heads.
 
 Rows of activations that meet the same matrix are neighbours, a run. All threads share each matrix, as they share a
 single one: so it makes no difference which experts were chosen, nor how many rows each of them has.
 
     runs    int64: how many there are, then for each its matrix, its first row, and how many rows it has
+
+A run's results begin at y + y_row * its first row + y_matrix * its matrix, and are y_stride bytes apart.
 """
 
 from typing import Any
@@ -36,7 +39,7 @@ def runs_of(product: Body, takes: str, unit: int) -> Body:
     multiply, x_row_bytes = inline(product), row_bytes_word(takes, unit)
 
     def body(
-        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, stop, part, parts, scratch
+        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, y_row, y_matrix, y_stride, stop, part, parts, scratch
     ):  # fmt: skip
         x_bytes = x_row_bytes(n_in)
         for run in range(load(int64, runs)):
@@ -45,7 +48,7 @@ def runs_of(product: Body, takes: str, unit: int) -> Body:
             base = bias + 4 * n_out * matrix if bias else 0
             multiply(
                 place + 16, x + first * x_bytes, w + matrix * row_bytes * n_out, row_bytes, n_in, n_out, base, 0,
-                y + 4 * n_out * first, 4 * n_out, stop, part, parts, scratch,
+                y + y_row * first + y_matrix * matrix, y_stride, stop, part, parts, scratch,
             )  # fmt: skip
 
     return body

@@ -48,6 +48,23 @@ def from_first_position(values: Values, n: Numbers) -> Values:
     return values[n.first_position :]
 
 
+# --- what makes keys and values of a latent vector ---
+
+
+def keys_of_latent(values: Values, n: Numbers) -> Values:
+    """Of heads k1 v1 k2 v2, (heads, latent, values): the keys, whose matrices queries are multiplied with."""
+    return heads_of_latent(values, n)[:, : n.sizes["n_plain"]].swapaxes(1, 2)
+
+
+def values_of_latent(values: Values, n: Numbers) -> Values:
+    """(heads, values, latent): the values."""
+    return heads_of_latent(values, n)[:, n.sizes["n_plain"] :]
+
+
+def heads_of_latent(values: Values, n: Numbers) -> Values:
+    return values.reshape(n.n_head, n.sizes["n_plain"] + n.sizes["n_value"], -1)
+
+
 # --- values of a head that turn together ---
 
 

@@ -60,7 +60,8 @@ def remembered(x: Floats, kind: str, anchors: Floats | None = None) -> NDArray[n
 
 @dataclass
 class Layer:
-    """A layer's cache, and its kernels as the plan calls them."""
+    """A layer's cache, and its kernels as the plan calls them. Values are the last `shared` dimensions of keys, if that
+    is not 0."""
 
     group: int
     head_dim: int
@@ -69,6 +70,7 @@ class Layer:
     kv_heads: int = 2
     capacity: int = 512
     bias: Floats | None = None  # (kv_heads, head_dim): if there is one, blocks of keys have anchors
+    shared: int = 0
     k: NDArray[np.uint8] = field(init=False)
     v: NDArray[np.uint8] = field(init=False)
     positions: NDArray[np.int32] = field(init=False)
@@ -102,7 +104,8 @@ class Layer:
         }  # fmt: skip
         kernels.run(
             "localinfer.ops.append:append", arguments, pairs="halves", norm="no", key_size=self.head_dim,
-            key_dim=self.wide, value_size=self.head_dim, value_dim=self.wide, k_type=self.key_kind, v_type=self.v_type,
+            key_dim=self.wide, value_size=0 if self.shared else self.head_dim,
+            value_dim=0 if self.shared else self.wide, k_type=self.key_kind, v_type=self.v_type,
         )  # fmt: skip
         self.positions[cells] = positions
 
@@ -115,12 +118,13 @@ class Layer:
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // BLOCK + 1
         chunks = -(-used // CHUNK)
         tile = target().tokens if many else 0
-        y = np.full_like(q, np.nan)
+        value_dim, value_size = (self.shared,) * 2 if self.shared else (self.wide, self.head_dim)
+        y = np.full((*q.shape[:2], value_size), np.nan, np.float32)
         behind = ((0, 0), (0, 0), (0, self.wide - self.head_dim))
         q, q_sink = (np.ascontiguousarray(np.pad(each, behind)) for each in (q, q if q_sink is None else q_sink))
         arguments: dict[str, Any] = {
             "tokens": np.array([count]), "q": q, "q_sink": q_sink, "k_cache": self.k,
-            "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions,
+            "v_cache": self.k if self.shared else self.v, "capacity": self.capacity, "cell_positions": self.positions,
             "oldest": positions - np.int32(window - 1), "newest": positions,
             "blocks": np.array([used]), "sink_blocks": np.array([sinks]),
             "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
@@ -129,8 +133,8 @@ class Layer:
             "stop": np.zeros(1, np.int64),
         }  # fmt: skip
         shape = {
-            "group": self.group, "value_dim": self.wide, "value_size": self.head_dim, "tile": tile, "passes": 1,
-            "rows": rows, "v_type": self.v_type,
+            "group": self.group, "value_dim": value_dim, "value_size": value_size, "value_cell": self.wide,
+            "tile": tile, "passes": 1, "rows": rows, "v_type": self.v_type,
         }  # fmt: skip
         seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
@@ -157,6 +161,7 @@ class Layer:
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
         weights, more = np.exp(scores - top), np.exp(sinks[:, None, None] - top)
         y = np.einsum("htc,chd->thd", weights / (weights.sum(axis=-1, keepdims=True) + more), values)
+        y = y[..., -self.shared :] if self.shared else y  # the length of parts that are turned divides it
         return y if self.v_type in UNSCALED else turned(y.astype(np.float32)).astype(np.float64)
 
 
@@ -234,6 +239,18 @@ def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: 
     y = layer.attend(q, positions, many=many)
     np.testing.assert_allclose(y, layer.twin(q, positions, k, v, at), atol=2e-4)
     np.testing.assert_array_equal(layer.attend(q, positions, many=many, parts=3), y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("group", "key"), [(16, 96), (5, 160), (40, 96)])
+def test_values_may_be_the_last_dimensions_of_keys(kind: str, group: int, key: int) -> None:
+    layer = Layer(group, key, kind, kind, kv_heads=1, shared=64)
+    k, _, at = filled(layer, 400)
+    q, positions = 2 * normal(70, group, key), np.arange(330, 400, dtype=np.int32)
+    y = layer.attend(q, positions)
+    np.testing.assert_allclose(y, layer.twin(q, positions, k, k, at), atol=1e-5)
+    for count, parts, many in [(1, 3, False), (2, 1, False), (3, 5, True)]:
+        np.testing.assert_array_equal(layer.attend(q[-count:], positions[-count:], parts=parts, many=many), y[-count:])
 
 
 def test_scores_are_kept_within_a_cap() -> None:
