@@ -53,11 +53,13 @@ class Op:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product: the number of the op that begins its stage, the weight, and what that is multiplied with."""
+    """A matrix product: the number of the op that begins its stage, the weight, and what that is multiplied with; of
+    many matrices, with the runs of rows that meet each (`quant.products.experts`)."""
 
     stage: int
     weight: Tensor
     x: Buffer
+    runs: Region | None = None
 
 
 @dataclass(eq=False)
@@ -174,8 +176,7 @@ class Plan:
         work = Work(Amount(weight.nbytes), Amount(**{COUNTED_AS[takes]: weight.n_elements}))
         few, many = PART_BYTES * self.threads, PART_PANELS * target().rows * self.threads_batch
         source = self._source(x, weight, takes)
-        stage = next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
-        self.products.append(Product(stage, weight, x))
+        self.products.append(Product(self._stage, weight, x))
         self.op(
             weight.name,
             PRODUCT.by(*fmt.products),
@@ -213,7 +214,8 @@ class Plan:
         rounds = rounds_of(used * each // few, self.threads), rounds_of(n_out // many, self.threads_batch)
         amount = Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in})
         work = Work() if tiled else Work(token=amount, most_bytes=weights.nbytes)
-        kernel = fmt.expert_products[tiled]
+        kernel, source = fmt.expert_products[tiled], self._source(x, weights, takes)
+        self.products.append(Product(self._stage, weights, x, runs))
         self.op(
             weights.name,
             EXPERTS.by(kernel, kernel),
@@ -223,7 +225,7 @@ class Plan:
             meet=meet,
             work=work,
             runs=runs,
-            x=self._source(x, weights, takes),
+            x=source,
             w=weights,
             row_bytes=each // n_out,
             n_in=n_in,
@@ -233,6 +235,11 @@ class Plan:
             stop=self.stop,
         )
         return y
+
+    @property
+    def _stage(self) -> int:
+        """The number of the op that begins the stage of the one that is recorded next."""
+        return next((number for number in range(len(self.ops), 0, -1) if self.ops[number - 1].meet), 0)
 
     def _source(self, x: Buffer, weight: Tensor, takes: str) -> Argument:
         """What a product with that weight reads of x."""
