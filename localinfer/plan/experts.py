@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from localinfer.files.gguf import Tensor
+from localinfer.files.gguf import GGUF, Tensor
 from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
@@ -44,6 +44,21 @@ def read_router(keys: Keys, gating: str, *, normed: bool) -> Router:
         raise keys.refuse("expert_gating_func", number)
     scale = keys.number("expert_weights_scale", 1.0) or 1.0
     return Router(count, used, functions[number], keys.flag("expert_weights_norm", normed), scale)
+
+
+def of_a_token(f: GGUF) -> tuple[int, int]:
+    """The weights that a token is multiplied with, and their bytes: of experts, only those that see it. A file that is
+    none of a mixture, or says of one what makes no sense, has nothing else."""
+    name = f.get("general.architecture", str)
+    count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
+    if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
+        count = used = 1
+
+    def part(tensor: Tensor, whole: int) -> int:
+        return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole
+
+    tensors = f.tensors.values()
+    return sum(part(each, each.n_elements) for each in tensors), sum(part(each, each.nbytes) for each in tensors)
 
 
 @dataclass(frozen=True)
