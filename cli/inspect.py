@@ -62,11 +62,17 @@ def inspect(path: Path, options: Options, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by purpose for a context of `ctx_size` tokens (0: the default one), or why there are none."""
+    """Bytes by purpose for a context of `ctx_size` tokens (0: the default one), or why there are none. At least, there
+    must be room for the weights that a single token is multiplied with: others may stay on the disk."""
 
     ctx_size: int
     parts: dict[str, int]
+    of_a_token: int = 0
     problem: str = ""
+
+    @property
+    def least(self) -> int:
+        return self.total - self.parts.get("weights", 0) + self.of_a_token
 
     @property
     def total(self) -> int:
@@ -75,11 +81,20 @@ class Memory:
 
 def memory_for(f: GGUF, options: Options) -> Memory:
     from localinfer.engine.program import memory_plan
+    from localinfer.plan.experts import of_a_token
 
     try:
-        return Memory(options.ctx_size, memory_plan(f, options))
+        return Memory(options.ctx_size, memory_plan(f, options), of_a_token(f)[1])
     except Unsupported as error:
-        return Memory(options.ctx_size, {}, printable(str(error)))
+        return Memory(options.ctx_size, {}, problem=printable(str(error)))
+
+
+def parameters(f: GGUF) -> dict[str, int]:
+    """How many there are; and of a mixture of experts, how many a token is multiplied with."""
+    from localinfer.plan.experts import of_a_token
+
+    total, active = sum(tensor.n_elements for tensor in f.tensors.values()), of_a_token(f)[0]
+    return {"total": total} if active == total else {"total": total, "active": active}
 
 
 @dataclass(frozen=True)
@@ -123,6 +138,7 @@ def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
     yield from table("metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata])
     yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
     yield from table("types", "<>>>", map(share_row, shares(f)))
+    yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
     yield from table(memory_title(memory), "<>", memory_rows(memory))
     yield from template_lines(f)
 
@@ -164,6 +180,8 @@ def memory_rows(memory: Memory) -> Iterator[Sequence[str]]:
     for name, n_bytes in memory.parts.items():
         yield name, f"{n_bytes:,} bytes"
     yield "together", f"{memory.total:,} bytes"
+    if memory.least < memory.total:
+        yield "at least", f"{memory.least:,} bytes"
 
 
 def template_lines(f: GGUF) -> Iterator[str]:
@@ -192,9 +210,14 @@ def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
         "chat_template_sha256": sha256(template) if template else None,
         "tensors": [tensor_object(tensor) for tensor in f.tensors.values()],
         "types": {share.type_name: share_object(share) for share in shares(f)},
-        "memory": None if memory.problem else {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total},
+        "parameters": {**parameters(f)},
+        "memory": None if memory.problem else memory_object(memory),
         "memory_problem": memory.problem or None,
     }
+
+
+def memory_object(memory: Memory) -> Json:
+    return {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total, "least": memory.least}
 
 
 def as_json_value(value: Value) -> Json:

@@ -63,8 +63,9 @@ def imatrix_command(
     """Measure which columns of weights matter, for `quantize --imatrix`.
 
     The model reads the text in chunks of --ctx-size tokens, 512 unless said otherwise, and the squares of what each
-    matrix is multiplied with are summed up, as llama-imatrix does. Files of either program serve the other. Without
-    MODEL and --file, the sums of --in-file are put together.
+    matrix is multiplied with are summed up, as llama-imatrix does; of mixtures, for each expert, and those that saw no
+    token are named. Files of either program serve the other. Without MODEL and --file, the sums of --in-file are put
+    together.
 
     \b
       localinfer imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf
@@ -82,7 +83,7 @@ def imatrix_command(
     path, status = promised("--output", output), screen.Status()
 
     from localinfer.files import imatrix_file
-    from localinfer.judging.imatrix import Collector, merged
+    from localinfer.judging.imatrix import Collector, merged, unseen
 
     matrices = [imatrix_file.read_imatrix(Path(name)) for name in earlier]
     if model is not None and file is not None:
@@ -96,7 +97,15 @@ def imatrix_command(
     with status.busy("writing"):
         found = merged(matrices, size_of_chunks(given))
         imatrix_file.write_imatrix(path, found, legacy=legacy, replace=True)
+    for block, experts in unseen(found).items():
+        screen.warn(f"{block}: no token was seen by {listed('expert', experts)}: all of their columns count alike")
     screen.note(f"{output}: {len(found.entries)} matrices, {found.chunk_count} chunks of {found.chunk_size} tokens")
+
+
+def listed(what: str, numbers: Sequence[int], most: int = 20) -> str:
+    """Some things by their numbers."""
+    more = f" and {len(numbers) - most} others" if len(numbers) > most else ""
+    return f"{what}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:most]))}{more}"
 
 
 def in_legacy_form(output: str, output_format: str | None, covariance: bool) -> bool:

@@ -1,13 +1,55 @@
 """What matrices are multiplied with while a model reads, summed up over chunks of text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.files.gguf import Tensor
 from quant.encoders.covariance import Covariance
 
 Floats = NDArray[np.float32]
+
+
+class Given(NamedTuple):
+    """Weights that share an input, and some rows of that, float32 (rows, n_in): of all tokens, or of those that are
+    seen by one of many experts, by its number."""
+
+    weights: Sequence[Tensor]
+    x: Floats
+    expert: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(weight.name for weight in self.weights)
+
+
+@dataclass(eq=False)
+class ExpertInputs:
+    """Of experts' weights that share an input: sums of squares, (n_expert, n), and how many rows each of them saw."""
+
+    squares: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    covariance: None = None  # it would be as large for each expert
+
+    @classmethod
+    def of(cls, n_expert: int, n: int) -> "ExpertInputs":
+        """Of experts that saw nothing yet."""
+        return cls(np.zeros((n_expert, n)), np.zeros(n_expert, np.int64))
+
+    def add(self, expert: int, x: Floats) -> None:
+        """Add rows that one of them sees, (rows, n)."""
+        self.squares[expert] += np.square(x).sum(axis=0, dtype=np.float64)
+        self.counts[expert] += len(x)
+
+    @property
+    def means(self) -> Floats:
+        """The mean square of each column's inputs, (n_expert, n); 1 for experts that saw nothing."""
+        seen = self.counts[:, None]
+        means: Floats = np.where(seen > 0, self.squares / np.maximum(seen, 1), 1).astype(np.float32)
+        return means
 
 
 @dataclass(eq=False)

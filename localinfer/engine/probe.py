@@ -1,18 +1,18 @@
 """Looks inside a forward pass: at what weights are multiplied with, and at the residual stream between blocks."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.engine.engine import Engine, Tokens
+from localinfer.engine.inputs import Given
 from localinfer.errors import Unsupported
-from localinfer.files.gguf import Tensor
+from localinfer.plan.buffers import Buffer
+from localinfer.plan.plan import Product
+from quant.products.layout import RUN_WORDS
 
 Floats = NDArray[np.float32]
-Inputs = Iterator[tuple[Sequence[Tensor], Floats]]  # weights that share an input, and some rows of that
 
 
 class Probe:
@@ -21,11 +21,11 @@ class Probe:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._program, self._sequence = engine, engine.program, engine.sequence
 
-    def inputs(self, tokens: Tokens, *, head: bool = False) -> Inputs:
+    def inputs(self, tokens: Tokens, *, head: bool = False) -> Iterator[Given]:
         """What the weights of all layers, and of the output layer for `head`, are multiplied with while `tokens` pass.
 
-        Weights that share an input come together, with some of its rows, float32 (rows, n_in): of a batch, and in the
-        output layer of a part of it. They are valid until the next ones. Appends all tokens to the cache.
+        Weights that share an input come together, with some of its rows: of a batch, of an expert in a batch, and in
+        the output layer of a part of it. They are valid until the next ones. Appends all tokens to the cache.
         """
         for batch in self._engine.batches(self._engine.checked(tokens)):
             self._engine.place(batch)
@@ -35,18 +35,27 @@ class Probe:
                 self._program.pick(rows)
                 yield from self._inputs(*self._program.head, len(rows))
 
-    def _inputs(self, first: int, end: int, tokens: int, *, whole: bool = True) -> Inputs:
+    def _inputs(self, first: int, end: int, tokens: int, *, whole: bool = True) -> Iterator[Given]:
         """Run some of the ops, and stop before each stage with products to look at what goes into them.
 
         Those from the last of these stages on are run only if it shall be done as a `whole`.
         """
-        within = [product for product in self._program.plan.products if first <= product.stage < end]
-        for (stage, x), products in groupby(within, key=attrgetter("stage", "x")):
+        sharing: dict[tuple[int, Buffer], list[Product]] = {}
+        for product in self._program.plan.products:
+            if first <= product.stage < end:
+                sharing.setdefault((product.stage, product.x), []).append(product)
+        for (stage, x), products in sharing.items():
             self._engine.run(first, stage, tokens)
             first = stage
             names = dict.fromkeys(product.weight.name for product in products)  # a matrix may be used in slices
             weights = [self._engine.file.tensors[name] for name in names]
-            yield weights, x.floats.view(np.float32).reshape(-1, x.n)[:tokens]
+            rows, runs = x.floats.view(np.float32).reshape(-1, x.n), products[0].runs
+            if runs is None:
+                yield Given(weights, rows[:tokens])
+                continue
+            words = runs.view(np.int64)
+            for expert, begin, count in words[1 : 1 + RUN_WORDS * int(words[0])].reshape(-1, RUN_WORDS).tolist():
+                yield Given(weights, rows[begin : begin + count], expert)
         if whole:
             self._engine.run(first, end, tokens)
 
@@ -72,12 +81,12 @@ class Probe:
         self._engine.run(*self._program.recorder.block_ops(number), len(x))
         x[:] = self._program.residual(len(x))
 
-    def inputs_of_block(self, number: int, x: Floats) -> Inputs:
+    def inputs_of_block(self, number: int, x: Floats) -> Iterator[Given]:
         """As `inputs`, of one block, before which the residual stream is x."""
         self._begin(x)
         yield from self._inputs(*self._program.recorder.block_ops(number), len(x), whole=False)
 
-    def inputs_of_head(self, x: Floats) -> Inputs:
+    def inputs_of_head(self, x: Floats) -> Iterator[Given]:
         """As `inputs`, of the output layer, before which the residual stream is x."""
         self._begin(x)
         for rows in self._engine.rows_of(len(x)):

@@ -3,12 +3,12 @@
 For every matrix the squares of what it is multiplied with are summed up, column by column, over all tokens of all
 chunks, as llama-imatrix does it: an error in a column that meets large inputs costs more. With covariance it is the
 products of all pairs of inputs, X^T X, whose diagonal are those sums: what quantization that passes errors on to the
-columns after (Frantar et al., 2022) needs. Matrices with the same inputs share them. Knows nothing of text, nor of how
-the sums lie in a file.
+columns after (Frantar et al., 2022) needs. Matrices with the same inputs share them. Each expert of a mixture has sums
+of its own, of the tokens that it saw, and no covariance. Knows nothing of text, nor of how the sums lie in a file.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -18,10 +18,9 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
-from localinfer.engine.inputs import Floats, Inputs
+from localinfer.engine.inputs import ExpertInputs, Given, Inputs
 from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError, NotEnoughMemory
-from localinfer.files.gguf import Tensor
 from localinfer.files.imatrix_file import Entry, Imatrix
 from quant.encoders.covariance import Covariance
 
@@ -36,6 +35,7 @@ class Collector:
         self.chunks = 0
         self._engine, self._head, self._covariance = engine, head, covariance
         self._inputs: dict[tuple[str, ...], Inputs] = {}
+        self._of_experts: dict[tuple[str, ...], ExpertInputs] = {}
         if covariance:
             self._require_memory()
 
@@ -47,22 +47,32 @@ class Collector:
         for chunk in chunks:
             self._engine.reset()
             with threadpool_limits(1, "blas"):  # so that sums are the same bits for any number of threads
-                for weights, x in Probe(self._engine).inputs(chunk, head=self._head):
-                    self._add(weights, x, len(chunk))
+                for given in Probe(self._engine).inputs(chunk, head=self._head):
+                    self._add(given, len(chunk))
+            self._require_numbers()
             self.chunks += 1
             yield self.chunks
 
-    def _add(self, weights: Sequence[Tensor], x: Floats, tokens: int) -> None:
-        names = tuple(weight.name for weight in weights)
+    def _add(self, given: Given, tokens: int) -> None:
+        names, n = given.names, given.x.shape[1]
+        if given.expert is not None:
+            if names not in self._of_experts:
+                self._of_experts[names] = ExpertInputs.of(given.weights[0].shape[0], n)
+            self._of_experts[names].add(given.expert, given.x)
+            return
         if names not in self._inputs:
-            self._inputs[names] = Inputs.of(x.shape[1], covariance=self._covariance)
-        self._inputs[names].add(x, tokens, self._engine.plan.threads_batch)
-        if not np.isfinite(self._inputs[names].squares).all():
-            raise self._engine.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
+            self._inputs[names] = Inputs.of(n, covariance=self._covariance)
+        self._inputs[names].add(given.x, tokens, self._engine.plan.threads_batch)
+
+    def _require_numbers(self) -> None:
+        sums = {names: each.squares for names, each in self._inputs.items()}
+        for names, squares in (sums | {names: each.squares for names, each in self._of_experts.items()}).items():
+            if not np.isfinite(squares).all():
+                raise self._engine.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
 
     def _require_memory(self) -> None:
         plan = self._engine.plan
-        sizes = {product.stage: 4 * product.x.n**2 for product in plan.products}
+        sizes = {product.stage: 4 * product.x.n**2 for product in plan.products if product.runs is None}
         needed, available = sum(sizes.values()), machine.available_memory()
         if needed > available:
             what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
@@ -77,7 +87,27 @@ class Collector:
             for names, inputs in self._inputs.items()
             for name in names
         }
+        entries |= {
+            name: Entry(inputs.squares.astype(np.float32), inputs.counts.astype(np.float32))
+            for names, inputs in self._of_experts.items()
+            for name in names
+        }
         return Imatrix(entries, (dataset,), self.chunks, self._engine.n_ctx)
+
+
+def unseen(matrix: Imatrix) -> Mapping[str, Sequence[int]]:
+    """The experts that saw no token, by the beginning of their tensors' names, such as "blk.0"; only where there are
+    some."""
+    found = {
+        name.rpartition(".ffn")[0]: np.flatnonzero(entry.counts == 0).tolist()
+        for name, entry in sorted(matrix.entries.items(), key=lambda each: natural(each[0]))
+    }
+    return {name: experts for name, experts in found.items() if experts}
+
+
+def natural(name: str) -> list[int | str]:
+    """A name as what it is sorted by, numbers by their size."""
+    return [int(part) if part.isdecimal() else part for part in name.split(".")]
 
 
 # --- several of them ---

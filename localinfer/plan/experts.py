@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from localinfer.files.gguf import Tensor
+from localinfer.files.gguf import GGUF, Tensor
 from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
@@ -54,6 +54,21 @@ def read_router(keys: Keys, gating: str, *, normed: bool, best: int = 2) -> Rout
     scale = keys.number("expert_weights_scale", 1.0) or 1.0
     normed = keys.flag("expert_weights_norm", normed)
     return Router(count, used, functions[number], normed, scale, groups, groups_used, best)
+
+
+def of_a_token(f: GGUF) -> tuple[int, int]:
+    """The weights that a token is multiplied with, and their bytes: of experts, only those that see it. A file that is
+    none of a mixture, or says of one what makes no sense, has nothing else."""
+    name = f.get("general.architecture", str)
+    count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
+    if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
+        count = used = 1
+
+    def part(tensor: Tensor, whole: int) -> int:
+        return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole
+
+    tensors = f.tensors.values()
+    return sum(part(each, each.n_elements) for each in tensors), sum(part(each, each.nbytes) for each in tensors)
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,13 @@ class Op:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product: the number of the op that begins its stage, the weight, and what that is multiplied with."""
+    """A matrix product: the number of the op that begins its stage, the weight, and what that is multiplied with; of
+    many matrices, with the runs of rows that meet each (`quant.products.experts`)."""
 
     stage: int
     weight: Tensor
     x: Buffer
+    runs: Region | None = None
 
 
 @dataclass(eq=False)
@@ -232,6 +234,7 @@ class Plan:
         amount = Amount(used * each, **{COUNTED_AS[takes]: used * n_out * n_in})
         work = Work(token=amount, most_bytes=weights.nbytes) if counted else Work()
         source = self._source(x, weights, takes)
+        self.products.append(Product(self._stage, weights, x, runs))
         self.op(
             weights.name,
             EXPERTS.by(*kernels),

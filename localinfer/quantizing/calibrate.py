@@ -10,7 +10,7 @@ chunks' residual streams and the covariances of one block. Finished blocks outli
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from localinfer.engine import machine
 from localinfer.engine.engine import Engine
-from localinfer.engine.inputs import Inputs
+from localinfer.engine.inputs import ExpertInputs, Given, Inputs
 from localinfer.engine.probe import Probe
 from localinfer.errors import NotEnoughMemory
-from localinfer.files.gguf import Tensor, open_gguf
+from localinfer.files.gguf import open_gguf
 from localinfer.files.safe_file import require_free_name
 from localinfer.files.source import SourceTensor
 from localinfer.files.unfinished import Unfinished, unfinished
@@ -43,7 +43,7 @@ RUN = 0.5  # what multiplying with blocks takes, as a part of multiplying with f
 
 Floats = NDArray[np.float32]
 Chunks = NDArray[np.int32]  # (chunks, tokens)
-Given = Iterable[tuple[Sequence[Tensor], Floats]]  # weights, and what they are multiplied with
+Found = dict[tuple[str, ...], Inputs | ExpertInputs]  # what matrices meet, by the names of those that share it
 
 
 class Spectator:
@@ -100,7 +100,8 @@ def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | N
 
 def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemory before hours of work."""
-    widths = {(product.stage, product.x.n) for product in engine.plan.products if product.weight.name != OUTPUT}
+    products = [each for each in engine.plan.products if each.weight.name != OUTPUT and each.runs is None]
+    widths = {(product.stage, product.x.n) for product in products}
     squares = sum(n * n for _, n in widths) // engine.program.recorder.block_count
     needed = 4 * (chunks.size * engine.program.recorder.embedding_length + squares)
     available = machine.available_memory()
@@ -179,9 +180,9 @@ class _Walk:
             for names in list(found):
                 self._encode("output layer", names, found.pop(names))
 
-    def _collected(self, what: str, number: int | None, states: Floats) -> dict[tuple[str, ...], Inputs]:
-        """What a block's matrices, or the output layer's, are multiplied with: by the names of those that share it."""
-        found: dict[tuple[str, ...], Inputs] = {}
+    def _collected(self, what: str, number: int | None, states: Floats) -> Found:
+        """What a block's matrices, or the output layer's, are multiplied with."""
+        found: Found = {}
         cost = self._cost_of_reading(number)
         for x in states:
             self._tell(what)
@@ -194,14 +195,20 @@ class _Walk:
                 raise self._exact.file.error(f"tensor {names[0]}", "is multiplied with numbers that are not finite")
         return found
 
-    def _add(self, found: dict[tuple[str, ...], Inputs], given: Given, tokens: int) -> None:
-        for weights, x in given:
-            names = tuple(weight.name for weight in weights)
-            if names not in found:
-                found[names] = Inputs.of(x.shape[1], covariance=any(map(self._gets_feedback, names)))
-            found[names].add(x, tokens, self._threads)
+    def _add(self, found: Found, given: Iterable[Given], tokens: int) -> None:
+        for each in given:
+            n, covariance = each.x.shape[1], any(map(self._gets_feedback, each.names))
+            if each.names not in found and each.expert is None:
+                found[each.names] = Inputs.of(n, covariance=covariance)
+            elif each.names not in found:
+                found[each.names] = ExpertInputs.of(each.weights[0].shape[0], n)
+            inputs = found[each.names]
+            if isinstance(inputs, ExpertInputs):
+                inputs.add(each.expert or 0, each.x)
+            else:
+                inputs.add(each.x, tokens, self._threads)
 
-    def _encode(self, where: str, names: tuple[str, ...], inputs: Inputs) -> None:
+    def _encode(self, where: str, names: tuple[str, ...], inputs: Inputs | ExpertInputs) -> None:
         """Write matrices that share an input."""
         self._tell(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
         covariance = inputs.covariance

@@ -7,7 +7,7 @@ from typing import Any
 
 import attacks
 import pytest
-from tiny import CHATML, Field, tiny_gemma3, tiny_llama
+from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli.inspect import inspect, inspect_command
 from localinfer.engine.program import memory_plan
@@ -62,6 +62,19 @@ def test_shows_the_memory_that_a_context_takes(file: Path, capsys: Capture) -> N
     for name, n_bytes in plan.items():
         assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
     assert line_of(out, "together") == f"together {sum(plan.values()):,} bytes"
+
+
+def test_of_a_mixture_a_token_sees_some_experts_only(file: Path, capsys: Capture) -> None:
+    tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
+    total, plan = sum(each.n_elements for each in tensors), memory_plan(open_gguf(file), Options())
+    unseen = [each for each in tensors if "_exps" in each.name]  # seven tenths of each
+    out = report(file, capsys)
+    assert line_of(out, "total") == f"total {total:,}"
+    assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in unseen) * 7 // 10:,}"
+    least = sum(plan.values()) - sum(each.nbytes for each in unseen) * 7 // 10
+    assert line_of(out, "at least") == f"at least {least:,} bytes"
+    facts = json_report(file, capsys)
+    assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, least)
 
 
 def test_smaller_cells_take_less_of_it(file: Path, capsys: Capture) -> None:
@@ -126,7 +139,7 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
     assert sum(share["bytes"] for share in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
     plan = memory_plan(f, Options(ctx_size=128))
-    assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values())}
+    assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values()), "least": sum(plan.values())}
 
 
 def test_bytes_behind_the_data_are_noted(file: Path, capsys: Capture) -> None:

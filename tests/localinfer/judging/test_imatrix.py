@@ -9,7 +9,7 @@ import naive
 import numpy as np
 import pytest
 from places import DATA
-from tiny import tiny_gemma3, tiny_llama
+from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli import __main__
 from localinfer import tokenizer
@@ -19,7 +19,7 @@ from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix
 from localinfer.judging import chunks
-from localinfer.judging.imatrix import Collector, merged
+from localinfer.judging.imatrix import Collector, merged, unseen
 from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 from localinfer.options import Options
 from quant.encoders.covariance import Covariance
@@ -86,6 +86,41 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
         np.testing.assert_allclose(np.triu(entry.covariance.products), np.triu(expected), atol=2e-3 * size)
         assert entry.covariance.chunks == 2
         np.testing.assert_allclose(entry.sums[0], np.diag(expected), rtol=2e-2, atol=1e-4 * size)
+
+
+def test_each_expert_has_sums_of_its_own(tmp_path: Path) -> None:
+    """Of the tokens that it saw, in whatever line of rows; a covariance is of matrices that all tokens see."""
+    path = tiny_qwen3moe(tmp_path / "m.gguf", type="F32")
+    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high", cache_type_k="f32"))
+    chunk = cut(engine)[0][:23]  # so few that some experts multiply row by row, and others in tiles
+    collector, watched = Collector(engine, covariance=True), Watched(path)
+    assert [*collector.read([chunk])] == [1]
+    found = collector.matrix("text")
+    naive.forward(watched, chunk.tolist())
+    engine.close()
+    for name in ("gate", "up", "down"):
+        key = f"blk.1.ffn_{name}_exps"
+        entry, n_expert = found.entries[f"{key}.weight"], 10
+        assert entry.covariance is None
+        assert entry.sums.shape[0] == n_expert
+        assert entry.counts.sum() == 3 * len(chunk)
+        for expert in range(n_expert):
+            expected = watched.products.get(f"{key} {expert}")
+            assert (expected is None) == (entry.counts[expert] == 0)
+            if expected is not None:
+                size = np.abs(expected).max()
+                np.testing.assert_allclose(entry.sums[expert], np.diag(expected), rtol=1e-2, atol=1e-3 * size)
+    assert found.entries["blk.0.attn_q.weight"].covariance is not None
+
+
+def test_experts_that_saw_nothing_are_named(tmp_path: Path) -> None:
+    sums = np.ones((4, 2), np.float32)
+    entries = {
+        f"blk.{block}.ffn_{name}_exps.weight": Entry(sums, np.array(counts, np.float32))
+        for block, counts in ((10, [0, 1, 1, 0]), (2, [1, 0, 1, 1]), (1, [1, 1, 1, 1]))
+        for name in ("gate", "down")
+    }
+    assert list(unseen(Imatrix(entries)).items()) == [("blk.2", [1]), ("blk.10", [0, 3])]
 
 
 def test_matrices_with_the_same_inputs_share_a_covariance(engine: Engine) -> None:

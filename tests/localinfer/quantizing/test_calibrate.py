@@ -78,12 +78,12 @@ def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..
     path = make(tmp_path / "m.gguf")
     engine = Engine(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
     chunk, probe = chunks_of(path)[0], Probe(engine)
-    expected = {tuple(w.name for w in weights): x.copy() for weights, x in probe.inputs(chunk, head=True)}
+    expected = {each.names: each.x.copy() for each in probe.inputs(chunk, head=True)}
     x, found = probe.embedded(chunk), {}
     for number in range(engine.program.recorder.block_count):
-        found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_block(number, x)}
+        found |= {each.names: each.x.copy() for each in probe.inputs_of_block(number, x)}
         probe.run_block(number, x)
-    found |= {tuple(w.name for w in weights): rows.copy() for weights, rows in probe.inputs_of_head(x)}
+    found |= {each.names: each.x.copy() for each in probe.inputs_of_head(x)}
     engine.close()
     assert found.keys() == expected.keys()
     for each, rows in expected.items():
