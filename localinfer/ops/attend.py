@@ -1,8 +1,8 @@
 """A tile of queries looks at cells: scores, the online softmax (Milakov and Gimelshein, 2018), weighted sums of values.
 
-Every key and value is loaded and widened once for all rows of a tile. Cells are read in blocks of 64, in the order in
-which they lie, whatever their positions: a cell counts for a row if its position is within the row's span, from the
-oldest that it sees to the newest. What rows share a tile changes no bit of any row.
+Every key and value is loaded and widened once for all rows of a tile. Cells are read in blocks of 64, in the order of
+their sequence's table, whatever their positions: a cell counts for a row if its position is within the row's span, from
+the oldest that it sees to the newest. What rows share a tile changes no bit of any row.
 
 Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
 So what was summed before a larger score came is scaled by a power of two, which is exact.
@@ -423,10 +423,11 @@ def attend_word(
     rows: int, key_dim: int, key_size: int, value_dim: int, value_cell: int, k_type: CellType, v_type: CellType,
     capped: int,
 ) -> Any:  # fmt: skip
-    """The word attend(q, q_sink, k, v, cells, spans, cap, first, end, sinks, p, state): blocks first .. end.
+    """The word attend(q, q_sink, k, v, cells, spans, cap, table, first, end, sinks, p, state): blocks first .. end.
 
-    `p` is room for `weights_bytes`; the state goes on from what it holds. Where cells of `value_cell` dimensions are
-    wider than the values, these are the last dimensions of keys, and v is k.
+    The table, int32, says where a sequence's blocks lie, and has an entry behind the last one. `p` is room for
+    `weights_bytes`; the state goes on from what it holds. Where cells of `value_cell` dimensions are wider than the
+    values, these are the last dimensions of keys, and v is k.
     """
     k_block, v_block = k_type.block_bytes(key_dim), v_type.block_bytes(value_cell)
     if value_cell == value_dim:
@@ -446,15 +447,17 @@ def attend_word(
         cells: int,
         spans: int,
         cap: float,
+        table: int,
         first: int,
         end: int,
         sinks: int,
         p: int,
         state: int,
     ) -> None:
-        for block in range(first, end):
+        for number in range(first, end):
+            block, after = int64(load(int32, table + 4 * number)), int64(load(int32, table + 4 * number + 4))
             here, values = cells + 4 * BLOCK * block, v + v_block * block
-            sink = int64(block < sinks)
+            sink = int64(number < sinks)
             queries = q_sink if sink else q
             seen = sight(here, spans, sink)
             if seen == NOTHING:
@@ -463,7 +466,7 @@ def attend_word(
             for row in range(rows):
                 oldest, newest = oldest_of(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
                 soften(p + 4 * BLOCK * row, here, oldest, newest, cap, seen, state + stride * row)
-            weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * (block + 1))
+            weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * after)
 
     return attend
 

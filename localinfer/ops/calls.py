@@ -54,11 +54,12 @@ GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out
 GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
 
-CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n tail:out y:out")
+CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n segments tail:out y:out")
 
 RECUR = {
     rule: Call.of(
-        f"localinfer.ops.recur:recur_{rule}", "tokens x stride heads groups step rate a bias skip state:out y:out"
+        f"localinfer.ops.recur:recur_{rule}",
+        "tokens x stride heads groups step rate a bias skip segments state:out y:out",
     )
     for rule in ("delta", "add")
 }
@@ -74,11 +75,11 @@ APPEND = Call.of(
 )
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",
-    "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest blocks sink_blocks kv_heads scale:float "
+    "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest segments sink_blocks kv_heads scale:float "
     "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
 COMBINE = Call.of(
-    "localinfer.ops.attention:combine", "tokens blocks kv_heads attn_sinks chunk partial:out y:out q_out:out"
+    "localinfer.ops.attention:combine", "tokens segments kv_heads attn_sinks chunk partial:out y:out q_out:out"
 )
 
 ROUTE = Call.of(
