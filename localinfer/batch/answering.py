@@ -1,0 +1,85 @@
+"""One model on this machine that answers requests, and gives out answers as they are finished."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Self
+
+from localinfer.batch.job import Answer
+from localinfer.batch.reading import CHAT, TEXTS, Request
+from localinfer.errors import NotEnoughMemory
+from localinfer.server.desk import Desk
+from localinfer.server.fields import Fields
+from localinfer.server.openai import chat, completions, embeddings, responses
+from localinfer.server.problems import problem_of
+from localinfer.server.settings import Settings
+from localinfer.server.shelf import Load, Shelf
+
+ANSWERS: dict[str, Callable[[Fields, Desk], Awaitable[dict[str, Any]]]] = {
+    CHAT: lambda fields, desk: chat.completion(chat.question_of(fields), desk),
+    TEXTS: lambda fields, desk: completions.completion(completions.question_of(fields), desk),
+    "/v1/responses": lambda fields, desk: responses.response(responses.question_of(fields), desk),
+    "/v1/embeddings": embeddings.embeddings,
+}
+AT_ONCE = 2  # requests: while one is computed, the next one is read
+
+
+class Answering:
+    """With the model of this name, loaded at once: raises as `localinfer.load`."""
+
+    def __init__(self, load: Load, name: str) -> None:
+        self._shelf = Shelf([name], load)
+        model = self._shelf.model(self._shelf.resolved(None))
+        self._length = model.options.n_predict
+        self._desk = Desk(self._shelf, Settings(queue=AT_ONCE, timeout=math.inf))
+        self._loop = asyncio.Runner()
+
+    def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
+        """The answers; what is wrong with a request is one, too. NotEnoughMemory ends all of it."""
+        waiting = iter(requests)
+        running: set[asyncio.Task[Answer]] = set()
+
+        async def some() -> set[asyncio.Task[Answer]]:
+            """Those that finish next; none at the end."""
+            while len(running) < AT_ONCE and (request := next(waiting, None)):
+                running.add(asyncio.create_task(self._answer(request)))
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED) if running else (set(), None)
+            return done
+
+        try:
+            while done := self._loop.run(some()):
+                running -= done
+                yield from (task.result() for task in done)
+        finally:
+            self._loop.run(ended(running))
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            if request.problem:
+                raise request.problem
+            fields = request.body
+            if request.url == TEXTS:  # whose own default are 16 tokens
+                fields = {"n_predict": self._length, **fields}
+            return Answer(request, 200, await ANSWERS[request.url](fields, self._desk))
+        except NotEnoughMemory:
+            raise
+        except Exception as error:
+            problem = problem_of(error)
+            return Answer(request, problem.status, {"error": problem.error})
+
+    def close(self) -> None:
+        self._loop.close()
+        self._desk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def ended(tasks: Iterable[asyncio.Task[Answer]]) -> None:
+    """Drop what they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
