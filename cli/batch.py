@@ -22,9 +22,12 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
+    from localinfer.batch.answering import Answering
+    from localinfer.batch.cluster import Cluster
     from localinfer.batch.job import Answer, Job
     from localinfer.batch.output import Output
-    from localinfer.batch.reading import Request
+    from localinfer.files.gguf import GGUF
+    from localinfer.options import Options
 
 FIRST_WORD = 10.0  # seconds until a plain line tells of the time left; each further one comes after twice that time
 Format = Literal["jsonl", "text"]
@@ -51,7 +54,8 @@ def batch_command(
     format: Annotated[
         Format | None,
         typer.Option(
-            "--format", help="JSON lines, or text whose lines are prompts. [default: by the input's name or first line]"
+            "--format", metavar="jsonl|text", help="JSON lines, or text whose lines are prompts. "
+            "[default: by the input's name or first line]",
         ),
     ] = None,
     raw: Annotated[
@@ -60,15 +64,25 @@ def batch_command(
     any_model: Annotated[
         bool, typer.Option("--any-model", help="Answer requests for other models, too.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Have a Ray cluster answer: HOST:PORT, auto, or local for one of its own. "
+            "Needs the extra localinfer[ray].",
+        ),
+    ] = None,
+    ray_workers: Annotated[
+        int, typer.Option("--ray-workers", metavar="N", min=0, help="Models on the cluster (0: one for each machine).")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Write a summary to stdout as a JSON object.")] = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
     """Answer the requests of a file, a line each, into another one.
 
-    A line is a request in OpenAI's batch format; an object with messages, or with a prompt, beside which system, schema,
-    temperature and so on may stand; or a prompt alone, as a JSON string or plain text. Options hold where a line says
-    nothing else. Answers are lines in OpenAI's format, written as they come and put in the order of the input at the
-    end. A request that fails is a line with an error, and ends nothing; the exit code is then 1.
+    A line is a request in OpenAI's batch format; an object with messages, or with a prompt, beside which system,
+    schema, temperature and so on may stand; or a prompt alone, as a JSON string or plain text. Options hold where a
+    line says nothing else. Answers are lines in OpenAI's format, written as they come and put in the order of the input
+    at the end. A request that fails is a line with an error, and ends nothing; the exit code is then 1.
 
     A job that was interrupted, or killed, goes on where it was when it is started again.
 
@@ -78,7 +92,11 @@ def batch_command(
       cat prompts.jsonl | localinfer batch smollm2 -n 100 > answers.jsonl
       localinfer batch smollm2 prompts.jsonl -o answers.jsonl --json-schema-file book.json
     """
-    path = output_path(out, file, restart=restart or retry_failed, as_json=as_json)
+    if ray is not None:
+        from localinfer.batch.cluster import require_extra
+
+        require_extra()
+    path = output_path(out, file, needed=restart or retry_failed or as_json or ray is not None)
     where, content = input_of(file)
     from localinfer.batch import job, output, reading
 
@@ -86,14 +104,17 @@ def batch_command(
     requests = reading.requests_of(content, where, chosen, raw=raw)
     if not any_model:
         job.require_model(requests, names_of(model), where)
-    work = job.Job(requests, job_digest(model, given))
+    f, options = opened_file(model, given)
+    work = job.Job(requests, job.job_digest(f, options))
     with output.opened(path, restart=restart) if path else nullcontext() as opened:
         if opened:
             begin(work, opened, retry_failed=retry_failed)
         left = work.left()
         progress = Progress(len(requests), len(left), "lines of text" if chosen == "text" else "requests", quiet)
         if left:
-            answered(work, left, opened, model, given, progress)
+            with interrupted(work, opened), answering(model, given, ray, ray_workers, options, work.digest) as source:
+                for answer in progress.watched(source.each(left)):
+                    take(work, answer, opened)
         if opened:
             finish(work, opened)
     if as_json:
@@ -107,11 +128,11 @@ def batch_command(
 # --- what is asked, and where to ---
 
 
-def output_path(name: str | None, file: str | None, *, restart: bool, as_json: bool) -> Path | None:
+def output_path(name: str | None, file: str | None, *, needed: bool) -> Path | None:
     """None for stdout."""
     if name is None or name == STDIN:
-        if restart or as_json:
-            raise UsageError("--restart, --retry-failed and --json: need -o FILE")
+        if needed:
+            raise UsageError("--restart, --retry-failed, --json and --ray: need -o FILE")
         return None
     path = promised("--output", name)
     if file and file != STDIN and path.exists() and Path(file).exists() and path.samefile(file):
@@ -140,15 +161,15 @@ def names_of(model: str) -> list[str]:
     return [model, name_of(model)]
 
 
-def job_digest(model: str, given: Layer) -> str:
-    from localinfer.batch import job
+def opened_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
+    """The model's file, and the options that hold for it."""
     from localinfer.files.gguf import open_gguf
     from localinfer.models import registry
     from localinfer.options import from_environment, from_metadata, merge
 
     f = open_gguf(fetched(model, screen.Status()))
     layers = given, from_environment(os.environ), registry.default_options(model), from_metadata(f.metadata, f.path)
-    return job.job_digest(f, merge(*layers))
+    return f, merge(*layers)
 
 
 # --- the job ---
@@ -163,22 +184,23 @@ def begin(work: "Job", output: "Output", *, retry_failed: bool) -> None:
         screen.note(f"{screen.one_line(str(output.path))}: {len(work.places):,} of {len(work.requests):,} are done")
 
 
-def answered(
-    work: "Job", left: list["Request"], output: "Output | None", model: str, given: Layer, progress: "Progress"
-) -> None:
-    """Have all that is left answered."""
+def answering(
+    model: str, given: Layer, address: str | None, workers: int, options: "Options", digest: str
+) -> "Answering | Cluster":
+    """What answers: the model on this machine, or many on a cluster."""
+    if address is not None:
+        from localinfer.batch.cluster import Cluster
+
+        return Cluster(address, model, options, digest, workers)
     from localinfer.batch.answering import Answering
 
-    with interrupted(work, output), Answering(loading(given), model) as answering:
-        for answer in progress.watched(answering.each(left)):
-            if output:
-                work.take(answer, output)
-            else:
-                written(work, answer)
+    return Answering(loading(given), model)
 
 
-def written(work: "Job", answer: "Answer") -> None:
-    """To stdout."""
+def take(work: "Job", answer: "Answer", output: "Output | None") -> None:
+    if output:
+        work.take(answer, output)
+        return
     if answer.failed:
         work.failed.add(answer.request.number)
     screen.write(work.line_of(answer).decode())
