@@ -10,15 +10,16 @@ from cli import screen
 from cli.flags import with_options
 from cli.loading import loading
 from localinfer.errors import UsageError
-from localinfer.options import Layer
+from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
 
 USUAL = Settings()
 NEEDED = ("starlette", "uvicorn", "httptools")
 ONE_BATCH = 128  # tokens of a prompt that are read before it is seen that a client has gone
+AT_A_TIME = 4  # requests
 
 
-@with_options("model", "sampling", "generation", "chat", defaults={"ubatch_size": ONE_BATCH})
+@with_options("model", "sampling", "generation", "chat", defaults={"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME})
 def serve_command(
     given: Layer,
     models: Annotated[
@@ -73,16 +74,17 @@ def serve_command(
     require_extra()
     if alias and len(models or ()) != 1:
         raise UsageError("--alias: is for one model")
+    given = {"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME} | from_environment(os.environ) | given
     settings = Settings(
         host=host, port=port, api_keys=tuple(api_key or filter(None, [os.environ.get("LOCALINFER_API_KEY", "")])),
         allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), models_max=models_max,
-        queue=queue, timeout=timeout,
+        parallel=int(str(given["parallel"])), queue=queue, timeout=timeout,
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import application
     from localinfer.server.shelf import Shelf
 
-    shelf = Shelf(models or (), loading({"ubatch_size": ONE_BATCH} | given), models_max, alias)
+    shelf = Shelf(models or (), loading(given), models_max, alias)
     with run.listening(settings) as opened:
         if models:
             shelf.model(shelf.offered()[0])  # what is wrong with it, is wrong now

@@ -32,6 +32,7 @@ from localinfer.options import FLAGS, FORMS, Options, from_environment, from_key
 
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
     from localinfer.embedding.embedder import Embedder
+    from localinfer.engine.lanes import Lanes
     from localinfer.generation.constraint import Constraint, Vocabulary
     from localinfer.prompt.conversation import Conversation, Message
     from localinfer.prompt.prompt import Prompt
@@ -79,9 +80,33 @@ class Model:
         for warning in (*self.engine.warnings, *beyond_training(self)):
             warnings.warn(warning, stacklevel=3)
         self._session = Session(self.engine, self.tokenizer, progress)
+        self._progress = progress
+        self._lanes: Lanes | None = None  # once there are models beside it
+        self._beside: dict[int, Model] = {}
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
         self._writer: PromptWriter | None = None  # once there is a conversation
         self._embedder: Embedder | None = None  # once there are texts to compare
+
+    def beside(self, number: int) -> "Model":
+        """The same model for another thread, which has this number: its runs are computed together with those of others
+        that were made so, each as if it were alone; what prompts have in common is computed once. There is room for as
+        many as `parallel` says, and this model itself has no runs while they have.
+
+            with ThreadPoolExecutor(8) as threads:
+                answers = threads.map(lambda number: list(model.beside(number).generate(prompts[number])), range(8))
+        """
+        from localinfer.engine.lanes import Lanes
+
+        with self.engine.tables:
+            if number not in self._beside:
+                self._lanes = self._lanes or Lanes(self.engine)
+                self._beside[number] = Beside(self, self._lanes)
+            return self._beside[number]
+
+    @property
+    def parallel(self) -> int:
+        """How many runs there is room for."""
+        return self.engine.plan.sequences
 
     @property
     def metadata(self) -> Mapping[str, Value]:
@@ -324,11 +349,16 @@ class Model:
     def _constraint(self, options: Options, behind: Sequence[int]) -> "Constraint | None":
         if not any(getattr(options, name) for name in FORMS):
             return None
-        from localinfer.generation.constraint import Constraint, Vocabulary, form_of
+        from localinfer.generation.constraint import Constraint, form_of
 
         form = form_of(options)
+        return Constraint(form, self._vocabulary_of_forms(), behind)
+
+    def _vocabulary_of_forms(self) -> "Vocabulary":
+        from localinfer.generation.constraint import Vocabulary
+
         self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
-        return Constraint(form, self._vocabulary, behind)
+        return self._vocabulary
 
     def _chosen(self, given: Mapping[str, object]) -> Options:
         """The model's options with those of one run; `schema` is a JSON schema in any of Python's ways."""
@@ -353,6 +383,42 @@ class Model:
         if wrong is not None:
             raise UsageError(f"tokens: there is no token {wrong}, the vocabulary has {self.n_vocab}")
         return tokens
+
+
+class Beside(Model):
+    """What `Model.beside` makes: it shares with its model all but the runs."""
+
+    def __init__(self, model: Model, lanes: "Lanes") -> None:
+        self._model, self._lane = model, lanes.lane()
+        self.file, self.options, self.tokenizer, self.engine = model.file, model.options, model.tokenizer, self._lane
+        self.stats = Stats()
+        self._session = Session(self._lane, self.tokenizer, model._progress)
+
+    def close(self) -> None:
+        """Ends its run, and forgets it; the model goes on."""
+        self._session.end()
+        self._lane.close()
+
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = (),
+             begun: Sequence[int] = ()) -> Iterator[Piece]:
+        pieces = super()._run(prompt, options, sampler, behind, begun)
+
+        def until_rest() -> Iterator[Piece]:
+            try:
+                yield from pieces
+            finally:
+                self._lane.rest()
+
+        return until_rest()
+
+    def _embeds(self) -> "Embedder":
+        return self._model._embeds()
+
+    def _prompts(self) -> "PromptWriter":
+        return self._model._prompts()
+
+    def _vocabulary_of_forms(self) -> "Vocabulary":
+        return self._model._vocabulary_of_forms()
 
 
 def beyond_training(model: Model) -> list[str]:

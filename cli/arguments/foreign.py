@@ -102,8 +102,8 @@ NOTHING = (  # "... does nothing: <why>"
         "",
     ),
     (
-        "there is one sequence, whose cache is its own",
-        "-np --parallel -ctxcp --ctx-checkpoints --swa-checkpoints -cram --cache-ram -dt --defrag-thold",
+        "sequences, of which --parallel says how many there are, share pages, and what they remember, by themselves",
+        "-ctxcp --ctx-checkpoints --swa-checkpoints -cram --cache-ram -dt --defrag-thold",
         "--swa-full -kvu --kv-unified -no-kvu --no-kv-unified -cb --cont-batching -nocb --no-cont-batching -dkvc",
     ),
     (

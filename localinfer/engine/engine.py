@@ -5,6 +5,8 @@ It feeds a sequence through the model's program, a batch of its tokens at a time
 
 import threading
 from collections import abc
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory,
 from localinfer.files.gguf import GGUF
 from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
+from localinfer.plan.pages import NoRoom
 from localinfer.plan.plan import Plan
 from localinfer.plan.work import NOTHING_TO_DO, Amount
 from quant.jit.loader import Progress
@@ -28,22 +31,35 @@ Tokens = abc.Sequence[int] | abc.Iterator[int] | Ids
 LIBRARIES_BYTES = 192 << 20  # of address space: LLVM, and what cuts texts into tokens
 LAST_POSITION = EVERYTHING  # further ones would not fit in what kernels count with
 NO_ROWS = np.zeros(0, np.int32)
+AnyInteger = TypeVar("AnyInteger", np.int32, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens that go through a batch behind those that their sequence remembers."""
+
+    sequence: Sequence
+    ids: Ids
 
 
 class Engine:
     """A model ready to run: a program, and the sequence that goes through it. Raises what `Program` raises.
 
+    Further sequences are made with `begin`, and computed together with `compute`.
+
     One thread at a time computes: it holds `turn`, and others wait. Who needs the sequence to stay as it is for longer
-    than a call holds it, too.
+    than a call holds it, too. `tables` is held, for no longer than that takes, by who changes what any sequence
+    remembers.
     """
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
-        self.turn = threading.RLock()
+        self.turn, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
+        self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything
         self._closed = False
         self.program = Program(f, options, progress)
-        self.sequence = Sequence(self.program.recorder.memories)
+        self.sequence = Sequence(self.program.recorder.memories())
         self.n_ctx, self.n_vocab, self.warnings = self.program.n_ctx, self.program.n_vocab, self.program.warnings
 
     @property
@@ -75,7 +91,7 @@ class Engine:
                 self._feed(batch, watch=self._watch(progress, done, len(batch), len(ids)))
                 done += len(batch)
                 if done == cut:
-                    self.sequence.keep()
+                    self.keep()
             row = np.array([len(last) - 1], np.int32)
             logits = self._feed(last, row, self._watch(progress, done, len(last), len(ids)))
             if progress:
@@ -124,14 +140,19 @@ class Engine:
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
         if ids.min() < 0 or ids.max() >= self.n_vocab:
             raise UsageError(f"tokens: an id is outside of the vocabulary, 0 to {self.n_vocab - 1}")
-        if not self.wraps and self.n_past + len(ids) > self.n_ctx:
+        self.require_fit(self.sequence, len(ids))
+        return ids.astype(np.int32)
+
+    def require_fit(self, sequence: Sequence, count: int) -> None:
+        """Raise ContextOverflow unless so many more tokens fit."""
+        n_past = len(sequence)
+        if not self.wraps and n_past + count > self.n_ctx:
             raise ContextOverflow(
-                f"context is full: {self.n_past} + {len(ids)} tokens do not fit in {self.n_ctx}; "
+                f"context is full: {n_past} + {count} tokens do not fit in {self.n_ctx}; "
                 "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest"
             )
-        if self.n_past + len(ids) > LAST_POSITION:
+        if n_past + count > LAST_POSITION:
             raise ContextOverflow(f"context is full: positions end at {LAST_POSITION}")
-        return ids.astype(np.int32)
 
     def batches(self, ids: Ids) -> list[Ids]:
         """Tokens as many at a time as go through the program."""
@@ -144,8 +165,16 @@ class Engine:
 
     def place(self, ids: Ids) -> None:
         """Put a batch where the ops find it, behind the tokens that are remembered."""
-        self.program.place(ids, np.arange(self.n_past, self.n_past + len(ids)))
-        self.sequence.place(len(ids))
+        self._place([Segment(self.sequence, ids)])
+
+    def _place(self, segments: abc.Sequence[Segment]) -> None:
+        """Put the tokens of a batch where the ops find them, each behind those that its sequence remembers."""
+        positions = [np.arange(len(each.sequence), len(each.sequence) + len(each.ids)) for each in segments]
+        self.program.place(joined([each.ids for each in segments]), joined(positions))
+        at = 0
+        for each in segments:
+            each.sequence.place(len(each.ids), at)
+            at += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
         """Run some of the ops, for so many tokens; `watch` is told at which op that is, a few times a second."""
@@ -167,16 +196,60 @@ class Engine:
 
     def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         """Run one batch through all layers; and through the output layer too, for these of its tokens, if any."""
-        self.place(ids)
+        return self._run_batch([Segment(self.sequence, ids)], rows, watch)
+
+    def _run_batch(self, segments: abc.Sequence[Segment], rows: Ids, watch: Watch | None = None) -> Logits:
+        with self.tables:
+            for each in segments:
+                self.reserve(each.sequence, len(each.ids))
+            self._place(segments)
         logits = self.program.pick(rows)
         start, end = self.program.head
         try:
-            self.run(0, end if len(rows) else start, len(ids), watch)
+            self.run(0, end if len(rows) else start, sum(len(each.ids) for each in segments), watch)
         except BaseException:
-            self.sequence.rewind(self.n_past)  # what the run has begun to change is changed back, or forgotten
+            with self.tables:
+                for each in segments:  # what the run has begun to change is changed back, or forgotten
+                    each.sequence.rewind(len(each.sequence))
             raise
-        self.sequence.commit(ids.tolist())
+        with self.tables:
+            for each in segments:
+                each.sequence.commit(each.ids.tolist())
         return logits
+
+    # --- several sequences ---
+
+    def reserve(self, sequence: Sequence, count: int) -> None:
+        """Room for so many more tokens of a sequence. Raises NotEnoughMemory."""
+        self._with_room(lambda: sequence.reserve(count))
+
+    def _with_room(self, work: abc.Callable[[], None]) -> None:
+        """Do what takes pages; for want of them, have others forgotten."""
+        while True:
+            try:
+                return work()
+            except NoRoom:
+                if not self.forget():
+                    raise NotEnoughMemory("the context: all of its pages are in use") from None
+
+    def begin(self) -> Sequence:
+        """A sequence that remembers nothing yet, beside the engine's own. Who needs it no more shall `reset` it: its
+        room is for others then."""
+        return Sequence(self.program.recorder.memories())
+
+    def compute(self, segments: abc.Sequence[Segment], rows: Ids = NO_ROWS) -> Logits:
+        """The logits after these of the tokens of several sequences, counted through all segments, float32 (len(rows),
+        n_vocab); valid until the next call.
+
+        They go through in one batch: at most `plan.batch` tokens of at most `plan.sequences` different sequences, with
+        at most `plan.outputs` rows. Each sequence computes the same bits as alone. Raises NotEnoughMemory when there
+        are not pages enough, and ContextOverflow as `evaluate`; then nothing that is remembered is changed.
+        """
+        with self.turn:
+            self.require_predictions()
+            for each in segments:
+                self.require_fit(each.sequence, len(each.ids))
+            return self._run_batch(segments, rows)
 
     # --- what is remembered ---
 
@@ -184,6 +257,10 @@ class Engine:
         """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs, and
         fewer where a state can only go back to where it was kept."""
         return self.sequence.rewind(n)
+
+    def recall(self, tokens: abc.Sequence[int], most: int, progress: Progress | None = None) -> int:  # noqa: ARG002
+        """Forget all but what these tokens begin with, but `most` of them at most; how many are kept."""
+        return self.rewind(min(common_prefix(self.sequence.tokens, tokens), most))
 
     def keep(self) -> None:
         """Stay able to rewind to what is remembered now, for some time."""
@@ -197,7 +274,7 @@ class Engine:
     @property
     def kv_bytes(self) -> int:
         """The memory of all that is remembered."""
-        return self.sequence.nbytes
+        return self.program.recorder.cache_bytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -213,7 +290,8 @@ class Engine:
         with self.turn:
             self.require_open()
             lengths = [len(text) for text in texts]
-            self.sequence.pack(lengths)
+            with self.tables:
+                self._with_room(lambda: self.sequence.pack(lengths))
             positions = np.concatenate([np.arange(length) for length in lengths])
             self.program.place(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
             self.run(0, self.program.head[0], len(positions))
@@ -241,6 +319,17 @@ class Engine:
         self._closed = True
         with self.turn:
             self.program.close()
+
+
+def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    pairs = zip(a, b, strict=False)
+    return next((n for n, (left, right) in enumerate(pairs) if left != right), min(len(a), len(b)))
+
+
+def joined(parts: abc.Sequence[NDArray[AnyInteger]]) -> NDArray[AnyInteger]:
+    """One behind the other."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def require_room_to_load(f: GGUF) -> None:

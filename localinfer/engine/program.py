@@ -160,13 +160,16 @@ def record(f: GGUF, options: Options) -> Recorder:
     batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
     embedding = f.tensors.get("token_embd.weight")
     n_vocab = embedding.shape[0] if embedding is not None else 1
-    outputs = max(1, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
+    sequences = min(options.parallel, batch) if causal else 1
+    outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or machine.default_threads()
-    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision])
+    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision], sequences)
     context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal)
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
     recorder.finish()
+    if sequences > 1 and recorder.state.nbytes:  # of which there is one
+        return record(f, replace(options, parallel=1))
     return recorder
 
 
@@ -188,7 +191,7 @@ def kernels(f: GGUF, options: Options) -> list[Kernel]:
 def memory_plan(f: GGUF, options: Options) -> dict[str, int]:
     """The bytes that running this file takes: the mapped weights, the cache, the scratch."""
     recorder = record(f, options)
-    kv = sum(memory.nbytes for memory in recorder.memories)
+    kv = recorder.cache_bytes
     weights = sum(tensor.nbytes for tensor in f.tensors.values())
     return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}
 
@@ -199,4 +202,3 @@ def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
     if needed > available:
         what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         raise f.error("context", f"{what}; --ctx-size sets a smaller one", NotEnoughMemory)
-

@@ -11,20 +11,26 @@ class Sequence:
     def __init__(self, memories: abc.Sequence[Memory]) -> None:
         self._memories = memories
         self.tokens: list[int] = []
-        self.reset()
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all that is remembered."""
-        return sum(memory.nbytes for memory in self._memories)
+    def fork(self) -> "Sequence":
+        """Another one that remembers the same. What both remember they share until one of them changes it."""
+        other = Sequence([memory.fork() for memory in self._memories])
+        other.tokens[:] = self.tokens
+        return other
 
-    def place(self, count: int) -> None:
-        """Make room for so many tokens behind those that are remembered."""
+    def reserve(self, count: int) -> None:
+        """Take room for so many tokens behind those that are remembered. Raises NoRoom."""
         for memory in self._memories:
-            memory.place(len(self), count)
+            memory.reserve(len(self), count)
+
+    def place(self, count: int, at: int = 0) -> None:
+        """Have the next run compute so many tokens behind those that are remembered, as those from `at` on of its
+        batch."""
+        for memory in self._memories:
+            memory.place(len(self), count, at)
 
     def fits(self, lengths: abc.Sequence[int]) -> bool:
         """Whether it can `pack` so many texts."""
@@ -50,7 +56,7 @@ class Sequence:
 
     def rewind(self, n: int) -> int:
         """Forget all but the first n tokens, or more where not all is left that token n looks at; how many are kept."""
-        kept = self._reach(max(0, min(n, len(self))))
+        kept = self.reach(max(0, min(n, len(self))))
         if not kept:
             self.reset()
         for memory in self._memories if kept else ():
@@ -58,7 +64,7 @@ class Sequence:
         del self.tokens[kept:]
         return kept
 
-    def _reach(self, n: int) -> int:
+    def reach(self, n: int) -> int:
         """What all memories can go back to: the first that cannot go back to n says how much further."""
         while (nearest := min((memory.reach(n) for memory in self._memories), default=n)) < n:
             n = nearest
@@ -83,6 +89,6 @@ class Sequence:
         """Remember what a sequence of these tokens has saved, of the same plan; ValueError as `Memory.load`."""
         for memory, parts in zip(self._memories, saved, strict=True):
             memory.load(parts)
-        if self._reach(len(tokens)) != len(tokens):
+        if self.reach(len(tokens)) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens are not what is remembered")
         self.tokens[:] = tokens

@@ -62,7 +62,7 @@ class Session:
             self._engine.require_open()
             self._current = None
             tokens = [*prompt, *ids[:-1]]  # nothing is asked of what comes behind the last one
-            kept = self._engine.rewind(min(common_prefix(self.tokens, tokens), len(prompt) - 1))
+            kept = self._engine.recall(tokens, len(prompt) - 1)
             rows = chain.from_iterable(self._engine.logits_in_parts(tokens[kept:], skip=len(prompt) - 1 - kept))
             for id, logits in zip(ids, rows, strict=True):
                 thoughts.follow(id)
@@ -193,7 +193,7 @@ class Session:
                 began = perf_counter()
                 self._check_current(stats)
                 tokens = [*prompt, *ids]
-                kept = self._engine.rewind(min(common_prefix(self.tokens, tokens), len(tokens) - 1))
+                kept = self._engine.recall(tokens, len(tokens) - 1)
                 left = scores.candidates(self._engine.evaluate(tokens[kept:]), self.tokens)
                 stats.generate_seconds += perf_counter() - began
                 return log_probabilities(left.logits)
@@ -236,14 +236,8 @@ class Session:
         """The logits after the prompt; what the cache holds of it is not computed again."""
         self._check_current(stats)
         began = perf_counter()
-        stats.reused_tokens = self._engine.rewind(min(common_prefix(self.tokens, prompt), len(prompt) - 1))
+        stats.reused_tokens = self._engine.recall(prompt, len(prompt) - 1, self._progress)
         self._engine.keep()
         logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress, keep=BEGINNING)
         stats.prompt_seconds = perf_counter() - began
         return logits
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
-    pairs = zip(a, b, strict=False)
-    return next((n for n, (left, right) in enumerate(pairs) if left != right), min(len(a), len(b)))

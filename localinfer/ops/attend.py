@@ -1,8 +1,8 @@
 """A tile of queries looks at cells: scores, the online softmax (Milakov and Gimelshein, 2018), weighted sums of values.
 
-Every key and value is loaded and widened once for all rows of a tile. Cells are read in blocks of 64, in the order in
-which they lie, whatever their positions: a cell counts for a row if its position is within the row's span, from the
-oldest that it sees to the newest. What rows share a tile changes no bit of any row.
+Every key and value is loaded and widened once for all rows of a tile. Cells are read in blocks of 64, in the order of
+their sequence's table, whatever their positions: a cell counts for a row if its position is within the row's span, from
+the oldest that it sees to the newest. What rows share a tile changes no bit of any row.
 
 Scores are in powers of two: a weight is 2^(score - top), where top is a whole number near the largest score so far.
 So what was summed before a larger score came is scaled by a power of two, which is exact.
@@ -337,9 +337,10 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
 def attend_word(
     rows: int, key_dim: int, key_size: int, value_dim: int, k_type: CellType, v_type: CellType, capped: int
 ) -> Any:
-    """The word attend(q, q_sink, k, v, cells, spans, cap, first, end, sinks, p, state): blocks first .. end.
+    """The word attend(q, q_sink, k, v, cells, spans, cap, table, first, end, sinks, p, state): blocks first .. end.
 
-    `p` is room for the weights of a block, twice; the state goes on from what it holds.
+    The table, int32, says where a sequence's blocks lie, and has an entry behind the last one. `p` is room for the
+    weights of a block, twice; the state goes on from what it holds.
     """
     k_block, v_block = BLOCK * k_type.head_bytes(key_dim), BLOCK * v_type.head_bytes(value_dim)
     score_block = score_block_word(k_type, rows, key_dim, key_size, v_block)
@@ -355,15 +356,17 @@ def attend_word(
         cells: int,
         spans: int,
         cap: float,
+        table: int,
         first: int,
         end: int,
         sinks: int,
         p: int,
         state: int,
     ) -> None:
-        for block in range(first, end):
+        for number in range(first, end):
+            block, after = int64(load(int32, table + 4 * number)), int64(load(int32, table + 4 * number + 4))
             here, values = cells + 4 * BLOCK * block, v + v_block * block
-            sink = int64(block < sinks)
+            sink = int64(number < sinks)
             queries = q_sink if sink else q
             seen = sight(here, spans, sink)
             if seen == NOTHING:
@@ -372,7 +375,7 @@ def attend_word(
             for row in range(rows):
                 oldest, newest = oldest_of(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
                 soften(p + 4 * BLOCK * row, here, oldest, newest, cap, seen, state + stride * row)
-            weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * (block + 1))
+            weigh_block(p, values, state + SUMS, p + 4 * BLOCK * rows, k + k_block * after)
 
     return attend
 

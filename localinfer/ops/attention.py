@@ -1,16 +1,20 @@
-"""Attention over the ring of cells: a kernel for any number of tokens, and one that joins what threads shared.
+"""Attention over pages of cells: a kernel for any number of tokens, and one that joins what threads shared.
 
-The queries of the heads that share a key head, token after token, are cut into tiles of so many rows: see
-`localinfer.ops.attend`. Cells are divided into chunks; each gives a partial state of its own, and these are joined in
-the order of the cells: so it makes no difference who computed them. Of many tiles, a thread takes whole ones. Of few,
-as when a single token looks back, it takes chunks and leaves their states for `combine`.
+A batch is segments, one behind the other: tokens of a sequence, which see that sequence alone. A segment's queries of
+the heads that share a key head, token after token, are cut into tiles of so many rows: see `localinfer.ops.attend`. Its
+blocks of cells are divided into chunks; each gives a partial state of its own, and these are joined in the order of the
+cells: so it makes no difference who computed them. Of many tiles, a thread takes whole ones. Of few, as when a single
+token looks back, it takes chunks and leaves their states for `combine`.
+
+`segments` is how many there are, then for each the number of its tokens, the address of its sequence's table, int32,
+which says in which page of 64 cells each block lies, and the number of its blocks; int64 all.
 
 Queries are q[token][head][key_dim], the caches those of `localinfer.ops.cells`, a head after the other. The results are
 y[token][head][value_size] and, unless q_out is 0, the same quantized. Cells may be wider than heads: value_dim of them
 are values, of which the first value_size are given out. A token sees the cells whose positions are from its `oldest` to
-its `newest`, int32 each; blocks before `sink_blocks` up to its newest, with the queries at `q_sink`. Scores are
-multiplied by `scale` and, if `capped`, kept within `cap`. At `attn_sinks`, unless that is 0, each head has one score
-more, which takes its share of the weight and has no value (gpt-oss: OpenAI, 2025).
+its `newest`, int32 each; of the first `sink_blocks` blocks all up to its newest, with the queries at `q_sink`. Scores
+are multiplied by `scale` and, if `capped`, kept within `cap`. At `attn_sinks`, unless that is 0, each head has one
+score more, which takes its share of the weight and has no value (gpt-oss: OpenAI, 2025).
 """
 
 from collections.abc import Callable
@@ -21,11 +25,46 @@ from numba import float32, int32, int64
 from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word, sink_word
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import hadamard_word, nothing_word
-from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
+from localinfer.ops.layout import BLOCK, PLENTY, SEGMENT_WORDS, row_bytes
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
 from quant.products.activations import groups_word
 
 Body = Callable[..., None]
+SEGMENT_BYTES = 8 * SEGMENT_WORDS
+
+
+@inline
+def segments_end(segments: int) -> int:
+    """Behind the last segment; the first is 8 bytes behind their number."""
+    return segments + 8 + SEGMENT_BYTES * load(int64, segments)
+
+
+@inline
+def chunks_of(segment: int, chunk: int) -> int:
+    """The chunks that a segment's blocks are divided into."""
+    return (load(int64, segment + 16) + chunk - 1) // chunk
+
+
+def tiles_words(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
+    """Tiles of so many rows; in a segment of a `single` token, of fewer: rows_of(segment), tiles_of(segment, kv_heads),
+    and of all segments all_tiles(segments, kv_heads)."""
+
+    @inline
+    def rows_of(segment: int) -> int:
+        return single if load(int64, segment) == 1 else rows
+
+    @inline
+    def tiles_of(segment: int, kv_heads: int) -> int:
+        return (load(int64, segment) * group + rows_of(segment) - 1) // rows_of(segment) * kv_heads
+
+    @inline
+    def all_tiles(segments: int, kv_heads: int) -> int:
+        tiles = 0
+        for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+            tiles += tiles_of(segment, kv_heads)
+        return tiles
+
+    return rows_of, tiles_of, all_tiles
 
 
 def hadamard_of(kind: str, dim: int) -> Any:
@@ -39,7 +78,7 @@ def tile_words(
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
     take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)  its queries, from row `first` on
-    look(scratch, k, v, cells, cap, first, end, sinks, state)                          at blocks first .. end
+    look(scratch, k, v, cells, cap, table, first, end, sinks, state)                   at blocks first .. end
     """
     attend = attend_word(rows, key_dim, key_size, value_dim, CELL_TYPES[k_type], CELL_TYPES[v_type], capped)
     prepare, transform = prepare_word(rows, value_dim), hadamard_of(k_type, key_dim)
@@ -80,11 +119,11 @@ def tile_words(
 
     @inline
     def look(
-        scratch: int, k: int, v: int, cells: int, cap: float, first: int, end: int, sinks: int, state: int
+        scratch: int, k: int, v: int, cells: int, cap: float, table: int, first: int, end: int, sinks: int, state: int
     ) -> None:
         prepare(state)
         weights, spans = scratch + weights_at, scratch + spans_at
-        attend(scratch, scratch + queries, k, v, cells, spans, cap, first, end, sinks, weights, state)
+        attend(scratch, scratch + queries, k, v, cells, spans, cap, table, first, end, sinks, weights, state)
 
     return take, look, taken
 
@@ -117,29 +156,31 @@ def deliver_word(heads: int, value_dim: int, value_size: int, tile: int, passes:
     return deliver
 
 
-def attention(
+def segment_word(
     group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int,
     k_type: str, v_type: str, capped: int,
-) -> Body:  # fmt: skip
-    """The kernel for tiles of so many rows."""
+) -> Any:  # fmt: skip
+    """The word look(...): a segment's work items mine .. others, pieces of tiles of so many rows, each a chunk of cells
+    for one tile, or whole tiles unless the work is `shared`. Addresses of queries and spans are of its first token."""
     take, look, taken = tile_words(group, key_dim, key_size, value_dim, rows, k_type, v_type, capped)
     together = group if rows % group == 0 else 1  # neighbouring rows that are heads of one token
     deliver = deliver_word(together, value_dim, value_size, tile, passes, v_type)
     prepare, merge, stride = prepare_word(rows, value_dim), merge_word(value_dim), row_bytes(value_dim)
     k_bytes, v_bytes = CELL_TYPES[k_type].head_bytes(key_dim), CELL_TYPES[v_type].head_bytes(value_dim)
 
-    def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, blocks, sink_blocks,
-        kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, part, parts, scratch
+    @inline
+    def join(state: int, piece: int) -> None:
+        for row in range(0, rows * stride, stride):
+            merge(state + row, piece + row)
+
+    @inline
+    def look_from(
+        segment, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, sinks, kv_heads, scale, cap,
+        attn_sinks, chunk, partial, y, q_out, stop, shared, mine, others, token, scratch
     ):  # fmt: skip
-        count, heads = load(int64, tokens), kv_heads * group
-        tiles = (count * group + rows - 1) // rows * kv_heads
-        end, sinks = load(int64, blocks), load(int64, sink_blocks)
-        chunks = (end + chunk - 1) // chunk
-        shared = tiles < PLENTY
-        pieces = chunks if shared else 1
-        taken_tile = -1
-        for item in range(tiles * pieces * part // parts, tiles * pieces * (part + 1) // parts):
+        count, table, end = load(int64, segment), load(int64, segment + 8), load(int64, segment + 16)
+        heads, pieces, taken_tile = kv_heads * group, chunks_of(segment, chunk) if shared else 1, -1
+        for item in range(mine, others):
             if load(int64, stop):
                 return
             pair = item // pieces
@@ -156,36 +197,83 @@ def attention(
             else:
                 prepare(state)
             for start in range(begin, last, chunk):
-                look(scratch, k, v, cell_positions, cap, start, min(start + chunk, last), sinks, piece)
+                look(scratch, k, v, cell_positions, cap, table, start, min(start + chunk, last), sinks, piece)
                 if not shared:
-                    for row in range(0, rows * stride, stride):
-                        merge(state + row, piece + row)
+                    join(state, piece)
             if not shared:
                 for row in range(first, min(first + rows, count * group), together):
-                    here, token = state + stride * (row - first), row // group
-                    deliver(here, attn_sinks, y, q_out, heads * value_size, token, head * group + row % group)
+                    here, at = state + stride * (row - first), token + row // group
+                    deliver(here, attn_sinks, y, q_out, heads * value_size, at, head * group + row % group)
+
+    return look_from
+
+
+def attention(
+    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int,
+    single: int, k_type: str, v_type: str, capped: int,
+) -> Body:  # fmt: skip
+    """The kernel for tiles of so many rows, and in segments of a single token of so many."""
+    shape = group, key_dim, key_size, value_dim, value_size, tile, passes
+    look_many = segment_word(*shape, rows, k_type, v_type, capped)
+    look_single = look_many if single == rows else segment_word(*shape, single, k_type, v_type, capped)
+    rows_of, tiles_of, all_tiles = tiles_words(group, rows, single)
+    stride = row_bytes(value_dim)
+
+    def body(
+        tokens, q, q_sink, k_cache, v_cache, capacity, cell_positions, oldest, newest, segments, sink_blocks,
+        kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, part, parts, scratch
+    ):  # fmt: skip
+        behind, query_bytes, items = segments_end(segments), 4 * key_dim * kv_heads * group, 0
+        shared = all_tiles(segments, kv_heads) < PLENTY
+        for segment in range(segments + 8, behind, SEGMENT_BYTES):
+            items += tiles_of(segment, kv_heads) * (chunks_of(segment, chunk) if shared else 1)
+        mine, others = items * part // parts, items * (part + 1) // parts
+        token, done, states = 0, 0, partial  # where this segment begins
+        for segment in range(segments + 8, behind, SEGMENT_BYTES):
+            own = tiles_of(segment, kv_heads) * (chunks_of(segment, chunk) if shared else 1)
+            first, last = max(mine - done, 0), min(others - done, own)
+            queries, sink_queries = q + query_bytes * token, q_sink + query_bytes * token
+            old, new = oldest + 4 * token, newest + 4 * token
+            if rows_of(segment) == rows:
+                look_many(
+                    segment, queries, sink_queries, k_cache, v_cache, capacity, cell_positions, old, new, sink_blocks,
+                    kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
+                )  # fmt: skip
+            else:
+                look_single(
+                    segment, queries, sink_queries, k_cache, v_cache, capacity, cell_positions, old, new, sink_blocks,
+                    kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
+                )  # fmt: skip
+            token, done, states = token + load(int64, segment), done + own, states + rows_of(segment) * stride * own
 
     return body
 
 
-def combine(group: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int, v_type: str) -> Body:
+def combine(
+    group: int, value_dim: int, value_size: int, tile: int, passes: int, rows: int, single: int, v_type: str
+) -> Body:
     """The kernel that joins the states of chunks that threads shared; the first is where the whole is gathered."""
     merge, deliver = merge_word(value_dim), deliver_word(1, value_dim, value_size, tile, passes, v_type)
+    rows_of, tiles_of, all_tiles = tiles_words(group, rows, single)
     stride = row_bytes(value_dim)
 
-    def body(tokens, blocks, kv_heads, attn_sinks, chunk, partial, y, q_out, part, parts, scratch):
-        count, heads = load(int64, tokens), kv_heads * group
-        chunks = (load(int64, blocks) + chunk - 1) // chunk
-        if (count * group + rows - 1) // rows * kv_heads >= PLENTY:
+    def body(tokens, segments, kv_heads, attn_sinks, chunk, partial, y, q_out, part, parts, scratch):
+        if all_tiles(segments, kv_heads) >= PLENTY:
             return
-        items = count * heads
-        for item in range(items * part // parts, items * (part + 1) // parts):
-            token, which = item // heads, item % heads
-            number = token * group + which % group
-            pair, row = number // rows * kv_heads + which // group, number % rows
-            whole = partial + rows * stride * pair * chunks + stride * row
-            for piece in range(1, chunks):
-                merge(whole, whole + rows * stride * piece)
-            deliver(whole, attn_sinks, y, q_out, heads * value_size, token, which)
+        heads = kv_heads * group
+        items = load(int64, tokens) * heads
+        mine, others = items * part // parts, items * (part + 1) // parts
+        token, states = 0, partial  # where this segment begins
+        for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+            count, chunks, state = load(int64, segment), chunks_of(segment, chunk), rows_of(segment) * stride
+            for item in range(max(mine, token * heads), min(others, (token + count) * heads)):
+                at, which = item // heads, item % heads
+                number = (at - token) * group + which % group
+                pair, row = number // rows_of(segment) * kv_heads + which // group, number % rows_of(segment)
+                whole = states + state * pair * chunks + stride * row
+                for piece in range(1, chunks):
+                    merge(whole, whole + state * piece)
+                deliver(whole, attn_sinks, y, q_out, heads * value_size, at, which)
+            token, states = token + count, states + state * tiles_of(segment, kv_heads) * chunks
 
     return body

@@ -71,11 +71,11 @@ APPEND = Call.of(
 )
 ATTENTION = Call.of(
     "localinfer.ops.attention:attention",
-    "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest blocks sink_blocks kv_heads scale:float "
+    "tokens q q_sink k_cache v_cache capacity cell_positions oldest newest segments sink_blocks kv_heads scale:float "
     "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
 )
 COMBINE = Call.of(
-    "localinfer.ops.attention:combine", "tokens blocks kv_heads attn_sinks chunk partial:out y:out q_out:out"
+    "localinfer.ops.attention:combine", "tokens segments kv_heads attn_sinks chunk partial:out y:out q_out:out"
 )
 
 ROUTE = Call.of("localinfer.ops.experts:route", "tokens logits:out bias n_expert used scale:float ids:out weights:out")

@@ -129,7 +129,7 @@ class Attention:
                 "key_size": heads.key, "key_dim": heads.key_dim,
                 "value_size": heads.value, "value_dim": heads.value_dim,
             },
-            work=Work(token=Amount(cache.nbytes // ring.capacity)),
+            work=Work(token=Amount(cache.nbytes // ring.cells_in_all)),
             k=k,
             v=v,
             heads=heads.count_kv,
@@ -140,7 +140,7 @@ class Attention:
             cells=ring.cells,
             k_cache=cache.k,
             v_cache=cache.v,
-            capacity=ring.capacity,
+            capacity=ring.cells_in_all,
         )
 
     def _look(
@@ -160,7 +160,7 @@ class Attention:
             constants=({**few, **seen}, {**many, **seen}),
             rounds=(4, 16),
             work=Work(
-                cell_bytes=cache.nbytes // ring.capacity,
+                cell_bytes=cache.nbytes // ring.cells_in_all,
                 cell_fmas=heads.count * (heads.key + heads.value),
                 window=ring.window + ring.sinks,
             ),
@@ -168,12 +168,12 @@ class Attention:
             q_sink=q_sink,
             k_cache=cache.k,
             v_cache=cache.v,
-            capacity=ring.capacity,
+            capacity=ring.cells_in_all,
             cell_positions=ring.positions,
             oldest=ring.oldest,
             newest=ring.newest,
-            blocks=ring.blocks,
-            sink_blocks=ring.sink_blocks,
+            segments=ring.segments,
+            sink_blocks=ring.sink_cells // BLOCK,
             kv_heads=heads.count_kv,
             scale=scale,
             cap=cap * LOG2_E,
@@ -190,7 +190,7 @@ class Attention:
             q.rows,
             constants=(few, many),
             rounds=(1, 1),
-            blocks=ring.blocks,
+            segments=ring.segments,
             kv_heads=heads.count_kv,
             attn_sinks=attn_sinks or 0,
             chunk=chunk,
@@ -203,7 +203,8 @@ class Attention:
     def _reserve(self, heads: Heads, chunks: int) -> None:
         """Room for the partial states of few tiles over so many chunks of cells, and for what a thread needs."""
         for rows, tokens in ((tile_rows(heads.group, False), FEW), (tile_rows(heads.group, True), self.plan.batch)):
-            tiles = min(PLENTY - 1, -(-min(tokens, self.plan.batch) * heads.group // rows) * heads.count_kv)
+            most = min(tokens, self.plan.batch) * -(-heads.group // rows) * heads.count_kv  # each of another sequence
+            tiles = min(PLENTY - 1, most)
             self._partial.nbytes = max(self._partial.nbytes, tiles * chunks * rows * row_bytes(heads.value_dim))
         self.plan.need_scratch(attention_scratch_bytes(heads.group, heads.key_dim, heads.value_dim))
 
@@ -216,10 +217,9 @@ class Attention:
             "v_type": v_type,
         }
         flat, tiled = self.plan.layouts
-        return (
-            {**shape, **flat, "rows": tile_rows(heads.group, many=False)},
-            {**shape, **tiled, "rows": tile_rows(heads.group, many=True)},
-        )
+        few, many = tile_rows(heads.group, many=False), tile_rows(heads.group, many=True)
+        single = few if self.plan.sequences > 1 else many
+        return {**shape, **flat, "rows": few, "single": few}, {**shape, **tiled, "rows": many, "single": single}
 
     # --- what layers share ---
 

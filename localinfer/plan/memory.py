@@ -1,4 +1,4 @@
-"""What a sequence keeps of its past: keys and values in a ring of cells, or a state of a fixed size.
+"""What a sequence keeps of its past: keys and values in pages of cells, or a state of a fixed size.
 
 The engine asks these things of it, and never what kind it is.
 """
@@ -17,18 +17,23 @@ class Memory(ABC):
 
     rewinds = True  # whether any number of the last positions can be forgotten; if not, only those behind a `keep`
 
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """The memory that it takes."""
-
     @abstractmethod
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything, and leave its room to others."""
 
     @abstractmethod
-    def place(self, first: int, count: int) -> None:
-        """Make room for the positions first .. first + count - 1, which the next run computes."""
+    def fork(self) -> "Memory":
+        """The same past for another sequence: shared until one of them changes it."""
+
+    @abstractmethod
+    def reserve(self, first: int, count: int) -> None:
+        """Take room for the positions first .. first + count - 1. Raises NoRoom, and then has changed nothing of what
+        is remembered."""
+
+    @abstractmethod
+    def place(self, first: int, count: int, at: int = 0) -> None:
+        """Have the next run compute these positions, as the tokens from `at` on of its batch; a batch is begun at 0.
+        Raises NoRoom unless there was room reserved."""
 
     def fits(self, lengths: Sequence[int]) -> bool:  # noqa: ARG002 (what keeps a state has room for one text)
         """Whether it can `pack` so many texts."""

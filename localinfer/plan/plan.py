@@ -62,8 +62,8 @@ class Product:
 
 @dataclass(eq=False)
 class Plan:
-    """The recorder. `batch` tokens go through at most at a time, `outputs` rows of logits come out; `threads` share the
-    work on a few tokens, `threads_batch` that on many.
+    """The recorder. `batch` tokens of up to so many `sequences` go through at most at a time, `outputs` rows of logits
+    come out; `threads` share the work on a few tokens, `threads_batch` that on many.
 
     Activations are rounded to 8 bits and multiplied in one pass, or to 15 and multiplied in two, where weights are not
     numbers already.
@@ -74,6 +74,7 @@ class Plan:
     threads: int
     threads_batch: int
     passes: int
+    sequences: int = 1
     ops: list[Op] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)

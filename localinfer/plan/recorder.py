@@ -37,6 +37,7 @@ from localinfer.plan.experts import Networks, Router, choose, mix, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.memory import Memory
+from localinfer.plan.page_table import PageTable
 from localinfer.plan.plan import Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
@@ -88,10 +89,15 @@ class Recorder:
         self.logits_buffer: Buffer | None = None
         self._biased: dict[str, bool] = {}  # whether matrices and norms of this kind have a bias
 
-    @property
     def memories(self) -> Sequence[Memory]:
-        """What a sequence keeps of its past."""
-        return [*self.attention.rings.values(), *([self.state] if self.state.nbytes else [])]
+        """What one more sequence keeps of its past: nothing yet."""
+        rings = [PageTable(ring) for ring in self.attention.rings.values()]
+        return [*rings, *([self.state] if self.state.nbytes else [])]
+
+    @property
+    def cache_bytes(self) -> int:
+        """The memory of what all sequences keep."""
+        return sum(ring.nbytes for ring in self.attention.rings.values()) + self.state.nbytes
 
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of this name."""

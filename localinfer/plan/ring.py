@@ -1,8 +1,9 @@
-"""The ring KV cache: which cell a position's key and value lie in, and what a position may see.
+"""The KV cache: which cell a position's key and value lie in, and the pages of 64 cells that all sequences share.
 
-Layers that see the same stretch of the past share a ring. The ring of a sliding window holds it and one batch, so
-that the tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells
-of their own in front of the ring (Xiao et al., 2023).
+Layers that see the same stretch of the past share a ring. That of a sliding window holds it and one batch, so that the
+tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells of their
+own in front of the ring (Xiao et al., 2023). Each sequence goes round in a ring of its own, a table of pages
+(`localinfer.plan.page_table`).
 
 Where tokens look ahead, too, as an encoder's do, a text is computed in one batch, and nothing of it is of use for the
 next one: then all layers share the same cells, and a window reaches to both sides.
@@ -12,19 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localinfer.ops.layout import BLOCK, CELL_BYTES
+from localinfer.ops.layout import BLOCK, CELL_BYTES, SEGMENT_WORDS
 from localinfer.plan.buffers import Region
 from localinfer.plan.heads import Heads
-from localinfer.plan.memory import Bytes, Memory
+from localinfer.plan.memory import Bytes
+from localinfer.plan.pages import Pages
 from localinfer.plan.plan import Plan
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
 CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
 PACKED = 64 * BLOCK  # cells for short texts of an encoder: each begins a block of its own
-
-Positions = NDArray[np.int64]
 
 
 def whole_blocks(cells: int) -> int:
@@ -47,42 +46,43 @@ class LayerCache:
 
 
 @dataclass(eq=False)
-class Ring(Memory):
-    """`sinks` positions stay in the first `sink_cells` cells; the others go round in the rest of `capacity`."""
+class Ring:
+    """A sequence's `sinks` positions stay in its first `sink_cells` cells; the others go round in the rest of its
+    `capacity`. There are pages for several such rings, in `cells_in_all`."""
 
     window: int
     capacity: int
     sinks: int
-    cells: Region  # int32 [batch]: the cell of each token of the batch
-    positions: Region  # int32 [capacity]: what each cell holds
+    pages: Pages
+    cells: Region  # int32 [batch]: the cell of each token of the batch, of all
+    positions: Region  # int32 [pages][64]: what each cell holds
     oldest: Region  # int32 [batch]: the first position that each token of the batch sees
     newest: Region  # int32 [batch]: and the last one
-    blocks: Region  # int64: how many blocks are in use
-    sink_blocks: Region  # int64
+    segments: Region  # int64: see `localinfer.ops.attention`
     chunk: int  # so many blocks are looked at before what was found is joined with what others found
     causal: bool = True  # tokens look back only
     layers: list[LayerCache] = field(default_factory=list)
-    _furthest: int = 0  # positions that were placed since the ring was last empty
 
     @classmethod
     def reserve(
         cls, plan: Plan, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True
     ) -> "Ring":
-        """A ring that holds at least `span` positions beside the sinks. Sums are those of a ring that holds the context
-        and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
+        """Rings that hold at least `span` positions each beside the sinks. Sums are those of a ring that holds the
+        context and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
         capacity = whole_blocks(sinks) + whole_blocks(span)
         blocks_in_use = min(capacity, whole_blocks(n_ctx or capacity)) // BLOCK
         chunk = max(4, -(-blocks_in_use // CHUNKS))
-        of_tokens = 4 * plan.batch
-        sizes = of_tokens, 4 * capacity, of_tokens, of_tokens, 8, 8
-        cells, positions, oldest, newest, blocks, sink_blocks = map(plan.region, sizes)
-        return cls(window, capacity, sinks, cells, positions, oldest, newest, blocks, sink_blocks, chunk, causal)
+        of_tokens, of_segments = 4 * plan.batch, 8 + 8 * SEGMENT_WORDS * plan.sequences
+        sizes = of_tokens, 4 * capacity * plan.sequences, of_tokens, of_tokens, of_segments
+        cells, positions, oldest, newest, segments = map(plan.region, sizes)
+        pages = Pages(capacity // BLOCK * plan.sequences)
+        return cls(window, capacity, sinks, pages, cells, positions, oldest, newest, segments, chunk, causal)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:
         """Cells for one more layer: those of another one of its shape, where texts are of no use for what follows."""
         types = {"k_type": k_type, "v_type": v_type}
         sizes = [
-            heads.count_kv * dim // 32 * self.capacity * CELL_BYTES[kind]
+            heads.count_kv * dim // 32 * self.cells_in_all * CELL_BYTES[kind]
             for dim, kind in ((heads.key_dim, k_type), (heads.value_dim, v_type))
         ]
         for layer in () if self.causal else self.layers:
@@ -93,8 +93,13 @@ class Ring(Memory):
         return self.layers[-1]
 
     @property
+    def cells_in_all(self) -> int:
+        """The cells of all sequences."""
+        return len(self.pages) * BLOCK
+
+    @property
     def sink_cells(self) -> int:
-        """The cells in front of the ring."""
+        """The cells in front of a ring."""
         return whole_blocks(self.sinks)
 
     @property
@@ -106,100 +111,39 @@ class Ring(Memory):
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
 
-    def reset(self) -> None:
-        self._furthest = 0
-        self.positions.view(np.int32)[:] = NEVER
-        self.blocks.view(np.int64)[:] = 0
-        self.sink_blocks.view(np.int64)[:] = self.sink_cells // BLOCK
-
-    def place(self, first: int, count: int) -> None:
-        self._put(first, count)
-        self._see(np.arange(first, first + count), 0, first + count)
-
-    def fits(self, lengths: Sequence[int]) -> bool:
-        return not self.sinks and self._begin(lengths)[-1] <= self.capacity
-
-    def pack(self, lengths: Sequence[int]) -> None:
-        *begin, end = self._begin(lengths)
-        first, own = np.repeat(begin, lengths), np.repeat(lengths, lengths)
-        at = first + np.concatenate([np.arange(length) for length in lengths])
-        self.reset()
-        self.cells.view(np.int32)[: len(at)] = at
-        self.positions.view(np.int32)[at] = at
-        self.blocks.view(np.int64)[0] = -(-end // BLOCK)
-        self._see(at, first, first + own)
-
-    def _begin(self, lengths: Sequence[int]) -> list[int]:
-        """In which cells texts begin, and the end of the last one. A text lies in as few of attention's chunks of
-        blocks as if it were alone, so that the same sums are added up in the same order."""
-        begin, chunk, at = [], self.chunk * BLOCK, 0
-        for length in lengths:
-            at = whole_blocks(at)
-            if at % chunk + length > chunk:
-                at = -(-at // chunk) * chunk
-            begin.append(at)
-            at += length
-        return [*begin, at]
-
-    def _see(self, at: Positions, begin: Positions | int, end: Positions | int) -> None:
-        """Have the tokens at these positions see what is near enough of their texts, from `begin` to `end`."""
-        back, ahead = (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
-        self.oldest.view(np.int32)[: len(at)] = np.maximum(at - back, begin)
-        self.newest.view(np.int32)[: len(at)] = np.minimum(at + ahead, end - 1)
-
-    def _put(self, first: int, count: int) -> None:
-        """Positions from `first` on into their cells."""
-        cells, positions, blocks = self.cells.view(np.int32), self.positions.view(np.int32), self.blocks.view(np.int64)
-        self._furthest = max(self._furthest, first + count)
-        token = 0
-        while token < count:
-            cell, neighbours = self.cell(first + token)
-            n = min(neighbours, count - token)
-            cells[token : token + n] = np.arange(cell, cell + n)
-            positions[cell : cell + n] = np.arange(first + token, first + token + n)
-            blocks[0] = max(blocks[0], (cell + n - 1) // BLOCK + 1, self.sink_cells // BLOCK)
-            token += n
-
-    def commit(self, n_past: int) -> None:
-        """Nothing to do: a cell is what was last placed in it."""
-
     def cell(self, position: int) -> tuple[int, int]:
-        """The cell of a position, and how many positions from it on have neighbouring cells."""
+        """The cell of a position in a sequence's ring, and how many positions from it on have neighbouring cells."""
         if position < self.sinks:
             return position, self.sinks - position
         behind = (position - self.sinks) % self.ring_cells
         return self.sink_cells + behind, self.ring_cells - behind
 
-    def reach(self, n: int) -> int:
-        oldest_wanted = max(self.sinks, n - self.window + 1)
-        oldest_held = self._furthest - self.ring_cells if self._furthest - self.sinks > self.ring_cells else 0
-        return n if oldest_wanted >= oldest_held else 0
+    # --- pages ---
 
-    def rewind(self, n: int) -> None:
-        """Nothing to do: positions that are further on are not looked at."""
+    def empty_page(self) -> int:
+        """A page that nobody has, with nothing in it. Raises NoRoom."""
+        page = self.pages.take()
+        self.positions.view(np.int32)[BLOCK * page : BLOCK * (page + 1)] = NEVER
+        return page
 
-    def keep(self) -> None:
-        """Nothing to do: what is remembered stays for as long as its cells do."""
+    def copy_of(self, page: int) -> int:
+        """A page that nobody has, with the same in it. Raises NoRoom."""
+        copy = self.pages.take()
+        for part in (self.positions.view(np.int32).reshape(1, len(self.pages), BLOCK), *self.parts()):
+            part[:, copy] = part[:, page]
+        return copy
 
-    def save(self) -> Sequence[Bytes]:
-        """Numbers of positions and of blocks, the positions of cells, then keys and values of the blocks in use."""
-        used = int(self.blocks.view(np.int64)[0])
-        numbers = np.array([self._furthest, used], np.int64).view(np.uint8)
-        positions = self.positions.view(np.int32)[: used * BLOCK].copy()
-        return [numbers, positions.view(np.uint8), *(part.copy() for part in self._parts(used))]
-
-    def load(self, saved: Sequence[Bytes]) -> None:
-        self.reset()
-        self._furthest, used = (int(number) for number in saved[0].view(np.int64))
-        if not 0 <= used * BLOCK <= self.capacity:
-            raise ValueError(f"{used} blocks are in use, of {self.capacity // BLOCK}")
-        self.blocks.view(np.int64)[0] = used
-        self.positions.view(np.int32)[: used * BLOCK] = saved[1].view(np.int32)
-        for part, kept in zip(self._parts(used), saved[2:], strict=True):
-            part[:] = kept.reshape(part.shape)
-
-    def _parts(self, used: int) -> Sequence[Bytes]:
-        """The keys and the values of each layer in so many blocks: a row for each head."""
+    def parts(self) -> Sequence[Bytes]:
+        """The keys and the values of each layer, (heads, pages, bytes)."""
         regions = ((layer.heads, region) for layer in self.layers for region in (layer.k, layer.v))
-        whole = [region.view(np.uint8).reshape(heads, -1) for heads, region in regions]
-        return [rows[:, : rows.shape[1] * used * BLOCK // self.capacity] for rows in whole]
+        return [region.view(np.uint8).reshape(heads, len(self.pages), -1) for heads, region in regions]
+
+    # --- segments ---
+
+    def add_segment(self, at: int, tokens: int, table: int, blocks: int) -> None:
+        """Have so many tokens of the batch look at the blocks of a table; the first of a batch are `at` 0."""
+        numbers = self.segments.view(np.int64)
+        before = int(numbers[0]) if at else 0
+        place = 1 + SEGMENT_WORDS * before
+        numbers[place : place + SEGMENT_WORDS] = tokens, table, blocks
+        numbers[0] = before + 1

@@ -46,7 +46,13 @@ class State(Memory):
         self._forget_copies(beyond=-1)
         self._n_past, self._is_whole = 0, True
 
-    def place(self, first: int, count: int) -> None:  # noqa: ARG002 (there is always room)
+    def fork(self) -> Memory:
+        raise NotImplementedError
+
+    def reserve(self, first: int, count: int) -> None:
+        pass
+
+    def place(self, first: int, count: int, at: int = 0) -> None:  # noqa: ARG002 (there is always room)
         assert (self._is_whole, self._n_past) == (True, first), "a state goes on from where it is"
         self._is_whole = False
 

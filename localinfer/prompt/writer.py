@@ -4,6 +4,7 @@
         prompt = writer.write(Conversation(messages=[{"role": "user", "content": "Hello"}]), Options())
 """
 
+import threading
 import warnings
 from dataclasses import replace
 from types import TracebackType
@@ -30,13 +31,15 @@ TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls the
 
 
 class PromptWriter:
-    """Keeps the process of the template that was used last, until another one is asked for."""
+    """Keeps the process of the template that was used last, until another one is asked for. For several threads, which
+    take turns."""
 
     def __init__(self, f: GGUF, tokenizer: Tokenizer) -> None:
         self._file = f
         self._tokenizer = tokenizer
         self._sources: dict[tuple[str, str, bool], Source] = {}
         self._current: tuple[Source, ChatTemplate] | None = None
+        self._turn = threading.RLock()
 
     def write(self, conversation: Conversation, options: Options, *, parse_special: bool = False) -> Prompt:
         """The prompt of a conversation, behind the options' system prompt unless it begins with one of its own.
@@ -55,7 +58,8 @@ class PromptWriter:
             **conversation.template_kwargs,
         }
         complete = replace(conversation, messages=messages, template_kwargs=variables)
-        return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
+        with self._turn:
+            return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
 
     def prepare(self, options: Options) -> None:
         """Before there is a conversation: what is wrong with the options, and the start of the template's process."""
@@ -70,12 +74,13 @@ class PromptWriter:
         UsageError if the options name none that there is, Unsupported if the file has none.
         """
         choice = options.chat_template, options.chat_template_file, with_tools
-        if choice not in self._sources:  # a file may be a pipe, which can be read once
-            self._sources[choice] = chosen(self._file, options, with_tools=with_tools)
-        source = self._sources[choice]
-        if self._current is None or self._current[0] != source:
-            self._current = source, ChatTemplate(source.text, self._special_tokens(), source.where)
-        return self._current[1]
+        with self._turn:
+            if choice not in self._sources:  # a file may be a pipe, which can be read once
+                self._sources[choice] = chosen(self._file, options, with_tools=with_tools)
+            source = self._sources[choice]
+            if self._current is None or self._current[0] != source:
+                self._current = source, ChatTemplate(source.text, self._special_tokens(), source.where)
+            return self._current[1]
 
     def close(self) -> None:
         """Ends the template's process."""

@@ -129,11 +129,15 @@ class Clock:
 
 
 class Desk:
+    """Requests are answered together as far as there are slots, and room in their model."""
+
     def __init__(self, shelf: Shelf, settings: Settings) -> None:
         self.shelf = shelf
         self.settings = settings
-        self.slots = Slots(1, settings.queue)  # the engine computes one sequence at a time
+        self.slots = Slots(settings.parallel, settings.queue)
         self.observer: Observer | None = None
+        self._door = asyncio.Lock()  # who waits in it is let in first
+        self._left = asyncio.Event()  # somebody has
 
     @asynccontextmanager
     async def seat(self, wanted: str | None) -> AsyncIterator[Seat]:
@@ -143,8 +147,35 @@ class Desk:
         async with self.slots.one(self.settings.timeout) as slot:
             if self.observer:
                 self.observer.waited(perf_counter() - came)
+            slot.model = await self._model(slot, offered)
+            try:
+                yield Seat(slot, slot.model, offered.name, deadline, came, self.observer)
+            finally:
+                slot.model = None
+                self._left.set()
+
+    async def _model(self, slot: Slot, offered: Offered) -> "Model":
+        """The model, beside those who use it already. One that is not in memory is loaded when nobody is at work, as
+        others may have to make room for it."""
+        async with self._door:
+            while self._at_work() and offered.name not in self.shelf.loaded:
+                await self._leaving()
             model = await slot.call(lambda: self.shelf.model(offered))
-            yield Seat(slot, model, offered.name, deadline, came, self.observer)
+            while self._at_work() >= model.parallel:
+                await self._leaving()
+            return model.beside(slot.number) if model.parallel > 1 else model
+
+    def _at_work(self) -> int:
+        return sum(slot.model is not None for slot in self.slots.all)
+
+    async def _leaving(self) -> None:
+        self._left.clear()
+        await self._left.wait()
+
+    async def let_go(self, seat: Seat) -> None:
+        """Take the model out of memory, unless somebody else is using it."""
+        if self._at_work() == 1:
+            await seat.slot.call(lambda: self.shelf.unload(seat.name))
 
     async def model(self, wanted: str | None) -> "tuple[Offered, Model]":
         """A model to ask what needs no computing; one that is not in memory is loaded, in a slot."""

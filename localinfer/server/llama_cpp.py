@@ -13,6 +13,7 @@ from localinfer.server.openai.chat import talk_of
 from localinfer.server.openai.completions import prompts_of
 from localinfer.server.openai.counts import timings
 from localinfer.server.problems import bad
+from localinfer.server.slots import Slot
 from localinfer.server.streams import Json
 from localinfer.version import VERSION
 
@@ -38,8 +39,13 @@ async def props(request: Request) -> Response:
 
 async def slots(request: Request) -> Response:
     desk: Desk = request.app.state.desk
-    told = [{"id": slot.number, "is_processing": slot.busy} for slot in desk.slots.all]
-    return Json([slot | {"waiting": desk.slots.waiting} for slot in told])
+    return Json([told_of(slot) | {"waiting": desk.slots.waiting} for slot in desk.slots.all])
+
+
+def told_of(slot: Slot) -> dict[str, Any]:
+    """Who is at work, with how many tokens of the context in use."""
+    told = {"id": slot.number, "is_processing": slot.busy}
+    return told | ({"n_ctx": slot.model.n_ctx, "n_past": slot.model.engine.n_past} if slot.model else {})
 
 
 async def tokenize(request: Request) -> Response:

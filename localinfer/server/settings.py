@@ -15,6 +15,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # names of this machine, beside localhost and bare addresses
     allowed_origins: tuple[str, ...] = ()  # of web pages, beside those on this machine; * allows all
     models_max: int = 1  # in memory at a time
+    parallel: int = 1  # requests that are answered at a time
     queue: int = 64  # requests that wait; more are sent away
     timeout: float = 3600.0  # of one answer, with the time that it waited
     body_limit: int = 16 << 20

@@ -14,9 +14,12 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from localinfer.server.problems import Problem
+
+if TYPE_CHECKING:
+    from localinfer.model import Model
 
 T = TypeVar("T")
 
@@ -38,6 +41,7 @@ class Slot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.busy = False
+        self.model: Model | None = None  # that computes here now
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._move_in)
 

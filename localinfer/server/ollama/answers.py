@@ -177,7 +177,7 @@ async def parts(question: Question, desk: Desk) -> AsyncGenerator[Part, None]:
             end |= {"load_duration": loaded - began} | counts(run.stats)
             yield head | now() | question.shown("content", "") | end
         if question.leaves:
-            await seat.slot.call(lambda: desk.shelf.unload(seat.name))
+            await desk.let_go(seat)
 
 
 def probabilities(piece: "Piece", question: Question, model: Any) -> Part:

@@ -1,6 +1,8 @@
 """Attention and the KV cache, kernel by kernel, against plain float64: every type, odd shapes, any division of work."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import gguf
@@ -21,6 +23,7 @@ from localinfer.ops.layout import (
 from quant.jit.cpu import target
 
 Floats = NDArray[np.float32]
+Pages = Sequence[int]
 KINDS = list(CELL_BYTES)
 UNSCALED = ("f32", "f16")  # what needs no codes is not turned either
 NEVER = np.iinfo(np.int32).max
@@ -96,11 +99,16 @@ class Layer:
     def attend(
         self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, parts: int = 1,
         many: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
+        segments: Sequence[tuple[int, Pages]] = (),
     ) -> Floats:  # fmt: skip
-        """y (tokens, heads, head_dim) for q of the same shape, by the kernels for many tokens or for few."""
+        """y (tokens, heads, head_dim) for q of the same shape, by the kernels for many tokens or for few. Unless
+        segments say which tokens look at which pages, all look at all."""
         count, rows = len(q), tile_rows(self.group, many)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // BLOCK + 1
-        chunks = -(-used // CHUNK)
+        segments = segments or [(count, range(used))]
+        tables = [np.array([*pages, 0], np.int32) for _, pages in segments]
+        numbers = [(n, table.ctypes.data, len(table) - 1) for (n, _), table in zip(segments, tables, strict=True)]
+        chunks = max(-(-len(pages) // CHUNK) for _, pages in segments)
         tile = target().tokens if many else 0
         y = np.full_like(q, np.nan)
         behind = ((0, 0), (0, 0), (0, self.wide - self.head_dim))
@@ -109,7 +117,7 @@ class Layer:
             "tokens": np.array([count]), "q": q, "q_sink": q_sink, "k_cache": self.k,
             "v_cache": self.v, "capacity": self.capacity, "cell_positions": self.positions,
             "oldest": positions - np.int32(window - 1), "newest": positions,
-            "blocks": np.array([used]), "sink_blocks": np.array([sinks]),
+            "segments": np.array([len(segments), *chain.from_iterable(numbers)]), "sink_blocks": sinks,
             "kv_heads": self.kv_heads, "scale": self.head_dim**-0.5, "cap": cap * LOG2_E,
             "attn_sinks": 0 if attn_sinks is None else attn_sinks, "chunk": CHUNK,
             "partial": np.zeros(PLENTY * chunks * rows * row_bytes(self.wide), np.uint8), "y": y, "q_out": 0,
@@ -117,12 +125,12 @@ class Layer:
         }  # fmt: skip
         shape = {
             "group": self.group, "value_dim": self.wide, "value_size": self.head_dim, "tile": tile, "passes": 1,
-            "rows": rows, "v_type": self.v_type,
+            "rows": rows, "single": tile_rows(self.group, many=False), "v_type": self.v_type,
         }  # fmt: skip
         seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.k_type, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
         kernels.run("localinfer.ops.attention:attention", arguments, parts, **shape, **seen)
-        shared = ("tokens", "blocks", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
+        shared = ("tokens", "segments", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
         joined = {name: arguments[name] for name in shared}
         kernels.run("localinfer.ops.attention:combine", joined, parts, **shape)
         return y
@@ -227,6 +235,33 @@ def test_any_division_of_the_work_gives_the_same_bits(group: int, head_dim: int,
     for count, parts, many in [(90, 7, True), (2, 1, True), (2, 50, True), (4, 1, False), (1, 3, False)]:
         y = layer.attend(q[-count:], positions[-count:], parts=parts, many=many)
         np.testing.assert_array_equal(y, whole[-count:])
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [1, 5, 1], [30, 1, 2, 40]])
+@pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES[:6])
+def test_sequences_in_a_batch_see_their_own_pages(
+    group: int, head_dim: int, k_type: str, v_type: str, counts: list[int]
+) -> None:
+    """What each computes are the bits that it computes alone, wherever its pages lie."""
+    pages = np.random.default_rng(4).permutation(32).reshape(4, 8)
+    together = Layer(group, head_dim, k_type, v_type, capacity=2048)
+    segments, queries, newest, expected = [], [], [], []
+    for number, (count, own) in enumerate(zip(counts, pages, strict=False)):
+        alone, length = Layer(group, head_dim, k_type, v_type), 100 * number + 45
+        k, v = (normal(length, 2, head_dim, seed=10 * number + i) for i in range(2))
+        at, q = np.arange(length, dtype=np.int32), normal(count, 2 * group, head_dim, seed=number)
+        alone.append(k, v, at, at)
+        together.append(k, v, (own[at // BLOCK] * BLOCK + at % BLOCK).astype(np.int32), at)
+        expected.append(alone.attend(q, at[-count:], many=count > 2))
+        np.testing.assert_allclose(expected[-1], alone.twin(q, at[-count:], k, v, at), atol=1e-5)
+        segments.append((count, own[: -(-length // BLOCK)].tolist()))
+        queries.append(q)
+        newest.append(at[-count:])
+    for parts in (1, 2, 7, 50):
+        y = together.attend(
+            np.concatenate(queries), np.concatenate(newest), segments=segments, parts=parts, many=sum(counts) > 2
+        )
+        np.testing.assert_array_equal(y, np.concatenate(expected))
 
 
 def test_sinks_are_looked_at_with_queries_of_their_own() -> None:

@@ -89,4 +89,5 @@ def test_its_memory_is_in_the_plan(engine: Engine) -> None:
     """Three layers, of two tokens' 96 numbers, with all copies."""
     state = engine.program.recorder.state
     assert state.nbytes == (1 + COPIES) * 3 * 4 * 2 * 96
-    assert engine.kv_bytes == sum(memory.nbytes for memory in engine.program.recorder.memories)
+    rings = engine.program.recorder.attention.rings.values()
+    assert engine.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)

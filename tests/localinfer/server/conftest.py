@@ -24,5 +24,5 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tiny: Path) -> Iterator[Served]:
-    with Served(tiny, "--queue", "2") as served:
+    with Served(tiny, "--queue", "2", "--parallel", "1") as served:
         yield served

@@ -1,0 +1,300 @@
+"""Lanes: sequences that are computed together over the same weights, each as if it had an engine to itself.
+
+    lanes = Lanes(engine)
+    lane = lanes.lane()        # an Engine for a thread of its own; at most `plan.sequences` of them
+    lane.evaluate(tokens)      # waits until the tokens have gone through, in company if there is some
+    lane.rest()                # nobody shall wait for its next token
+
+No thread is there for computing alone: who asks for tokens while nobody leads does. A leader waits for those who were
+in the last batch, as long as they keep coming, and takes one batch after the other through the program until its own
+tokens are done; then another one leads. Few tokens go first, as answers ask for them one by one. What room a batch has
+left is for prompts, a piece at a time, so that no answer stands still while a long prompt is read.
+
+What any lane remembers of a prompt is not computed again: they share pages. Who is to read what another lane is reading
+waits for that.
+"""
+
+import threading
+from collections import abc
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Segment, Tokens, common_prefix
+from localinfer.engine.sequence import Sequence
+from localinfer.engine.team import Watch
+from quant.jit.loader import Progress
+
+FEW = 32  # tokens of a request that goes first: of an answer, with what was guessed of it
+PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
+PATIENCE = 0.005  # seconds that a leader waits for the next of those who were in the last batch
+WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
+REMEMBERED = 64  # sequences that no lane needs any more, at most: a prompt may begin like one of them
+GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
+
+
+@dataclass(eq=False)
+class Request:
+    """Tokens that shall go through behind those of a sequence, and the numbers of those whose logits are wanted."""
+
+    sequence: Sequence
+    ids: Ids
+    rows: Ids
+    done: int = 0  # tokens that went through
+    logits: list[Logits] = field(default_factory=list)
+    error: BaseException | None = None
+    leads: bool = False
+    moves: bool = False  # it is in the batch that is being computed
+    awake: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    @property
+    def is_over(self) -> bool:
+        return self.done == len(self.ids) or self.error is not None
+
+    @property
+    def is_short(self) -> bool:
+        return len(self.ids) <= FEW
+
+    def piece(self, room: int) -> Ids:
+        """As many of its next tokens as there is room for."""
+        return self.ids[self.done : self.done + room]
+
+    def wanted(self, count: int) -> Ids:
+        """Which of so many next tokens are wanted, by their numbers among these."""
+        rows = self.rows - self.done
+        return rows[(rows >= 0) & (rows < count)]
+
+
+class Lanes:
+    """All lanes of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._lanes: list[Lane] = []
+        self._news = threading.Condition(engine.tables)  # told of every batch that was computed, and who comes and goes
+        self._waiting: list[Request] = []
+        self._absent: set[Sequence] = set()  # those of the last batch that have not come again
+        self._has_leader = False
+        self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
+        engine.forget = self._forget
+
+    def lane(self) -> "Lane":
+        """One more."""
+        self._lanes.append(Lane(self))
+        return self._lanes[-1]
+
+    # --- computing ---
+
+    def compute(self, request: Request, watch: Watch | None) -> Logits:
+        """The wanted rows, when all tokens have gone through. `watch` may raise: then what went through, did."""
+        with self._news:
+            self._waiting.append(request)
+            self._absent.discard(request.sequence)
+            request.leads, self._has_leader = not self._has_leader, True
+            self._news.notify_all()
+        try:
+            while not request.is_over:
+                if watch:
+                    watch(len(self.engine.plan.ops) * request.done // len(request.ids))
+                if request.leads:
+                    self._gather()
+                    self._step()
+                else:
+                    request.awake.acquire(timeout=GLANCE)
+        finally:
+            self._leave(request)
+        if request.error:
+            raise request.error
+        return joined(request.logits, self.engine.n_vocab)
+
+    def rest(self, lane: "Lane") -> None:
+        """Nobody shall wait for it."""
+        with self._news:
+            lane.rests = True
+            self._absent.discard(lane.sequence)
+            self._news.notify_all()
+
+    def _gather(self) -> None:
+        """Wait for those of the last batch, as long as they keep coming."""
+        with self._news:
+            while missing := len(self._absent):
+                self._news.wait_for(lambda before=missing: len(self._absent) < before, PATIENCE)  # type: ignore[misc]
+                if len(self._absent) == missing:
+                    self._absent.clear()
+
+    def _step(self) -> None:
+        """Take a batch of what is waiting through the program."""
+        with self._news:
+            batch = self._chosen()
+            for request, _ in batch:
+                request.moves = True
+        starts = np.cumsum([0, *(len(ids) for _, ids in batch)])
+        wanted = [request.wanted(len(ids)) for request, ids in batch]
+        rows = np.concatenate([rows + start for rows, start in zip(wanted, starts, strict=False)])
+        try:
+            logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], rows)
+        except Exception as error:
+            for request, _ in batch:
+                request.error = error
+        else:
+            parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
+            for (request, ids), own in zip(batch, parts, strict=True):
+                request.logits.append(own.copy())
+                request.done += len(ids)
+        finally:
+            self._close(batch)
+
+    def _close(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
+        """A batch went through, or did not: wake whose tokens are done."""
+        with self._news:
+            over = [request for request, _ in batch if request.is_over]
+            for request, _ in batch:
+                request.moves = False
+            self._absent = {request.sequence for request in over}
+            self._waiting = [request for request in self._waiting if not request.is_over]
+            self._news.notify_all()
+        for request in over:
+            request.awake.release()
+
+    def _chosen(self) -> "list[tuple[Request, Ids]]":
+        """What goes through next: few tokens first, otherwise who came first."""
+        plan, chosen = self.engine.plan, list[tuple[Request, Ids]]()
+        few = [request for request in self._waiting if request.is_short]
+        long = [request for request in self._waiting if not request.is_short]
+        room, outputs = plan.batch, plan.outputs
+        for request in [*few, *long]:
+            if len(chosen) == plan.sequences:
+                break
+            most = min(room, PIECE) if few and not request.is_short else room
+            ids = request.piece(most)
+            wanted = len(request.wanted(len(ids)))
+            if len(ids) and wanted <= outputs:
+                chosen.append((request, ids))
+                room, outputs = room - len(ids), outputs - wanted
+        return chosen
+
+    def _leave(self, request: Request) -> None:
+        """Its thread goes on; if it was the leader, another one is."""
+        with self._news:
+            self._news.wait_for(lambda: not request.moves)
+            if request in self._waiting:
+                self._waiting.remove(request)
+            if request.leads:
+                self._has_leader = bool(self._waiting)
+                for other in self._waiting[:1]:
+                    other.leads = True
+                    other.awake.release()
+
+    # --- remembering ---
+
+    def recall(self, lane: "Lane", tokens: abc.Sequence[int], most: int, progress: Progress | None) -> int:
+        """Have a lane remember what its own sequence, or any other, has of the beginning of these tokens."""
+        with self._news:
+            lane.rests = False
+            self._absent.discard(lane.sequence)
+            source, kept = self._nearest(lane, tokens, most)
+            while reader := self._reader(lane, tokens[:most], kept + WORTH):
+                request, n = reader
+                while request in self._waiting and len(request.sequence) < n:
+                    self._news.wait(GLANCE)
+                    if progress:
+                        progress("prefill", 0, len(tokens))
+                source, kept = self._nearest(lane, tokens, most)
+            before = lane.sequence
+            if source is not before or len(before) >= kept + WORTH:
+                lane.sequence = source.fork()
+                self._remember(before)
+            if source in self._remembered:  # used last; or of no use any more
+                self._remembered.remove(source)
+                self._remember(source) if len(source) > kept else source.reset()
+            return lane.sequence.rewind(kept)
+
+    def _nearest(self, lane: "Lane", tokens: abc.Sequence[int], most: int) -> tuple[Sequence, int]:
+        """The sequence that can go back to most of the beginning of these tokens, and how many that are."""
+        sequences = [lane.sequence, *(each.sequence for each in self._lanes if each is not lane), *self._remembered]
+        kept = [each.reach(min(common_prefix(each.tokens, tokens), most)) for each in sequences]
+        best = max(range(len(kept)), key=kept.__getitem__)
+        return sequences[best], kept[best]
+
+    def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Request, int] | None:
+        """Who is reading so many of the first of these tokens at least, and how many."""
+        for request in self._waiting:
+            if request.sequence is not lane.sequence and not request.is_short:
+                coming = [*request.sequence.tokens, *request.ids[request.done :].tolist()]
+                if (n := common_prefix(coming, tokens)) >= max(least, len(request.sequence) + 1):
+                    return request, n
+        return None
+
+    def _remember(self, sequence: Sequence) -> None:
+        """As long as there is room; it is no lane's any more."""
+        self._remembered.append(sequence)
+        if len(sequence) < WORTH or len(self._remembered) > REMEMBERED:
+            self._remembered.pop(0 if len(sequence) >= WORTH else -1).reset()
+
+    def _forget(self) -> bool:
+        """What is only remembered, the oldest first; then what a lane remembers that does nothing."""
+        resting = (lane.sequence for lane in self._lanes if lane.rests and lane.sequence.tokens)
+        sequence = self._remembered.pop(0) if self._remembered else next(resting, None)
+        if sequence is not None:
+            sequence.reset()
+        return sequence is not None
+
+
+class Lane(Engine):
+    """One sequence of several, for a thread of its own. While it `rests`, what it remembers may be forgotten."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.rests = True
+        self._lanes, engine = lanes, lanes.engine
+        self.file, self.program, self.wraps = engine.file, engine.program, engine.wraps
+        self.n_ctx, self.n_vocab, self.warnings = engine.n_ctx, engine.n_vocab, engine.warnings
+        self.turn, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
+        self.sequence = engine.begin()
+
+    def batches(self, ids: Ids) -> list[Ids]:
+        return [ids] if len(ids) else []  # they are cut as there is room for them
+
+    def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
+        self.rests = False
+        return self._lanes.compute(Request(self.sequence, ids, rows), watch)
+
+    def logits_in_parts(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
+        self.require_predictions()
+        ids, outputs = self.checked(tokens), self.plan.outputs
+        for first in range(0, len(ids), outputs):
+            part = ids[first : first + outputs]
+            logits = self._feed(part, np.arange(max(skip - first, 0), len(part), dtype=np.int32))
+            if len(logits):
+                yield logits
+
+    def recall(self, tokens: abc.Sequence[int], most: int, progress: Progress | None = None) -> int:
+        return self._lanes.recall(self, tokens, most, progress)
+
+    def rewind(self, n: int) -> int:
+        with self.tables:
+            return super().rewind(n)
+
+    def keep(self) -> None:
+        with self.tables:
+            super().keep()
+
+    def reset(self) -> None:
+        with self.tables:
+            super().reset()
+
+    def rest(self) -> None:
+        """Nobody shall wait for its next token: there is none, or not soon."""
+        self._lanes.rest(self)
+
+    def require_open(self) -> None:
+        self._lanes.engine.require_open()
+
+    def close(self) -> None:
+        """Remember nothing."""
+        self.rest()
+        self.reset()
+
+
+def joined(parts: abc.Sequence[Logits], n_vocab: int) -> Logits:
+    """Rows one behind the other."""
+    return np.concatenate(parts) if parts else np.zeros((0, n_vocab), np.float32)

@@ -1,0 +1,148 @@
+"""Many sequences at a time: each computes the bits that it computes alone, and none is in the way of another."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny import tiny_gemma3, tiny_llama
+
+from localinfer.engine.engine import Engine, Segment
+from localinfer.engine.lanes import Lane, Lanes
+from localinfer.files.gguf import open_gguf
+from localinfer.options import Options
+from localinfer.plan.pages import NoRoom, Pages
+
+Logits = NDArray[np.float32]
+RANDOM = np.random.default_rng(0)
+COMMON = RANDOM.integers(0, 270, 90).tolist()
+LENGTHS = [150, 5, 97, 64, 1, 129]
+PROMPTS = [[*COMMON[: n // 2], *RANDOM.integers(0, 270, n - n // 2).tolist()] for n in LENGTHS]
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "f16": (tiny_llama, {}),
+    "quantized": (tiny_llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0", "type": "Q4_K"}),
+    "sliding": (tiny_gemma3, {"batch_size": 32}),
+    "ring": (tiny_llama, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 32}),
+}
+SEQUENCES = len(PROMPTS)
+
+
+@pytest.fixture(params=CASES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    tiny, given = CASES[request.param]
+    options = {"threads": 2, "ctx_size": 200, "parallel": SEQUENCES} | given
+    path = tiny(tmp_path / "m.gguf", type=options.pop("type", "Q8_0"))
+    with contextlib.closing(Engine(open_gguf(path), Options(**options))) as running:
+        yield running
+
+
+def alone(engine: Engine, tokens: Sequence[int], answers: int) -> list[Logits]:
+    """The logits after a prompt, and after each of some tokens of an answer."""
+    engine.reset()
+    found = [engine.evaluate(tokens).copy()]
+    for _ in range(answers):
+        found.append(engine.evaluate([int(found[-1].argmax())]).copy())
+    engine.reset()
+    return found
+
+
+def test_segments_of_a_batch_compute_what_they_compute_alone(engine: Engine) -> None:
+    """Prompts in pieces beside single tokens of others, until all are read."""
+    expected = [alone(engine, prompt, 0)[0] for prompt in PROMPTS]
+    sequences = [engine.begin() for _ in PROMPTS]
+    while left := [(s, p) for s, p in zip(sequences, PROMPTS, strict=True) if len(s) < len(p)]:
+        sizes = [1 + (5 * number + 3 * len(s)) % (engine.plan.batch // SEQUENCES) for number, (s, _) in enumerate(left)]
+        segments = [
+            Segment(s, np.array(p[len(s) : len(s) + n], np.int32)) for (s, p), n in zip(left, sizes, strict=True)
+        ]
+        ends = np.cumsum([len(each.ids) for each in segments])
+        logits = engine.compute(segments, (ends - 1).astype(np.int32)).copy()
+        for (s, p), row in zip(left, logits, strict=True):
+            if len(s) == len(p):
+                np.testing.assert_array_equal(row, expected[sequences.index(s)])
+
+
+def test_lanes_answer_together_what_they_answer_alone(engine: Engine) -> None:
+    expected = [alone(engine, prompt, 20) for prompt in PROMPTS]
+    lanes = Lanes(engine)
+
+    def answer(lane: Lane, prompt: list[int], expected: list[Logits]) -> None:
+        for _ in range(2):  # the second time much is remembered
+            lane.recall(prompt, len(prompt) - 1)
+            logits = lane.evaluate(prompt[len(lane.sequence) :])
+            for wanted in expected[1:]:
+                logits = lane.evaluate([int(logits.argmax())])
+                np.testing.assert_array_equal(logits, wanted)
+            lane.rest()
+
+    with ThreadPoolExecutor(SEQUENCES) as threads:
+        list(threads.map(answer, [lanes.lane() for _ in PROMPTS], PROMPTS, expected))
+
+
+def test_a_prefix_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when nobody has read it before all ask for it."""
+    path = tiny_llama(tmp_path / "m.gguf")
+    prompts = [[*COMMON, number, 7, 9] for number in range(6)]
+    with contextlib.closing(Engine(open_gguf(path), Options(threads=2, ctx_size=200, parallel=6))) as engine:
+        expected = [alone(engine, prompt, 0)[0] for prompt in prompts]
+        lanes, computed, compute = Lanes(engine), [], engine.compute
+
+        def counted(segments: Sequence[Segment], rows: NDArray[np.int32]) -> Logits:
+            computed.append(sum(len(each.ids) for each in segments))
+            return compute(segments, rows)
+
+        monkeypatch.setattr(engine, "compute", counted)
+
+        def read(lane: Lane, prompt: list[int]) -> Logits:
+            with lane.turn:
+                lane.recall(prompt, len(prompt) - 1)
+                return lane.evaluate(prompt[len(lane.sequence) :])
+
+        with ThreadPoolExecutor(6) as threads:
+            found = list(threads.map(read, [lanes.lane() for _ in prompts], prompts))
+        np.testing.assert_array_equal(found, expected)
+        assert sum(computed) == len(COMMON) + 6 * 3
+
+
+def test_a_fork_goes_its_own_way(engine: Engine) -> None:
+    """Both write behind what they share, and go back into it."""
+    first, second, third = COMMON, [*COMMON[:70], *PROMPTS[2][50:]], [*COMMON[:33], 1, 2]
+    expected = [alone(engine, tokens, 5) for tokens in (first, second, third)]
+    one = engine.begin()
+    feed(engine, one, first)
+    two, three = one.fork(), one.fork()
+    for fork, n in ((two, 70), (three, 33)):
+        fork.rewind(n)
+    for wanted, sequence, tokens in zip(expected, (one, two, three), (first, second, third), strict=True):
+        rows = feed(engine, sequence, tokens[len(sequence) :]) if len(sequence) < len(tokens) else wanted[0]
+        np.testing.assert_array_equal(rows, wanted[0])
+    for before, after in zip(range(5), range(1, 6), strict=True):
+        for wanted, sequence in zip(expected, (one, two, three), strict=True):
+            np.testing.assert_array_equal(feed(engine, sequence, [int(wanted[before].argmax())]), wanted[after])
+    for sequence in (one, two, three):
+        sequence.reset()
+    assert all(ring.pages.free == len(ring.pages) for ring in engine.program.recorder.attention.rings.values())
+
+
+def feed(engine: Engine, sequence: Any, tokens: Sequence[int]) -> Logits:
+    for first in range(0, len(tokens), engine.plan.batch):
+        part = np.array(tokens[first : first + engine.plan.batch], np.int32)
+        logits = engine.compute([Segment(sequence, part)], np.array([len(part) - 1], np.int32))
+    return logits[0].copy()
+
+
+def test_pages_are_counted() -> None:
+    pages = Pages(2)
+    assert (pages.take(), pages.take(), pages.free) == (0, 1, 0)
+    with pytest.raises(NoRoom):
+        pages.take()
+    pages.share(1)
+    pages.give_back(1)
+    assert (pages.is_shared(1), pages.free) == (False, 0)
+    pages.give_back(1)
+    pages.give_back(0)
+    assert pages.take() == 0
