@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from localinfer.options import Options
 
 FIRST_WORD = 10.0  # seconds until a plain line tells of the time left; each further one comes after twice that time
+USUAL: Layer = {"parallel": 8}
 Format = Literal["jsonl", "text"]
 
 
-@with_options("model", "sampling", "generation", "form", "chat")
+@with_options("model", "sampling", "generation", "form", "chat", defaults=USUAL)
 def batch_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
@@ -112,7 +114,7 @@ def batch_command(
         left = work.left()
         progress = Progress(len(requests), len(left), "lines of text" if chosen == "text" else "requests", quiet)
         if left:
-            with interrupted(work, opened), answering(model, given, ray, ray_workers, options, work.digest) as source:
+            with interrupted(work, opened), answering(model, options, ray, ray_workers, work.digest) as source:
                 for answer in progress.watched(source.each(left)):
                     take(work, answer, opened)
         if opened:
@@ -168,8 +170,8 @@ def opened_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
     from localinfer.options import from_environment, from_metadata, merge
 
     f = open_gguf(fetched(model, screen.Status()))
-    layers = given, from_environment(os.environ), registry.default_options(model), from_metadata(f.metadata, f.path)
-    return f, merge(*layers)
+    named, proposed = registry.default_options(model), from_metadata(f.metadata, f.path)
+    return f, merge(given, from_environment(os.environ), named, proposed, USUAL)
 
 
 # --- the job ---
@@ -185,7 +187,7 @@ def begin(work: "Job", output: "Output", *, retry_failed: bool) -> None:
 
 
 def answering(
-    model: str, given: Layer, address: str | None, workers: int, options: "Options", digest: str
+    model: str, options: "Options", address: str | None, workers: int, digest: str
 ) -> "Answering | Cluster":
     """What answers: the model on this machine, or many on a cluster."""
     if address is not None:
@@ -194,7 +196,7 @@ def answering(
         return Cluster(address, model, options, digest, workers)
     from localinfer.batch.answering import Answering
 
-    return Answering(loading(given), model)
+    return Answering(loading(asdict(options)), model)
 
 
 def take(work: "Job", answer: "Answer", output: "Output | None") -> None:

@@ -1,4 +1,4 @@
-"""One model on this machine that answers requests, and gives out answers as they are finished."""
+"""One model on this machine that answers requests, several at a time, and gives out answers as they are finished."""
 
 import asyncio
 import math
@@ -21,7 +21,6 @@ ANSWERS: dict[str, Callable[[Fields, Desk], Awaitable[dict[str, Any]]]] = {
     "/v1/responses": lambda fields, desk: responses.response(responses.question_of(fields), desk),
     "/v1/embeddings": embeddings.embeddings,
 }
-AT_ONCE = 2  # requests: while one is computed, the next one is read
 
 
 class Answering:
@@ -31,7 +30,8 @@ class Answering:
         self._shelf = Shelf([name], load)
         model = self._shelf.model(self._shelf.resolved(None))
         self._length = model.options.n_predict
-        self._desk = Desk(self._shelf, Settings(queue=AT_ONCE, timeout=math.inf))
+        self._asked = model.parallel + 1  # requests at a time: one stands in line for those that are computed
+        self._desk = Desk(self._shelf, Settings(parallel=model.parallel, queue=1, timeout=math.inf))
         self._loop = asyncio.Runner()
 
     def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
@@ -41,7 +41,7 @@ class Answering:
 
         async def some() -> set[asyncio.Task[Answer]]:
             """Those that finish next; none at the end."""
-            while len(running) < AT_ONCE and (request := next(waiting, None)):
+            while len(running) < self._asked and (request := next(waiting, None)):
                 running.add(asyncio.create_task(self._answer(request)))
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED) if running else (set(), None)
             return done

@@ -21,7 +21,7 @@ from localinfer.text import printable
 
 PREFIX = "batch_req_"
 DIGEST_BYTES = 4
-FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size")  # options that no answer depends on
+FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that no answer depends on
 ANEW = "--restart begins anew, and drops what is there"
 
 
