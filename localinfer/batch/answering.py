@@ -21,6 +21,7 @@ ANSWERS: dict[str, Callable[[Fields, Desk], Awaitable[dict[str, Any]]]] = {
     "/v1/responses": lambda fields, desk: responses.response(responses.question_of(fields), desk),
     "/v1/embeddings": embeddings.embeddings,
 }
+PASSING = (500, 503)  # statuses of failures that may be none the next time
 
 
 class Answering:
@@ -48,12 +49,20 @@ class Answering:
 
         try:
             while done := self._loop.run(some()):
-                running -= done
-                yield from (task.result() for task in done)
+                for task in done:
+                    running.remove(task)
+                    yield task.result()
         finally:
             self._loop.run(ended(running))
 
     async def _answer(self, request: Request) -> Answer:
+        """What fails without the request being at fault, such as a template in a moment when nothing moves on this
+        machine, is tried once more.
+        """
+        answer = await self._tried(request)
+        return await self._tried(request) if answer.status in PASSING else answer
+
+    async def _tried(self, request: Request) -> Answer:
         try:
             if request.problem:
                 raise request.problem

@@ -99,6 +99,18 @@ def test_what_nobody_has_foreseen(answering: Answering, monkeypatch: pytest.Monk
     assert (found.status, found.body["error"]["message"]) == (500, "unexpected ZeroDivisionError")
 
 
+def test_what_fails_in_passing_is_tried_once_more(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, failures = chat.talk_of, [ZeroDivisionError()]
+
+    def fail_first(*words: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(*words)
+
+    monkeypatch.setattr(chat, "talk_of", fail_first)
+    assert answer(answering, "Hello")["object"] == "chat.completion"
+
+
 def test_too_little_memory_ends_it(answering: Answering, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NotEnoughMemory("full")
