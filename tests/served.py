@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 class Served:
     """`localinfer serve` with these arguments, on a port that is free."""
 
-    def __init__(self, *arguments: str | Path) -> None:
+    def __init__(self, *arguments: str | Path | int) -> None:
         command = [sys.executable, "-m", "localinfer", "serve", *map(str, arguments), "--port", "0"]
         environment = {name: value for name, value in os.environ.items() if name != "LOCALINFER_CONFIG_DIR"}
         environment |= {"PYTHONPATH": str(CHECKOUT), "LOCALINFER_CONFIG_DIR": "/nonexistent"}

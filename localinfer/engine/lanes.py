@@ -29,7 +29,7 @@ FEW = 32  # tokens of a request that goes first: of an answer, with what was gue
 PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
 PATIENCE = 0.005  # seconds that a leader waits for the next of those who were in the last batch
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
-REMEMBERED = 64  # sequences that no lane needs any more, at most: a prompt may begin like one of them
+REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
 GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
 
 
@@ -128,21 +128,23 @@ class Lanes:
             batch = self._chosen()
             for request, _ in batch:
                 request.moves = True
-        starts = np.cumsum([0, *(len(ids) for _, ids in batch)])
-        wanted = [request.wanted(len(ids)) for request, ids in batch]
-        rows = np.concatenate([rows + start for rows, start in zip(wanted, starts, strict=False)])
         try:
-            logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], rows)
+            self._run(batch)
         except Exception as error:
             for request, _ in batch:
                 request.error = error
-        else:
-            parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
-            for (request, ids), own in zip(batch, parts, strict=True):
-                request.logits.append(own.copy())
-                request.done += len(ids)
         finally:
             self._close(batch)
+
+    def _run(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
+        ends = np.cumsum([len(ids) for _, ids in batch])
+        wanted = [request.wanted(len(ids)) for request, ids in batch]
+        rows = [own + end - len(ids) for own, end, (_, ids) in zip(wanted, ends, batch, strict=True)]
+        logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], np.concatenate(rows))
+        parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
+        for (request, ids), own in zip(batch, parts, strict=True):
+            request.logits.append(own.copy())
+            request.done += len(ids)
 
     def _close(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
         """A batch went through, or did not: wake whose tokens are done."""
@@ -218,7 +220,7 @@ class Lanes:
 
     def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Request, int] | None:
         """Who is reading so many of the first of these tokens at least, and how many."""
-        for request in self._waiting:
+        for request in self._waiting if lane.sequence.rewinds else ():
             if request.sequence is not lane.sequence and not request.is_short:
                 coming = [*request.sequence.tokens, *request.ids[request.done :].tolist()]
                 if (n := common_prefix(coming, tokens)) >= max(least, len(request.sequence) + 1):
@@ -226,10 +228,13 @@ class Lanes:
         return None
 
     def _remember(self, sequence: Sequence) -> None:
-        """As long as there is room; it is no lane's any more."""
+        """It is no lane's any more."""
+        if len(sequence) < WORTH:
+            sequence.reset()
+            return
         self._remembered.append(sequence)
-        if len(sequence) < WORTH or len(self._remembered) > REMEMBERED:
-            self._remembered.pop(0 if len(sequence) >= WORTH else -1).reset()
+        while len(self._remembered) > REMEMBERED or sum(map(len, self._remembered)) > self.engine.n_ctx:
+            self._forget()
 
     def _forget(self) -> bool:
         """What is only remembered, the oldest first; then what a lane remembers that does nothing."""

@@ -168,8 +168,6 @@ def record(f: GGUF, options: Options) -> Recorder:
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
     recorder.finish()
-    if sequences > 1 and recorder.state.nbytes:  # of which there is one
-        return record(f, replace(options, parallel=1))
     return recorder
 
 

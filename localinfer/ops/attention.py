@@ -6,8 +6,8 @@ blocks of cells are divided into chunks; each gives a partial state of its own, 
 cells: so it makes no difference who computed them. Of many tiles, a thread takes whole ones. Of few, as when a single
 token looks back, it takes chunks and leaves their states for `combine`.
 
-`segments` is how many there are, then for each the number of its tokens, the address of its sequence's table, int32,
-which says in which page of 64 cells each block lies, and the number of its blocks; int64 all.
+The words of a segment (`localinfer.ops.segments`) are the address of its sequence's table, int32, which says in which
+page of 64 cells each block lies, and the number of its blocks.
 
 Queries are q[token][head][key_dim], the caches those of `localinfer.ops.cells`, a head after the other. The results are
 y[token][head][value_size] and, unless q_out is 0, the same quantized. Cells may be wider than heads: value_dim of them
@@ -25,18 +25,12 @@ from numba import float32, int32, int64
 from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word, sink_word
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import hadamard_word, nothing_word
-from localinfer.ops.layout import BLOCK, PLENTY, SEGMENT_WORDS, row_bytes
+from localinfer.ops.layout import BLOCK, PLENTY, row_bytes
+from localinfer.ops.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
 from quant.products.activations import groups_word
 
 Body = Callable[..., None]
-SEGMENT_BYTES = 8 * SEGMENT_WORDS
-
-
-@inline
-def segments_end(segments: int) -> int:
-    """Behind the last segment; the first is 8 bytes behind their number."""
-    return segments + 8 + SEGMENT_BYTES * load(int64, segments)
 
 
 @inline
@@ -214,8 +208,17 @@ def attention(
 ) -> Body:  # fmt: skip
     """The kernel for tiles of so many rows, and in segments of a single token of so many."""
     shape = group, key_dim, key_size, value_dim, value_size, tile, passes
-    look_many = segment_word(*shape, rows, k_type, v_type, capped)
-    look_single = look_many if single == rows else segment_word(*shape, single, k_type, v_type, capped)
+    look_many = look = segment_word(*shape, rows, k_type, v_type, capped)
+    if single != rows:
+        look_single = segment_word(*shape, single, k_type, v_type, capped)
+
+        @inline
+        def look(segment, *more):
+            if load(int64, segment) == 1:
+                look_single(segment, *more)
+            else:
+                look_many(segment, *more)
+
     rows_of, tiles_of, all_tiles = tiles_words(group, rows, single)
     stride = row_bytes(value_dim)
 
@@ -234,16 +237,10 @@ def attention(
             first, last = max(mine - done, 0), min(others - done, own)
             queries, sink_queries = q + query_bytes * token, q_sink + query_bytes * token
             old, new = oldest + 4 * token, newest + 4 * token
-            if rows_of(segment) == rows:
-                look_many(
-                    segment, queries, sink_queries, k_cache, v_cache, capacity, cell_positions, old, new, sink_blocks,
-                    kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
-                )  # fmt: skip
-            else:
-                look_single(
-                    segment, queries, sink_queries, k_cache, v_cache, capacity, cell_positions, old, new, sink_blocks,
-                    kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
-                )  # fmt: skip
+            look(
+                segment, queries, sink_queries, k_cache, v_cache, capacity, cell_positions, old, new, sink_blocks,
+                kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
+            )  # fmt: skip
             token, done, states = token + load(int64, segment), done + own, states + rows_of(segment) * stride * own
 
     return body

@@ -54,11 +54,12 @@ GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out
 GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
 
-CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n tail:out y:out")
+CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n segments tail:out y:out")
 
 RECUR = {
     rule: Call.of(
-        f"localinfer.ops.recur:recur_{rule}", "tokens x stride heads groups step rate a bias skip state:out y:out"
+        f"localinfer.ops.recur:recur_{rule}",
+        "tokens x stride heads groups step rate a bias skip segments state:out y:out",
     )
     for rule in ("delta", "add")
 }

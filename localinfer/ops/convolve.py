@@ -7,6 +7,7 @@ from numba import int64
 
 from localinfer.ops.gate import ACTIVATIONS
 from localinfer.ops.layout import STRIP
+from localinfer.ops.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import f32x16, fma, gather, inline, load, splat, store
 
 Body = Callable[..., None]
@@ -29,24 +30,29 @@ def unfold(weight: int, width: int, columns: int, place: int) -> None:
 
 def convolve(activation: str) -> Body:
     """The kernel y[t] = act(bias + sum of weight[age] * x[t - width + 1 + age]), and then the tail = x's last width - 1
-    rows; weight is [n][width], tail [width - 1][n]. Bias may be 0. Threads share strips of columns."""
+    rows; weight is [n][width], tail [slot][width - 1][n]. Bias may be 0. Threads share strips of columns. A segment's
+    first word is its sequence's slot."""
     act: Any = ACTIVATIONS[activation]
 
-    def body(tokens, x, weight, bias, width, n, tail, y, part, parts, scratch):
-        count, strips, stride = load(int64, tokens), (n + STRIP - 1) // STRIP, 4 * n
+    def body(tokens, x, weight, bias, width, n, segments, tail, y, part, parts, scratch):
+        strips, stride = (n + STRIP - 1) // STRIP, 4 * n
         for strip in range(strips * part // parts, strips * (part + 1) // parts):
-            first, end = STRIP * strip, min(STRIP * (strip + 1), n)
+            first, end, before = STRIP * strip, min(STRIP * (strip + 1), n), 0
             unfold(weight + 4 * width * first, width, end - first, scratch)
-            for token in range(count):
-                for i in range(first, end, 16):
-                    s = load(f32x16, bias + 4 * i) if bias else splat(f32x16, 0.0)
-                    for age in range(width):
-                        value = load(f32x16, row(x, tail, width, stride, token - width + 1 + age) + 4 * i)
-                        s = fma(load(f32x16, scratch + 4 * (STRIP * age + i - first)), value, s)
-                    store(y + stride * token + 4 * i, act(s))
-            for age in range(width - 1):
-                source = row(x, tail, width, stride, count - width + 1 + age)
-                for i in range(first, end, 16):
-                    store(tail + stride * age + 4 * i, load(f32x16, source + 4 * i))
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, own = load(int64, segment), tail + stride * (width - 1) * load(int64, segment + 8)
+                rows, place = x + stride * before, y + stride * before
+                for token in range(count):
+                    for i in range(first, end, 16):
+                        s = load(f32x16, bias + 4 * i) if bias else splat(f32x16, 0.0)
+                        for age in range(width):
+                            value = load(f32x16, row(rows, own, width, stride, token - width + 1 + age) + 4 * i)
+                            s = fma(load(f32x16, scratch + 4 * (STRIP * age + i - first)), value, s)
+                        store(place + stride * token + 4 * i, act(s))
+                for age in range(width - 1):
+                    source = row(rows, own, width, stride, count - width + 1 + age)
+                    for i in range(first, end, 16):
+                        store(own + stride * age + 4 * i, load(f32x16, source + 4 * i))
+                before += count
 
     return body

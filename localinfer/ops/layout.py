@@ -11,7 +11,7 @@ PANEL = 16  # cells whose keys stand side by side
 EVERYTHING = 1 << 30  # a window that nothing falls out of
 CELL_BYTES = {"f32": 128, "f16": 64, "q8_0": 34, "q4_0": 18}  # of 32 values in the cache: see `localinfer.ops.cells`
 MOST_ROWS = 16  # of a tile, for a token or two: so many heads that share a key head read the cells once
-SEGMENT_WORDS = 3  # of a segment of a batch, tokens of one sequence: see `localinfer.ops.attention`
+SEGMENT_WORDS = 3  # of a segment of a batch: see `localinfer.ops.segments`
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
 
 

@@ -17,6 +17,7 @@ from numba import float32, int64
 
 from localinfer.ops.gate import exp, logistic_product
 from localinfer.ops.layout import STATE_STRIP
+from localinfer.ops.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, splat, sqrt, store, total
 
 Body = Callable[..., None]
@@ -85,26 +86,30 @@ def learn(key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, state: int
 
 def recur_delta(key: int, value: int) -> Body:
     """The kernel of the delta rule; x has the queries, keys and values of a token in rows of `stride` bytes, `groups`
-    heads of queries and keys and `heads` of values, which take turns with those. `state` is [head][strip][key][column].
+    heads of queries and keys and `heads` of values, which take turns with those. `state` is [slot][head][strip][key]
+    [column]; a segment's first word is its sequence's slot.
     """
     strips, shrink = value // STATE_STRIP, float(key) ** -0.5
 
-    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, state, y, part, parts, scratch):
-        count, one = load(int64, tokens), splat(f32x16, float32(1.0))
+    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, part, parts, scratch):
+        one, state_bytes = splat(f32x16, float32(1.0)), 4 * key * STATE_STRIP * heads * strips
         for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
             head, column = item // strips, item % strips * STATE_STRIP
-            s = state + 4 * key * STATE_STRIP * item
-            for token in range(count):
-                q = x + stride * token + 4 * key * (head % groups)
-                k, at = q + 4 * key * groups, 4 * (heads * token + head)
-                v = x + stride * token + 8 * key * groups + 4 * (value * head + column)
-                decay = exp(every(a + 4 * head) * softplus(every(step + at) + every(bias + 4 * head)))
-                beta = logistic_product(one, every(rate + at))
-                k_scale = splat(f32x16, inverse_length(k, key))
-                q_scale = splat(f32x16, inverse_length(q, key) * float32(shrink))
-                d0 = (load(f32x16, v) - decay * k_scale * found(k, key, s, 0)) * (beta * k_scale)
-                d1 = (load(f32x16, v + 64) - decay * k_scale * found(k, key, s, 16)) * (beta * k_scale)
-                learn(k, q, key, decay, d0, d1, s, y + 4 * (value * (heads * token + head) + column), q_scale)
+            own, before = state + 4 * key * STATE_STRIP * item, 0
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                for token in range(before, before + count):
+                    q = x + stride * token + 4 * key * (head % groups)
+                    k, at = q + 4 * key * groups, 4 * (heads * token + head)
+                    v = x + stride * token + 8 * key * groups + 4 * (value * head + column)
+                    decay = exp(every(a + 4 * head) * softplus(every(step + at) + every(bias + 4 * head)))
+                    beta = logistic_product(one, every(rate + at))
+                    k_scale = splat(f32x16, inverse_length(k, key))
+                    q_scale = splat(f32x16, inverse_length(q, key) * float32(shrink))
+                    d0 = (load(f32x16, v) - decay * k_scale * found(k, key, s, 0)) * (beta * k_scale)
+                    d1 = (load(f32x16, v + 64) - decay * k_scale * found(k, key, s, 16)) * (beta * k_scale)
+                    learn(k, q, key, decay, d0, d1, s, y + 4 * (value * (heads * token + head) + column), q_scale)
+                before += count
 
     return body
 
@@ -114,21 +119,24 @@ def recur_add(key: int, value: int) -> Body:
     Otherwise as `recur_delta`; rate is not used."""
     strips = value // STATE_STRIP
 
-    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, state, y, part, parts, scratch):
-        count, one = load(int64, tokens), splat(f32x16, float32(1.0))
+    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, part, parts, scratch):
+        one, state_bytes = splat(f32x16, float32(1.0)), 4 * key * STATE_STRIP * heads * strips
         for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
             head, column = item // strips, item % strips * STATE_STRIP
-            s, share = state + 4 * key * STATE_STRIP * item, heads // groups
-            for token in range(count):
-                row = x + stride * token
-                v = row + 4 * (value * head + column)
-                k = row + 4 * (value * heads + key * (head // share))
-                dt = softplus(every(step + 4 * (heads * token + head)) + every(bias + 4 * head))
-                v0, v1, decay = load(f32x16, v), load(f32x16, v + 64), exp(every(a + 4 * head) * dt)
-                place = y + 4 * (value * (heads * token + head) + column)
-                learn(k, k + 4 * key * groups, key, decay, dt * v0, dt * v1, s, place, one)
-                store(place, fma(every(skip + 4 * head), v0, load(f32x16, place)))
-                store(place + 64, fma(every(skip + 4 * head), v1, load(f32x16, place + 64)))
+            own, share, before = state + 4 * key * STATE_STRIP * item, heads // groups, 0
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                for token in range(before, before + count):
+                    row = x + stride * token
+                    v = row + 4 * (value * head + column)
+                    k = row + 4 * (value * heads + key * (head // share))
+                    dt = softplus(every(step + 4 * (heads * token + head)) + every(bias + 4 * head))
+                    v0, v1, decay = load(f32x16, v), load(f32x16, v + 64), exp(every(a + 4 * head) * dt)
+                    place = y + 4 * (value * (heads * token + head) + column)
+                    learn(k, k + 4 * key * groups, key, decay, dt * v0, dt * v1, s, place, one)
+                    store(place, fma(every(skip + 4 * head), v0, load(f32x16, place)))
+                    store(place + 64, fma(every(skip + 4 * head), v1, load(f32x16, place + 64)))
+                before += count
 
     return body
 

@@ -41,7 +41,7 @@ from localinfer.plan.page_table import PageTable
 from localinfer.plan.plan import Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
-from localinfer.plan.state import State
+from localinfer.plan.state import Slots, State
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
@@ -76,7 +76,7 @@ class Recorder:
         self.by_mean = keys.has(LAYER_EPSILON) and not keys.has(RMS_EPSILON)
         self.eps = keys.positive(LAYER_EPSILON if self.by_mean else RMS_EPSILON, most=1.0)
         self.heads: Sequence[Heads] = read_heads(keys, self.embedding_length, self.block_count)
-        self.attention, self.state = Attention(plan, context, self.eps), State(plan)
+        self.attention, self.state = Attention(plan, context, self.eps), Slots(plan)
         self.ids, self.picked_rows = plan.region(4 * plan.batch), plan.region(4 * plan.outputs)
         self.block_starts: list[int] = []  # the number of the first op of each block
         self.head_start = 0
@@ -92,7 +92,7 @@ class Recorder:
     def memories(self) -> Sequence[Memory]:
         """What one more sequence keeps of its past: nothing yet."""
         rings = [PageTable(ring) for ring in self.attention.rings.values()]
-        return [*rings, *([self.state] if self.state.nbytes else [])]
+        return [*rings, *([State(self.state)] if self.state.nbytes else [])]
 
     @property
     def cache_bytes(self) -> int:
@@ -333,7 +333,8 @@ class Recorder:
         self.plan.need_scratch(convolution_scratch_bytes(width))
         self.plan.op(
             name, CONVOLVE, x.rows, constants={"activation": activation}, rounds=(1, 4), x=x, weight=weight,
-            bias=self._bias(name, x.n) or 0, width=width, n=x.n, tail=self.state.layer(4 * (width - 1) * x.n), y=y,
+            bias=self._bias(name, x.n) or 0, width=width, n=x.n, segments=self.state.segments,
+            tail=self.state.layer(4 * (width - 1) * x.n), y=y,
         )  # fmt: skip
         return y
 
@@ -347,12 +348,13 @@ class Recorder:
         queries by "add"; `step` and `rate` have a number for each head."""
         y, numbers = self.plan.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
         bias = self.tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
-        state = self.state.layer(4 * shape.heads * shape.key * shape.value)
+        state_bytes = 4 * shape.heads * shape.key * shape.value
         self.plan.op(
             f"{blk}recur", RECUR[shape.rule], x.rows, constants={"key": shape.key, "value": shape.value},
             rounds=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
-            work=Work(Amount(state.nbytes), Amount(fmas=3 * state.nbytes // 4)),
-            a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, state=state, y=y,
+            work=Work(Amount(state_bytes), Amount(fmas=3 * state_bytes // 4)),
+            a=self.tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, segments=self.state.segments,
+            state=self.state.layer(state_bytes), y=y,
             skip=self.tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
         )  # fmt: skip
         return y

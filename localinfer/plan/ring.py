@@ -72,10 +72,11 @@ class Ring:
         capacity = whole_blocks(sinks) + whole_blocks(span)
         blocks_in_use = min(capacity, whole_blocks(n_ctx or capacity)) // BLOCK
         chunk = max(4, -(-blocks_in_use // CHUNKS))
+        spare = plan.sequences if plan.sequences > 1 and span < n_ctx else 0  # of sequences that nobody needs just now
+        pages = Pages(capacity // BLOCK * (plan.sequences + spare))
         of_tokens, of_segments = 4 * plan.batch, 8 + 8 * SEGMENT_WORDS * plan.sequences
-        sizes = of_tokens, 4 * capacity * plan.sequences, of_tokens, of_tokens, of_segments
+        sizes = of_tokens, 4 * BLOCK * len(pages), of_tokens, of_tokens, of_segments
         cells, positions, oldest, newest, segments = map(plan.region, sizes)
-        pages = Pages(capacity // BLOCK * plan.sequences)
         return cls(window, capacity, sinks, pages, cells, positions, oldest, newest, segments, chunk, causal)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str) -> LayerCache:

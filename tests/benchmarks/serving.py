@@ -20,7 +20,7 @@ from localinfer import load
 
 PROMPT = "Once upon a time"
 TOKENS, ROUNDS = 128, 12
-CLIENTS = 8
+CLIENTS, AT_A_TIME = 32, 8
 ASKED = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
@@ -60,7 +60,7 @@ def cpu(process: psutil.Process) -> float:
 def soak(name: str, seconds: float = 60) -> None:
     """Clients that stream; a tenth of them leaves midway. Memory is read all the time."""
     done, left, failed, first_times, memory = [], [], [], [], []
-    with Served(name) as server:
+    with Served(name, "--parallel", AT_A_TIME) as server:
         end = time.monotonic() + seconds
 
         def client(seed: int) -> None:
@@ -89,11 +89,11 @@ def soak(name: str, seconds: float = 60) -> None:
         while any(thread.is_alive() for thread in threads):
             memory.append((time.monotonic(), process.memory_info().rss))
             time.sleep(0.5)
-        [slot] = server.get("/slots").body
+        busy = sum(slot["is_processing"] for slot in server.get("/slots").body)
     settled = memory[len(memory) // 3 :]
     slope = statistics.linear_regression(*zip(*settled, strict=True)).slope * 60 / 2**20
     p50, p95 = (statistics.quantiles(first_times, n=20)[k] for k in (9, 18))
-    print(f"{len(done)} answers, {len(left)} left midway, {len(failed)} failed {failed[:3]}; slot {slot}")
+    print(f"{len(done)} answers, {len(left)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
     print(f"time to first token: p50 {p50:.2f} s, p95 {p95:.2f} s; memory {slope:+.2f} MiB a minute")
 
 

@@ -3,10 +3,13 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
+import proofs
 import pytest
 from numpy.typing import NDArray
 from tiny import tiny_gemma3, tiny_llama
@@ -19,14 +22,25 @@ from localinfer.plan.pages import NoRoom, Pages
 
 Logits = NDArray[np.float32]
 RANDOM = np.random.default_rng(0)
-COMMON = RANDOM.integers(0, 270, 90).tolist()
+COMMON = RANDOM.integers(0, 250, 90).tolist()
 LENGTHS = [150, 5, 97, 64, 1, 129]
-PROMPTS = [[*COMMON[: n // 2], *RANDOM.integers(0, 270, n - n // 2).tolist()] for n in LENGTHS]
+PROMPTS = [[*COMMON[: n // 2], *RANDOM.integers(0, 250, n - n // 2).tolist()] for n in LENGTHS]
+
+
+def proof(name: str, path: Path, type: str) -> Path:
+    """A checkpoint that has more than tiny models have."""
+    return checkpoints.as_type(proofs.checkpoint(name, path.parent), path, type)
+
+
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "f16": (tiny_llama, {}),
     "quantized": (tiny_llama, {"cache_type_k": "q8_0", "cache_type_v": "q4_0", "type": "Q4_K"}),
     "sliding": (tiny_gemma3, {"batch_size": 32}),
     "ring": (tiny_llama, {"ctx_policy": "ring", "ctx_size": 64, "batch_size": 32}),
+    "convolutions": (partial(proof, "lfm2"), {}),
+    "delta": (partial(proof, "qwen35"), {}),
+    "add": (partial(proof, "mamba2"), {}),
+    "shared keys": (partial(proof, "gemma4"), {"batch_size": 32}),
 }
 SEQUENCES = len(PROMPTS)
 
@@ -125,7 +139,8 @@ def test_a_fork_goes_its_own_way(engine: Engine) -> None:
             np.testing.assert_array_equal(feed(engine, sequence, [int(wanted[before].argmax())]), wanted[after])
     for sequence in (one, two, three):
         sequence.reset()
-    assert all(ring.pages.free == len(ring.pages) for ring in engine.program.recorder.attention.rings.values())
+    recorder = engine.program.recorder
+    assert all(each.pages.free == len(each.pages) for each in (*recorder.attention.rings.values(), recorder.state))
 
 
 def feed(engine: Engine, sequence: Any, tokens: Sequence[int]) -> Logits:

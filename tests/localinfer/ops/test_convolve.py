@@ -13,7 +13,8 @@ def convolve(x: Floats, weight: Floats, tail: Floats, activation: str, bias: Flo
     y = np.full_like(x, np.nan)
     arguments = {
         "tokens": np.array([len(x)]), "x": x, "weight": weight, "bias": 0 if bias is None else bias,
-        "width": weight.shape[1], "n": x.shape[1], "tail": tail, "y": y,
+        "width": weight.shape[1], "n": x.shape[1], "segments": np.array([1, len(x), 0, 0]), "tail": tail,
+        "y": y,
     }  # fmt: skip
     kernels.run("localinfer.ops.convolve:convolve", arguments, threads, activation=activation)
     return y

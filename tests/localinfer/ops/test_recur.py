@@ -37,7 +37,8 @@ class Heads:
         arguments = {
             "tokens": np.array([end - first]), "x": self.x[first:end], "stride": 4 * self.x.shape[1],
             "heads": self.heads, "groups": self.groups, "step": self.step[first:end], "rate": self.rate[first:end],
-            "a": self.a, "bias": self.bias, "skip": self.skip, "state": self.state, "y": y,
+            "a": self.a, "bias": self.bias, "skip": self.skip,
+            "segments": np.array([1, end - first, 0, 0]), "state": self.state, "y": y,
         }  # fmt: skip
         path = f"localinfer.ops.recur:recur_{self.rule}"
         kernels.run(path, arguments, threads, key=self.key, value=self.value)
