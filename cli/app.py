@@ -39,6 +39,7 @@ Each option has an environment variable: LOCALINFER_CTX_SIZE for --ctx-size.
 COMMANDS = {  # name: where its function NAME_command is, and the first line of its help
     "chat": ("cli.chat.command", "Talk with a model, or have one question answered."),
     "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
+    "batch": ("cli.batch", "Answer the requests of a file, a line each, into another one."),
     "embed": ("cli.embed", "Make a vector of each text, for comparing them."),
     "rerank": ("cli.embed", "Sort documents by how well they answer a query, best first."),
     "serve": ("cli.serve", "Answer other programs, and a page in a browser, over HTTP."),

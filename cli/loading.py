@@ -10,6 +10,7 @@ from localinfer.options import Layer
 if TYPE_CHECKING:
     from localinfer import Model
     from localinfer.engine.engine import Engine
+    from localinfer.server.shelf import Load
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
@@ -22,6 +23,30 @@ def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
         model = localinfer.load(name, progress=status, **given)
         guard.against_shrinking(screen.one_line(str(path)))
         return model
+
+
+def loading(given: Layer) -> "Load":
+    """Loads models with these options for slots of a `localinfer.server.desk`, which may leave in a prompt's midst."""
+
+    def load(name: str) -> "Model":
+        import localinfer
+        from cli import guard
+        from localinfer.server.slots import leave_if_told
+
+        status = screen.Status()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            leave_if_told(stage, done, total)
+            if stage != "prefill":
+                status(stage, done, total)
+
+        path = fetched(name, status)
+        with status.busy(f"loading {screen.one_line(name)}"):
+            model = localinfer.load(name, progress=progress, **given)
+        guard.against_shrinking(screen.one_line(str(path)))
+        return model
+
+    return load
 
 
 def open_engine(name: str, given: Layer, room: Layer, status: screen.Status) -> "Engine":

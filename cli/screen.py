@@ -253,9 +253,13 @@ def time_left(done: int, total: int, seconds: float) -> str:
 
 def download_line(done: int, total: int, rate: float) -> str:
     """`rate` in bytes a second."""
+    return f"{bar(done, total)}  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
+
+
+def bar(done: int, total: int) -> str:
+    """How much of the whole, drawn and in hundredths."""
     filled = BAR * done // max(total, 1)
-    bar = "█" * filled + "░" * (BAR - filled)
-    return f"{bar} {100 * done // max(total, 1):3d} %  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
+    return f"{'█' * filled}{'░' * (BAR - filled)} {100 * done // max(total, 1):3d} %"
 
 
 def mib(size: int) -> str:

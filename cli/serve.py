@@ -2,19 +2,16 @@
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli import screen
 from cli.flags import with_options
+from cli.loading import loading
 from localinfer.errors import UsageError
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
-
-if TYPE_CHECKING:
-    from localinfer import Model
-    from localinfer.server.shelf import Load
 
 USUAL = Settings()
 NEEDED = ("starlette", "uvicorn", "httptools")
@@ -99,31 +96,6 @@ def require_extra() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve: needs {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
-
-
-def loading(given: Layer) -> "Load":
-    """Loads models with these options, in sight."""
-
-    def load(name: str) -> "Model":
-        import localinfer
-        from cli import guard
-        from cli.loading import fetched
-        from localinfer.server.slots import leave_if_told
-
-        status = screen.Status()
-
-        def progress(stage: str, done: int, total: int) -> None:
-            leave_if_told(stage, done, total)
-            if stage != "prefill":
-                status(stage, done, total)
-
-        path = fetched(name, status)
-        with status.busy(f"loading {screen.one_line(name)}"):
-            model = localinfer.load(name, progress=progress, **given)
-        guard.against_shrinking(screen.one_line(str(path)))
-        return model
-
-    return load
 
 
 def tell(address: str, settings: Settings) -> None:

@@ -199,7 +199,7 @@ class Options:
         about="Tokens of a prompt that are handed over together; more than --ubatch-size make no difference.")
     parallel: int = option(
         1, "-np", "--parallel", section="model", low=1, high=256,
-        about="Requests that a server answers at a time, each with a context of --ctx-size tokens.")
+        about="Requests that a server, or a batch, answers at a time, each with a context of --ctx-size tokens.")
     ubatch_size: int = option(
         512, "-ub", "--ubatch-size", section="model", low=1, high=16384,
         about="Tokens of a prompt that are computed at once: more take more memory.")

@@ -4,5 +4,6 @@
     (who may ask) (what, and is somebody still there)  (who is next)
 
 `app.application` is an ASGI application that any server can run; `run.serve` runs it with uvicorn. The event loop reads
-and writes; models compute in threads of their own. Needs the extra `localinfer[serve]`; nothing else imports this room.
+and writes; models compute in threads of their own. HTTP needs the extra `localinfer[serve]`; what
+knows nothing of it, from questions to the desk, serves `localinfer.batch`, too.
 """

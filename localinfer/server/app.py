@@ -14,14 +14,14 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import embeddings, llama_cpp, metrics, page
+from localinfer.server import llama_cpp, metrics, page
 from localinfer.server.desk import Desk
 from localinfer.server.gate import Gate
 from localinfer.server.intake import Intake
 from localinfer.server.ollama import answers as ollama_answers
-from localinfer.server.ollama import elsewhere
+from localinfer.server.ollama import elsewhere, embeddings
 from localinfer.server.ollama import models as ollama_models
-from localinfer.server.openai import chat, completions, models, responses
+from localinfer.server.openai import addresses, models
 from localinfer.server.problems import Problem, problem_of
 from localinfer.server.settings import Settings
 from localinfer.server.shelf import Shelf
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 GET, POST = ["GET"], ["POST"]
 
 OPENAI = [
-    Route("/v1/chat/completions", chat.answer, methods=POST),
-    Route("/v1/completions", completions.answer, methods=POST),
-    Route("/v1/responses", responses.answer, methods=POST),
-    Route("/v1/embeddings", embeddings.openai, methods=POST),
+    Route("/v1/chat/completions", addresses.chat_completions, methods=POST),
+    Route("/v1/completions", addresses.completions, methods=POST),
+    Route("/v1/responses", addresses.responses, methods=POST),
+    Route("/v1/embeddings", addresses.embeddings, methods=POST),
     Route("/v1/models", models.listing, methods=GET),
     Route("/v1/models/{name:path}", models.one, methods=GET),
 ]
@@ -49,7 +49,7 @@ LLAMA_CPP = [
     Route("/detokenize", llama_cpp.detokenize, methods=POST),
     Route("/apply-template", llama_cpp.apply_template, methods=POST),
     *(Route(path, llama_cpp.completion, methods=POST) for path in ("/completion", "/completions")),
-    Route("/chat/completions", chat.answer, methods=POST),
+    Route("/chat/completions", addresses.chat_completions, methods=POST),
     Route("/models", models.listing, methods=GET),
 ]
 OLLAMA = [
@@ -58,8 +58,8 @@ OLLAMA = [
     Route("/api/tags", ollama_models.tags, methods=GET),
     Route("/api/ps", ollama_models.running, methods=GET),
     Route("/api/show", ollama_models.show, methods=POST),
-    Route("/api/embed", embeddings.ollama, methods=POST),
-    Route("/api/embeddings", embeddings.ollama_older, methods=POST),
+    Route("/api/embed", embeddings.embed, methods=POST),
+    Route("/api/embeddings", embeddings.embed_older, methods=POST),
     Route("/api/version", ollama_models.version, methods=GET),
     *(Route(path, elsewhere.refuse, methods=[*POST, "DELETE"]) for path in elsewhere.INSTEAD),
 ]

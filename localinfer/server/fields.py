@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localinfer.errors import UsageError
 from localinfer.options import Layer, checked
 from localinfer.server.problems import Problem, bad
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 T = TypeVar("T", bound="bool | int | float | str | list[Any] | dict[str, Any]")
 Fields = Mapping[str, Any]
@@ -35,18 +36,23 @@ SAMPLING = {  # of a request, in OpenAI's and llama.cpp's words -> of Options
 }  # fmt: skip
 
 
-async def body_of(request: Request) -> dict[str, Any]:
+async def body_of(request: "Request") -> dict[str, Any]:
     """The JSON object that a request carries. Problem for anything else."""
-    try:
-        body = await request.body()
-        fields = json.loads(body or b"{}")
-        if b"\\ud" in body.lower():  # half of a character, perhaps, which no text in UTF-8 has
-            fields = json.loads(json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise Problem(400, f"the request is no JSON: {error}") from None
+    fields = value_of(await request.body() or b"{}")
     if not isinstance(fields, dict):
         raise Problem(400, "the request must be a JSON object")
     return fields
+
+
+def value_of(content: bytes) -> Any:
+    """What this JSON says. Problem for what is none."""
+    try:
+        value = json.loads(content)
+        if b"\\ud" in content.lower():  # half of a character, perhaps, which no text in UTF-8 has
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, f"the request is no JSON: {error}") from None
+    return value
 
 
 def get(fields: Fields, name: str, kind: type[T], default: T) -> T:

@@ -61,6 +61,7 @@ class Slot:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             await asyncio.wait([done])
+            done.exception()  # nobody else asks for it
             raise
 
     async def each(self, items: Iterator[T]) -> AsyncGenerator[T, None]:

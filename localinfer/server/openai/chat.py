@@ -7,17 +7,12 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from localinfer.server import streams
 from localinfer.server.desk import Desk, Seat, Talk
-from localinfer.server.fields import Fields, body_of, count, form_of, get, length_of, options_of
+from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
 from localinfer.server.openai.counts import timings, usage
 from localinfer.server.openai.probabilities import of_chat
 from localinfer.server.openai.requests import Common, common
 from localinfer.server.problems import bad
-from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Call, Piece, Stats
@@ -33,14 +28,6 @@ class Question:
     common: Common
     talk: Talk
     top_logprobs: int | None  # None: no probabilities at all
-
-
-async def answer(request: Request) -> Response:
-    question = question_of(await body_of(request))
-    desk: Desk = request.app.state.desk
-    if question.common.stream:
-        return await streams.events(chunks(question, desk))
-    return Json(await completion(question, desk))
 
 
 # --- the question ---

@@ -4,18 +4,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from localinfer.server import streams
 from localinfer.server.desk import Desk, Seat, Text
-from localinfer.server.fields import Fields, body_of, count, form_of, get, length_of, options_of
+from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
 from localinfer.server.openai.chat import LENGTH, MOST_LOGPROBS, head_of
 from localinfer.server.openai.counts import timings, usage
 from localinfer.server.openai.probabilities import of_text
 from localinfer.server.openai.requests import Common, common
 from localinfer.server.problems import bad
-from localinfer.server.streams import Json
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
@@ -35,14 +30,6 @@ class Question:
         """(number of the choice, prompt, which of its choices)"""
         n = self.common.n
         return [(n * i + k, prompt, k) for i, prompt in enumerate(self.prompts) for k in range(n)]
-
-
-async def answer(request: Request) -> Response:
-    question = question_of(await body_of(request))
-    desk: Desk = request.app.state.desk
-    if question.common.stream:
-        return await streams.events(chunks(question, desk))
-    return Json(await completion(question, desk))
 
 
 def question_of(fields: Fields) -> Question:

@@ -7,12 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from localinfer.server import streams
 from localinfer.server.desk import Desk, Run, Talk
-from localinfer.server.fields import Fields, body_of, form_of, get, length_of, options_of
+from localinfer.server.fields import Fields, form_of, get, length_of, options_of
 from localinfer.server.openai.chat import as_text
 from localinfer.server.problems import bad
 
@@ -29,15 +25,6 @@ class Question:
     talk: Talk
     options: Mapping[str, Any]
     told: Item  # of the request, again in the answer
-
-
-async def answer(request: Request) -> Response:
-    fields = await body_of(request)
-    found = events(question_of(fields), request.app.state.desk)
-    if get(fields, "stream", bool, False):
-        return await streams.events(found, streams.as_named_event, last=b"")
-    *_, last = [event async for event in found]
-    return streams.Json(last["response"])
 
 
 # --- the question ---
@@ -103,6 +90,13 @@ def tool_of(tool: object) -> Item:
 
 
 # --- the answer ---
+
+
+async def response(question: Question, desk: Desk) -> Item:
+    """The whole answer."""
+    *_, last = [event async for event in events(question, desk)]
+    whole: Item = last["response"]
+    return whole
 
 
 async def events(question: Question, desk: Desk) -> AsyncGenerator[Item, None]:

@@ -1,0 +1,153 @@
+"""What ties answers to requests: what is done, what is left, and what does not belong together."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import tiny_llama
+
+from localinfer.batch import job, output
+from localinfer.batch.job import Answer, Job, job_digest, require_model
+from localinfer.batch.reading import Request, requests_of
+from localinfer.errors import LocalInferError, UsageError
+from localinfer.files.gguf import open_gguf
+from localinfer.options import Options
+
+LINES = b'"b"\n"a"\n{"prompt": "c", "custom_id": "third"}\n'
+DIGEST = "01234567"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+def requests(lines: bytes = LINES) -> list[Request]:
+    return requests_of(lines, "in", "jsonl")
+
+
+def resumed(path: Path, *answers: int, lines: bytes = LINES, digest: str = DIGEST, failing: int = 0) -> Job:
+    """A job that goes on with the file and answers these lines."""
+    work = Job(requests(lines), digest)
+    with output.opened(path, restart=False) as out:
+        work.resume(out)
+        for number in answers:
+            [asked] = [each for each in work.requests if each.number == number]
+            problem = {"error": {"message": "bad", "type": "server_error", "code": None}}
+            fails = number == failing
+            work.take(Answer(asked, 500 if fails else 200, problem if fails else {"answer": number}), out)
+    return work
+
+
+def left(work: Job) -> list[int]:
+    return [each.number for each in work.left()]
+
+
+def custom_ids(path: Path) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()]
+
+
+def test_goes_on_with_what_is_left(path: Path) -> None:
+    assert left(resumed(path)) == [2, 1, 3], "sorted by what they begin with"
+    assert left(resumed(path, 3, 1)) == [2]
+    work = resumed(path)
+    assert left(work) == [2]
+    assert custom_ids(path) == ["third", "line-1"]
+
+
+def test_a_line_in_openais_format(path: Path) -> None:
+    resumed(path, 1, 3, failing=3)
+    good, bad = (json.loads(line) for line in path.read_bytes().splitlines())
+    assert list(good) == list(bad) == ["id", "custom_id", "response", "error"]
+    assert good["response"] == {"status_code": 200, "request_id": good["id"], "body": {"answer": 1}}
+    assert good["error"] is None
+    assert bad["response"]["status_code"] == 500
+    assert bad["response"]["body"]["error"]["message"] == "bad"
+    assert bad["error"] == {"code": "server_error", "message": "bad"}
+
+
+def test_in_the_order_of_the_input_at_the_end(path: Path) -> None:
+    work = resumed(path, 3, 2, 1)
+    with output.opened(path, restart=False) as out:
+        work.put_in_order(out)
+    assert custom_ids(path) == ["line-1", "line-2", "third"]
+    assert left(resumed(path)) == []
+
+
+def test_what_failed_is_asked_once_more(path: Path) -> None:
+    work = resumed(path, 2, 3, 1, failing=3)
+    assert work.failed == {3}
+    work = resumed(path)
+    assert (work.failed, left(work)) == ({3}, [])
+    with output.opened(path, restart=False) as out:
+        assert work.forget_failed(out) == 1
+        assert left(work) == [3]
+        work.take(Answer(work.requests[2], 200, {}), out)
+        work.put_in_order(out)
+    assert custom_ids(path) == ["line-1", "line-2", "third"]
+    assert resumed(path).failed == set()
+
+
+def test_requests_can_be_added(path: Path) -> None:
+    resumed(path, 1, 2, 3)
+    assert left(resumed(path, lines=LINES + b'"d"')) == [4]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"lines": b'"b"\n"other"\n"c"\n'}, "the answer to line-2 is of another input"),
+        ({"digest": "76543210"}, "the answer to line-2 is of another model, or was given with other options"),
+    ],
+)
+def test_what_does_not_belong_together(path: Path, how: dict[str, Any], message: str) -> None:
+    resumed(path, 2)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=f"{message}.*--restart"):
+        resumed(path, **how)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"my diary\n", b'{"id": 5}\n', b"[" * 100_000 + b"\n", b'{"id": "a", "b": "c"}\n'])
+def test_another_file_stays(path: Path, content: bytes) -> None:
+    path.write_bytes(content + b"and more")
+    with pytest.raises(UsageError, match="not all of it are answers of a batch"):
+        resumed(path)
+    assert path.read_bytes() == content + b"and more"
+
+
+def test_an_answer_that_is_there_twice(path: Path) -> None:
+    resumed(path, 2)
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(LocalInferError, match="two answers to line 2"):
+        resumed(path)
+
+
+class TestDigest:
+    def test_of_the_model_and_of_what_answers_depend_on(self, tmp_path: Path) -> None:
+        f = open_gguf(tiny_llama(tmp_path / "a.gguf"))
+        first = job_digest(f, Options())
+        assert len(first) == 2 * job.DIGEST_BYTES
+        assert job_digest(f, Options(threads=2, ubatch_size=64)) == first
+        assert job_digest(f, Options(temp=0.5)) != first
+        assert job_digest(f, replace(Options(), system_prompt="a")) != first
+        assert job_digest(open_gguf(tiny_llama(tmp_path / "b.gguf", n_layer=3)), Options()) != first
+        assert job_digest(open_gguf((tmp_path / "a.gguf").rename(tmp_path / "c.gguf")), Options()) == first
+
+    def test_of_what_is_in_files(self, tmp_path: Path) -> None:
+        f, schema = open_gguf(tiny_llama(tmp_path / "a.gguf")), tmp_path / "schema.json"
+        options = Options(json_schema_file=str(schema))
+        found = {job_digest(f, options)}
+        for text in ("{}", '{"type": "object"}'):
+            schema.write_text(text)
+            found.add(job_digest(f, options))
+        assert len(found) == 3
+
+
+def test_another_model() -> None:
+    asked = requests(b'{"prompt": "a", "model": "smollm2:latest"}\n{"prompt": "b", "model": "gpt"}\n"c"')
+    require_model([asked[0], asked[2]], ["smollm2"], "in")
+    with pytest.raises(LocalInferError, match=r"^in: line 2 asks for the model gpt, and this is smollm2; --any-model"):
+        require_model(asked, ["smollm2"], "in")
