@@ -169,8 +169,8 @@ class Layer:
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
         weights, more = np.exp(scores - top), np.exp(sinks[:, None, None] - top)
         y = np.einsum("htc,chd->thd", weights / (weights.sum(axis=-1, keepdims=True) + more), values)
-        y = y[..., -self.shared :] if self.shared else y  # the length of parts that are turned divides it
-        return y if self.v_type in UNSCALED else turned(y.astype(np.float32)).astype(np.float64)
+        y = y if self.v_type in UNSCALED else turned(y.astype(np.float32)).astype(np.float64)
+        return y[..., -self.shared :] if self.shared else y
 
 
 def normal(*shape: int, seed: int = 0) -> Floats:
