@@ -71,6 +71,15 @@ def test_logits_are_those_of_transformers(name: str, file: File) -> None:
     assert proofs.divergence(proof.logits, found).max() <= 1e-6
 
 
+@pytest.mark.parametrize("name", ["gpt2", "phi2"])  # without a rope and from one matrix; with half of a head turned
+def test_keys_with_a_bias_have_anchors(name: str, file: File) -> None:
+    proof = proofs.expected(name)
+    with engine(file(name, "F32"), replace(EXACT, cache_type_k="q8_0")) as running:
+        assert all(cache.anchored for cache in running.program.recorder.attention.caches.values())
+        found = running.logits(proof.ids)[proof.positions]
+    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=0.05)
+
+
 @different
 @pytest.mark.parametrize(("options", "most"), [(EXACT, 1e-3), (FAST, 2e-3)], ids=["exact", "fast"])
 def test_quantized_they_differ_little(name: str, options: Options, most: float, file: File) -> None:
