@@ -194,6 +194,9 @@ class Options:
     threads_batch: int = option(
         0, "-tb", "--threads-batch", section="model", low=0, high=512,
         about="Threads that compute while a prompt is read (0: as many as --threads).")
+    mlock: bool = option(
+        False, "--mlock", section="model",
+        about="Read the whole model at once, and keep it in memory.")
     batch_size: int = option(
         2048, "-b", "--batch-size", section="model", low=1, high=INT32_MAX,
         about="Tokens of a prompt that are handed over together; more than --ubatch-size make no difference.")

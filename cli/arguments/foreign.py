@@ -89,7 +89,7 @@ NOTHING = (  # "... does nothing: <why>"
     (
         "files are always mapped into memory, and read as far as they are needed",
         "-lm --load-mode -lzm --lazy-mode",
-        "--no-mmap --mlock -dio --direct-io -ndio --no-direct-io",
+        "--no-mmap -dio --direct-io -ndio --no-direct-io",
     ),
     ("attention is always computed in blocks, as flash attention is", "-fa:? --flash-attn:?", ""),
     ("rows are packed when a prompt is long, and never at loading", "", "-nr --no-repack"),

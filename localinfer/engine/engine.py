@@ -22,6 +22,7 @@ from localinfer.options import Options
 from localinfer.plan.pages import NoRoom
 from localinfer.plan.plan import Plan
 from localinfer.plan.work import NOTHING_TO_DO, Amount
+from localinfer.text import printable
 from quant.jit.loader import Progress
 
 Ids = NDArray[np.int32]
@@ -61,6 +62,9 @@ class Engine:
         self.program = Program(f, options, progress)
         self.sequence = Sequence(self.program.recorder.memories())
         self.n_ctx, self.n_vocab, self.warnings = self.program.n_ctx, self.program.n_vocab, self.program.warnings
+        if options.mlock:
+            problems = {printable(str(each.path)): each.lock() for each in f.files}
+            self.warnings = [*self.warnings, *(f"{path}: {problem}" for path, problem in problems.items() if problem)]
 
     @property
     def n_past(self) -> int:

@@ -62,6 +62,20 @@ class MappedFile:
         """From now on the file shall be what it is now: for whoever writes it while it is open."""
         self._identity = _identity(os.fstat(self._descriptor))
 
+    def lock(self) -> str:
+        """Read everything, and keep it in memory as long as it is mapped; why that is not possible, or "".
+
+        The system allows so many bytes to be locked (`ulimit -l`); Windows has another call for it, which is not made.
+        """
+        import ctypes  # which few need
+
+        libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+        if libc is None:
+            return "memory cannot be locked on this system"
+        if libc.mlock(ctypes.c_void_p(self.bytes.ctypes.data), ctypes.c_size_t(self.size)):
+            return f"cannot be locked in memory: {os.strerror(ctypes.get_errno())}"
+        return ""
+
     def window(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """Some of the bytes in a mapping of their own. It ends with the array, and then they take no memory any more.
 

@@ -23,6 +23,7 @@ from peer import Llama  # noqa: E402
 KNOWN = {
     "phi3": "llama.cpp sees no window: the first 24 positions count",
     "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
+    "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",
     "gpt-oss": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
     "falcon": "llama.cpp takes the tanh of gelu",
     "falcon-40b": "llama.cpp takes the tanh of gelu",
