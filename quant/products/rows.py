@@ -7,6 +7,7 @@ The kernel for many tokens is `quant.products.panels`. Threads divide the rows o
 does not depend on their number.
 """
 
+from functools import cache
 from typing import Any
 
 from numba import float32, int32, int64, uint8
@@ -259,6 +260,7 @@ def superblock_word(words: Words) -> Any:
     return with_zero if zero else with_mins
 
 
+@cache
 def token_word(words: Words, passes: int) -> Any:
     """The word add(row, block, x, n, acc): the sums of all places of a token at x, and a superblock of a row."""
     sums, superblock = group_sums(words, passes), superblock_word(words)
@@ -276,6 +278,7 @@ def token_word(words: Words, passes: int) -> Any:
     return add
 
 
+@cache
 def tokens_words(words: Words, passes: int, count: int) -> tuple[Any, Any, Any]:
     """Words for so many tokens, whose sums are a tuple: start(), add(at, block, x, x_stride, columns, sums), and
     deliver(sums, y, y_stride, add), which adds them up to, or adds them to, a number of each token."""
