@@ -65,7 +65,9 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
-    n_ff = config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
+    n_ff = in_all(config, "intermediate_size").count(
+        "intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd
+    )
     n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
     numbers = Numbers(
         n_layer=n_layer,
@@ -97,6 +99,16 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     refuse_other_scale(architecture, config, numbers)
     numbers = architecture.own_numbers(config, numbers)
     return replace(numbers, own=architecture.own_blocks(config, numbers))
+
+
+def in_all(config: Table, key: str) -> Table:
+    """With one number at a key where there is one for each layer, and they are the same."""
+    given = config.values.get(key)
+    if not isinstance(given, list) or not given:
+        return config
+    if any(each != given[0] for each in given):
+        raise config.error(key, "numbers that differ from layer to layer are not supported", Unsupported)
+    return replace(config, values={**config.values, key: given[0]})
 
 
 def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:

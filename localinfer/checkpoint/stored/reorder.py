@@ -38,6 +38,12 @@ def from_first_position(values: Values, n: Numbers) -> Values:
     return values[n.first_position :]
 
 
+def to_whole_vocabulary(values: Values, n: Numbers) -> Values:
+    """Rows of zeros for tokens that have none: pictures and sounds, whose vectors come from elsewhere."""
+    more = np.zeros((n.n_vocab - len(values), *values.shape[1:]), values.dtype)
+    return np.concatenate([values, more])
+
+
 # --- values of a head that turn together ---
 
 
