@@ -65,7 +65,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
     times = architecture.times
-    n_ff = in_all(config, "intermediate_size").count(
+    n_ff = in_all(config, "intermediate_size", n_layer).count(
         "intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd
     )
     n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
@@ -101,10 +101,10 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     return replace(numbers, own=architecture.own_blocks(config, numbers))
 
 
-def in_all(config: Table, key: str) -> Table:
+def in_all(config: Table, key: str, n_layer: int) -> Table:
     """With one number at a key where there is one for each layer, and they are the same."""
     given = config.values.get(key)
-    if not isinstance(given, list) or not given:
+    if not isinstance(given, list) or len(given) != n_layer:
         return config
     if any(each != given[0] for each in given):
         raise config.error(key, "numbers that differ from layer to layer are not supported", Unsupported)
