@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from difflib import get_close_matches
+from math import inf
 
 from localinfer.checkpoint import own_blocks, own_keys
 from localinfer.checkpoint.architecture import Architecture
@@ -412,7 +413,7 @@ MAMBA2 = Architecture(
     spellings={"rms_norm_eps": "layer_norm_epsilon"},
     own_numbers=own_keys.numbers_of_mamba2,
     own_keys=own_keys.states,
-    fixed={"use_bias": False, "use_conv_bias": True},
+    fixed={"use_bias": False, "use_conv_bias": True, "time_step_limit": [0.0, inf]},
     defaults={  # the first two change nothing that is written
         "num_attention_heads": 1,
         "intermediate_size": 1,

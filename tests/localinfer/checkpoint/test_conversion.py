@@ -324,6 +324,18 @@ def test_what_config_json_may_not_say(name: str, changes: dict[str, Any], line: 
     assert line in str(refusal(folder))
 
 
+@pytest.mark.parametrize("infinity", [float("inf"), {"__float__": "Infinity"}, {"__float__": float("inf")}])
+def test_steps_of_time_have_no_limit(infinity: Any, tmp_path: Path) -> None:
+    """Infinity is not JSON, but configurations say it; other numbers must be finite, and limits are not supported."""
+    folder = proofs.checkpoint("mamba2", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, infinity]))
+    assert "blk.0.ssm_a" in open_checkpoint(folder).tensors
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, 0.1]))
+    assert str(refusal(folder)).endswith("time_step_limit: [0.0, 0.1] is not supported")
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=None, layer_norm_epsilon=infinity))
+    assert str(refusal(folder)).endswith("layer_norm_epsilon: is inf; it must be finite")
+
+
 def test_a_base_that_grows_beyond_the_context_is_plain_within(tmp_path: Path) -> None:
     """As internlm2 has it."""
     folder = proofs.checkpoint("internlm2", tmp_path)
