@@ -245,6 +245,19 @@ def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
     return config | {key: [value] * config["num_hidden_layers"] for key, value in each.items()}
 
 
+IDLE = re.compile(r"model\.layers\.2[0-4]\.self_attn\.(k_|v_)")
+
+
+def with_idle_keys(shapes: Shapes) -> Shapes:
+    """Layers that look at the keys of others have some of their own, as checkpoints of Gemma 3n do."""
+    first = {key: shape for key, shape in shapes.items() if re.search(r"layers\.0\.self_attn\.(k_|v_)", key)}
+    return shapes | {key.replace(".0.", f".{layer}."): first[key] for layer in range(20, 25) for key in first}
+
+
+def without_idle_keys(tensors: Tensors) -> Tensors:
+    return {key: values for key, values in tensors.items() if not IDLE.match(key)}
+
+
 def without_pooler(shapes: Shapes) -> Shapes:
     return {key: shape for key, shape in shapes.items() if not key.startswith("pooler.")}
 
@@ -318,6 +331,10 @@ GEMMA4 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }
+GEMMA3N = {
+    "hidden_size_per_layer_input": 32, "laurel_rank": 32, "final_logit_softcapping": 30.0,
+    "rope_parameters": GEMMA3_ROPE | {"full_attention": {"rope_type": "default", "rope_theta": 1e6}},
+}  # fmt: skip
 GEMMA4_LAYERS = [f"{'full' if i in (2, 4, 6, 8) else 'sliding'}_attention" for i in range(9)]
 OLMO3_ROPE = {
     "full_attention": {
@@ -676,6 +693,23 @@ PROOFS = {
             hidden_size_per_layer_input=0, global_head_dim=64, num_global_key_value_heads=1,
             enable_moe_block=True, num_experts=10, top_k_experts=8, moe_intermediate_size=64,
         ),
+    ),
+    "gemma3n": Proof(
+        architecture="gemma3n", norm=0.5,
+        config=T.Gemma3nTextConfig(
+            **sizes(2, 1, 6, head_dim=32) | TIED, **layer_types(6, 3), **GEMMA3N, num_kv_shared_layers=3,
+            vocab_size_per_layer_input=proofs.N_VOCAB - 4, activation_sparsity_pattern=[0.75, 0.5, 0.0, 0.0, 0.0, 0.0],
+        ),
+    ),
+    "gemma3n-25": Proof(  # with the numbers that llama.cpp takes for granted
+        architecture="gemma3n", norm=0.5,
+        config=T.Gemma3nTextConfig(
+            **sizes(2, 1, 25, head_dim=32, intermediate_size=512) | TIED, **layer_types(25, 5),
+            **GEMMA3N | {"hidden_size_per_layer_input": 256, "laurel_rank": 64}, num_kv_shared_layers=5,
+            vocab_size_per_layer_input=proofs.N_VOCAB,
+        ),
+        shapes=with_idle_keys,
+        computed=without_idle_keys,
     ),
     # phi
     "phi2": Proof(

@@ -213,7 +213,9 @@ class Words:
     def slices(self, x: Floats, name: str, *n_outs: int) -> Sequence[Floats]:
         return np.split(self.matmul(x, name, sum(n_outs)), np.cumsum(n_outs)[:-1], axis=1)
 
-    def feed_forward(self, h: Floats, blk: Block, activation: str, *, gated: bool = True) -> Floats:
+    def feed_forward(
+        self, h: Floats, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
+    ) -> Floats:
         n = self.keys.counts("feed_forward_length", self.block_count)[blk.number]
         if not gated:
             return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
@@ -221,6 +223,9 @@ class Words:
             gate, up = self.slices(h, f"{blk}ffn_up", n, n)
         else:
             gate, up = (self.matmul(h, f"{blk}ffn_{name}", n) for name in ("gate", "up"))
+        if math.isfinite(least):
+            mean, deviation = gate.mean(axis=1, keepdims=True), gate.std(axis=1, keepdims=True)
+            gate = relu(gate - mean - least * deviation)
         return unit(activation, gate, up)
 
     def gate(self, gate: Floats, up: Floats, activation: str = "none", *, first: int = 0) -> Floats:
@@ -238,6 +243,36 @@ class Words:
     def head_matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
         parts = (self.model.expert(name, head, part) for head, part in enumerate(split(x, heads)))
         return np.stack(list(parts), axis=1).reshape(len(x), heads * n_out)
+
+    # --- several streams ---
+
+    def streams(self, x: Floats, count: int) -> Floats:
+        others = [as_long(x @ matrix.T, x) for matrix in self.model["altup_proj"]]
+        return np.concatenate([x, *others], axis=1)
+
+    def predict(self, blk: Block, xs: Floats, count: int) -> tuple[Floats, Floats]:
+        streams = xs.reshape(len(xs), count, -1)
+        weights = self.said(blk, streams[:, 0], count) @ self.model[f"{blk}altup_predict_coef"].T
+        predicted = streams + weights.reshape(-1, count, count) @ streams
+        return predicted.reshape(xs.shape), predicted[:, 0].copy()
+
+    def correct(self, blk: Block, xs: Floats, predicted: Floats, y: Floats, count: int) -> Floats:
+        weights = 1 + self.said(blk, y, count) @ self.model[f"{blk}altup_correct_coef"].T
+        off = y - predicted[:, : y.shape[1]]
+        xs[:] = predicted + (weights[:, :, None] * off[:, None]).reshape(xs.shape)
+        return xs[:, : y.shape[1]] * self.model[f"{blk}altup_correct_scale"]
+
+    def add_to_others(self, xs: Floats, branch: Floats) -> None:
+        n = branch.shape[1]
+        xs[:, n:] += np.tile(branch, (1, xs.shape[1] // n - 1))
+
+    def merged(self, xs: Floats, count: int) -> Floats:
+        first, *others = np.split(xs, count, axis=1)
+        matrices = self.model["altup_unembd_proj"]
+        return sum((as_long(x @ m.T, first) for x, m in zip(others, matrices, strict=True)), first) / count
+
+    def said(self, blk: Block, x: Floats, count: int) -> Floats:
+        return np.tanh(self.matmul(self.norm(x, f"{blk}altup_router_norm"), f"{blk}altup_router", count) / x.shape[1])
 
     # --- states ---
 
@@ -372,6 +407,9 @@ class Words:
 
     def ignore(self, *names: str) -> None:
         pass
+
+    def rows(self, name: str) -> int:
+        return len(self.model[name])
 
     def sources_of_keys(self) -> Sequence[int]:
         return sources_of_keys(self.keys, self.block_count, self.sliding(0))
@@ -514,6 +552,12 @@ def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
 def layer_norm(x: Floats, weight: Floats, eps: float) -> Floats:
     """Shift and scale the last axis to a mean of zero and a variance of one."""
     return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps)
+
+
+def as_long(y: Floats, x: Floats) -> Floats:
+    """Each row of y as long as that of x."""
+    squares = np.maximum((y * y).mean(axis=1, keepdims=True), 1e-5)
+    return y * np.sqrt((x * x).mean(axis=1, keepdims=True) / squares)
 
 
 def softmax(x: Floats) -> Floats:

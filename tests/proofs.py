@@ -115,6 +115,7 @@ def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
     of a model matter, but for logits, which are smaller; norms' weights lie around `norm`, biases around 0."""
     if len(shape) > 1:
         gain = 0.5 if shape[0] == N_VOCAB else 1.5
+        gain *= shape[-1] / 8 if "modality_router" in name else 1  # what it is given was divided by shape[-1]
         return random_integers(name, shape, 255) * power_of_two(gain * 3**0.5 / 255 * shape[-1] ** -0.5)
     if name.endswith(".bias"):
         return random_integers(name, shape, 127) * power_of_two(0.5 / 127)

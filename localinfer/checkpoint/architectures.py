@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from difflib import get_close_matches
+from math import inf
 
 from localinfer.checkpoint import own_blocks, own_keys
 from localinfer.checkpoint.architecture import Architecture
@@ -381,6 +382,29 @@ GEMMA4 = Architecture(
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
 )  # fmt: skip
 
+GEMMA3N = Architecture(
+    name="gemma3n",
+    block=(
+        *BEFORE, *BEHIND, *APART, *GATED, *HEAD_NORMS, "inp_gate", "proj", "post_norm", "altup_router",
+        "altup_router_norm", "altup_predict_coef", "altup_correct_coef", "altup_correct_scale", "laurel_l", "laurel_r",
+        "laurel_post_norm",
+    ),
+    model=("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm", "altup_proj", "altup_unembd_proj"),
+    sizes={"per_layer_token_embd": ("n_vocab_input", "n_inputs")},
+    folded={"per_layer_token_embd": ("n_vocab", "n_inputs")},
+    reorder={"per_layer_token_embd": reorder.to_whole_vocabulary},
+    activation=GELU,
+    period=5,
+    every_window=True,
+    window_rope=True,
+    scales={"final_logit_softcapping": "final_logit_softcapping"},
+    own_numbers=own_keys.numbers_of_gemma3n,
+    own_keys=own_keys.streams_and_sparsity,
+    own_blocks=own_blocks.blocks_of_gemma3n,
+    fixed={"attention_bias": False, "altup_active_idx": 0, "altup_correct_scale": True},
+    defaults={"tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6},
+)  # fmt: skip
+
 PHI2 = Architecture(
     name="phi2",
     block=("attn_norm", "attn_norm.bias", *APART, *biases(*APART), *PLAIN, *biases(*PLAIN)),
@@ -511,7 +535,7 @@ MAMBA2 = Architecture(
     spellings={"rms_norm_eps": "layer_norm_epsilon"},
     own_numbers=own_keys.numbers_of_mamba2,
     own_keys=own_keys.states,
-    fixed={"use_bias": False, "use_conv_bias": True},
+    fixed={"use_bias": False, "use_conv_bias": True, "time_step_limit": [0.0, inf]},
     defaults={  # the first two change nothing that is written
         "num_attention_heads": 1,
         "intermediate_size": 1,
@@ -699,6 +723,8 @@ BY_CLASS = {
     "Gemma3ForConditionalGeneration": GEMMA3,  # as above
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4,
+    "Gemma3nForCausalLM": GEMMA3N,
+    "Gemma3nForConditionalGeneration": GEMMA3N,
     "PhiForCausalLM": PHI2,
     "Phi3ForCausalLM": PHI3,
     "StableLmForCausalLM": STABLELM,

@@ -17,6 +17,8 @@ from localinfer.text import printable
 
 CONFIG = "config.json"
 BEYOND_FLOATS = 10**300
+INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}  # not JSON, but in configurations; where others see no limit
+TAG = "__float__"  # as newer ones write it: {"__float__": "Infinity"}
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 LIMIT = 128 << 20  # bytes; the tokenizer.json of 262,144 tokens has 33 MB
 KINDS: dict[type, str] = {
@@ -64,6 +66,8 @@ class Table:
             if default is REQUIRED:
                 raise self.error(key, f"is missing; it must be {KINDS[kind]}")
             return default
+        if value in INFINITE.values():
+            raise self.error(key, f"is {value}; it must be finite")
         if kind is float and type(value) is int:
             value = float(value) if abs(value) < BEYOND_FLOATS else math.inf
         if type(value) is not kind:
@@ -179,7 +183,8 @@ class Folder:
 
     def _read_json(self, text: str, path: Path) -> Any:
         try:
-            values = json.loads(text, parse_constant=refuse_constant, parse_float=finite)
+            constant, limit = (infinite, untagged) if path.name == CONFIG else (refuse_constant, None)
+            values = json.loads(text, parse_constant=constant, parse_float=finite, object_hook=limit)
             refuse_surrogates(text, values)
         except (ValueError, RecursionError) as error:
             what = "nested too deeply" if isinstance(error, RecursionError) else printable(str(error), 120)
@@ -192,6 +197,19 @@ class Folder:
 def refuse_constant(text: str) -> NoReturn:
     """For NaN and Infinity, which are not JSON."""
     raise ValueError(f"{text} is not a number")
+
+
+def infinite(text: str) -> float:
+    """For Infinity; not for NaN."""
+    return INFINITE[text] if text in INFINITE else refuse_constant(text)
+
+
+def untagged(table: dict[str, Any]) -> Any:
+    """The number that a tagged one stands for."""
+    if table.keys() != {TAG}:
+        return table
+    found = table[TAG]
+    return INFINITE.get(found, found) if isinstance(found, str) else found
 
 
 def refuse_surrogates(text: str, values: object) -> None:

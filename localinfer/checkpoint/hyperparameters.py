@@ -64,7 +64,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
         raise config.error("partial_rotary_factor", "is not supported", Unsupported)
     if architecture.window_rope and any(sliding) and rope_swa.fields:
         raise config.error("rope_parameters", "scaling in layers with a window is not supported", Unsupported)
-    n_ff = read_width(architecture, config, n_embd)
+    n_ff = read_width(architecture, in_all(config, "intermediate_size", n_layer), n_embd)
     n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
     numbers = Numbers(
         n_layer=n_layer,
@@ -105,6 +105,16 @@ def read_width(architecture: Architecture, config: Table, n_embd: int) -> int:
         return 0
     times = architecture.times
     return config.count("intermediate_size", LARGEST["feed_forward_length"], times and times * n_embd)
+
+
+def in_all(config: Table, key: str, n_layer: int) -> Table:
+    """With one number at a key where there is one for each layer, and they are the same."""
+    given = config.values.get(key)
+    if not isinstance(given, list) or len(given) != n_layer:
+        return config
+    if any(each != given[0] for each in given):
+        raise config.error(key, "numbers that differ from layer to layer are not supported", Unsupported)
+    return replace(config, values={**config.values, key: given[0]})
 
 
 def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ OTHER_MODELS = re.compile(
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
-ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert
-    r"(?P<all>.*_layernorm)\.norms\.(?P<head>\d+)\.weight|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
+ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert, or for each of several residual streams
+    r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
+    r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
 )
 IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|)")
 
@@ -87,12 +88,14 @@ def text_model(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def stacked(tensors: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
-    """Tensors that there are one for each head or expert, as one with a dimension more, in the order of numbers."""
+    """Tensors that there are one for each head, expert or stream, as one with a dimension more, in the order of
+    numbers."""
     parts: dict[str, dict[int, Stored]] = {}
     for name, tensor in tensors.items():
         one = ONE_OF_MANY.fullmatch(name)
-        whole = f"{one['all'] or one['experts'] + '.' + one['kind']}.weight" if one else name
-        parts.setdefault(whole, {})[int(one["head"] or one["expert"]) if one else 0] = tensor
+        all = one and (one["all"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
+        number = int(one["number"] or one["expert"]) if one else 0
+        parts.setdefault(f"{all}.weight" if all else name, {})[number] = tensor
     return {
         name: each[0] if name in tensors else Stacked(tuple(each[number] for number in sorted(each)))
         for name, each in parts.items()

@@ -17,7 +17,7 @@ def gemma4(config: Table, n: Numbers) -> dict[str, Field]:
         "attention.key_length_swa": Field.uint32(n.head_dim),
         "attention.value_length_swa": Field.uint32(n.head_dim),
         "rope.dimension_count_swa": Field.uint32(n.rope_swa.n_rot),
-        "attention.shared_kv_layers": Field.uint32(shared_layers(config, n)),
+        "attention.shared_kv_layers": Field.uint32(own_keys.shared_layers(config, n)),
         "embedding_length_per_layer_input": Field.uint32(n.n_input),
     }
     if n.n_expert:
@@ -43,7 +43,7 @@ def blocks_of_gemma4(config: Table, n: Numbers) -> tuple[Own, ...]:
     wide = 2 if config.get("use_double_wide_mlp", bool, False) else 1
     found = []
     for block, slides in enumerate(n.sliding):
-        shares = block >= n.n_layer - shared_layers(config, n)
+        shares = block >= n.n_layer - own_keys.shared_layers(config, n)
         numbers = {} if slides else {"head_dim": n.head_dim_everything, "n_head_kv": n_head_kv}
         lacks = {"attn_v"} if values_are_keys and not slides else set()
         if shares:
@@ -53,9 +53,8 @@ def blocks_of_gemma4(config: Table, n: Numbers) -> tuple[Own, ...]:
     return tuple(found)
 
 
-def shared_layers(config: Table, n: Numbers) -> int:
-    """How many of the last layers have no keys and values of their own."""
-    count = config.get("num_kv_shared_layers", int, 0)
-    if not 0 <= count < n.n_layer:
-        raise config.error("num_kv_shared_layers", f"is {count}; it must be 0 to {n.n_layer - 1}")
-    return count
+def blocks_of_gemma3n(config: Table, n: Numbers) -> tuple[Own, ...]:
+    """The last layers use the keys and values of earlier ones."""
+    first = n.n_layer - own_keys.shared_layers(config, n)
+    without = Own({}, frozenset({"attn_k", "attn_v", "attn_k_norm"}))
+    return tuple(without if block >= first else Own({}) for block in range(n.n_layer))

@@ -4,6 +4,7 @@ A function takes config.json and the model's numbers, and gives keys without the
 """
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -261,6 +262,43 @@ def delta_net(config: Table, n: Numbers) -> Fields:
         "attention.recurrent_layers": Field.flags([kind != "full_attention" for kind in n.kinds]),
         "rope.dimension_sections": Field.numbers(np.array([*sections, 0, 0, 0, 0][:4], np.int32)),
     }
+
+
+def numbers_of_gemma3n(config: Table, n: Numbers) -> Numbers:
+    """Residual streams, the rank of LAuReL, and the tokens that layers are told something of."""
+    count = config.count("altup_num_inputs", 16)
+    if count < 2:
+        raise config.error("altup_num_inputs", f"is {count}; there must be 2 at least")
+    own = {
+        "n_streams": count, "n_others": count - 1, "n_streams_squared": count**2,
+        "rank": config.count("laurel_rank", MOST),
+        "n_vocab_input": config.count("vocab_size_per_layer_input", n.n_vocab),
+    }  # fmt: skip
+    return replace(n, sizes=own)
+
+
+def streams_and_sparsity(config: Table, n: Numbers) -> Fields:
+    """And how far above its mean a gate must be to count, so that as many do as the share that config.json gives."""
+    shares = config.get("activation_sparsity_pattern", list)
+    if len(shares) != n.n_layer or not all(type(share) in (int, float) and 0 <= share < 1 for share in shares):
+        raise config.error("activation_sparsity_pattern", f"must be {n.n_layer} numbers, from 0 on and below 1")
+    least = [NormalDist().inv_cdf(share) if share else -np.inf for share in shares]
+    return {
+        "altup.active_idx": Field.uint32(0),
+        "altup.num_inputs": Field.uint32(n.sizes["n_streams"]),
+        "activation_sparsity_scale": Field.numbers(np.array(least, np.float32)),
+        "attention.shared_kv_layers": Field.uint32(shared_layers(config, n)),
+        "embedding_length_per_layer_input": Field.uint32(n.n_input),
+        "feed_forward_length": Field.numbers(np.full(n.n_layer, n.n_ff, np.int32)),
+    }
+
+
+def shared_layers(config: Table, n: Numbers) -> int:
+    """How many of the last layers have no keys and values of their own."""
+    count = config.get("num_kv_shared_layers", int, 0)
+    if not 0 <= count < n.n_layer:
+        raise config.error("num_kv_shared_layers", f"is {count}; it must be 0 to {n.n_layer - 1}")
+    return count
 
 
 def experts(config: Table, n: Numbers) -> Fields:

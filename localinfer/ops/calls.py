@@ -54,6 +54,13 @@ GATED = Call.of("localinfer.ops.gate:gated", "tokens up up_n up_first n gate:out
 GATE_HALVES = Call.of("localinfer.ops.gate:gate_halves", "tokens x n y:out q:out")
 GATE_TOKENS = Call.of("localinfer.ops.gate:gate_tokens", "tokens h weight n_in n x:out")
 
+COPY = Call.of("localinfer.ops.streams:copy", "tokens x x_n x_first n y:out y_n y_first")
+AS_LONG = Call.of("localinfer.ops.streams:as_long", "tokens x n y:out")
+PREDICT = Call.of("localinfer.ops.streams:predict", "tokens x m weight count n predicted:out first:out")
+CORRECT = Call.of("localinfer.ops.streams:correct", "tokens y predicted m weight scale count n x:out first:out")
+ADD_TO_OTHERS = Call.of("localinfer.ops.streams:add_to_others", "tokens branch count n x:out")
+KEEP_LARGEST = Call.of("localinfer.ops.streams:keep_largest", "tokens deviations:float n x:out")
+
 CONVOLVE = Call.of("localinfer.ops.convolve:convolve", "tokens x weight bias width n segments tail:out y:out")
 
 RECUR = {

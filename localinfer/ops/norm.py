@@ -14,15 +14,21 @@ Body = Callable[..., None]
 
 
 @inline
-def inverse_rms(x: int, n: int, eps: float) -> Any:
-    """1 / sqrt(mean(x^2) + eps) of n floats."""
+def mean_square(x: int, n: int) -> Any:
+    """mean(x^2) of n floats."""
     squares, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
     for i in range(0, whole, 16):
         v = load(f32x16, x + 4 * i)
         squares = fma(v, v, squares)
     for i in range(whole, n):
         rest += load(float32, x + 4 * i) * load(float32, x + 4 * i)
-    return float32(1.0) / sqrt((total(squares) + rest) / float32(n) + float32(eps))
+    return (total(squares) + rest) / float32(n)
+
+
+@inline
+def inverse_rms(x: int, n: int, eps: float) -> Any:
+    """1 / sqrt(mean(x^2) + eps) of n floats."""
+    return float32(1.0) / sqrt(mean_square(x, n) + float32(eps))
 
 
 @inline

@@ -83,6 +83,15 @@ class Keys:
             raise self.error(key, f"has {len(given)} entries for {blocks} blocks")
         return [bool(flag) for flag in given]
 
+    def numbers(self, key: str, blocks: int, default: Callable[[int], float]) -> list[float]:
+        """A number for each block, which may be infinite: the file's array, or what the default says of a block."""
+        given = self.f.metadata.get(self.name(key))
+        if given is None:
+            return [default(block) for block in range(blocks)]
+        if not isinstance(given, np.ndarray) or len(given) != blocks or np.isnan(given).any():
+            raise self.error(key, f"must have a number for each of the {blocks} blocks")
+        return [float(value) for value in given]
+
     def positive(self, key: str, default: float | None = None, *, most: float = 1e30) -> float:
         """A number above zero."""
         name = self.name(key)

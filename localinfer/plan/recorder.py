@@ -16,16 +16,22 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    ADD_TO_OTHERS,
+    AS_LONG,
     CONVOLVE,
+    COPY,
+    CORRECT,
     GATE_TOKENS,
     GATED,
     GATHER_HEADS,
     GET_ROWS,
     HALVES,
+    KEEP_LARGEST,
     LAYER_NORM,
     NORM_HEADS,
     NORM_PARTS,
     PICK,
+    PREDICT,
     PUT_PART,
     RECUR,
     RMS_NORM,
@@ -45,7 +51,7 @@ from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
 from localinfer.plan.state import Slots, State
-from localinfer.plan.tensors import Tensors, rows_of
+from localinfer.plan.tensors import Tensors, matrix_of, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS
 from quant.jit.cpu import target
@@ -109,6 +115,16 @@ class Recorder:
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of this name."""
         return self.tensors.has(name)
+
+    def rows(self, name: str) -> int:
+        """How many rows a matrix has, of which products are multiplied again."""
+        tensor = self.f.tensors.get(f"{name}.weight")
+        if tensor is None:
+            raise self.f.error(f"tensor {name}.weight", "is missing")
+        if tensor.shape[0] % 32:
+            what = f"has {tensor.shape[0]} rows; they must be a multiple of 32"
+            raise self.f.error(f"tensor {name}.weight", what)
+        return tensor.shape[0]
 
     def ignore(self, *names: str) -> None:
         """The file may have these tensors, but nothing is computed with them."""
@@ -310,9 +326,12 @@ class Recorder:
             self._biased[kind] = any(self.tensors.has(f"{each}.bias") for each in names)
         return self._biased[kind]
 
-    def feed_forward(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
+    def feed_forward(
+        self, h: Buffer, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
+    ) -> Buffer:
         """act(gate . h) * (up . h), the input of ffn_down; act(up . h) if it is not gated. Without a matrix for the
-        gate, that is the first half of the rows of `up`."""
+        gate, that is the first half of the rows of `up`. Of the gate, only what is further above its mean than `least`
+        standard deviations counts, and as much as it is."""
         n, up = multiple_of_32(self.keys, "feed_forward_length", self.block_count, blk.number), f"{blk}ffn_up"
         if not gated:
             return self.gate(self.matmul(h, up, n), None, activation)
@@ -320,6 +339,8 @@ class Recorder:
             gate, values = self.slices(h, up, n, n)
         else:
             gate, values = self.matmul(h, f"{blk}ffn_gate", n, meet=False), self.matmul(h, up, n)
+        if math.isfinite(least):
+            self.plan.op(f"{blk}keep_largest", KEEP_LARGEST, gate.rows, rounds=(0, 4), deviations=least, n=n, x=gate)
         return self.gate(gate, values, activation)
 
     def gate(self, gate: Buffer, up: Buffer | None, activation: str = "none", *, first: int = 0) -> Buffer:
@@ -373,6 +394,81 @@ class Recorder:
             size=size, y=of_heads, q=of_heads.quantized, lined_up=rows.region, runs=runs,
         )  # fmt: skip
         return self.plan.head_matmul(of_heads, weight, runs)
+
+    # --- several streams ---
+
+    def streams(self, x: Buffer, count: int) -> Buffer:
+        """So many residual streams side by side, [token][stream][value]: x, and what each matrix of altup_proj makes of
+        it, as long as x. What a block does with them is in `localinfer.ops.streams`."""
+        xs, matrices = self.plan.buffer(count * x.n), self.tensors.tensor("altup_proj.weight", count - 1, x.n, x.n)
+        self._copy(x, xs)
+        for number in range(1, count):
+            with self.plan.recycling():
+                y = self._as_long(self.plan.matmul(x, matrix_of(matrices, number - 1)), x)
+                self._copy(y, xs, y_first=number * x.n)
+        return xs
+
+    def predict(self, blk: Block, xs: Buffer, count: int) -> tuple[Buffer, Buffer]:
+        """What is expected of each stream behind the block, and a copy of the first expectation: the block's input."""
+        n = xs.n // count
+        first, predicted = self.plan.buffer(n), self.plan.buffer(xs.n)
+        self._copy(xs, first)
+        m, weight = self._said(blk, first, count), f"{blk}altup_predict_coef.weight"
+        self.plan.need_scratch(4 * count * count)
+        self.plan.op(
+            f"{blk}predict", PREDICT, xs.rows, rounds=(0, 4), x=xs, m=m, count=count, n=n, predicted=predicted,
+            weight=self.tensors.floats(weight, count * count, count), first=first,
+        )  # fmt: skip
+        return predicted, first
+
+    def correct(self, blk: Block, xs: Buffer, predicted: Buffer, y: Buffer, count: int) -> Buffer:
+        """All streams by what the block has made of the first, y; the first one now, scaled."""
+        first, m, weight = self.plan.buffer(y.n), self._said(blk, y, count), f"{blk}altup_correct_coef.weight"
+        self.plan.op(
+            f"{blk}correct", CORRECT, xs.rows, rounds=(0, 4), y=y, predicted=predicted, m=m, count=count, n=y.n, x=xs,
+            weight=self.tensors.floats(weight, count, count), first=first,
+            scale=self.tensors.vector(f"{blk}altup_correct_scale.weight", y.n),
+        )  # fmt: skip
+        return first
+
+    def add_to_others(self, xs: Buffer, branch: Buffer) -> None:
+        """All streams but the first += branch."""
+        self.plan.op(
+            "add", ADD_TO_OTHERS, xs.rows, rounds=(0, 4), branch=branch, count=xs.n // branch.n, n=branch.n, x=xs
+        )
+
+    def merged(self, xs: Buffer, count: int) -> Buffer:
+        """The mean of the first stream and of what the matrices of altup_unembd_proj make of the others, as long."""
+        n = xs.n // count
+        first, y, matrices = self.plan.buffer(n), self.plan.buffer(n), "altup_unembd_proj.weight"
+        self._copy(xs, first)
+        self._copy(xs, y)
+        for number in range(1, count):
+            with self.plan.recycling():
+                other = self.plan.buffer(n)
+                self._copy(xs, other, x_first=number * n)
+                matrix = matrix_of(self.tensors.tensor(matrices, count - 1, n, n), number - 1)
+                self.add(y, self._as_long(self.plan.matmul(other, matrix), first))
+        self.scale(y, 1 / count)
+        return y
+
+    def _said(self, blk: Block, x: Buffer, count: int) -> Buffer:
+        """What tokens say of how streams go together: a number within 1 for each of them."""
+        m = self.matmul(self.norm(x, f"{blk}altup_router_norm"), f"{blk}altup_router", count)
+        self.soft_cap(m, 1 / x.n, 1.0)
+        return m
+
+    def _copy(self, x: Buffer, y: Buffer, *, x_first: int = 0, y_first: int = 0) -> None:
+        """As many values of each row as the narrower one has."""
+        self.plan.op(
+            "copy", COPY, x.rows, rounds=(0, 4), x=x, x_n=x.n, x_first=x_first, n=min(x.n, y.n), y=y, y_n=y.n,
+            y_first=y_first,
+        )  # fmt: skip
+
+    def _as_long(self, y: Buffer, x: Buffer) -> Buffer:
+        """y, as long as x."""
+        self.plan.op("as_long", AS_LONG, x.rows, rounds=(0, 4), x=x, n=x.n, y=y)
+        return y
 
     # --- states ---
 
@@ -474,9 +570,7 @@ class Recorder:
         for key in ("expert_shared_feed_forward_length", "expert_shared_count"):
             self.keys.name(key)  # which the shapes say as well
         up = f"{blk}ffn_up_shexp"
-        n = self.f.tensors[f"{up}.weight"].shape[0]
-        if n % 32:
-            raise self.f.error(f"tensor {up}.weight", f"has {n} rows; they must be a multiple of 32")
+        n = self.rows(up)
         gate, values = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False), self.matmul(h, up, n)
         y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"

@@ -69,6 +69,12 @@ class Tensors:
             raise self.f.error(f"tensor {unused[0]}", what, Unsupported)
 
 
+def matrix_of(tensor: Tensor, number: int) -> Tensor:
+    """One of many matrices: the same bytes, under the same name."""
+    part = rows_of(tensor, number, 1)
+    return replace(part, shape=part.shape[1:])
+
+
 def rows_of(tensor: Tensor, first: int, count: int) -> Tensor:
     """Some neighbouring rows of a matrix, as a matrix: the same bytes, under the same name."""
     row_bytes = tensor.nbytes // tensor.shape[0]

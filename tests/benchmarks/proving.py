@@ -25,12 +25,13 @@ KNOWN = {
     "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
     "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",
     "gpt-oss": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
+    "gemma3n-25": "llama.cpp divides by n - 1 for the deviation of a gate",
     "falcon": "llama.cpp takes the tanh of gelu",
     "falcon-40b": "llama.cpp takes the tanh of gelu",
     "gptneox": "llama.cpp takes the tanh of gelu",
     "gptneox-sequential": "llama.cpp takes the tanh of gelu",
 }
-UNKNOWN = {"bitnet-b1.58"}  # to llama.cpp
+UNKNOWN = {"bitnet-b1.58", "gemma3n"}  # to llama.cpp
 WITHIN = {"phi3": 24}
 
 

@@ -154,8 +154,8 @@ def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
 def parts(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
     """The tensor's data: values with which activations keep their size from layer to layer."""
     left = tensor_bytes(shape, type_name)
-    if len(shape) == 1:
-        yield np.ones(shape, np.float32).tobytes()
+    if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
+        yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
         return
     n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
     size = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5

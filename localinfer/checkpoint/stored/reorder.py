@@ -65,6 +65,12 @@ def heads_of_latent(values: Values, n: Numbers) -> Values:
     return values.reshape(n.n_head, n.sizes["n_plain"] + n.sizes["n_value"], -1)
 
 
+def to_whole_vocabulary(values: Values, n: Numbers) -> Values:
+    """Rows of zeros for tokens that have none: pictures and sounds, whose vectors come from elsewhere."""
+    more = np.zeros((n.n_vocab - len(values), *values.shape[1:]), values.dtype)
+    return np.concatenate([values, more])
+
+
 # --- values of a head that turn together ---
 
 

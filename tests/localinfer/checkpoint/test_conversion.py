@@ -21,7 +21,8 @@ from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.source import Field, Source
 
 CONVERSION: dict[str, Any] = json.loads((proofs.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
-STACKED = re.compile(r"\.norms\.|\.experts\.")  # parts of one tensor of a GGUF file
+STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections")  # parts of one tensor of a GGUF file
+IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that look at the keys of others
 each = pytest.mark.parametrize("name", proofs.NAMES)
 
 # Keys that are always written here, where llama.cpp leaves out what is usual, and keys that it does not know.
@@ -256,7 +257,9 @@ def test_each_tensor_that_is_missing_is_named(name: str, tmp_path: Path) -> None
     folder = proofs.checkpoint(name, tmp_path)
     last = proofs.described(name)["n_layer"] - 1
     whole = load_file(folder / "model.safetensors")
-    for missing in [key for key in whole if f".{last}." in f".{key}" and not STACKED.search(key)]:
+    idle = IDLE.get(name, STACKED)
+    of_last = [key for key in whole if f".{last}." in f".{key}" and not (STACKED.search(key) or idle.search(key))]
+    for missing in of_last:
         save_file({key: values for key, values in whole.items() if key != missing}, folder / "model.safetensors")
         assert str(refusal(folder)).endswith(f"tensor {missing}: is missing")
 
@@ -322,6 +325,18 @@ def test_what_config_json_may_not_say(name: str, changes: dict[str, Any], line: 
     folder = proofs.checkpoint(name, tmp_path)
     changed(folder / "config.json", lambda config: config.update(changes))
     assert line in str(refusal(folder))
+
+
+@pytest.mark.parametrize("infinity", [float("inf"), {"__float__": "Infinity"}, {"__float__": float("inf")}])
+def test_steps_of_time_have_no_limit(infinity: Any, tmp_path: Path) -> None:
+    """Infinity is not JSON, but configurations say it; other numbers must be finite, and limits are not supported."""
+    folder = proofs.checkpoint("mamba2", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, infinity]))
+    assert "blk.0.ssm_a" in open_checkpoint(folder).tensors
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, 0.1]))
+    assert str(refusal(folder)).endswith("time_step_limit: [0.0, 0.1] is not supported")
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=None, layer_norm_epsilon=infinity))
+    assert str(refusal(folder)).endswith("layer_norm_epsilon: is inf; it must be finite")
 
 
 def test_a_base_that_grows_beyond_the_context_is_plain_within(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Model files in the shapes of recurrent and hybrid models, with random weights, for speed.py.
+
+    python tests/benchmarks/hybrids.py /dev/shm                  # Qwen3.5-4B and Mamba2-2.7B in Q4_K_M
+    python tests/benchmarks/speed.py /dev/shm/qwen35.gguf /dev/shm/mamba2.gguf -t 2
+
+Four layers each (of Qwen3.5, three with a delta net and one with attention), and a small vocabulary: what is timed is
+the layers. Needs the dependency group `test`.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from synthetic import uses_more_bits, vocabulary, write_file
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+import tiny  # noqa: E402
+
+N_LAYER, N_VOCAB, WIDTH = 4, 4096, 4
+Shapes = dict[str, tuple[int, ...]]
+
+QWEN35 = tiny.Dimensions(
+    n_layer=N_LAYER, n_embd=2560, n_ff=9216, n_head=16, n_head_kv=4, head_dim=256, n_ctx=32768, tied=False
+)
+QWEN35_SSM = {"state_size": 128, "group_count": 16, "time_step_rank": 32, "inner_size": 4096, "conv_kernel": WIDTH}
+MAMBA2 = tiny.Dimensions(
+    n_layer=N_LAYER, n_embd=2560, n_ff=0, n_head=0, n_head_kv=0, head_dim=0, n_ctx=32768, tied=False
+)
+MAMBA2_SSM = {"state_size": 128, "group_count": 1, "time_step_rank": 80, "inner_size": 5120, "conv_kernel": WIDTH}
+
+
+def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
+    """Keys, and tensors: the last layer of the four has attention."""
+    d, ssm, shapes = QWEN35, QWEN35_SSM, tiny.common_shapes(QWEN35, N_VOCAB)
+    keys, values, heads = ssm["group_count"] * ssm["state_size"], ssm["inner_size"], ssm["time_step_rank"]
+    for layer in range(N_LAYER):
+        blk = f"blk.{layer}"
+        shapes[f"{blk}.post_attention_norm.weight"] = shapes.pop(f"{blk}.ffn_norm.weight")
+        if layer == N_LAYER - 1:
+            shapes[f"{blk}.attn_q.weight"] = (2 * d.n_head * d.head_dim, d.n_embd)
+            shapes |= {f"{blk}.attn_{each}_norm.weight": (d.head_dim,) for each in "qk"}
+            continue
+        for each in ("q", "k", "v", "output"):
+            del shapes[f"{blk}.attn_{each}.weight"]
+        shapes |= {
+            f"{blk}.attn_qkv.weight": (2 * keys + values, d.n_embd),
+            f"{blk}.attn_gate.weight": (values, d.n_embd),
+            f"{blk}.ssm_alpha.weight": (heads, d.n_embd),
+            f"{blk}.ssm_beta.weight": (heads, d.n_embd),
+            f"{blk}.ssm_conv1d.weight": (2 * keys + values, WIDTH),
+            f"{blk}.ssm_dt.bias": (heads,),
+            f"{blk}.ssm_a": (heads,),
+            f"{blk}.ssm_norm.weight": (values // heads,),
+            f"{blk}.ssm_out.weight": (d.n_embd, values),
+        }
+    own = {
+        "attention.key_length": d.head_dim,
+        "attention.value_length": d.head_dim,
+        "rope.dimension_count": 64,
+        "rope.freq_base": 1e7,
+        "rope.dimension_sections": tiny.Field("ARRAY", [11, 11, 10, 0], "INT32"),
+        "full_attention_interval": N_LAYER,
+        **{f"ssm.{key}": value for key, value in ssm.items()},
+    }
+    return tiny.common_metadata("qwen35", d) | {f"qwen35.{key}": value for key, value in own.items()}, shapes
+
+
+def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
+    """The same of a model without attention."""
+    n, ssm = MAMBA2.n_embd, MAMBA2_SSM
+    keys, values, heads = ssm["group_count"] * ssm["state_size"], ssm["inner_size"], ssm["time_step_rank"]
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, n), "output_norm.weight": (n,), "output.weight": (N_VOCAB, n)}
+    for layer in range(N_LAYER):
+        blk = f"blk.{layer}"
+        shapes |= {
+            f"{blk}.attn_norm.weight": (n,),
+            f"{blk}.ssm_in.weight": (2 * values + 2 * keys + heads, n),
+            f"{blk}.ssm_conv1d.weight": (values + 2 * keys, WIDTH),
+            f"{blk}.ssm_conv1d.bias": (values + 2 * keys,),
+            f"{blk}.ssm_dt.bias": (heads,),
+            f"{blk}.ssm_a": (heads, 1),
+            f"{blk}.ssm_d": (heads, 1),
+            f"{blk}.ssm_norm.weight": (ssm["group_count"], values // ssm["group_count"]),
+            f"{blk}.ssm_out.weight": (n, values),
+        }
+    own = {f"mamba2.ssm.{key}": value for key, value in ssm.items()}
+    return tiny.common_metadata("mamba2", MAMBA2) | own, shapes
+
+
+def types(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """As llama-quantize's Q4_K_M has them."""
+
+    def type_of(name: str) -> str:
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        if len(shapes[name]) == 1 or part in ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm"):
+            return "F32"
+        if part == "output" or (part in ("attn_v", "ffn_down") and uses_more_bits(int(name.split(".")[1]), N_LAYER)):
+            return "Q6_K"
+        return "Q5_K" if part == "attn_qkv" else "Q4_K"
+
+    return {name: type_of(name) for name in shapes}
+
+
+def main() -> None:
+    """Write both files."""
+    for name, (keys, shapes) in {"qwen35": qwen35(), "mamba2": mamba2()}.items():
+        keys |= {f"{name}.vocab_size": N_VOCAB} | vocabulary(N_VOCAB)
+        path = write_file(Path(sys.argv[1]) / f"{name}.gguf", keys, shapes, types(shapes))
+        print(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
