@@ -21,6 +21,11 @@ class PageTable(Memory):
         self._address = self._table.ctypes.data
         self._pages: list[int] = []  # what the table begins with
         self._furthest = 0  # positions that were placed since it was last empty
+        ring.tables.add(self)
+
+    def __iter__(self) -> Iterator[int]:
+        """The pages that it has."""
+        return iter(self._pages)
 
     def reset(self) -> None:
         self._furthest = 0
@@ -94,8 +99,9 @@ class PageTable(Memory):
     def _own(self, block: int) -> int:
         """The page of a block, which nobody else has. Raises NoRoom."""
         while block >= len(self._pages):
-            self._pages.append(self._ring.empty_page())
-            self._table[len(self._pages) - 1] = self._pages[-1]
+            page = self._ring.empty_page()
+            self._table[len(self._pages)] = page
+            self._pages.append(page)
         page = self._pages[block]
         if self._ring.pages.is_shared(page):
             self._pages[block] = self._table[block] = self._ring.copy_of(page)
@@ -124,9 +130,10 @@ class PageTable(Memory):
 
     def _leave(self, blocks: int) -> None:
         """Give back all pages but those of the first blocks."""
-        for page in self._pages[blocks:]:
+        left = self._pages[blocks:]
+        del self._pages[blocks:]  # first: whatever interrupts this, no page has two owners that know of one
+        for page in left:
             self._ring.pages.give_back(page)
-        del self._pages[blocks:]
 
     def keep(self) -> None:
         """Nothing to do: what is remembered stays for as long as its cells do."""

@@ -1,5 +1,6 @@
 """Pages: equal pieces of memory that sequences share, counted by reference and copied before they are written to."""
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 
@@ -43,3 +44,10 @@ class Pages:
         self._owners[page] -= 1
         if not self._owners[page]:
             heappush(self._free, page)
+
+    def recount(self, owned: Iterable[int]) -> None:
+        """These are in use, each as often as it is named, and no others: a Ctrl-C may have lost some."""
+        self._owners = [0] * len(self._owners)
+        for page in owned:
+            self._owners[page] += 1
+        self._free = [page for page, owners in enumerate(self._owners) if not owners]

@@ -9,8 +9,10 @@ Where tokens look ahead, too, as an encoder's do, a text is computed in one batc
 next one: then all layers share the same cells, and a window reaches to both sides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from weakref import WeakSet
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from localinfer.ops.layout import ANCHORED, BLOCK, SEGMENT_WORDS, block_bytes
 from localinfer.plan.buffers import Region
 from localinfer.plan.heads import Heads
 from localinfer.plan.memory import Bytes
-from localinfer.plan.pages import Pages
+from localinfer.plan.pages import NoRoom, Pages
 from localinfer.plan.plan import Plan
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
@@ -69,6 +71,7 @@ class Ring:
     causal: bool = True  # tokens look back only
     anchored: bool = False  # blocks of keys have anchors: nothing of a block outlives the first cell that is used again
     layers: list[LayerCache] = field(default_factory=list)
+    tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # of all sequences: the pages of each
 
     @classmethod
     def reserve(
@@ -133,13 +136,20 @@ class Ring:
 
     def empty_page(self) -> int:
         """A page that nobody has, with nothing in it. Raises NoRoom."""
-        page = self.pages.take()
+        page = self._take()
         self.positions.view(np.int32)[BLOCK * page : BLOCK * (page + 1)] = NEVER
         return page
 
+    def _take(self) -> int:
+        try:
+            return self.pages.take()
+        except NoRoom:
+            self.pages.recount(chain.from_iterable(self.tables))
+            return self.pages.take()
+
     def copy_of(self, page: int) -> int:
         """A page that nobody has, with the same in it. Raises NoRoom."""
-        copy = self.pages.take()
+        copy = self._take()
         for part in (self.positions.view(np.int32).reshape(1, len(self.pages), BLOCK), *self.parts()):
             part[:, copy] = part[:, page]
         return copy
