@@ -24,7 +24,7 @@ from localinfer.errors import LocalInferError, UsageError
 
 Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
-Section = Literal["model", "sampling", "generation", "form", "chat"]
+Section = Literal["model", "sampling", "generation", "form", "speculation", "chat"]
 Policy = Literal["stop", "drop-turns", "ring"]
 Precision = Literal["fast", "high"]
 Think = Literal["auto", "on", "off"]
@@ -155,6 +155,21 @@ def bias_of(text: str) -> tuple[int, float]:
     if found is None or math.isnan(bias) or len(found[1]) > 10:
         raise ValueError(f"must be a token's id and what is added to its logit, such as 15043-1, not {shown(text)}")
     return int(found[1]), bias
+
+
+GUESSERS = {  # of --spec-type, llama.cpp's among them: who guesses here
+    "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram", "ngram-cache": "ngram",
+    "draft-simple": "", "draft-eagle3": "", "draft-mtp": "", "draft-dflash": "", "draft-dspark": "",
+}  # fmt: skip
+
+
+def guessers_named(text: str) -> frozenset[str]:
+    """Who guesses, by `--spec-type ngram-simple,draft-simple`; ValueError for a name that there is not."""
+    words = [word.strip() for word in text.split(",")]
+    if unknown := next((word for word in words if word not in GUESSERS), None):
+        raise ValueError(f"there is no {shown(unknown)}, there are: {' '.join(GUESSERS)}")
+    return frozenset(GUESSERS[word] for word in words) - {""}
 
 
 def number(text: str) -> float:
@@ -338,6 +353,17 @@ class Options:
     choice: tuple[str, ...] = option(
         (), "--choice", section="form", separator=",",
         about="Answer with one of these texts, which have commas between them; may be given several times.")
+
+    spec_type: str = option(
+        "ngram", "--spec-type", section="speculation", read=guessers_named,
+        about="Who guesses tokens, which are then computed together where that is faster; the text is the same: what "
+        "stands in it already (ngram), or nobody (none).")
+    spec_draft_n_max: int = option(
+        48, "--spec-draft-n-max", section="speculation", low=0, high=1024,
+        about="The most tokens that are guessed at a time; fewer where fewer pay.")
+    spec_draft_n_min: int = option(
+        0, "--spec-draft-n-min", section="speculation", low=0, high=1024,
+        about="The fewest tokens that are guessed at a time, if any are.")
 
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",

@@ -5,6 +5,7 @@ neither files nor templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -21,11 +22,13 @@ from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.thoughts import Thoughts
-from localinfer.options import Options
+from localinfer.options import Options, guessers_named
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.generation.constraint import Constraint
+    from localinfer.generation.speculation.pace import Pace
+    from localinfer.generation.speculation.speculation import Speculation
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -42,6 +45,7 @@ class Session:
         self._tokenizer = tokenizer
         self._progress = progress
         self._current: Stats | None = None  # of the run that owns the cache
+        self._pace: Pace | None = None  # once tokens are guessed
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
@@ -150,16 +154,29 @@ class Session:
             thoughts.follow(id)
             chooser.follow(id)
             given.append(Piece("", id, thoughts.kind))
+
+        def choose(logits: Logits, tokens: Sequence[int]) -> Piece:
+            piece = chooser(logits, tokens, thoughts.forced)
+            thoughts.follow(piece.id)
+            return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
+
+        def is_last(piece: Piece) -> bool:
+            return piece.id in self._tokenizer.eog or chooser.is_complete
+
         with self._engine.turn:
             logits = self._read([*prompt, *begun], stats)
-            piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
+            with timed(stats):
+                speculation = self._speculation(options, stats)
+                pieces = [choose(logits, self.tokens)]
         yield from given  # not before all is read: whoever shows them shows how far that is, too
-        while piece.id not in self._tokenizer.eog:
+        while pieces[0].id not in self._tokenizer.eog:
+            piece = pieces.pop(0)
             stats.generated_tokens += 1
             yield piece
             with self._engine.turn:
-                began = perf_counter()
                 self._check_current(stats)
+                if pieces:
+                    continue
                 if chooser.is_complete:
                     break
                 if stats.generated_tokens == options.n_predict:
@@ -168,15 +185,32 @@ class Session:
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                piece = self._chosen(chooser, thoughts, self._engine.evaluate([piece.id]), stats, began)
+                with timed(stats):
+                    if speculation is None:
+                        pieces = [choose(self._engine.evaluate([piece.id]), self.tokens)]
+                    else:
+                        pieces = speculation.behind(piece.id, self._room(options, stats), choose, is_last)
         stats.finish_reason = "stop"
 
-    def _chosen(self, chooser: Chooser, thoughts: Thoughts, logits: Logits, stats: Stats, began: float) -> Piece:
-        """The next token: its time is all that has passed since it `began`."""
-        piece = chooser(logits, self.tokens, thoughts.forced)
-        thoughts.follow(piece.id)
-        stats.generate_seconds += perf_counter() - began
-        return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
+    def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
+        """What guesses tokens, where the options want it and the model can forget the wrong ones."""
+        if "ngram" not in guessers_named(options.spec_type) or not self._engine.rewinds:
+            return None
+        from localinfer.generation.speculation.lookup import Lookup
+        from localinfer.generation.speculation.pace import Pace
+        from localinfer.generation.speculation.speculation import Speculation
+
+        self._pace = pace = self._pace or Pace()
+        fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
+        speculation = Speculation(self._engine, [Lookup(pace)], pace, stats, fewest=fewest, most=most)
+        speculation.read(self.tokens)
+        return speculation
+
+    def _room(self, options: Options, stats: Stats) -> int:
+        """How many tokens there may be yet."""
+        context = self._engine.n_ctx - len(self.tokens) if not self._engine.wraps else self._engine.n_ctx
+        wanted = options.n_predict - stats.generated_tokens if options.n_predict > 0 else context
+        return min(context, wanted)
 
     def _searched(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """The tokens of the text that beam search finds. The cache holds one hypothesis at a time: for another one
@@ -241,6 +275,14 @@ class Session:
         logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress, keep=BEGINNING)
         stats.prompt_seconds = perf_counter() - began
         return logits
+
+
+@contextmanager
+def timed(stats: Stats) -> Iterator[None]:
+    """What is done inside makes the text."""
+    began = perf_counter()
+    yield
+    stats.generate_seconds += perf_counter() - began
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
