@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localinfer.generation.pieces import Kind
 
 
-@with_options("model", "sampling", "generation", "form", "speculation")
+@with_options("model", "sampling", "generation", "form", "speculation", "draft")
 def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,

@@ -21,7 +21,7 @@ NEEDED = ("starlette", "uvicorn", "httptools")
 ONE_BATCH = 128  # tokens of a prompt that are read before it is seen that a client has gone
 
 
-@with_options("model", "sampling", "generation", "speculation", "chat", defaults={"ubatch_size": ONE_BATCH})
+@with_options("model", "sampling", "generation", "speculation", "draft", "chat", defaults={"ubatch_size": ONE_BATCH})
 def serve_command(
     given: Layer,
     models: Annotated[

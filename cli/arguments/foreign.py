@@ -42,6 +42,12 @@ MODELS = {  # flags that are a model
     "--vision-gemma-4b-default": "hf:ggml-org/gemma-3-4b-it-qat-GGUF",
     "--vision-gemma-12b-default": "hf:ggml-org/gemma-3-12b-it-qat-GGUF",
 }
+PREFIXED = {  # how it is said here, and what goes in front of the value
+    "-hfd": ("--spec-draft-model", "hf:"),
+    "-hfrd": ("--spec-draft-model", "hf:"),
+    "--hf-repo-draft": ("--spec-draft-model", "hf:"),
+    "--spec-draft-hf": ("--spec-draft-model", "hf:"),
+}
 HUB_FILE = ("-hff", "--hf-file")  # of the repository that -hf names
 OTHER_COMMAND = {  # the same words, but for another command
     "-cnv": "chat",
@@ -113,25 +119,29 @@ NOTHING = (  # "... does nothing: <why>"
         "--swa-full -kvu --kv-unified -no-kvu --no-kv-unified -cb --cont-batching -nocb --no-cont-batching -dkvc",
     ),
     (
-        "guesses are made by what stands in the text: no draft model is read",
+        "the CPU computes a draft model, too",
         (
-            "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf --draft-p-split "
-            "--draft-p-min --spec-draft-p-split --spec-draft-p-min -td --threads-draft --spec-draft-threads -tbd "
-            "--threads-batch-draft --spec-draft-threads-batch -Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd "
-            "--cpu-range-draft --spec-draft-cpu-range --cpu-strict-draft --spec-draft-cpu-strict --prio-draft "
-            "--spec-draft-prio --poll-draft --spec-draft-poll -Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch "
-            "-Crbd --cpu-range-batch-draft --spec-draft-cpu-range-batch --cpu-strict-batch-draft "
-            "--spec-draft-cpu-strict-batch --prio-batch-draft --spec-draft-prio-batch --poll-batch-draft "
-            "--spec-draft-poll-batch -ctkd --cache-type-k-draft --spec-draft-type-k -ctvd --cache-type-v-draft "
-            "--spec-draft-type-v -otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
-            "--spec-draft-n-cpu-moe --spec-draft-ncmoe -devd --device-draft --spec-draft-device -ngld "
-            "--gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl -cd --ctx-size-draft"
+            "-devd --device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
+            "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
+            "--spec-draft-n-cpu-moe --spec-draft-ncmoe"
         ),
         (
             "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling "
             "--no-spec-draft-backend-sampling"
         ),
     ),
+    (
+        "threads of a draft model run where the system puts them, too",
+        (
+            "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "
+            "--cpu-strict-draft --spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll "
+            "-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
+            "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
+            "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch"
+        ),
+        "",
+    ),
+    ("one guess is made for each place: there are no branches", "--draft-p-split --spec-draft-p-split", ""),
     (
         "how many tokens must repeat, and how many are guessed then, is found by measuring what pays",
         (
@@ -241,8 +251,8 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
     "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "the first 4 tokens are kept, not the whole prompt")},
     "--spec-type": dict.fromkeys(
-        ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
-        ("ngram", "no draft model is read: tokens are guessed by what stands in the text"),
+        ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
+        ("ngram", "such heads are not read: tokens are guessed by what stands in the text"),
     ),
     "--think": {
         "true": ("on", ""),

@@ -27,8 +27,7 @@ from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.generation.constraint import Constraint
-    from localinfer.generation.speculation.pace import Pace
-    from localinfer.generation.speculation.speculation import Speculation
+    from localinfer.generation.speculation.speculation import Guessing, Speculation
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -40,12 +39,16 @@ WAYS_OUT = "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest t
 class Session:
     """Runs of one engine, one at a time."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None, draft: Engine | None = None
+    ) -> None:
+        """`draft` is the engine of a model that guesses tokens."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._progress = progress
         self._current: Stats | None = None  # of the run that owns the cache
-        self._pace: Pace | None = None  # once tokens are guessed
+        self._draft = draft
+        self._guessing: Guessing | None = None  # once tokens are guessed
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
@@ -193,18 +196,14 @@ class Session:
         stats.finish_reason = "stop"
 
     def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
-        """What guesses tokens, where the options want it and the model can forget the wrong ones."""
-        if "ngram" not in guessers_named(options.spec_type) or not self._engine.rewinds:
+        """Who guesses tokens, where the options want it and the model can forget the wrong ones."""
+        names = guessers_named(options.spec_type) - (frozenset() if self._draft else {"draft"})
+        if not names or not options.spec_draft_n_max or not self._engine.rewinds:
             return None
-        from localinfer.generation.speculation.lookup import Lookup
-        from localinfer.generation.speculation.pace import Pace
-        from localinfer.generation.speculation.speculation import Speculation
+        from localinfer.generation.speculation.speculation import Guessing
 
-        self._pace = pace = self._pace or Pace()
-        fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
-        speculation = Speculation(self._engine, [Lookup(pace)], pace, stats, fewest=fewest, most=most)
-        speculation.read(self.tokens)
-        return speculation
+        self._guessing = self._guessing or Guessing(self._engine, self._draft)
+        return self._guessing.begin(self.tokens, names, options, stats)
 
     def _room(self, options: Options, stats: Stats) -> int:
         """How many tokens there may be yet."""

@@ -25,6 +25,7 @@ class Lookup:
     def __init__(self, pace: Pace) -> None:
         self.length = 0
         self._pace = pace
+        self._count = 0  # guesses that were promised
         self._at = 0  # what followed them begins here
         self._ids: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}  # behind which place the same tokens were seen last
@@ -48,12 +49,14 @@ class Lookup:
         else:
             self._search()
 
-    def guesses(self, fewest: int, most: int) -> list[int]:
-        """As many guesses as pay, if any do. Where what was found ends at the end of the text, the text is in a circle,
-        and goes on so."""
+    def promise(self, fewest: int, most: int) -> float:
+        self._count, gain = self._pace.best(self._chances(), fewest, most)
+        return gain
+
+    def guesses(self) -> list[int]:
+        """Where what was found ends at the end of the text, the text is in a circle, and goes on so."""
         period = len(self._ids) - self._at
-        count = self._pace.best(self._chances(), fewest, most)
-        return [self._ids[self._at + number % period] for number in range(count)]
+        return [self._ids[self._at + number % period] for number in range(self._count)]
 
     def _chances(self) -> Iterator[float]:
         """How probable it is that each of the next guesses comes true, when all before it have."""

@@ -18,7 +18,6 @@ UNLIKELY = 0.02  # guesses that come true more seldom are not worth a thought
 TILE = 4  # tokens that are multiplied together: a pass takes as long for one more than some tiles as for the next tile
 
 FADING = 0.95  # how much of what was measured before still counts when there is something new
-LATEST = 9  # passes for one token, of which the one in the middle is what it takes
 LATE = 2.0  # times as long as expected: a pass that took longer was interrupted, or waited for others
 
 
@@ -48,6 +47,20 @@ class Record:
         return min(length.bit_length(), len(self.USUAL) - 1)
 
 
+class Middle:
+    """What something takes: the one in the middle of the latest times, in seconds; 0 as long as there are none."""
+
+    LATEST = 9
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._latest = deque[float](maxlen=self.LATEST)
+
+    def tell(self, seconds: float) -> None:
+        self._latest.append(seconds)
+        self.value = sorted(self._latest)[len(self._latest) // 2]
+
+
 class Cost:
     """What a pass takes: a time for one token, and how many times that for several, which is close to a straight line.
 
@@ -58,17 +71,20 @@ class Cost:
     USUAL = ((4, 1.4), (32, 3.3))  # tokens, and how many times as long they take as one
 
     def __init__(self) -> None:
-        self.one = 0.0  # seconds; 0 as long as none was measured
-        self._latest = deque[float](maxlen=LATEST)
+        self._one = Middle()
         self._usual = tuple(map(sum, zip(*(sums(*point) for point in self.USUAL), strict=True)))
         self._measured = sums(0, 0.0, weight=0.0)
         self._fit()
 
+    @property
+    def one(self) -> float:
+        """For one token, in seconds; 0 as long as none was measured."""
+        return self._one.value
+
     def tell(self, tokens: int, seconds: float) -> None:
         """A pass of so many tokens took so long."""
         if tokens == 1:
-            self._latest.append(seconds)
-            self.one = sorted(self._latest)[len(self._latest) // 2]
+            self._one.tell(seconds)
         elif self.one:
             new = sums(tokens, min(seconds / self.one, LATE * self.ratio(tokens)))
             self._measured = tuple(FADING * old + more for old, more in zip(self._measured, new, strict=True))
@@ -77,6 +93,11 @@ class Cost:
     def ratio(self, tokens: int) -> float:
         """How many times as long a pass of several tokens takes as of one."""
         return max(1.0, self._first + self._slope * tokens)
+
+    @property
+    def more(self) -> float:
+        """What one more token adds to that."""
+        return self._slope
 
     def _fit(self) -> None:
         n, x, y, xx, xy = (usual + measured for usual, measured in zip(self._usual, self._measured, strict=True))
@@ -90,9 +111,10 @@ class Pace:
     def __init__(self) -> None:
         self.record, self.cost = Record(), Cost()
 
-    def best(self, chances: Iterable[float], fewest: int, most: int) -> int:
-        """How many guesses to make when they come true with these chances: so many, or none."""
-        best, rate = 0, WORTH
+    def best(self, chances: Iterable[float], fewest: int, most: int, each: float = 0.0) -> tuple[int, float]:
+        """How many guesses to make when they come true with these chances, and how many times as fast that is: none
+        where none pay. `each` is what it takes to make one, as a part of a pass for one token."""
+        best, gain = 0, WORTH
         tokens = all_true = 1.0
         for count, chance in enumerate(chances, 1):
             all_true *= chance
@@ -100,9 +122,9 @@ class Pace:
             if count > most or all_true < UNLIKELY:
                 break
             if count >= fewest and ((count + 1) % TILE == 0 or count == most):
-                gain = tokens / self.cost.ratio(count + 1)
-                best, rate = (count, gain) if gain > rate else (best, rate)
-        return best
+                faster = tokens / (self.cost.ratio(count + 1) + count * each)
+                best, gain = (count, faster) if faster > gain else (best, gain)
+        return best, gain if best else 1.0
 
 
 def sums(x: float, y: float, weight: float = 1.0) -> tuple[float, ...]:

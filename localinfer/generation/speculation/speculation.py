@@ -14,14 +14,17 @@ q's maximum; but then the text that belongs to a seed is another one with every 
 llama.cpp compares what is drawn, too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import zip_longest
 from time import perf_counter
 from typing import Protocol
 
 from localinfer.engine.engine import Engine, Logits
 from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.speculation.draft import Draft
+from localinfer.generation.speculation.lookup import Lookup
 from localinfer.generation.speculation.pace import Pace
+from localinfer.options import Options
 
 Choose = Callable[[Logits, Sequence[int]], Piece]
 """The next piece, by the logits (n_vocab,) after these tokens."""
@@ -36,13 +39,16 @@ class Guesser(Protocol):
     def follow(self, id: int) -> None:
         """The next token."""
 
-    def guesses(self, fewest: int, most: int) -> Sequence[int]:
-        """The next tokens as far as guesses pay: so many, or none."""
+    def promise(self, fewest: int, most: int) -> float:
+        """How many times as fast it may become with guesses that are made now: so many of them. 1 is without any."""
+
+    def guesses(self) -> Sequence[int]:
+        """Those of the last promise."""
 
 
 class Speculation:
-    """Goes through one run beside it. Of `guessers` the first that has guesses makes them; `pace` is what is known of
-    the model, and becomes better known."""
+    """Goes through one run beside it. Of `guessers` the one that promises most makes guesses; `pace` is what is known
+    of the model, and becomes better known."""
 
     def __init__(
         self, engine: Engine, guessers: Sequence[Guesser], pace: Pace, stats: Stats, *, fewest: int, most: int
@@ -58,10 +64,12 @@ class Speculation:
 
     def behind(self, id: int, room: int, choose: Choose, is_last: Callable[[Piece], bool]) -> list[Piece]:
         """The pieces behind the token `id`, which was chosen last: at least one, and at most `room`."""
-        guesses = self._guesses(id, min(self._most, room - 1))
-        n_past, began = self._engine.n_past, perf_counter()
+        self._follow(id)
+        began = perf_counter()
+        guesses = self._guesses(min(self._most, room - 1))
+        n_past, guessed = self._engine.n_past, perf_counter()
         rows = self._engine.evaluate_each([id, *guesses])
-        seconds = perf_counter() - began
+        ended = perf_counter()
         pieces: list[Piece] = []
         tokens = self._engine.sequence.tokens[: n_past + 1]
         try:
@@ -74,24 +82,49 @@ class Speculation:
             self._engine.rewind(len(tokens))
         for piece in pieces[:-1]:
             self._follow(piece.id)
-        self._tell(len(guesses), len(pieces), seconds)
+        self._pace.cost.tell(1 + len(guesses), ended - guessed)
+        self._count(len(guesses), len(pieces), ended - began)
         return pieces
 
-    def _guesses(self, id: int, most: int) -> Sequence[int]:
-        self._follow(id)
+    def _guesses(self, most: int) -> Sequence[int]:
         if not self._pace.cost.one:  # what one token takes is to be measured first
             return ()
-        return next(filter(None, (guesser.guesses(self._fewest, most) for guesser in self._guessers)), ())
+        gain, number = max((each.promise(self._fewest, most), -n) for n, each in enumerate(self._guessers))
+        return self._guessers[-number].guesses() if gain > 1 else ()
 
     def _follow(self, id: int) -> None:
         for guesser in self._guessers:
             guesser.follow(id)
 
-    def _tell(self, guessed: int, pieces: int, seconds: float) -> None:
-        self._pace.cost.tell(1 + guessed, seconds)
+    def _count(self, guessed: int, pieces: int, seconds: float) -> None:
         self._seconds += seconds
         self._seconds_without += pieces * self._pace.cost.one
         stats = self._stats
         stats.drafted_tokens += guessed
         stats.accepted_tokens += pieces - 1
         stats.gain = self._seconds_without / self._seconds
+
+
+class Guessing:
+    """What is known of a model, and of its draft model if it has one, from run to run."""
+
+    def __init__(self, engine: Engine, draft: Engine | None) -> None:
+        self._engine = engine
+        self._pace = Pace()
+        self._draft = Draft(draft, self._pace, engine.n_vocab, share=nbytes(draft) / nbytes(engine)) if draft else None
+
+    def begin(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> Speculation:
+        """The guesses of a run behind these tokens. `names` say who makes them: ngram, draft."""
+        guessers: list[Guesser] = [Lookup(self._pace)] if "ngram" in names else []
+        if self._draft and "draft" in names:
+            self._draft.p_min = options.spec_draft_p_min
+            guessers.append(self._draft)
+        fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
+        speculation = Speculation(self._engine, guessers, self._pace, stats, fewest=fewest, most=most)
+        speculation.read(tokens)
+        return speculation
+
+
+def nbytes(engine: Engine) -> int:
+    """What is read of the weights in a pass, and some more."""
+    return sum(tensor.nbytes for tensor in engine.file.tensors.values())

@@ -1,6 +1,6 @@
 """Guesses from the text itself: the longest repetition, found as a twin finds it that compares everything."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from localinfer.generation.speculation.pace import Pace
 class Eager(Pace):
     """Every guess pays."""
 
-    def best(self, chances: object, fewest: int, most: int) -> int:
-        return most if next(iter(chances), 0) else 0  # type: ignore[call-overload]
+    def best(self, chances: Iterable[float], fewest: int, most: int, each: float = 0.0) -> tuple[int, float]:
+        return (most, 2.0) if next(iter(chances), 0) else (0, 1.0)
 
 
 def lookup(ids: Sequence[int]) -> Lookup:
@@ -23,6 +23,11 @@ def lookup(ids: Sequence[int]) -> Lookup:
     for id in ids[len(ids) // 2 :]:
         made.follow(id)
     return made
+
+
+def guesses(made: Lookup, most: int) -> list[int]:
+    made.promise(0, most)
+    return made.guesses()
 
 
 def longest(ids: Sequence[int]) -> int:
@@ -50,18 +55,18 @@ def test_what_it_guesses_followed_the_same_tokens(seed: int) -> None:
     ids = np.random.default_rng(seed).integers(0, 6, 400).tolist()
     for end in range(10, len(ids)):
         found = lookup(ids[:end])
-        if guesses := found.guesses(0, 3):
-            text, first = [*ids[:end], *guesses], end - found.length
+        if guessed := guesses(found, 3):
+            text, first = [*ids[:end], *guessed], end - found.length
             assert any(text[at : at + len(text) - first] == text[first:] for at in range(first))
 
 
 def test_nothing_is_guessed_where_nothing_repeats() -> None:
-    assert lookup(range(100)).guesses(0, 8) == []
-    assert lookup([]).guesses(0, 8) == lookup([1]).guesses(0, 8) == []
+    assert guesses(lookup(range(100)), 8) == []
+    assert guesses(lookup([]), 8) == guesses(lookup([1]), 8) == []
 
 
 def test_a_circle_goes_on() -> None:
-    assert lookup([9, 1, 2, 3, 1, 2, 3]).guesses(0, 8) == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert guesses(lookup([9, 1, 2, 3, 1, 2, 3]), 8) == [1, 2, 3, 1, 2, 3, 1, 2]
 
 
 def test_after_a_change_it_goes_on_where_the_original_does() -> None:
@@ -70,7 +75,7 @@ def test_after_a_change_it_goes_on_where_the_original_does() -> None:
     made.read(original)
     for id in [*original[10:20], 777, *original[21:23]]:
         made.follow(id)
-    assert made.guesses(0, 4) == original[23:27]
+    assert guesses(made, 4) == original[23:27]
 
 
 def test_following_takes_linear_time() -> None:

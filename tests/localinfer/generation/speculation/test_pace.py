@@ -5,7 +5,7 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from localinfer.generation.speculation.pace import LATEST, Cost, Pace, Record
+from localinfer.generation.speculation.pace import Cost, Middle, Pace, Record
 
 
 def measured(first: float, slope: float, one: float = 0.1) -> Cost:
@@ -51,7 +51,7 @@ def test_a_pass_that_was_interrupted_tells_little() -> None:
 
 def test_one_that_becomes_slower_is_noticed() -> None:
     cost = measured(1.1, 0.07)
-    for _ in range(LATEST):
+    for _ in range(Middle.LATEST):
         cost.tell(1, 0.2)
     assert cost.one == 0.2
 
@@ -63,25 +63,25 @@ def test_the_best_number_is_that_of_the_most_tokens_a_second(chance: float, firs
     cost = measured(first, slope)
     tokens = np.cumsum(chance ** np.arange(64.0))
     rates = [tokens[n - 1] / (cost.ratio(n) if n > 1 else 1.0) for n in range(1, 65)]
-    best = paced(cost).best(repeat(chance), 0, 63)
+    best = paced(cost).best(repeat(chance), 0, 63)[0]
     assert (1 + best) % 4 == 0 or best == 0
     whole_tiles = [1.05, *rates[3::4]]
     assert rates[best] == max(whole_tiles) if best else max(whole_tiles) == 1.05 or chance ** 3 < 0.02
 
 
 def test_nothing_is_guessed_where_it_does_not_pay() -> None:
-    assert paced(measured(0.0, 1.0)).best(repeat(0.95), 0, 48) == 0  # several tokens take as long as one by one
-    assert paced(measured(1.1, 0.07)).best(repeat(0.1), 0, 48) == 0
-    assert paced(measured(1.1, 0.07)).best([], 0, 48) == 0
-    assert paced(measured(1.1, 0.07)).best(repeat(0.99), 0, 0) == 0
+    assert paced(measured(0.0, 1.0)).best(repeat(0.95), 0, 48)[0] == 0  # several tokens take as long as one by one
+    assert paced(measured(1.1, 0.07)).best(repeat(0.1), 0, 48)[0] == 0
+    assert paced(measured(1.1, 0.07)).best([], 0, 48)[0] == 0
+    assert paced(measured(1.1, 0.07)).best(repeat(0.99), 0, 0)[0] == 0
 
 
 def test_limits() -> None:
     pace = paced(measured(1.1, 0.07))
-    assert pace.best(repeat(0.99), 0, 5) == 5
-    assert pace.best(repeat(0.99), 0, 2) == 2
-    assert pace.best(repeat(0.4), 10, 48) in (0, 11)
-    assert pace.best(repeat(0.5), 8, 6) == 0
+    assert pace.best(repeat(0.99), 0, 5)[0] == 5
+    assert pace.best(repeat(0.99), 0, 2)[0] == 2
+    assert pace.best(repeat(0.4), 10, 48)[0] in (0, 11)
+    assert pace.best(repeat(0.5), 8, 6)[0] == 0
 
 
 def test_a_record_learns_and_forgets() -> None:

@@ -48,8 +48,12 @@ class Clairvoyant:
     def follow(self, _: int) -> None:
         self.at += 1
 
-    def guesses(self, fewest: int, most: int) -> list[int]:
-        coming = self.text[self.at : self.at + self.random.randint(0, most)]
+    def promise(self, fewest: int, most: int) -> float:
+        self.most = most
+        return 2.0
+
+    def guesses(self) -> list[int]:
+        coming = self.text[self.at : self.at + self.random.randint(0, self.most)]
         return [id if self.random.random() > self.mistakes else self.random.randrange(270) for id in coming]
 
 
