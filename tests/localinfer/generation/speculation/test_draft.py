@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
+import proofs
 import pytest
 from tiny import Field, bpe_vocabulary, tiny_gemma3, tiny_llama
 
@@ -163,3 +165,15 @@ def test_a_draft_model_is_chosen_at_loading(target: Path) -> None:
             model.generate(PROMPT, spec_draft_model=str(target))
         with pytest.raises(UsageError, match="there is no oracle, there are: none ngram"):
             model.generate(PROMPT, spec_type="oracle")
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mamba2", "qwen35"])
+def test_a_state_that_cannot_go_back_is_left_alone(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    checkpoints.as_type(proofs.checkpoint(name, tmp_path), path, "Q8_0")
+    with pytest.warns(UserWarning, match="--spec-draft-model: .* in a state that cannot go back"):
+        model = localinfer.load(path, spec_draft_model=str(path), ctx_size=128, threads=1)
+    with model:
+        options: dict[str, Any] = {"temp": 0, "n_predict": 30, "ignore_eos": True}
+        assert ids_of(model, **options) == ids_of(model, spec_type="none", **options)
+        assert model.stats.drafted_tokens == 0
