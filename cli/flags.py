@@ -19,7 +19,7 @@ from localinfer.options import FLAGS, Flag, Layer, Section, Value, from_flags
 
 PANELS: dict[Section, str] = {
     "model": "Model", "sampling": "Choice of tokens", "generation": "Length", "form": "Form of the answer",
-    "chat": "Conversation",
+    "speculation": "Guessed tokens", "draft": "Draft model", "chat": "Conversation",
 }  # fmt: skip
 METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 

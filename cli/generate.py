@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localinfer.generation.pieces import Kind
 
 
-@with_options("model", "sampling", "generation", "form")
+@with_options("model", "sampling", "generation", "form", "speculation", "draft")
 def generate_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
@@ -151,6 +151,9 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
             "prompt_seconds": stats.prompt_seconds,
             "generated_tokens": stats.generated_tokens,
             "generate_seconds": stats.generate_seconds,
+            "drafted_tokens": stats.drafted_tokens,
+            "accepted_tokens": stats.accepted_tokens,
+            "gain": stats.gain,
         },
     }, ensure_ascii=False)  # fmt: skip
 
@@ -177,10 +180,17 @@ def statistics(stats: "Stats") -> str:
     computed = stats.prompt_tokens - stats.reused_tokens
     reused = f" ({stats.reused_tokens} reused)" if stats.reused_tokens else ""
     return (
-        f"[ {stats.generated_tokens} tokens, {rate(stats.generated_tokens, stats.generate_seconds)} | "
+        f"[ {stats.generated_tokens} tokens, {rate(stats.generated_tokens, stats.generate_seconds)}{guessed(stats)} | "
         f"prompt {stats.prompt_tokens} tokens{reused}, {rate(computed, stats.prompt_seconds)} | "
         f"{stats.finish_reason}, seed {stats.seed} ]"
     )
+
+
+def guessed(stats: "Stats") -> str:
+    """How many tokens were guessed, how many of them came true, and how much faster that was."""
+    if not stats.drafted_tokens:
+        return ""
+    return f" ({stats.accepted_tokens} of {stats.drafted_tokens} guesses true: {stats.gain:.2f}x)"
 
 
 def rate(tokens: int, seconds: float) -> str:

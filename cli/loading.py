@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
     """Load a model; a known one that is not there yet is fetched first."""
     path = fetched(name, status)
+    if draft := given.get("spec_draft_model"):
+        fetched(str(draft), status)
     with status.busy(f"loading {screen.one_line(name)}"):
         import localinfer
         from cli import guard

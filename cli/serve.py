@@ -19,7 +19,10 @@ ONE_BATCH = 128  # tokens of a prompt that are read before it is seen that a cli
 AT_A_TIME = 4  # requests
 
 
-@with_options("model", "sampling", "generation", "chat", defaults={"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME})
+@with_options(
+    "model", "sampling", "generation", "speculation", "draft", "chat",
+    defaults={"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME},
+)  # fmt: skip
 def serve_command(
     given: Layer,
     models: Annotated[

@@ -79,7 +79,8 @@ class Model:
         self.engine = Engine(f, options, progress)
         for warning in (*self.engine.warnings, *beyond_training(self)):
             warnings.warn(warning, stacklevel=3)
-        self._session = Session(self.engine, self.tokenizer, progress)
+        self._draft = self._draft_engine(progress)
+        self._session = Session(self.engine, self.tokenizer, progress, self._draft)
         self._progress = progress
         self._lanes: Lanes | None = None  # once there are models beside it
         self._beside: dict[int, Model] = {}
@@ -306,6 +307,8 @@ class Model:
         """End the threads and the template's process."""
         self._session.end()
         self.engine.close()
+        if self._draft is not None:
+            self._draft.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -319,6 +322,23 @@ class Model:
     def sampler(self, **options: object) -> Sampler:
         """The chain of samplers that these options describe: a function of logits and ids, as `generate` takes one."""
         return self._session.sampler(self._chosen(options))
+
+    def _draft_engine(self, progress: Progress | None) -> Engine | None:
+        """The engine of the draft model, if the options name one."""
+        if not self.options.spec_draft_model:
+            return None
+        if not self.engine.rewinds:
+            what = "this model remembers its past in a state that cannot go back: no token is guessed for it"
+            warnings.warn(f"--spec-draft-model: {what}", stacklevel=4)
+            return None
+        from localinfer.generation.speculation.pairing import draft_engine
+
+        try:
+            f = open_gguf(registry.find(self.options.spec_draft_model))
+            return draft_engine(f, self.engine, self.options, progress)
+        except BaseException:
+            self.engine.close()
+            raise
 
     def _prompts(self) -> "PromptWriter":
         from localinfer.prompt.writer import PromptWriter
@@ -369,7 +389,7 @@ class Model:
             given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
         layer = from_keywords(given)
         for name in layer:
-            if FLAGS[name].section == "model":
+            if FLAGS[name].section in ("model", "draft"):
                 raise UsageError(f"{name}: can only be chosen when the model is loaded")
         return merge(layer, asdict(self.options))
 

@@ -24,7 +24,7 @@ from localinfer.errors import LocalInferError, UsageError
 
 Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
-Section = Literal["model", "sampling", "generation", "form", "chat"]
+Section = Literal["model", "sampling", "generation", "form", "speculation", "draft", "chat"]
 Policy = Literal["stop", "drop-turns", "ring"]
 Precision = Literal["fast", "high"]
 Think = Literal["auto", "on", "off"]
@@ -155,6 +155,21 @@ def bias_of(text: str) -> tuple[int, float]:
     if found is None or math.isnan(bias) or len(found[1]) > 10:
         raise ValueError(f"must be a token's id and what is added to its logit, such as 15043-1, not {shown(text)}")
     return int(found[1]), bias
+
+
+GUESSERS = {  # of --spec-type, llama.cpp's among them: who guesses here
+    "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram", "ngram-cache": "ngram",
+    "draft-simple": "draft", "draft-eagle3": "", "draft-mtp": "", "draft-dflash": "", "draft-dspark": "",
+}  # fmt: skip
+
+
+def guessers_named(text: str) -> frozenset[str]:
+    """Who guesses, by `--spec-type ngram-simple,draft-simple`; ValueError for a name that there is not."""
+    words = [word.strip() for word in text.split(",")]
+    if unknown := next((word for word in words if word not in GUESSERS), None):
+        raise ValueError(f"there is no {shown(unknown)}, there are: {' '.join(GUESSERS)}")
+    return frozenset(GUESSERS[word] for word in words) - {""}
 
 
 def number(text: str) -> float:
@@ -344,6 +359,40 @@ class Options:
     choice: tuple[str, ...] = option(
         (), "--choice", section="form", separator=",",
         about="Answer with one of these texts, which have commas between them; may be given several times.")
+
+    spec_type: str = option(
+        "ngram,draft-simple", "--spec-type", section="speculation", read=guessers_named,
+        about="Who guesses tokens, which are then computed together where that is faster; the text is the same: what "
+        "stands in it already (ngram), a draft model if there is one (draft-simple), or nobody (none).")
+    spec_draft_n_max: int = option(
+        48, "--spec-draft-n-max", section="speculation", low=0, high=1024,
+        about="The most tokens that are guessed at a time; fewer where fewer pay.")
+    spec_draft_n_min: int = option(
+        0, "--spec-draft-n-min", section="speculation", low=0, high=1024,
+        about="The fewest tokens that are guessed at a time, if any are.")
+
+    spec_draft_p_min: float = option(
+        0.0, "--draft-p-min", "--spec-draft-p-min", section="speculation", low=0, high=1,
+        about="A draft model guesses no token that it finds less probable.")
+
+    spec_draft_model: str = option(
+        "", "-md", "--model-draft", "--spec-draft-model", section="draft",
+        about="A smaller model with the same vocabulary, which guesses tokens: a path or a name.")
+    ctx_size_draft: int = option(
+        0, "-cd", "--ctx-size-draft", section="draft", low=0, high=INT32_MAX,
+        about="Tokens that it can look back on; behind them it guesses none (0: as many as the model).")
+    spec_draft_threads: int = option(
+        0, "-td", "--threads-draft", "--spec-draft-threads", section="draft", low=0, high=512,
+        about="Threads that compute its guesses (0: as many as --threads).")
+    spec_draft_threads_batch: int = option(
+        0, "-tbd", "--threads-batch-draft", "--spec-draft-threads-batch", section="draft", low=0, high=512,
+        about="Threads that compute while it reads a prompt (0: as many as --spec-draft-threads).")
+    spec_draft_type_k: CacheType = option(
+        "f16", "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k", section="draft", choices=get_args(CacheType),
+        about="How it keeps keys.")
+    spec_draft_type_v: CacheType = option(
+        "f16", "-ctvd", "--cache-type-v-draft", "--spec-draft-type-v", section="draft", choices=get_args(CacheType),
+        about="How it keeps values.")
 
     system_prompt: str = option(
         "", "-sys", "--system-prompt", section="chat",

@@ -64,6 +64,8 @@ def same() -> Iterator[str]:
     for flag, prefix in foreign.MODEL.items():
         meant.setdefault(f"{prefix}{'OWNER/REPO[:QUANT]' if prefix else 'MODEL'}", []).append(flag)
     meant["hf:OWNER/REPO/FILE.gguf"] = list(foreign.HUB_FILE)
+    for flag, (option, prefix) in foreign.PREFIXED.items():
+        meant.setdefault(f"{option} {prefix}OWNER/REPO[:QUANT]", []).append(flag)
     for flag, words in [*foreign.SAME.items(), *((flag, (model,)) for flag, model in foreign.MODELS.items())]:
         meant.setdefault(" ".join(words), []).append(flag)
     yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))

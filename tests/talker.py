@@ -111,7 +111,7 @@ def thoughts(seconds: float) -> Iterator[Piece]:
 def stats(prompt: int, generated: int) -> Stats:
     return Stats(
         prompt_tokens=prompt, reused_tokens=1, prompt_seconds=0.5, generated_tokens=generated,
-        generate_seconds=0.25, finish_reason="stop", seed=42,
+        generate_seconds=0.25, drafted_tokens=0, accepted_tokens=0, gain=1.0, finish_reason="stop", seed=42,
     )  # fmt: skip
 
 

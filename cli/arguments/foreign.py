@@ -20,6 +20,12 @@ SAME = {  # how it is said here
     "--format": ("--json-schema",),
     "--chatml": ("--chat-template", "chatml"),
     "-cml": ("--chat-template", "chatml"),
+    "--draft": ("--spec-draft-n-max",),
+    "--draft-n": ("--spec-draft-n-max",),
+    "--draft-max": ("--spec-draft-n-max",),
+    "--draft-min": ("--spec-draft-n-min",),
+    "--draft-n-min": ("--spec-draft-n-min",),
+    "--spec-default": ("--spec-type", "ngram-mod"),
 }
 MODEL = {  # the value goes where a command expects MODEL, behind these letters
     "-m": "",
@@ -35,6 +41,12 @@ MODELS = {  # flags that are a model
     "--gpt-oss-120b-default": "hf:ggml-org/gpt-oss-120b-GGUF",
     "--vision-gemma-4b-default": "hf:ggml-org/gemma-3-4b-it-qat-GGUF",
     "--vision-gemma-12b-default": "hf:ggml-org/gemma-3-12b-it-qat-GGUF",
+}
+PREFIXED = {  # how it is said here, and what goes in front of the value
+    "-hfd": ("--spec-draft-model", "hf:"),
+    "-hfrd": ("--spec-draft-model", "hf:"),
+    "--hf-repo-draft": ("--spec-draft-model", "hf:"),
+    "--spec-draft-hf": ("--spec-draft-model", "hf:"),
 }
 HUB_FILE = ("-hff", "--hf-file")  # of the repository that -hf names
 OTHER_COMMAND = {  # the same words, but for another command
@@ -107,31 +119,46 @@ NOTHING = (  # "... does nothing: <why>"
         "--swa-full -kvu --kv-unified -no-kvu --no-kv-unified -cb --cont-batching -nocb --no-cont-batching -dkvc",
     ),
     (
-        "answers are never guessed ahead: they come one token after the other, and are the same",
+        "the CPU computes a draft model, too",
         (
-            "-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf --spec-type --draft "
-            "--draft-n --draft-max --draft-min --draft-n-min --draft-p-split --draft-p-min --spec-draft-n-max "
-            "--spec-draft-n-min --spec-draft-p-split --spec-draft-p-min --spec-synth-len --spec-synth-rates -td "
-            "--threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch -Cd "
-            "--cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range --cpu-strict-draft "
-            "--spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll -Cbd "
-            "--cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
-            "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
-            "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch -ctkd --cache-type-k-draft "
-            "--spec-draft-type-k -ctvd --cache-type-v-draft --spec-draft-type-v -otd --override-tensor-draft "
-            "--spec-draft-override-tensor -ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -devd "
-            "--device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
-            "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
-            "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n "
-            "--spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n "
-            "--spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits -lcs --lookup-cache-static -lcd "
-            "--lookup-cache-dynamic -cd --ctx-size-draft"
+            "-devd --device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
+            "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
+            "--spec-draft-n-cpu-moe --spec-draft-ncmoe"
         ),
         (
             "-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling "
-            "--no-spec-draft-backend-sampling --spec-default"
+            "--no-spec-draft-backend-sampling"
         ),
     ),
+    (
+        "threads of a draft model run where the system puts them, too",
+        (
+            "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "
+            "--cpu-strict-draft --spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll "
+            "-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
+            "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
+            "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch"
+        ),
+        "",
+    ),
+    ("one guess is made for each place: there are no branches", "--draft-p-split --spec-draft-p-split", ""),
+    (
+        "how many tokens must repeat, and how many are guessed then, is found by measuring what pays",
+        (
+            "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
+            "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n "
+            "--spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n "
+            "--spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m "
+            "--spec-ngram-min-hits"
+        ),
+        "",
+    ),
+    (
+        "tokens are guessed by what stands in the text itself, and nothing is kept of it",
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        "",
+    ),
+    ("guesses come true as often as they do", "--spec-synth-len --spec-synth-rates", ""),
     (
         "there are no logs: what there is to say goes to stderr, and --debug shows where an error comes from",
         "-lv --verbosity --log-verbosity --log-file --log-colors:? --log-prompts-dir",
@@ -223,6 +250,10 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
     "--top-k": {"-1": ("0", "")},
     "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "the first 4 tokens are kept, not the whole prompt")},
+    "--spec-type": dict.fromkeys(
+        ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
+        ("ngram", "such heads are not read: tokens are guessed by what stands in the text"),
+    ),
     "--think": {
         "true": ("on", ""),
         "false": ("off", ""),

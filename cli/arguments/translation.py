@@ -98,6 +98,9 @@ class Line:
             self._hub_file = self._value(name)
         elif name in foreign.SAME and foreign.SAME[name][0] in self.command.options:
             self._rest.extendleft(reversed(foreign.SAME[name]))
+        elif name in foreign.PREFIXED and foreign.PREFIXED[name][0] in self.command.options:
+            flag, prefix = foreign.PREFIXED[name]
+            self.words += [flag, prefix + self._value(name).removeprefix(prefix)]
         elif name in foreign.QUESTIONS:
             raise Instead(foreign.QUESTIONS[name])
         elif name not in foreign.OTHER_COMMAND:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localinfer import Model
 
 
-@with_options("model", "sampling", "generation", "form", "chat")
+@with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat")
 def chat_command(
     given: Layer,
     model: Annotated[

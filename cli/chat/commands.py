@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localinfer import Model, Piece
 
 CLIPBOARD = "\x1b]52;c;{}\x07"  # the terminal puts it there, be it on another machine
-SECTIONS = ("sampling", "generation", "form", "chat")  # of options that can change from answer to answer
+SECTIONS = ("sampling", "generation", "form", "speculation", "chat")  # of options that can change from answer to answer
 
 
 class Chat(Protocol):

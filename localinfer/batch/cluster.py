@@ -59,7 +59,7 @@ class Cluster:
             require_listening(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **OF_ITS_OWN.get(address, {}))
         signal.signal(signal.SIGTERM, terminate)  # Ray has put its own there
-        nodes: list[Row] = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes: list[Row] = ray.nodes()
         self.workers = workers or sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in nodes)
         self._arguments = name, asdict(options), digest
 
@@ -85,10 +85,11 @@ class Cluster:
         ray.data.DataContext.get_current().enable_progress_bars = False
         at_once = min(MOST_AT_ONCE, -(-len(rows) // (ROUNDS * self.workers)))
         tasks = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // at_once))
-        return tasks.map_batches(
+        answers: Iterable[Row] = tasks.map_batches(
             Worker, fn_constructor_args=self._arguments, batch_size=None, batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=self.workers), num_cpus=1,
         ).iter_rows()  # fmt: skip
+        return answers
 
     def close(self) -> None:
         import ray

@@ -102,6 +102,20 @@ class Engine:
                 progress("prefill", len(ids), len(ids))
             return logits.reshape(-1)
 
+    @property
+    def at_once(self) -> int:
+        """How many tokens `evaluate_each` takes at most."""
+        return min(self.plan.batch, self.plan.outputs)
+
+    def evaluate_each(self, tokens: Tokens) -> Logits:
+        """The logits after each of a few tokens, which are computed in one pass: float32 (len(tokens), n_vocab); valid
+        until the next call. They are the same bits as if the tokens had come one by one. Otherwise as `evaluate`."""
+        with self.turn:
+            self.require_predictions()
+            ids = self.checked(tokens)
+            assert len(ids) <= self.at_once
+            return self._feed(ids, np.arange(len(ids), dtype=np.int32))
+
     def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the sequence."""
         with self.turn:
@@ -256,6 +270,11 @@ class Engine:
             return self._run_batch(segments, rows)
 
     # --- what is remembered ---
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether any number of the last tokens can be forgotten, at least of those of one batch."""
+        return self.sequence.rewinds
 
     def rewind(self, n: int) -> int:
         """Forget all but the first n tokens; how many are kept: 0 where a window no longer holds what n needs, and

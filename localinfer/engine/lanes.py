@@ -25,7 +25,7 @@ from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch
 from quant.jit.loader import Progress
 
-FEW = 32  # tokens of a request that goes first: of an answer, with what was guessed of it
+FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
 PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
 PATIENCE = 0.005  # seconds that a leader waits for the next of those who were in the last batch
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered

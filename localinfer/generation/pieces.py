@@ -70,6 +70,9 @@ class Stats:
     prompt_seconds: float = 0.0
     generated_tokens: int = 0
     generate_seconds: float = 0.0  # without the time that the caller takes between two pieces
+    drafted_tokens: int = 0  # that were guessed
+    accepted_tokens: int = 0  # of them: they came true
+    gain: float = 1.0  # how many times as fast that was, by what the model takes for a token that is not guessed
     finish_reason: FinishReason = "interrupted"
     seed: int = 0
 

@@ -5,6 +5,7 @@ neither files nor templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -21,11 +22,12 @@ from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.thoughts import Thoughts
-from localinfer.options import Options
+from localinfer.options import Options, guessers_named
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from localinfer.generation.constraint import Constraint
+    from localinfer.generation.speculation.speculation import Guessing, Speculation
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 Logits = NDArray[np.float32]
@@ -37,11 +39,16 @@ WAYS_OUT = "--ctx-size sets a larger one, --ctx-policy ring forgets the oldest t
 class Session:
     """Runs of one engine, one at a time."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None, draft: Engine | None = None
+    ) -> None:
+        """`draft` is the engine of a model that guesses tokens."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._progress = progress
         self._current: Stats | None = None  # of the run that owns the cache
+        self._draft = draft
+        self._guessing: Guessing | None = None  # once tokens are guessed
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
@@ -150,16 +157,29 @@ class Session:
             thoughts.follow(id)
             chooser.follow(id)
             given.append(Piece("", id, thoughts.kind))
+
+        def choose(logits: Logits, tokens: Sequence[int]) -> Piece:
+            piece = chooser(logits, tokens, thoughts.forced)
+            thoughts.follow(piece.id)
+            return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
+
+        def is_last(piece: Piece) -> bool:
+            return piece.id in self._tokenizer.eog or chooser.is_complete
+
         with self._engine.turn:
             logits = self._read([*prompt, *begun], stats)
-            piece = self._chosen(chooser, thoughts, logits, stats, perf_counter())
+            with timed(stats):
+                speculation = self._speculation(options, stats)
+                pieces = [choose(logits, self.tokens)]
         yield from given  # not before all is read: whoever shows them shows how far that is, too
-        while piece.id not in self._tokenizer.eog:
+        while pieces[0].id not in self._tokenizer.eog:
+            piece = pieces.pop(0)
             stats.generated_tokens += 1
             yield piece
             with self._engine.turn:
-                began = perf_counter()
                 self._check_current(stats)
+                if pieces:
+                    continue
                 if chooser.is_complete:
                     break
                 if stats.generated_tokens == options.n_predict:
@@ -168,15 +188,28 @@ class Session:
                 if self._is_full:
                     stats.finish_reason = "context"
                     return
-                piece = self._chosen(chooser, thoughts, self._engine.evaluate([piece.id]), stats, began)
+                with timed(stats):
+                    if speculation is None:
+                        pieces = [choose(self._engine.evaluate([piece.id]), self.tokens)]
+                    else:
+                        pieces = speculation.behind(piece.id, self._room(options, stats), choose, is_last)
         stats.finish_reason = "stop"
 
-    def _chosen(self, chooser: Chooser, thoughts: Thoughts, logits: Logits, stats: Stats, began: float) -> Piece:
-        """The next token: its time is all that has passed since it `began`."""
-        piece = chooser(logits, self.tokens, thoughts.forced)
-        thoughts.follow(piece.id)
-        stats.generate_seconds += perf_counter() - began
-        return replace(piece, kind=thoughts.kind) if thoughts.kind != "text" else piece
+    def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
+        """Who guesses tokens, where the options want it and the model can forget the wrong ones."""
+        names = guessers_named(options.spec_type) - (frozenset() if self._draft else {"draft"})
+        if not names or not options.spec_draft_n_max or not self._engine.rewinds:
+            return None
+        from localinfer.generation.speculation.speculation import Guessing
+
+        self._guessing = self._guessing or Guessing(self._engine, self._draft)
+        return self._guessing.begin(self.tokens, names, options, stats)
+
+    def _room(self, options: Options, stats: Stats) -> int:
+        """How many tokens there may be yet."""
+        context = self._engine.n_ctx - len(self.tokens) if not self._engine.wraps else self._engine.n_ctx
+        wanted = options.n_predict - stats.generated_tokens if options.n_predict > 0 else context
+        return min(context, wanted)
 
     def _searched(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """The tokens of the text that beam search finds. The cache holds one hypothesis at a time: for another one
@@ -241,3 +274,11 @@ class Session:
         logits = self._engine.evaluate(prompt[stats.reused_tokens :], self._progress, keep=BEGINNING)
         stats.prompt_seconds = perf_counter() - began
         return logits
+
+
+@contextmanager
+def timed(stats: Stats) -> Iterator[None]:
+    """What is done inside makes the text."""
+    began = perf_counter()
+    yield
+    stats.generate_seconds += perf_counter() - began

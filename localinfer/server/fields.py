@@ -25,6 +25,9 @@ SAMPLING = {  # of a request, in OpenAI's and llama.cpp's words -> of Options
     "mirostat_eta": "mirostat_lr",
     "dry_sequence_breakers": "dry_sequence_breaker",
     "thinking_budget_tokens": "reasoning_budget",
+    "speculative.type": "spec_type",
+    "speculative.n_max": "spec_draft_n_max",
+    "speculative.n_min": "spec_draft_n_min",
 } | {
     name: name
     for name in (

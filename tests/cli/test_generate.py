@@ -1,4 +1,4 @@
-"""`localinfer generate --prompt-cache`, with a model."""
+"""`localinfer generate`: --prompt-cache with a model, and what is told of a run."""
 
 import json
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import pytest
 from tiny import tiny_llama
 
 from cli import __main__
+from cli.generate import as_object, statistics
+from localinfer import Stats
 
 Run = Callable[..., Any]
 LONG = "Hello and the other one then and there"
@@ -64,3 +66,9 @@ def test_another_file_stays(run: Run, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         run(LONG)
     assert (tmp_path / "cache").read_text() == LONG * 9
+
+
+def test_guesses_are_told_of() -> None:
+    stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, gain=3.456, seed=1)
+    assert "[ 40 tokens, 20.0 t/s (27 of 36 guesses true: 3.46x) | " in statistics(stats)
+    assert as_object("m", [], stats).count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1

@@ -23,6 +23,7 @@ def usage(all_stats: "Sequence[Stats]") -> dict[str, Any]:
 def timings(stats: "Stats") -> dict[str, Any]:
     """Of one answer, as llama.cpp's server tells them; times in milliseconds."""
     computed = stats.prompt_tokens - stats.reused_tokens
+    drafts = {"draft_n": stats.drafted_tokens, "draft_n_accepted": stats.accepted_tokens}
     return {
         "cache_n": stats.reused_tokens,
         "prompt_n": computed,
@@ -33,4 +34,5 @@ def timings(stats: "Stats") -> dict[str, Any]:
         "predicted_ms": 1000 * stats.generate_seconds,
         "predicted_per_token_ms": 1000 * stats.generate_seconds / max(stats.generated_tokens, 1),
         "predicted_per_second": stats.generated_tokens / max(stats.generate_seconds, 1e-9),
+        **(drafts if stats.drafted_tokens else {}),
     }

@@ -241,6 +241,23 @@ def test_chunks_change_no_bit(kind: str, tiny: Write, tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.concatenate(chunks), whole)
 
 
+@pytest.mark.parametrize("tiny", TINY)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_a_few_tokens_at_a_time_change_no_bit(kind: str, precision: str, tiny: Write, tmp_path: Path) -> None:
+    """Guesses, some of which are taken back: as often as tokens become more than are decoded row by row."""
+    with engine(tiny(tmp_path / "m.gguf", type=kind), precision=precision) as e:
+        one_by_one = np.concatenate([e.logits([id]) for id in tokens()])
+        e.reset()
+        for size in range(1, 17):
+            at = e.n_past
+            wrong = [269 - id for id in tokens()[at + size // 2 : at + size]]
+            found = e.evaluate_each([*tokens()[at : at + size // 2], *wrong])
+            np.testing.assert_array_equal(found[: size // 2], one_by_one[at : at + size // 2])
+            assert e.rewind(at + size // 2) == at + size // 2
+        np.testing.assert_array_equal(e.evaluate_each(tokens()[e.n_past : e.n_past + 16]), one_by_one[at + 8 : at + 24])
+
+
 SIDE_BY_SIDE = {"blk.0.attn_q.weight": "BF16", "blk.1.attn_k.weight": "BF16", "blk.1.ffn_up.weight": "BF16"}
 
 

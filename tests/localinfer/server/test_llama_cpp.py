@@ -4,7 +4,8 @@ from pathlib import Path
 
 from served import Served
 
-from localinfer import load
+from localinfer import Stats, load
+from localinfer.server.openai.counts import timings
 
 
 def test_health_props_and_slots(server: Served, tiny: Path) -> None:
@@ -44,3 +45,17 @@ def test_completion(server: Served) -> None:
     assert "".join(part["content"] for part in parts) == whole["content"]
     assert len(whole["tokens"]) == whole["tokens_predicted"] == last["tokens_predicted"] == 10
     assert (whole["stop"], whole["stop_type"]) == (True, "limit")
+
+
+def test_guesses_are_told_of() -> None:
+    stats = Stats(generated_tokens=9, generate_seconds=1.0, drafted_tokens=8, accepted_tokens=5)
+    assert [timings(stats)[name] for name in ("draft_n", "draft_n_accepted")] == [8, 5]
+    assert "draft_n" not in timings(Stats())
+
+
+def test_guesses_may_be_forbidden(server: Served) -> None:
+    asked = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    text = server.post("/completion", asked).body["content"]
+    assert server.post("/completion", asked | {"speculative.type": "none"}).body["content"] == text
+    assert server.post("/completion", asked | {"speculative.n_max": 3}).body["content"] == text
+    assert server.post("/completion", asked | {"speculative.type": "oracle"}).status == 400

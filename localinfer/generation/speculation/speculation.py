@@ -1,0 +1,130 @@
+"""The guesses of one run, and what becomes of them.
+
+A pass over [the last token, guess, guess, ...] gives the logits after each of them. They go to the run's own chooser,
+one row after the other, as if each had come alone: as long as it chooses the token that was guessed, the next row is
+the right one, too. Where it chooses another one, that one counts, and the model forgets the guesses behind it.
+
+So the text is the one that comes without guesses: every token is chosen by the same logits, to the last bit, and by the
+same random numbers in the same order, whoever guessed, and whatever sampler or form the run has.
+
+A guess x comes true when x is drawn, with the probability p(x) that the sampler leaves it. That is also how often the
+scheme of Leviathan et al. (2023) accepts one that is certain: with min(1, p(x) / q(x)), where q(x) = 1. It accepts more
+only of guesses that are drawn from a draft model's q themselves, the sum of min(p, q) over all tokens instead of p at
+q's maximum; but then the text that belongs to a seed is another one with every draft. Here it is the same with all.
+llama.cpp compares what is drawn, too.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import zip_longest
+from time import perf_counter
+from typing import Protocol
+
+from localinfer.engine.engine import Engine, Logits
+from localinfer.generation.pieces import Piece, Stats
+from localinfer.generation.speculation.draft import Draft
+from localinfer.generation.speculation.lookup import Lookup
+from localinfer.generation.speculation.pace import Pace
+from localinfer.options import Options
+
+Choose = Callable[[Logits, Sequence[int]], Piece]
+"""The next piece, by the logits (n_vocab,) after these tokens."""
+
+
+class Guesser(Protocol):
+    """Guesses what follows a text that it is told of token by token."""
+
+    def read(self, ids: Iterable[int]) -> None:
+        """The prompt."""
+
+    def follow(self, id: int) -> None:
+        """The next token."""
+
+    def promise(self, fewest: int, most: int) -> float:
+        """How many times as fast it may become with guesses that are made now: so many of them. 1 is without any."""
+
+    def guesses(self) -> Sequence[int]:
+        """Those of the last promise."""
+
+
+class Speculation:
+    """Goes through one run beside it. Of `guessers` the one that promises most makes guesses; `pace` is what is known
+    of the model, and becomes better known."""
+
+    def __init__(
+        self, engine: Engine, guessers: Sequence[Guesser], pace: Pace, stats: Stats, *, fewest: int, most: int
+    ) -> None:
+        self._engine, self._guessers, self._pace, self._stats = engine, guessers, pace, stats
+        self._fewest, self._most = fewest, min(most, engine.at_once - 1)
+        self._seconds = self._seconds_without = 0.0
+
+    def read(self, ids: Sequence[int]) -> None:
+        """The prompt."""
+        for guesser in self._guessers:
+            guesser.read(ids)
+
+    def behind(self, id: int, room: int, choose: Choose, is_last: Callable[[Piece], bool]) -> list[Piece]:
+        """The pieces behind the token `id`, which was chosen last: at least one, and at most `room`."""
+        self._follow(id)
+        began = perf_counter()
+        guesses = self._guesses(min(self._most, room - 1))
+        n_past, guessed = self._engine.n_past, perf_counter()
+        rows = self._engine.evaluate_each([id, *guesses])
+        ended = perf_counter()
+        pieces: list[Piece] = []
+        tokens = self._engine.sequence.tokens[: n_past + 1]
+        try:
+            for row, guess in zip_longest(rows, guesses):
+                pieces.append(choose(row, tokens))
+                if pieces[-1].id != guess or is_last(pieces[-1]):
+                    break
+                tokens.append(guess)
+        finally:
+            self._engine.rewind(len(tokens))
+        for piece in pieces[:-1]:
+            self._follow(piece.id)
+        self._pace.cost.tell(1 + len(guesses), ended - guessed)
+        self._count(len(guesses), len(pieces), ended - began)
+        return pieces
+
+    def _guesses(self, most: int) -> Sequence[int]:
+        if not self._pace.cost.one:  # what one token takes is to be measured first
+            return ()
+        gain, number = max((each.promise(self._fewest, most), -n) for n, each in enumerate(self._guessers))
+        return self._guessers[-number].guesses() if gain > 1 else ()
+
+    def _follow(self, id: int) -> None:
+        for guesser in self._guessers:
+            guesser.follow(id)
+
+    def _count(self, guessed: int, pieces: int, seconds: float) -> None:
+        self._seconds += seconds
+        self._seconds_without += pieces * self._pace.cost.one
+        stats = self._stats
+        stats.drafted_tokens += guessed
+        stats.accepted_tokens += pieces - 1
+        stats.gain = self._seconds_without / self._seconds
+
+
+class Guessing:
+    """What is known of a model, and of its draft model if it has one, from run to run."""
+
+    def __init__(self, engine: Engine, draft: Engine | None) -> None:
+        self._engine = engine
+        self._pace = Pace()
+        self._draft = Draft(draft, self._pace, engine.n_vocab, share=nbytes(draft) / nbytes(engine)) if draft else None
+
+    def begin(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> Speculation:
+        """The guesses of a run behind these tokens. `names` say who makes them: ngram, draft."""
+        guessers: list[Guesser] = [Lookup(self._pace)] if "ngram" in names else []
+        if self._draft and "draft" in names:
+            self._draft.p_min = options.spec_draft_p_min
+            guessers.append(self._draft)
+        fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
+        speculation = Speculation(self._engine, guessers, self._pace, stats, fewest=fewest, most=most)
+        speculation.read(tokens)
+        return speculation
+
+
+def nbytes(engine: Engine) -> int:
+    """What is read of the weights in a pass, and some more."""
+    return sum(tensor.nbytes for tensor in engine.file.tensors.values())
