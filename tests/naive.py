@@ -21,11 +21,11 @@ from numpy.typing import DTypeLike, NDArray
 from localinfer import architectures
 from localinfer.engine.program import BIDIRECTIONAL
 from localinfer.files.gguf import GGUF
+from localinfer.plan.basics import Block
 from localinfer.plan.experts import Router, read_router
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.latent import Latent, read_latent
-from localinfer.plan.recorder import Block
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
@@ -244,35 +244,8 @@ class Words:
         parts = (self.model.expert(name, head, part) for head, part in enumerate(split(x, heads)))
         return np.stack(list(parts), axis=1).reshape(len(x), heads * n_out)
 
-    # --- several streams ---
-
-    def streams(self, x: Floats, count: int) -> Floats:
-        others = [as_long(x @ matrix.T, x) for matrix in self.model["altup_proj"]]
-        return np.concatenate([x, *others], axis=1)
-
-    def predict(self, blk: Block, xs: Floats, count: int) -> tuple[Floats, Floats]:
-        streams = xs.reshape(len(xs), count, -1)
-        weights = self.said(blk, streams[:, 0], count) @ self.model[f"{blk}altup_predict_coef"].T
-        predicted = streams + weights.reshape(-1, count, count) @ streams
-        return predicted.reshape(xs.shape), predicted[:, 0].copy()
-
-    def correct(self, blk: Block, xs: Floats, predicted: Floats, y: Floats, count: int) -> Floats:
-        weights = 1 + self.said(blk, y, count) @ self.model[f"{blk}altup_correct_coef"].T
-        off = y - predicted[:, : y.shape[1]]
-        xs[:] = predicted + (weights[:, :, None] * off[:, None]).reshape(xs.shape)
-        return xs[:, : y.shape[1]] * self.model[f"{blk}altup_correct_scale"]
-
-    def add_to_others(self, xs: Floats, branch: Floats) -> None:
-        n = branch.shape[1]
-        xs[:, n:] += np.tile(branch, (1, xs.shape[1] // n - 1))
-
-    def merged(self, xs: Floats, count: int) -> Floats:
-        first, *others = np.split(xs, count, axis=1)
-        matrices = self.model["altup_unembd_proj"]
-        return sum((as_long(x @ m.T, first) for x, m in zip(others, matrices, strict=True)), first) / count
-
-    def said(self, blk: Block, x: Floats, count: int) -> Floats:
-        return np.tanh(self.matmul(self.norm(x, f"{blk}altup_router_norm"), f"{blk}altup_router", count) / x.shape[1])
+    def streams(self, x: Floats, count: int) -> "Streams":
+        return Streams(self, x, count)
 
     # --- states ---
 
@@ -552,6 +525,38 @@ def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
 def layer_norm(x: Floats, weight: Floats, eps: float) -> Floats:
     """Shift and scale the last axis to a mean of zero and a variance of one."""
     return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps)
+
+
+class Streams:
+    """Several residual streams, (tokens, streams, n)."""
+
+    def __init__(self, words: Words, x: Floats, count: int) -> None:
+        self.words, self.model, self.count = words, words.model, count
+        self.xs = np.stack([x, *(as_long(x @ matrix.T, x) for matrix in self.model["altup_proj"])], axis=1)
+        self.predicted = self.xs
+
+    def predict(self, blk: Block) -> Floats:
+        weights = self.said(blk, self.xs[:, 0]) @ self.model[f"{blk}altup_predict_coef"].T
+        self.predicted = self.xs + weights.reshape(-1, self.count, self.count) @ self.xs
+        return self.predicted[:, 0].copy()
+
+    def correct(self, blk: Block, y: Floats) -> Floats:
+        weights = 1 + self.said(blk, y) @ self.model[f"{blk}altup_correct_coef"].T
+        self.xs = self.predicted + weights[:, :, None] * (y - self.predicted[:, 0])[:, None]
+        return self.xs[:, 0] * self.model[f"{blk}altup_correct_scale"]
+
+    def add_to_others(self, branch: Floats) -> None:
+        self.xs[:, 1:] += branch[:, None]
+
+    def merged(self) -> Floats:
+        first, matrices = self.xs[:, 0], self.model["altup_unembd_proj"]
+        others = (as_long(self.xs[:, 1 + number] @ m.T, first) for number, m in enumerate(matrices))
+        return sum(others, first) / self.count
+
+    def said(self, blk: Block, x: Floats) -> Floats:
+        """A number within 1 for each stream."""
+        seen = self.words.norm(x, f"{blk}altup_router_norm")
+        return np.tanh(self.words.matmul(seen, f"{blk}altup_router", self.count) / x.shape[1])
 
 
 def as_long(y: Floats, x: Floats) -> Floats:

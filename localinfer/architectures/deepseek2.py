@@ -4,9 +4,10 @@ The large models' queries go through a narrow place, too. The choice of V3's exp
 chosen for its two best; V2's for its best one.
 """
 
+from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Mixed, Sight, decoder
-from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:

@@ -26,7 +26,7 @@ def record(r: Recorder) -> None:
     x = r.embed(math.sqrt(n))
     inputs, xs = r.layer_inputs(x, size), r.streams(x, count)
     for blk in r.blocks():
-        predicted, x = r.predict(blk, xs, count)
+        x = xs.predict(blk)
         h, sight = r.norm(x, f"{blk}attn_norm"), nearby if slides[blk.number] else everything
         low = r.matmul(h, f"{blk}laurel_l", r.rows(f"{blk}laurel_l"))
         beside = r.norm(r.matmul(low, f"{blk}laurel_r", n), f"{blk}laurel_post_norm")
@@ -36,7 +36,7 @@ def record(r: Recorder) -> None:
         r.scale(x, math.sqrt(1 / 2))
         f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "gelu", least=least[blk.number])
         join(r, x, f, blk, "ffn_down", "post_ffw_norm", 1.0)
-        first = r.correct(blk, xs, predicted, x, count)
+        first = xs.correct(blk, x)
         g = r.gate(r.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
-        r.add_to_others(xs, r.norm(r.matmul(g, f"{blk}proj", n), f"{blk}post_norm"))
-    r.logits(r.merged(xs, count), cap=r.keys.number("final_logit_softcapping", 30.0))
+        xs.add_to_others(r.norm(r.matmul(g, f"{blk}proj", n), f"{blk}post_norm"))
+    r.logits(xs.merged(), cap=r.keys.number("final_logit_softcapping", 30.0))

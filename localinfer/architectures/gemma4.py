@@ -8,10 +8,11 @@ their keys.
 import math
 from functools import partial
 
+from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Sight, join
 from localinfer.plan.experts import Router
-from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:

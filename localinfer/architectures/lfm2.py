@@ -1,9 +1,10 @@
 """LFM2 (Liquid AI, 2025): most blocks mix tokens by a short convolution between two gates, some by attention."""
 
+from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Mixed, Sight, decoder
 from localinfer.plan.experts import Router
-from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder, router: Router | None = None) -> None:

@@ -1,9 +1,10 @@
 """Qwen3.5 (Alibaba, 2026), the text model: three blocks of a gated delta net for each with gated attention."""
 
+from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Mixed, Sight, decoder
 from localinfer.plan.experts import Router
-from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.recorder import Recorder
 
 PERIOD = 4  # the last of every four blocks has attention, unless the file says otherwise
 

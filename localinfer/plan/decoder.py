@@ -6,9 +6,10 @@ What differs between them is data. Where a family does something else, its file 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.experts import Router
-from localinfer.plan.recorder import Block, Recorder
+from localinfer.plan.recorder import Recorder
 from localinfer.plan.rope import Rope
 
 INTO_BRANCHES: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
