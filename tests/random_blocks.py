@@ -54,8 +54,10 @@ def set_exponent(blocks: Bytes, d: Scales) -> None:
 
 
 def set_e4m3(blocks: Bytes, d: Scales) -> None:
-    """NVFP4: each of the four bytes in front, 56 for one: eight steps for every power of two."""
-    blocks[:, :4] = np.clip(56 + np.rint(8 * np.log2(d)), 1, 126)[:, None]
+    """NVFP4: each of the four bytes in front, the nearest number of four bits of exponent and three of mantissa."""
+    e, m = np.divmod(np.arange(127), 8)
+    numbers = np.where(e, 2.0 ** (e - 7) * (1 + m / 8), m / 512)
+    blocks[:, :4] = np.abs(numbers - np.ravel(d)[:, None]).argmin(axis=1)[:, None]
 
 
 def set_nibbles(blocks: Bytes, d: Scales) -> None:

@@ -29,6 +29,8 @@ SPELLINGS = {  # the first that is there counts
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
 
+OF_EACH_BLOCK = ("num_experts_per_tok", "n_shared_experts", "moe_intermediate_size")  # in some configurations a list
+
 
 def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) -> Table:
     """The same table with the usual keys, and the values of a text model within a larger one; messages name the keys
@@ -38,7 +40,8 @@ def spelled(config: Table, own: Mapping[str, str], defaults: Mapping[str, Any]) 
     for key, words in SPELLINGS.items():
         own_words = [own[key]] if key in own else []
         usual[key] = next((word for word in (*own_words, *words) if word in values), key)
-    values |= {key: of_all(values[word]) for key, word in usual.items() if word in values}
+    values |= {key: values[word] for key, word in usual.items() if word in values}
+    values |= {key: of_all(values[key]) for key in OF_EACH_BLOCK if key in values}
     return Table(config.path, {**defaults, **values}, spellings=usual)
 
 

@@ -168,7 +168,7 @@ class Recorder(Basics):
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
         biased, scale = self.has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
-        bias = self.tensors.vector(f"{blk}exp_probs_b.bias", router.count) if biased else None
+        bias = self.tensors.vector_or_row(f"{blk}exp_probs_b.bias", router.count) if biased else None
         scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
         if router not in self._choices:
             self._choices[router] = room_to_choose(self.plan, router)
@@ -194,7 +194,7 @@ class Recorder(Basics):
         y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"
         if self.has(f"{name}.weight"):
-            weight = self.tensors.vector(f"{name}.weight", h.n)
+            weight = self.tensors.vector_or_row(f"{name}.weight", h.n)
             self.plan.op(name, GATE_TOKENS, y.rows, rounds=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
         return y
 

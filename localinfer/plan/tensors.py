@@ -43,7 +43,11 @@ class Tensors:
         return found
 
     def vector(self, name: str, n: int) -> Tensor:
-        """A tensor of n float32 numbers, which may be the one row of a matrix."""
+        """A tensor of n float32 numbers."""
+        return self.floats(name, n)
+
+    def vector_or_row(self, name: str, n: int) -> Tensor:
+        """The same, or a matrix whose only row they are."""
         is_row = name in self.f.tensors and self.f.tensors[name].shape == (1, n)
         return self.floats(name, *((1, n) if is_row else (n,)))
 

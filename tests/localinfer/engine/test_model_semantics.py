@@ -363,9 +363,9 @@ def bytes_of(type_name: str, n: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def test_type_without_kernels_names_the_tensor(file: Path) -> None:
-    raw = Stored("NVFP4", np.zeros((256, 144), np.uint8))
+    raw = Stored("I8", np.zeros((256, 256), np.uint8))
     line = refusal(tiny(file, **{"blk.0.attn_q.weight": raw}), Unsupported)
-    assert line.startswith("tensor blk.0.attn_q.weight: type NVFP4 is not supported")
+    assert line.startswith("tensor blk.0.attn_q.weight: type I8 is not supported")
     assert "inspect" in line
 
 
