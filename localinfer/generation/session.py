@@ -172,8 +172,12 @@ class Session:
                 speculation = self._speculation(options, stats)
                 pieces = [choose(logits, self.tokens)]
         yield from given  # not before all is read: whoever shows them shows how far that is, too
-        while pieces[0].id not in self._tokenizer.eog:
+        while True:
             piece = pieces.pop(0)
+            if speculation is not None:
+                speculation.give(guessed=bool(pieces))
+            if piece.id in self._tokenizer.eog:
+                break
             stats.generated_tokens += 1
             yield piece
             with self._engine.turn:

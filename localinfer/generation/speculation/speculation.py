@@ -83,8 +83,17 @@ class Speculation:
         for piece in pieces[:-1]:
             self._follow(piece.id)
         self._pace.cost.tell(1 + len(guesses), ended - guessed)
-        self._count(len(guesses), len(pieces), ended - began)
+        self._seconds += ended - began
+        self._stats.drafted_tokens += len(guesses)
         return pieces
+
+    def give(self, *, guessed: bool) -> None:
+        """A piece is given; what stands behind a stop text never is, and nothing was gained by it."""
+        if not self._seconds:  # the first one comes with the prompt
+            return
+        self._seconds_without += self._pace.cost.one
+        self._stats.accepted_tokens += guessed
+        self._stats.gain = self._seconds_without / self._seconds
 
     def _guesses(self, most: int) -> Sequence[int]:
         if not self._pace.cost.one:  # what one token takes is to be measured first
@@ -95,14 +104,6 @@ class Speculation:
     def _follow(self, id: int) -> None:
         for guesser in self._guessers:
             guesser.follow(id)
-
-    def _count(self, guessed: int, pieces: int, seconds: float) -> None:
-        self._seconds += seconds
-        self._seconds_without += pieces * self._pace.cost.one
-        stats = self._stats
-        stats.drafted_tokens += guessed
-        stats.accepted_tokens += pieces - 1
-        stats.gain = self._seconds_without / self._seconds
 
 
 class Guessing:

@@ -112,6 +112,16 @@ def test_the_text_is_the_same(way: str, mistakes: float, model: Model, clairvoya
         assert stats.accepted_tokens >= stats.drafted_tokens - 16  # of the last pass
 
 
+def test_guesses_behind_a_stop_text_did_not_come_true(model: Model, clairvoyant: Any) -> None:
+    alone, _, _ = run(model, spec_type="none", **LIVELY)
+    stop = next(piece.text for piece in alone[3:] if piece.text.strip())
+    clairvoyant(ids_of(alone), 0.0)
+    pieces, stats, _ = run(model, stop=(stop,), **LIVELY)
+    assert stats.finish_reason == "stop"
+    assert len(pieces) <= stats.generated_tokens < len(alone)
+    assert stats.accepted_tokens < stats.generated_tokens
+
+
 @pytest.mark.parametrize("mistakes", [0.0, 0.3])
 def test_the_context_ends_where_it_ends(mistakes: float, model: Model, clairvoyant: Any) -> None:
     options = LIVELY | {"n_predict": -1, "ignore_eos": True}
