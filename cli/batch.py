@@ -35,7 +35,7 @@ USUAL: Layer = {"parallel": 8}
 Format = Literal["jsonl", "text"]
 
 
-@with_options("model", "sampling", "generation", "form", "chat", defaults=USUAL)
+@with_options("model", "sampling", "generation", "form", "speculation", "chat", defaults=USUAL)
 def batch_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
     given: Layer,
