@@ -14,6 +14,7 @@ from localinfer.prompt.conversation import Conversation, Message
 from localinfer.prompt.forms import render_in_form
 from localinfer.prompt.stand_ins import StandIns
 from localinfer.prompt.template import ChatTemplate
+from localinfer.prompt.written import with_written_calls, written_calls
 from localinfer.tokenizer import Tokenizer
 
 Variables = dict[str, object]
@@ -35,8 +36,8 @@ def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conv
     """
     try:
         variables = conversation.variables()
-        stand_ins = StandIns(tokenizer, variables)
-        variables["messages"] = [stand_ins.put_for_ids(each) for each in cast(list[Message], variables["messages"])]
+        stand_ins, messages = StandIns(tokenizer, variables), cast(list[Message], variables["messages"])
+        variables["messages"] = [stand_ins.put_for_ids(each) for each in messages]
         if not parse_special:
             variables = {name: stand_ins.put_into(value) for name, value in variables.items()}
     except RecursionError:
@@ -44,7 +45,9 @@ def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conv
     if conversation.continue_final_message:
         text = up_to_the_end_of_the_last_message(template, variables, stand_ins.unused())
     else:
-        text = render_in_form(template, variables)
+        rendered = render_in_form(template, variables)
+        calls = {} if parse_special else written_calls(messages, tokenizer)
+        text = with_written_calls(template, variables, rendered, calls, tokenizer, stand_ins)
     return with_one_bos(tokenizer, text, stand_ins)
 
 
@@ -53,7 +56,7 @@ def up_to_the_end_of_the_last_message(template: ChatTemplate, variables: Variabl
     *before, last = cast(list[Message], variables["messages"])
     # The space tells, by being gone, that the template trims messages: then so is the end of this one.
     marked = {**last, "content": with_end(last.get("content", ""), f"{mark} ")}
-    text, found, behind = render_in_form(template, {**variables, "messages": [*before, marked]}).rpartition(mark)
+    text, found, behind = render_in_form(template, {**variables, "messages": [*before, marked]}).text.rpartition(mark)
     if not found:
         raise template.error("leaves out the message that is to be continued")
     return text if behind.startswith(" ") else text.rstrip()
