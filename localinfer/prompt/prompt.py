@@ -11,10 +11,10 @@ from typing import cast
 
 from localinfer.errors import UsageError
 from localinfer.prompt.conversation import Conversation, Message
-from localinfer.prompt.forms import render_in_form
+from localinfer.prompt.forms import render_in_form, unchanged
 from localinfer.prompt.stand_ins import StandIns
 from localinfer.prompt.template import ChatTemplate
-from localinfer.prompt.written import with_written_calls, written_calls
+from localinfer.prompt.written import Places, with_written_calls, written_calls
 from localinfer.tokenizer import Tokenizer
 
 Variables = dict[str, object]
@@ -29,17 +29,19 @@ class Prompt:
 
 
 def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conversation, *,
-                parse_special: bool = False) -> Prompt:
-    """What asks for the next message; with `parse_special`, users' texts may spell control tokens.
+                parse_special: bool = False, places: Places | None = None) -> Prompt:
+    """What asks for the next message; with `parse_special`, users' texts may spell control tokens. The same `places`
+    spare a conversation that goes on some work.
 
     LocalInferError says what the template does wrong, UsageError that a value has no end.
     """
     try:
         variables = conversation.variables()
-        stand_ins, messages = StandIns(tokenizer, variables), cast(list[Message], variables["messages"])
-        variables["messages"] = [stand_ins.put_for_ids(each) for each in messages]
-        if not parse_special:
-            variables = {name: stand_ins.put_into(value) for name, value in variables.items()}
+        stand_ins, messages = StandIns(tokenizer, variables), cast(list[Message], variables.pop("messages"))
+        harmless = unchanged if parse_special else stand_ins.put_into
+        variables = {name: harmless(value) for name, value in variables.items()}
+        # The last ones, and one by one: the stand-ins of a conversation remain the same when it goes on.
+        variables["messages"] = [harmless(stand_ins.put_for_ids(each)) for each in messages]
     except RecursionError:
         raise UsageError("messages: a value is nested too deeply, or contains itself") from None
     if conversation.continue_final_message:
@@ -47,7 +49,7 @@ def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conv
     else:
         rendered = render_in_form(template, variables)
         calls = {} if parse_special else written_calls(messages, tokenizer)
-        text = with_written_calls(template, variables, rendered, calls, tokenizer, stand_ins)
+        text = with_written_calls(template, variables, rendered, places or Places(), calls, tokenizer, stand_ins)
     return with_one_bos(tokenizer, text, stand_ins)
 
 

@@ -17,6 +17,7 @@ from localinfer.prompt.conversation import Conversation, check_template_kwargs, 
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
 from localinfer.prompt.thinking import shows_tools, switches
+from localinfer.prompt.written import Places
 from localinfer.tokenizer import Tokenizer
 
 TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls them
@@ -39,6 +40,7 @@ class PromptWriter:
         self._tokenizer = tokenizer
         self._sources: dict[tuple[str, str, bool], Source] = {}
         self._current: tuple[Source, ChatTemplate] | None = None
+        self._places = Places()
         self._turn = threading.RLock()
 
     def write(self, conversation: Conversation, options: Options, *, parse_special: bool = False) -> Prompt:
@@ -59,7 +61,7 @@ class PromptWriter:
         }
         complete = replace(conversation, messages=messages, template_kwargs=variables)
         with self._turn:
-            return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
+            return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special, places=self._places)
 
     def prepare(self, options: Options) -> None:
         """Before there is a conversation: what is wrong with the options, and the start of the template's process."""

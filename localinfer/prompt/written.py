@@ -6,7 +6,7 @@ where the conversation before it ends when the model is asked for an answer, and
 answers. What a template shows otherwise than it was written, such as answers without their thoughts, remains so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from localinfer.errors import LocalInferError
 from localinfer.prompt.conversation import REASONING, Message
@@ -26,32 +26,62 @@ def written_calls(messages: Sequence[Message], tokenizer: Tokenizer) -> dict[int
     return found
 
 
-def with_written_calls(template: ChatTemplate, variables: Mapping[str, object], rendered: Rendered,
+class Places:
+    """Where answers stand in the text of a conversation. One that goes on is not searched anew."""
+
+    def __init__(self) -> None:
+        self._rendered = Rendered("", [])  # that was searched last
+        self._found: dict[int, slice | None] = {}
+
+    def find(self, template: ChatTemplate, variables: Mapping[str, object], rendered: Rendered, ends: Sequence[str],
+             answers: Collection[int]) -> dict[int, slice]:
+        """Those of the messages with these numbers that are found; `ends` are the texts that end answers."""
+        before, known = self._rendered, self._found
+        self._rendered, self._found = rendered, {}
+        for answer in answers:
+            if answer in known and goes_on(before, rendered, answer, known[answer]):
+                self._found[answer] = known[answer]
+            else:
+                self._found[answer] = place_of(template, variables, rendered, answer, ends)
+        return {answer: place for answer, place in self._found.items() if place}
+
+
+def goes_on(before: Rendered, rendered: Rendered, answer: int, place: slice | None) -> bool:
+    """Is the conversation up to this answer the same as before?"""
+    stop = place.stop if place else 0
+    same_text = before.text[:stop] == rendered.text[:stop]
+    return same_text and before.messages[: answer + 1] == rendered.messages[: answer + 1]
+
+
+def with_written_calls(template: ChatTemplate, variables: Mapping[str, object], rendered: Rendered, places: Places,
                        known: Mapping[int, list[int]], tokenizer: Tokenizer, stand_ins: StandIns) -> str:
     """The rendered text with stand-ins in the places of answers whose tokens are known."""
-    text = rendered.text
     ends = [spelled([id], tokenizer) for id in tokenizer.eog]
-    for place, ids in reversed([*known.items()]):
-        try:
-            found = place_of(template, variables, rendered.messages[: place + 1], text, ends)
-        except LocalInferError:  # it takes too long
-            break
-        thoughts = str(rendered.messages[place].get(REASONING[0], ""))
-        if found and thoughts in text[found]:
-            text = text[: found.start] + stand_ins.of_ids(ids, spelled(ids, tokenizer)) + text[found.stop :]
+    try:
+        found = places.find(template, variables, rendered, ends, known)
+    except LocalInferError:  # it takes too long
+        return rendered.text
+    text = rendered.text
+    for answer, place in sorted(found.items(), reverse=True):
+        thoughts = rendered.messages[answer].get(REASONING[0], "")
+        if str(thoughts) in text[place]:
+            stand_in = stand_ins.of_ids(known[answer], spelled(known[answer], tokenizer))
+            text = text[: place.start] + stand_in + text[place.stop :]
     return text
 
 
-def place_of(template: ChatTemplate, variables: Mapping[str, object], messages: Sequence[Message], text: str,
+def place_of(template: ChatTemplate, variables: Mapping[str, object], rendered: Rendered, answer: int,
              ends: Sequence[str]) -> slice | None:
-    """Where the last of these messages stands in the text of a conversation that begins with them."""
-    before = template.attempt({**variables, "messages": messages[:-1], "add_generation_prompt": True})
-    alone = template.attempt({**variables, "messages": messages, "add_generation_prompt": False})
-    if before.problem or alone.problem or not (alone.text.startswith(before.text) and text.startswith(before.text)):
+    """Where it stands; None if that is not clear."""
+    text, messages = rendered
+    before = template.attempt({**variables, "messages": messages[:answer], "add_generation_prompt": True})
+    last = template.attempt({**variables, "messages": messages[: answer + 1], "add_generation_prompt": False})
+    if before.problem or last.problem or not (last.text.startswith(before.text) and text.startswith(before.text)):
         return None
-    found, of_it = (slice(len(before.text), first_of(ends, each, len(before.text))) for each in (text, alone.text))
+    start = len(before.text)
+    place, place_in_last = (slice(start, first_of(ends, each, start)) for each in (text, last.text))
     # A template may write less of it when others follow; what is more than it is theirs.
-    return found if of_it.stop >= 0 and alone.text[of_it].endswith(text[found]) else None
+    return place if place_in_last.stop >= 0 and last.text[place_in_last].endswith(text[place]) else None
 
 
 def first_of(marks: Sequence[str], text: str, start: int) -> int:

@@ -10,6 +10,7 @@ from localinfer.files.gguf import open_gguf
 from localinfer.prompt.conversation import Conversation
 from localinfer.prompt.prompt import Prompt, chat_prompt
 from localinfer.prompt.template import ChatTemplate
+from localinfer.prompt.written import Places
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 END, GENERATION = "{% endif %}{% endfor %}", "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -83,6 +84,24 @@ def test_each_family_goes_on_from_what_was_written(template: ChatTemplate, text:
         assert after.ids[: len(before.ids) + len(ids)] == before.ids + ids
         assert after.text.startswith(before.text + text + "<|im_end|>")
         assert after.text.endswith(prompt_of(template, tokenizer, *without_ids(*messages)).text[-40:])
+
+
+@pytest.mark.parametrize("template", [CHATML], indirect=True)
+def test_a_conversation_that_goes_on_is_not_searched_anew(
+    template: ChatTemplate, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, counts, attempt = Places(), [], template.attempt
+    monkeypatch.setattr(template, "attempt", lambda variables: (counts.append(1), attempt(variables))[1])
+    messages: list[dict[str, Any]] = []
+    for _ in range(4):
+        messages += [call(one_by_one(tokenizer, HERMES)), RESULT]
+        told = prompt_of(template, tokenizer, *messages, places=places)
+        fresh, counts[:] = len(counts), []
+        assert told == prompt_of(template, tokenizer, *messages)
+        counts.clear()
+    assert fresh <= 5
+    changed = [call(one_by_one(tokenizer, HERMES.replace("1", "1.0"))), RESULT, *messages[2:]]
+    assert prompt_of(template, tokenizer, *changed, places=places) == prompt_of(template, tokenizer, *changed)
 
 
 HERMES = FAMILIES["hermes"][1]
