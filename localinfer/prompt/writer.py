@@ -16,7 +16,7 @@ from localinfer.prompt.choice import Source, chosen
 from localinfer.prompt.conversation import Conversation, check_template_kwargs, template_kwargs
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
-from localinfer.prompt.thinking import shows_tools, switches
+from localinfer.prompt.thinking import looks_at, shows_tools, switches
 from localinfer.prompt.written import Places
 from localinfer.tokenizer import Tokenizer
 
@@ -56,6 +56,7 @@ class PromptWriter:
             warnings.warn(f"{template.name}: shows no tools: the model does not know that it has some", stacklevel=3)
         variables = {
             **switches(template.source, options.think),
+            **({"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}),
             **template_kwargs(options.chat_template_kwargs),
             **conversation.template_kwargs,
         }
@@ -69,6 +70,9 @@ class PromptWriter:
         template = self.template(options)
         if options.think != "auto" and not switches(template.source, options.think):
             warnings.warn(f"--think {options.think}: the chat template has no switch for thoughts", stacklevel=3)
+        if options.reasoning_effort and not looks_at(template.source, "reasoning_effort"):
+            what = "the chat template does not ask how much to think"
+            warnings.warn(f"--reasoning-effort {options.reasoning_effort}: {what}", stacklevel=3)
 
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """The template that such a conversation is written with, its process started.
