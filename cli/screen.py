@@ -103,12 +103,12 @@ def let_go_of_stdout() -> None:
 
 def error(message: str, code: int) -> int:
     """The one line that tells what went wrong. Returns the exit code, for the caller to return."""
-    note(f"error: {one_line(message)}")
+    tell(f"error: {one_line(message)}")
     return code
 
 
 def warn(message: str) -> None:
-    note(f"warning: {one_line(message)}")
+    tell(f"warning: {one_line(message)}")
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
