@@ -7,13 +7,13 @@
 Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
 """
 
-import _thread
 import gc
+import math
 import os
 import re
 import signal
 import sys
-import threading
+import time
 from typing import NoReturn
 
 LIBRARIES = {  # what they are told: threads of theirs cost time to start, and have nothing to do
@@ -22,19 +22,21 @@ LIBRARIES = {  # what they are told: threads of theirs cost time to start, and h
 }
 INTERRUPTED = 130
 READER_GONE = 141
-A_MOMENT = 0.02  # seconds
+A_MOMENT, AT_ONCE = 0.02, 0.1  # seconds; nobody presses a key twice in the latter
 
 
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
+    code = INTERRUPTED
     try:
         gc.set_threshold(250_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
         be_told_to_end()
-        sys.unraisablehook = unraisable
-        code = run(sys.argv[1:])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+        try:
+            code = run(sys.argv[1:])
+        finally:
+            be_deaf()  # the answer to the first is on its way
+    except KeyboardInterrupt:  # which came just before
+        be_deaf()
     gc.freeze()  # memory goes with the process: to look for garbage in it once more takes 50 ms
     raise SystemExit(code)
 
@@ -123,34 +125,47 @@ def debugging(arguments: list[str]) -> bool:
 
 
 def be_told_to_end() -> None:
-    """By SIGTERM, and when the terminal is closed, unless that is ignored, as nohup has it."""
+    """By Ctrl-C, by SIGTERM, and when the terminal is closed, unless that is ignored, as nohup has it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, Interrupts())
+        sys.unraisablehook = unraisable
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, terminate)
 
 
-def terminate(number: int, _: object) -> NoReturn:
-    """Leave through every `finally`, so that nothing half-written stays."""
-    raise SystemExit(128 + number)
+class Interrupts:
+    """KeyboardInterrupt for each; a storm of them is one, so that none meets the answer to the one before."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def __call__(self, *_: object) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before > AT_ONCE:
+            raise KeyboardInterrupt
 
 
 def unraisable(lost: "sys.UnraisableHookArgs") -> None:
-    """Ctrl-C may come where Python can raise nothing, as when an import lets go of its lock: then it comes again."""
-    if lost.exc_type is KeyboardInterrupt:
-        again = threading.Timer(A_MOMENT, interrupt)
-        again.daemon = True
-        again.start()
+    """An interrupt may come where Python can raise nothing, as when an import lets go of its lock: it comes again."""
+    if lost.exc_type is KeyboardInterrupt and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, A_MOMENT)
     else:
         sys.__unraisablehook__(lost)
 
 
-def interrupt() -> None:
-    """The main thread, also where it waits for something."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+def be_deaf() -> None:
+    """To all further interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def terminate(number: int, _: object) -> NoReturn:
+    """Leave through every `finally`, so that nothing half-written stays."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 The system answers a read of pages that are no longer in the file with SIGBUS, to the thread that computes. No Python
 can run then, so the handler is two calls of the C library, compiled here: it says what happened and ends the process.
+Several threads may meet it at the same time: the first one speaks, the others wait for the end.
 """
 
 import ctypes
@@ -11,8 +12,16 @@ import sys
 HANDLER = """
 declare i64 @write(i32, ptr, i64)
 declare void @_exit(i32)
+@told = internal global i32 0
 @message = internal constant [{size} x i8] c"{text}"
 define void @localinfer_file_shrank(i32 %signal) {{
+  %before = atomicrmw xchg ptr @told, i32 1 seq_cst
+  %first = icmp eq i32 %before, 0
+  br i1 %first, label %tell, label %wait
+wait:
+  %again = load volatile i32, ptr @told
+  br label %wait
+tell:
   %written = call i64 @write(i32 2, ptr @message, i64 {size})
   call void @_exit(i32 1)
   unreachable

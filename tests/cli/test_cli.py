@@ -280,8 +280,9 @@ class TestStreams:
         )  # fmt: skip
         assert process.stdout
         assert process.stdout.read(1) == b"s"
-        for _ in range(20 if number == signal.SIGINT else 1):  # a storm ends like a single one
+        for _ in range(50 if number == signal.SIGINT else 1):  # a storm ends like a single one
             process.send_signal(number)
+            time.sleep(0.005)
         _, error = process.communicate(timeout=5)
         assert process.returncode == code
         assert error.decode().splitlines() == ["compiling kernels (once) 0/3"]
