@@ -40,6 +40,10 @@ SpecialOption = Annotated[
     bool, typer.Option("-sp", "--special", help="Show control tokens, such as <|im_end|>, in the text that comes.")
 ]
 
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
+]
+
 
 def with_options(
     *sections: Section, without: Collection[str] = (), defaults: Mapping[str, Value] | None = None

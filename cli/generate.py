@@ -12,7 +12,16 @@ import typer
 
 from cli import screen
 from cli.files import promised
-from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import (
+    ColorByOption,
+    EscapeOption,
+    FileOption,
+    JsonOption,
+    NoStdinOption,
+    QuietOption,
+    SpecialOption,
+    with_options,
+)
 from cli.loading import open_model
 from cli.surprise import painter
 from cli.texts import joined, with_escapes
@@ -40,9 +49,7 @@ def generate_command(
         bool, typer.Option("--display-prompt", help="Write the prompt, too, before what comes.")
     ] = False,
     color_by: ColorByOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
-    ] = False,
+    as_json: JsonOption = False,
     prompt_cache: Annotated[
         str | None,
         typer.Option(

@@ -138,7 +138,9 @@ def broken(line: str, hanging: int = 0) -> list[str]:
     width = max(columns() - 1, 1)
     indent = " " * hanging if hanging < width // 2 else "  "
     whole = not sys.stderr.isatty()
-    return [line] if whole else textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False)
+    if whole:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def dim(line: str) -> str:

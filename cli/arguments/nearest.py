@@ -7,18 +7,20 @@ MOST_MISTAKES = 3  # ... and never more than these
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that are the fewest mistakes away, if that is few for a word of this length.
+    """Those of `names` that are the fewest mistakes away, if that is few for a word of this length; otherwise the
+    shortest one that it begins.
 
     Of words with one or two letters nothing can be guessed: they are near to all others.
     """
     letters = len(word.strip("-"))
     most = min(max(1, letters // LETTERS_A_MISTAKE), MOST_MISTAKES) if letters > 2 else 0
     by_distance: dict[int, list[str]] = {}
-    for name in names:
+    for name in (names := list(names)):
         if abs(len(name) - len(word)) <= most:
             by_distance.setdefault(distance(word.lower(), name.lower()), []).append(name)
     least = min(by_distance, default=most + 1)
-    return by_distance[least] if least <= most else []
+    begun = [name for name in names if letters > 2 and name.lower().startswith(word.lower())]
+    return by_distance[least] if least <= most else sorted(begun, key=len)[:1]
 
 
 def distance(a: str, b: str) -> int:

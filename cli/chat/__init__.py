@@ -1,6 +1,6 @@
 """`localinfer chat`, from the line that is typed to the answer on the screen.
 
-    command        the command line
+    command        the command line; options are those that only it has
     loop           what happens with each message; knows all of the others
     conversation   the messages so far
     commands       what begins with a slash; keeping has those about sessions

@@ -3,17 +3,41 @@
 import contextlib
 import sys
 import threading
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from cli import screen
 from cli.chat import saved
+from cli.chat.options import (
+    ContinueOption,
+    ConversationOption,
+    ModelArgument,
+    NoSaveOption,
+    OutputOption,
+    PlainOption,
+    PromptOption,
+    QuestionArgument,
+    SessionOption,
+    SingleTurnOption,
+    SystemFileOption,
+    ToolExecOption,
+    ToolsOption,
+    ToolTimeoutOption,
+)
 from cli.chat.tools import toolbox
 from cli.chat.transcript import Transcript
 from cli.files import promised
-from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import (
+    ColorByOption,
+    EscapeOption,
+    FileOption,
+    JsonOption,
+    NoStdinOption,
+    QuietOption,
+    SpecialOption,
+    with_options,
+)
 from cli.generate import as_object, taken
 from cli.loading import default_model, open_model
 from cli.texts import from_file, given_text, with_escapes
@@ -28,60 +52,27 @@ if TYPE_CHECKING:
 @with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat")
 def chat_command(
     given: Layer,
-    model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="A GGUF file or a name; none: the default.")
-    ] = None,
-    question: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this, and leave.")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this, and leave.")
-    ] = None,
+    model: ModelArgument = None,
+    question: QuestionArgument = None,
+    prompt: PromptOption = None,
     file: FileOption = None,
     escape: EscapeOption = None,
     no_stdin: NoStdinOption = False,
-    system_file: Annotated[
-        str | None,
-        typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read --system-prompt from a file."),
-    ] = None,
-    conversation: Annotated[
-        bool, typer.Option("-cnv", "--conversation", help="Go on talking when the question is answered.")
-    ] = False,
-    single_turn: Annotated[
-        bool, typer.Option("-st", "--single-turn", help="Leave after the first answer, in any case.")
-    ] = False,
+    system_file: SystemFileOption = None,
+    conversation: ConversationOption = False,
+    single_turn: SingleTurnOption = False,
     special: SpecialOption = False,
-    output: Annotated[
-        str | None,
-        typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Write the conversation there, too."),
-    ] = None,
+    output: OutputOption = None,
     quiet: QuietOption = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Show answers as they come, not as Markdown; a pipe always does.")
-    ] = False,
-    go_on: Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")] = False,
-    session_name: Annotated[
-        str | None,
-        typer.Option("--session", metavar="NAME", help="Go on with the session of this name, or begin it."),
-    ] = None,
-    no_save: Annotated[
-        bool, typer.Option("--no-save", help="Do not save the conversation: see `localinfer sessions`.")
-    ] = False,
-    tools: Annotated[
-        str | None,
-        typer.Option("--tools", metavar="FILE", help="What the model may call: JSON schemas of functions."),
-    ] = None,
-    tool_exec: Annotated[
-        str | None,
-        typer.Option("--tool-exec", metavar="COMMAND", help="Runs each call, when you agree to it: see docs/tools.md."),
-    ] = None,
-    tool_timeout: Annotated[
-        float, typer.Option("--tool-timeout", metavar="SECONDS", help="How long a call may take.")
-    ] = 60.0,
+    plain: PlainOption = False,
+    go_on: ContinueOption = False,
+    session_name: SessionOption = None,
+    no_save: NoSaveOption = False,
+    tools: ToolsOption = None,
+    tool_exec: ToolExecOption = None,
+    tool_timeout: ToolTimeoutOption = 60.0,
     color_by: ColorByOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object: text, reasoning, tokens, finish_reason, timings, ...")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Talk with a model, or have one question answered.
 
@@ -105,38 +96,52 @@ def chat_command(
     if system_file is not None:
         given["system_prompt"] = from_file(system_file)
     box = toolbox(tools, tool_exec, tool_timeout)
+    if as_json:
+        require_one_answer(message, tool_exec)
     transcript = Transcript(promised("--output", output)) if output is not None else None
-    talks = message is None or (conversation and not single_turn and sys.stdin.isatty())
-    if as_json and message is None:
-        raise UsageError("--json: there is no question")
-    if as_json and tool_exec is not None:
-        raise UsageError("--json: shows the calls of one answer; it runs none of them")
-    if talks and screen.is_live():
-        threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()  # as loading also waits
-    with contextlib.ExitStack() as stack:
-        with screen.without_echo() if talks else contextlib.nullcontext():
-            opened = stack.enter_context(open_model(name, with_escapes(given, escape), screen.Status()))
-            opened.require_chat_template()  # a model without one cannot chat: say so at once
+    goes_on = conversation and not single_turn and sys.stdin.isatty()
+    talks = not as_json and (message is None or goes_on)
+    with opened(name, with_escapes(given, escape), talks=talks) as ready:
         from cli.chat.loop import Chat
 
         session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
         if session:
-            saved.resume(opened, session)
+            saved.resume(ready, session)
+        colours = color_by if not as_json else None
         chat = Chat(
-            opened, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
-            tools=box,
-            color_by=color_by if not as_json else None,
+            ready, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session, tools=box,
+            color_by=colours,
         )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
         elif message is not None:
             chat.say(message)
-        if talks and not as_json:
+        if talks:
             if not quiet:
-                screen.aside(f"{name}: {about_context(opened)}. /help shows what else you can type.")
+                screen.aside(f"{name}: {about_context(ready)}. /help shows what else you can type.")
             chat.talk(once=single_turn)
         if chat.conversation.session:
-            saved.keep(opened, chat.conversation.session)
+            saved.keep(ready, chat.conversation.session)
+
+
+def require_one_answer(message: str | None, tool_exec: str | None) -> None:
+    """UsageError where --json cannot be."""
+    if message is None:
+        raise UsageError("--json: there is no question")
+    if tool_exec is not None:
+        raise UsageError("--json: shows the calls of one answer; it runs none of them")
+
+
+@contextlib.contextmanager
+def opened(name: str, given: Layer, *, talks: bool) -> Iterator["Model"]:
+    """The model, ready to answer; what a talk needs is imported while it loads. One without a template cannot chat."""
+    if talks and screen.is_live():
+        threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()
+    with contextlib.ExitStack() as stack:
+        with screen.without_echo() if talks else contextlib.nullcontext():
+            model = stack.enter_context(open_model(name, given, screen.Status()))
+            model.require_chat_template()
+        yield model
 
 
 def about_context(model: "Model") -> str:

@@ -1,5 +1,6 @@
 """The line behind an answer: which model, how much of the context, how fast."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -25,7 +26,7 @@ def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, colum
         rate(stats.generated_tokens, stats.generate_seconds),
         f"context {used:,} of {n_ctx:,} tokens",
         f"first token {first_token:.2f} s",
-        name,
+        Path(name).stem if name.endswith(".gguf") else name,
     ]
     line = ""
     for part in filter(None, parts):

@@ -37,6 +37,8 @@ def test_distance_is_that_of_the_definition() -> None:
     [
         ("--tmp", ["--temp", "--top-k"], ["--temp"]),
         ("--ctxsize", ["--ctx-size"], ["--ctx-size"]),
+        ("--chat-templ", ["--chat-template-file", "--chat-template"], ["--chat-template"]),
+        ("-x", ["-xy"], []),
         ("--Temp", ["--temp"], ["--temp"]),
         ("--typical", ["--special", "--top-k"], []),
         ("Q4_KM", ["Q4_K_M", "Q4_K_S", "Q4_0"], ["Q4_K_M"]),
