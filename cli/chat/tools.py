@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -51,9 +52,7 @@ class Toolbox:
         if name in self._always:
             return True
         forget_typed()
-        sys.stderr.write(f"Run {shlex.join([*self.command, name])}? [y]es, [n]o, [a]lways this tool: ")
-        sys.stderr.flush()
-        answer = sys.stdin.readline().strip().lower()
+        answer = answer_to(f"Run {shlex.join([*self.command, name])}? [y]es, [n]o, [a]lways this tool: ").lower()
         if answer in ("a", "always"):
             self._always.add(name)
         return answer in ("y", "yes", "a", "always")
@@ -110,6 +109,22 @@ def forget_typed() -> None:
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     except (ImportError, OSError, ValueError, termios.error):
         pass
+
+
+def answer_to(question: str) -> str:
+    """What the user types. After Ctrl-Z and `fg` the question is shown once more."""
+
+    def ask(*_: object) -> None:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+
+    before = signal.signal(signal.SIGCONT, ask) if hasattr(signal, "SIGCONT") else None
+    try:
+        ask()
+        return sys.stdin.readline().strip()
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGCONT, before)
 
 
 def shown_call(entry: Entry) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -146,6 +147,20 @@ def test_what_is_typed_before_a_question_is_no_answer_to_it(
     time.sleep(0.3)
     assert "←" not in t.seen
     t.type("\n")
+    t.expect("← The user does not want")
+
+
+@ON_TERMINALS
+def test_the_question_is_there_again_when_the_chat_is(terminal: OpenTerminal, own: str, tools: str, echo: str) -> None:
+    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo)
+    t.expect("> ")
+    t.type("call\n")
+    t.expect("[a]lways this tool: ")
+    for signal_ in (signal.SIGSTOP, signal.SIGCONT):
+        t.process.send_signal(signal_)
+    t.expect("[a]lways this tool: ")
+    time.sleep(0.1)
+    t.type("n\n")
     t.expect("← The user does not want")
 
 
