@@ -15,6 +15,7 @@ waits for that.
 """
 
 import threading
+import time
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ PATIENCE = 0.005  # seconds that a leader waits for the next of those who were i
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
 GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
+PROMISE = 2.0  # seconds that others wait for a lane which has recalled a prompt to ask for the rest of it
 
 
 @dataclass(eq=False)
@@ -65,6 +67,18 @@ class Request:
         return rows[(rows >= 0) & (rows < count)]
 
 
+@dataclass(frozen=True)
+class Promise:
+    """A lane has recalled the beginning of these tokens, and is about to ask for the others."""
+
+    tokens: abc.Sequence[int]
+    ends: float  # of `time.monotonic`
+
+    @property
+    def holds(self) -> bool:
+        return time.monotonic() < self.ends
+
+
 class Lanes:
     """All lanes of an engine."""
 
@@ -75,6 +89,7 @@ class Lanes:
         self._waiting: list[Request] = []
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
         self._has_leader = False
+        self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
         engine.forget = self._forget
 
@@ -89,6 +104,7 @@ class Lanes:
         """The wanted rows, when all tokens have gone through. `watch` may raise: then what went through, did."""
         with self._news:
             self._waiting.append(request)
+            self._promises.pop(request.sequence, None)
             self._absent.discard(request.sequence)
             request.leads, self._has_leader = not self._has_leader, True
             self._news.notify_all()
@@ -111,6 +127,7 @@ class Lanes:
         """Nobody shall wait for it."""
         with self._news:
             lane.rests = True
+            self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
             self._news.notify_all()
 
@@ -193,11 +210,12 @@ class Lanes:
         """Have a lane remember what its own sequence, or any other, has of the beginning of these tokens."""
         with self._news:
             lane.rests = False
+            self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
             source, kept = self._nearest(lane, tokens, most)
             while reader := self._reader(lane, tokens[:most], kept + WORTH):
-                request, n = reader
-                while request in self._waiting and len(request.sequence) < n:
+                sequence, n = reader
+                while len(sequence) < n and self._coming(sequence):
                     self._news.wait(GLANCE)
                     if progress:
                         progress("prefill", 0, len(tokens))
@@ -209,6 +227,7 @@ class Lanes:
             if source in self._remembered:  # used last; or of no use any more
                 self._remembered.remove(source)
                 self._remember(source) if len(source) > kept else source.reset()
+            self._promises[lane.sequence] = Promise(tokens, time.monotonic() + PROMISE)
             return lane.sequence.rewind(kept)
 
     def _nearest(self, lane: "Lane", tokens: abc.Sequence[int], most: int) -> tuple[Sequence, int]:
@@ -218,14 +237,22 @@ class Lanes:
         best = max(range(len(kept)), key=kept.__getitem__)
         return sequences[best], kept[best]
 
-    def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Request, int] | None:
-        """Who is reading so many of the first of these tokens at least, and how many."""
-        for request in self._waiting if lane.sequence.rewinds else ():
-            if request.sequence is not lane.sequence and not request.is_short:
-                coming = [*request.sequence.tokens, *request.ids[request.done :].tolist()]
-                if (n := common_prefix(coming, tokens)) >= max(least, len(request.sequence) + 1):
-                    return request, n
+    def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Sequence, int] | None:
+        """The sequence that is reading so many of the first of these tokens at least, and how many."""
+        for sequence in [*self._promises, *(request.sequence for request in self._waiting)]:
+            if lane.sequence.rewinds and sequence is not lane.sequence:
+                n = common_prefix([*sequence.tokens, *self._coming(sequence)], tokens)
+                if n >= max(least, len(sequence) + 1):
+                    return sequence, n
         return None
+
+    def _coming(self, sequence: Sequence) -> abc.Sequence[int]:
+        """What is being read behind the tokens of a sequence, or is about to be."""
+        for request in self._waiting:
+            if request.sequence is sequence:
+                return list(map(int, request.ids[request.done :]))
+        promise = self._promises.get(sequence)
+        return promise.tokens[len(sequence) :] if promise and promise.holds else ()
 
     def _remember(self, sequence: Sequence) -> None:
         """It is no lane's any more."""
