@@ -27,6 +27,7 @@ from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.sampling import Sampler
 from localinfer.generation.session import Progress, Session
+from localinfer.generation.thoughts import as_text
 from localinfer.models import registry
 from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
 
@@ -203,7 +204,8 @@ class Model:
         behind = self._end_of_reasoning(prompt)
         pieces = self._run(prompt.ids, chosen, sampler, behind, self._checked(begun))
         template = self._prompts().template(chosen, with_tools=tools is not None).source
-        return self._with_calls(pieces, template, conversation) if tools or HAS_CHANNELS in template else pieces
+        has_parts = HAS_CHANNELS in template and chosen.reasoning_format != "none"
+        return self._with_calls(pieces, template, conversation) if tools or has_parts else pieces
 
     def embed(self, texts: "str | Sequence[str | Sequence[int]]", *, pooling: str = "", normalize: bool | float = True,
               truncate: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
@@ -353,7 +355,7 @@ class Model:
         self.file.check_unchanged()
         constraint = self._constraint(options, behind)
         self.stats, pieces = self._session.run(prompt, options, sampler, constraint, begun)
-        return pieces
+        return as_text(pieces, self.tokenizer) if options.reasoning_format == "none" else pieces
 
     def _with_calls(self, pieces: Iterator[Piece], template: str, conversation: "Conversation") -> Iterator[Piece]:
         from localinfer.generation import calls
