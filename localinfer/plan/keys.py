@@ -59,8 +59,8 @@ class Keys:
     def has(self, key: str) -> bool:
         return self.name(key) in self.f.metadata
 
-    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int = 0) -> int:
-        """An integer within bounds."""
+    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
+        """An integer within bounds; where `most` is not told, LARGEST or MOST is it."""
         name = self.name(key)
         value = self.f.get(name, int) if default is None else self.f.get(name, int, default)
         return self._within(key, value, least, most)
@@ -72,7 +72,7 @@ class Keys:
             return [self.count(key, default, least=least)] * blocks
         if len(given) != blocks or given.dtype.kind not in "iu":
             raise self.error(key, f"must have an integer for each of the {blocks} blocks")
-        return [self._within(key, int(value), least, 0) for value in given]
+        return [self._within(key, int(value), least, None) for value in given]
 
     def flags(self, key: str, blocks: int, default: Callable[[int], bool]) -> list[bool]:
         """A truth value for each block: the file's array, or what the default says of a block's number."""
@@ -126,8 +126,8 @@ class Keys:
                 what = f"{described(value)} is not supported by the {printable(self.architecture, 80)} architecture"
                 raise self.f.error(name, what, Unsupported)
 
-    def _within(self, key: str, value: int, least: int, most: int) -> int:
-        highest = most or LARGEST.get(key, MOST)
+    def _within(self, key: str, value: int, least: int, most: int | None) -> int:
+        highest = LARGEST.get(key, MOST) if most is None else most
         if not least <= value <= highest:
             raise self.error(key, f"is {value}; it must be {least} to {highest}")
         return value

@@ -183,6 +183,7 @@ NONSENSE = {
         "attention.head_count": (0, 3, 5, 2**32 - 1),
         "attention.head_count_kv": (0, 3, 8, 2**32 - 1),
         "block_count": (0, 2**32 - 1, Field("UINT64", 2**64 - 1)),
+        "nextn_predict_layers": (1, 2, 2**32 - 1),  # of one block, none can be one that only guesses
         "embedding_length": (0, 1, 2**32 - 1),
         "feed_forward_length": (0, 2**32 - 1),
         "context_length": (0,),
