@@ -374,6 +374,12 @@ DELTA_NET = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }  # fmt: skip
+RECURRENT = {"mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
+MULTIPLIERS = {  # of a few bits, so that products are exact
+    "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.625,
+    "attention_in_multiplier": 1.25, "attention_out_multiplier": 0.875, "ssm_in_multiplier": 1.75,
+    "ssm_out_multiplier": 0.875, "ssm_multipliers": [0.75, 1.25, 0.5, 1.5, 0.625],
+}  # fmt: skip
 LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
 LITE_ROPE = rope(
     "yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=0.707,
@@ -780,6 +786,20 @@ PROOFS = {
         config=T.Mamba2Config(
             vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
             num_hidden_layers=2, **IDS_OF_MARKS,
+        ),
+    ),
+    "falcon-h1": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            **MULTIPLIERS,
+        ),
+    ),
+    "falcon-h1-normed": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(3, 1, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            mamba_rms_norm=True,
         ),
     ),
     # others

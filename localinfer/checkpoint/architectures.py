@@ -523,11 +523,10 @@ QWEN3NEXT = replace(
     own_keys=own_keys.next_delta_net,
     fixed={**QWEN35.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
+STATES = ("ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_out")  # of recurrent heads
 MAMBA2 = Architecture(
     name="mamba2",
-    block=(
-        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"
-    ),
+    block=("attn_norm", *STATES, "ssm_norm"),
     sizes={"ssm_norm": ("n_values",)},
     folded={"ssm_a": ("n_heads", "one"), "ssm_d": ("n_heads", "one"), "ssm_norm": ("n_groups", "n_of_group")},
     attends=False,
@@ -543,6 +542,21 @@ MAMBA2 = Architecture(
         "tie_word_embeddings": False,
     },
 )
+FALCON_H1 = Architecture(
+    name="falcon-h1",
+    block=(*BEFORE, *APART, *STATES, *GATED),
+    optional=("ssm_norm",),
+    bare=("ssm_a", "ssm_d", "ffn_norm"),
+    sizes=MAMBA2.sizes,
+    folded=MAMBA2.folded,
+    multipliers=("embedding_multiplier",),
+    own_numbers=own_keys.numbers_of_falcon_h1,
+    own_keys=own_keys.states,
+    fixed={
+        "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "mamba_conv_bias": True,
+        "mamba_proj_bias": False, "mamba_norm_before_gate": False, "time_step_limit": [0.0, inf],
+    },
+)  # fmt: skip
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -738,6 +752,7 @@ BY_CLASS = {
     "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
     "Qwen3NextForCausalLM": QWEN3NEXT,
     "Mamba2ForCausalLM": MAMBA2,
+    "FalconH1ForCausalLM": FALCON_H1,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

@@ -199,7 +199,8 @@ def read_packing(architecture: Architecture, config: Table) -> int:
 
 def refuse_foreign(architecture: Architecture, config: Table) -> None:
     """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
-    harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
+    known = (*architecture.scales, *architecture.multipliers)
+    harmless = {key: value for key, value in FOREIGN.items() if key not in known}
     for key, value in (harmless | dict(architecture.fixed)).items():
         given = config.values.get(key, value)
         if given != value:

@@ -48,8 +48,10 @@ OTHER = {
     "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
     "phimoe": {"rope.scaling.attn_factor"},  # which config.json says outright
     "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
-    "mamba2": {"blk.{}.ssm_a"},  # a power of e in float32
-    "qwen35": {"blk.{}.ssm_a"},  # the same
+    "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
+    "falcon-h1-normed": {"blk.{}.ssm_a"},  # the same
+    "mamba2": {"blk.{}.ssm_a"},
+    "qwen35": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
 }
