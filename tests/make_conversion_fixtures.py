@@ -64,6 +64,9 @@ def older(values: dict[str, Any]) -> dict[str, Any]:
     values.setdefault("n_ctx", values.get("n_positions"))
     if values.get("multi_query") and not values["new_decoder_architecture"]:
         values["num_kv_heads"] = 1
+    if values["model_type"] == "granitemoehybrid":
+        words = {"linear_attention": "mamba", "full_attention": "attention"}
+        values["layer_types"] = [words.get(kind, kind) for kind in values["layer_types"]]
     asked = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
     return asked | {key: value for key, value in values.items() if value is not None}
 

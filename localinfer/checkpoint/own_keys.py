@@ -282,6 +282,27 @@ def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     return {f"ssm.{key}": Field.uint32(n.sizes[name]) for key, name in shape.items()}
 
 
+def granite_hybrid(config: Table, n: Numbers) -> Fields:
+    """Blocks that are recurrent have no heads of keys. Where these are, nothing tells distances as a rule, and a text
+    of any length will do."""
+    turns = config.get("position_embedding_type", str, "nope") == "rope"
+    heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
+    length = {} if turns else {"context_length": Field.uint32(1 << 20)}
+    found = states(config, n) | length | {
+        "attention.head_count_kv": Field.numbers(heads),
+        "rope.scaling.finetuned": Field.flag(turns),
+        "expert_shared_feed_forward_length": Field.uint32(config.count("shared_expert_intermediate_size", MOST)),
+    }
+    return found | (experts(config, n) if n.n_expert else {})
+
+
+def granite_of_hybrids(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """That its heads turn."""
+    if config.get("position_embedding_type", str, "rope") != "rope":
+        raise config.error("position_embedding_type", "must be rope where no layer is recurrent", Unsupported)
+    return {"rope.scaling.finetuned": Field.flag(True)}
+
+
 def delta_net(config: Table, n: Numbers) -> Fields:
     """Which blocks are recurrent, and the shape of their states."""
     usual = config.table("rope_scaling").get("mrope_section", list, [11, 11, 10])  # older files' word
