@@ -239,6 +239,12 @@ def also_renamed(ways: Ways, names: Mapping[str, str]) -> Ways:
     )
 
 
+def granite_hybrid(config: dict[str, Any]) -> dict[str, Any]:
+    """With the words that its checkpoints have for layers."""
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    return config | {"layer_types": [words[kind] for kind in config["layer_types"]]}
+
+
 def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
     """It says of each block what is the same of all."""
     each = {"moe_topk": 3, "moe_intermediate_size": config["intermediate_size"], "num_shared_expert": 1}
@@ -366,6 +372,9 @@ GRANITE_NAMES = {
     "moe.router": "moe.router.layer",
 }
 GRANITEMOE = also_renamed((dict, dict), GRANITE_NAMES)
+GRANITEHYBRID = also_renamed(
+    (dict, dict), {f"block_sparse_{old}": f"block_sparse_{new}" for old, new in GRANITE_NAMES.items()}
+)
 GRANITE_EXPERTS = {"num_local_experts": 10, "num_experts_per_tok": 3}
 GATED_SHARED = {
     "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96
@@ -373,6 +382,13 @@ GATED_SHARED = {
 DELTA_NET = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
+LINEAR_AND_FULL = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+RECURRENT = {"mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
+MULTIPLIERS = {  # of a few bits, so that products are exact
+    "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.625,
+    "attention_in_multiplier": 1.25, "attention_out_multiplier": 0.875, "ssm_in_multiplier": 1.75,
+    "ssm_out_multiplier": 0.875, "ssm_multipliers": [0.75, 1.25, 0.5, 1.5, 0.625],
 }  # fmt: skip
 LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
 LITE_ROPE = rope(
@@ -781,6 +797,47 @@ PROOFS = {
             vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
             num_hidden_layers=2, **IDS_OF_MARKS,
         ),
+    ),
+    "falcon-h1": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            **MULTIPLIERS,
+        ),
+    ),
+    "falcon-h1-normed": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(3, 1, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            mamba_rms_norm=True,
+        ),
+    ),
+    "granitehybrid": Proof(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4) | TIED, **rope(), **GRANITE, **RECURRENT, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+    ),
+    "granitehybrid-experts": Proof(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4, intermediate_size=64) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS, **RECURRENT,
+            shared_intermediate_size=96, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+        shapes=GRANITEHYBRID[0],
+        computed=GRANITEHYBRID[1],
+    ),
+    "granite4": Proof(
+        architecture="granite",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2) | TIED, **rope(theta=1e7), **GRANITE, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=["full_attention"] * 2, position_embedding_type="rope",
+            mamba_n_heads=6,
+        ),
+        written=granite_hybrid,
     ),
     # others
     "starcoder2": Proof(

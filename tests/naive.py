@@ -67,7 +67,7 @@ class Model:
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor, decoded and not kept."""
-        tensor = self.file.tensors[f"{name}.weight"]
+        tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
         return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
 

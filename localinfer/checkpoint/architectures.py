@@ -1,5 +1,6 @@
 """The architectures, as a table: one more is a row in BY_CLASS, and an Architecture that says what is its own."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
@@ -523,11 +524,11 @@ QWEN3NEXT = replace(
     own_keys=own_keys.next_delta_net,
     fixed={**QWEN35.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
+RECURRENT = ("linear_attention", "mamba")  # words for kinds of layers
+STATES = ("ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_out")  # of recurrent heads
 MAMBA2 = Architecture(
     name="mamba2",
-    block=(
-        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"
-    ),
+    block=("attn_norm", *STATES, "ssm_norm"),
     sizes={"ssm_norm": ("n_values",)},
     folded={"ssm_a": ("n_heads", "one"), "ssm_d": ("n_heads", "one"), "ssm_norm": ("n_groups", "n_of_group")},
     attends=False,
@@ -542,6 +543,57 @@ MAMBA2 = Architecture(
         "max_position_embeddings": 1 << 20,
         "tie_word_embeddings": False,
     },
+)
+FALCON_H1 = Architecture(
+    name="falcon-h1",
+    block=(*BEFORE, *APART, *STATES, *GATED),
+    optional=("ssm_norm",),
+    bare=("ssm_a", "ssm_d", "ffn_norm"),
+    sizes=MAMBA2.sizes,
+    folded=MAMBA2.folded,
+    multipliers=("embedding_multiplier",),
+    own_numbers=own_keys.numbers_of_falcon_h1,
+    own_keys=own_keys.states,
+    fixed={
+        "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "mamba_conv_bias": True,
+        "mamba_proj_bias": False, "mamba_norm_before_gate": False, "time_step_limit": [0.0, inf],
+    },
+)  # fmt: skip
+GRANITEHYBRID = Architecture(
+    name="granitehybrid",
+    block=(*BEFORE, *GATED),
+    kinds={"linear_attention": (*STATES, "ssm_norm"), "full_attention": APART},
+    sizes={**MAMBA2.sizes, "ffn_gate_up": ("n_gate_and_up", "n_embd")},
+    folded=MAMBA2.folded,
+    parts=dict.fromkeys(("ffn_gate", "ffn_up"), "ffn_gate_up"),
+    reorder={**NEIGHBOURS, "ffn_gate": reorder.first_half, "ffn_up": reorder.second_half},
+    names={"shared_mlp.input_linear": "ffn_gate_up", "shared_mlp.output_linear": "ffn_down"},
+    spellings={"intermediate_size": "shared_intermediate_size"},
+    scales=GRANITE.scales,
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.granite_hybrid,
+    fixed={"attention_bias": False, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": [0.0, inf]},
+    defaults=GRANITE.defaults,
+)
+GRANITEHYBRID_WITH_EXPERTS = replace(
+    GRANITEHYBRID,
+    block=(*BEFORE, *EXPERTS),
+    optional=SHARED,
+    sizes={**MAMBA2.sizes, **FUSED_SIZES},
+    parts=GRANITEMOE.parts,
+    reorder=GRANITEMOE.reorder,
+    names=GRANITEMOE.names,
+    spellings={},
+)
+# Of the same class, without recurrent layers.
+GRANITE_OF_HYBRIDS = replace(
+    GRANITE,
+    sizes=GRANITEHYBRID.sizes,
+    parts=GRANITEHYBRID.parts,
+    reorder=GRANITEHYBRID.reorder,
+    names=GRANITEHYBRID.names,
+    spellings=GRANITEHYBRID.spellings,
+    own_keys=own_keys.granite_of_hybrids,
 )
 GPT2 = Architecture(
     name="gpt2",
@@ -678,7 +730,16 @@ GEMMA_EMBEDDING = replace(
     GEMMA3, name="gemma-embedding", encoder=True, model=("output_norm",), fixed={"use_bidirectional_attention": True}
 )
 
-BY_CLASS = {
+
+def granite_hybrid(config: Table) -> Architecture:
+    """Some of its class have experts, and some no recurrent layers."""
+    recurrent = any(kind in RECURRENT for kind in config.get("layer_types", list))
+    if config.get("num_local_experts", int, 0):
+        return GRANITEHYBRID_WITH_EXPERTS if recurrent else GRANITEMOE
+    return GRANITEHYBRID if recurrent else GRANITE_OF_HYBRIDS
+
+
+BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA,
     "InternLM3ForCausalLM": LLAMA,
@@ -738,6 +799,8 @@ BY_CLASS = {
     "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
     "Qwen3NextForCausalLM": QWEN3NEXT,
     "Mamba2ForCausalLM": MAMBA2,
+    "FalconH1ForCausalLM": FALCON_H1,
+    "GraniteMoeHybridForCausalLM": granite_hybrid,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,
@@ -773,5 +836,6 @@ def find(config: Table) -> tuple[Architecture, Table]:
         nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
         what = f"{printable(repr(name), 80)} is not supported; the nearest that is: {nearest}"
         raise config.error("architectures", what, Unsupported)
-    architecture = BY_CLASS[name]
+    found = BY_CLASS[name]
+    architecture = found if isinstance(found, Architecture) else found(config)
     return architecture, spelled(config, architecture.spellings, architecture.defaults)

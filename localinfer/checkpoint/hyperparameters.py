@@ -33,6 +33,8 @@ FOREIGN = {
 EPS = {"rms": "rms_norm_eps", "layer": "layer_norm_eps"}
 EPS_KEYS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
+OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}  # of layers
+
 # The largest models of two families divide scores by the embedding's share of a head, without a key that says so.
 BLOCKS_OF_LARGEST = {"gemma2": 46, "gemma3": 62}
 
@@ -119,7 +121,7 @@ def in_all(config: Table, key: str, n_layer: int) -> Table:
 
 def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:
     """The kind of each block, one of those that are known."""
-    kinds = config.get("layer_types", list)
+    kinds = [OLDER_KINDS.get(str(kind), kind) for kind in config.get("layer_types", list)]
     if len(kinds) != n_layer or not known.issuperset(map(str, kinds)):
         raise config.error("layer_types", f"must be {' or '.join(sorted(known))} {n_layer} times")
     return tuple(kinds)
@@ -199,7 +201,8 @@ def read_packing(architecture: Architecture, config: Table) -> int:
 
 def refuse_foreign(architecture: Architecture, config: Table) -> None:
     """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
-    harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
+    known = (*architecture.scales, *architecture.multipliers)
+    harmless = {key: value for key, value in FOREIGN.items() if key not in known}
     for key, value in (harmless | dict(architecture.fixed)).items():
         given = config.values.get(key, value)
         if given != value:

@@ -12,7 +12,7 @@ from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
 ENDINGS = (".weight", ".bias", ".weight_scale")
-GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks", ".ssm_a", ".ssm_d")  # other names end in ".weight"
+GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks")  # other names end in ".weight", unless they are bare
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(
@@ -41,7 +41,8 @@ def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Store
         renamed = own_name(name, architecture.names) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)
-        found[renamed if renamed.endswith(GGUF_ENDINGS) else f"{renamed}.weight"] = tensor
+        whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.bare
+        found[renamed if whole else f"{renamed}.weight"] = tensor
     return found
 
 

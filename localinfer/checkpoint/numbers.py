@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localinfer.checkpoint.rope import Rope
 
 
@@ -45,6 +48,7 @@ class Numbers:
     n_dense: int = 0  # blocks without experts, before those that have some
     kinds: tuple[str, ...] = ()  # of each block, where there are several
     sizes: Mapping[str, int] = field(default_factory=dict)  # that only one architecture has, by names of its own
+    factors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # of tensors, or of each of their rows
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     def size(self, name: str) -> int:

@@ -219,17 +219,47 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
 
 def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
     """The same of its recurrent heads."""
-    names = ("num_heads", "head_dim", "state_size", "n_groups")
-    heads, value, key, groups = (config.count(name, MOST) for name in names)
+    names = ("n_heads", "d_head", "d_state", "n_groups")
+    heads, value, key, groups = (config.count(f"mamba_{name}", MOST) for name in names)
     convolved = heads * value + 2 * groups * key
     if heads % groups:
-        raise config.error("n_groups", f"is {groups}; it must divide {heads}")
+        raise config.error("mamba_n_groups", f"is {groups}; it must divide {heads}")
     own = {
         "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
         "n_convolved": convolved, "n_in": heads * value + convolved + heads, "n_of_group": heads // groups * value,
-        "width": config.count("conv_kernel", MOST, 4),
+        "width": config.count("mamba_d_conv", MOST, 4),
     }  # fmt: skip
     return replace(n, sizes=own)
+
+
+def numbers_of_falcon_h1(config: Table, n: Numbers) -> Numbers:
+    """What it multiplies vectors with on their way, as factors of the matrices that make these or take them."""
+    n = numbers_of_mamba2(config, n)
+    embedding, output, attention, attended, key, recurrent, remembered = (
+        config.positive(f"{name}_multiplier", 1.0)
+        for name in ("embedding", "lm_head", "attention_in", "attention_out", "key", "ssm_in", "ssm_out")
+    )
+    gate, down = multipliers(config, "mlp_multipliers", 2)
+    if n.tied and embedding != output:
+        what = f"is true, but the embedding is multiplied with {embedding:g} and the output layer with {output:g}"
+        raise config.error("tie_word_embeddings", what, Unsupported)
+    groups = n.sizes["n_groups"] * n.sizes["n_key"]
+    rows = [n.sizes["n_values"], n.sizes["n_values"], groups, groups, n.sizes["n_heads"]]
+    of_rows = np.repeat(np.array(multipliers(config, "ssm_multipliers", len(rows))), rows)[:, None]
+    factors = {
+        "token_embd": embedding, "output": output, "attn_q": attention, "attn_k": attention * key, "attn_v": attention,
+        "attn_output": attended, "ssm_in": recurrent * of_rows, "ssm_out": remembered, "ffn_gate": gate,
+        "ffn_down": down,
+    }  # fmt: skip
+    return replace(n, factors={kind: np.asarray(factor, np.float32) for kind, factor in factors.items()})
+
+
+def multipliers(config: Table, key: str, count: int) -> list[float]:
+    """So many numbers; all 1, where none are given."""
+    given = config.get(key, list, [1.0] * count)
+    if len(given) != count or not all(type(each) in (int, float) and 0 < each < 1e30 for each in given):
+        raise config.error(key, f"must be {count} numbers above 0")
+    return given
 
 
 def delta_net_with_experts(config: Table, n: Numbers) -> Fields:
@@ -250,6 +280,27 @@ def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
         "inner_size": "n_values",
     }  # fmt: skip
     return {f"ssm.{key}": Field.uint32(n.sizes[name]) for key, name in shape.items()}
+
+
+def granite_hybrid(config: Table, n: Numbers) -> Fields:
+    """Blocks that are recurrent have no heads of keys. Where these are, nothing tells distances as a rule, and a text
+    of any length will do."""
+    turns = config.get("position_embedding_type", str, "nope") == "rope"
+    heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
+    length = {} if turns else {"context_length": Field.uint32(1 << 20)}
+    found = states(config, n) | length | {
+        "attention.head_count_kv": Field.numbers(heads),
+        "rope.scaling.finetuned": Field.flag(turns),
+        "expert_shared_feed_forward_length": Field.uint32(config.count("shared_expert_intermediate_size", MOST)),
+    }
+    return found | (experts(config, n) if n.n_expert else {})
+
+
+def granite_of_hybrids(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """That its heads turn."""
+    if config.get("position_embedding_type", str, "rope") != "rope":
+        raise config.error("position_embedding_type", "must be rope where no layer is recurrent", Unsupported)
+    return {"rope.scaling.finetuned": Field.flag(True)}
 
 
 def delta_net(config: Table, n: Numbers) -> Fields:

@@ -26,6 +26,11 @@ SPELLINGS = {  # the first that is there counts
     "shared_expert_intermediate_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
     "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
     "moe_intermediate_size": ("moe_intermediate_size",),
+    "mamba_n_heads": ("mamba_n_heads", "mamba_num_heads", "num_heads"),
+    "mamba_d_head": ("mamba_d_head", "mamba_head_dim", "head_dim"),
+    "mamba_d_state": ("mamba_d_state", "ssm_state_size", "state_size"),
+    "mamba_n_groups": ("mamba_n_groups", "n_groups"),
+    "mamba_d_conv": ("mamba_d_conv", "conv_kernel"),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
 }
 

@@ -217,7 +217,8 @@ class Basics:
     def norm(self, x: Buffer, name: str, *, in_place: bool = False) -> Buffer:
         """norm(x) * weight (+ bias), into a buffer of its own unless `in_place`: by the mean square, or by mean and
         variance where the file has the epsilon of that."""
-        y, weight = x if in_place else self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+        y = x if in_place else self.plan.buffer(x.n, x.rows)
+        weight = self.tensors.vector(self.tensors.named(name), x.n)
         if self.by_mean:
             self.plan.op(
                 name, LAYER_NORM, x.rows, constants=self.plan.layouts, rounds=(0, 4), x=x, weight=weight,
