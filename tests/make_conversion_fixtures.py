@@ -1,6 +1,7 @@
 """Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`.
 
-    python -P tests/make_conversion_fixtures.py path/to/llama.cpp
+    python -P tests/make_conversion_fixtures.py path/to/llama.cpp                # of all proofs
+    python -P tests/make_conversion_fixtures.py path/to/llama.cpp gemma2 falcon  # of these
 
 Needs torch and transformers, and llama.cpp's sources. Tokenizers are left out: they have tests of their own. For each
 proof the keys of its architecture, and the tensors as `proofs.summary` has them; or why there are none.
@@ -25,9 +26,11 @@ def main() -> None:
     sys.path.insert(0, sys.argv[1])
     logging.disable()
     transformers.utils.logging.set_verbosity_error()
-    found = {name: converted(name) for name in proofs.NAMES}
-    lines = [f' "{name}": {json.dumps(value)}' for name, value in found.items()]
-    (proofs.DATA.parent / "conversion.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    path = proofs.DATA.parent / "conversion.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found |= {name: converted(name) for name in sys.argv[2:] or proofs.NAMES}
+    lines = [f' "{name}": {json.dumps(found[name])}' for name in proofs.NAMES]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def converted(name: str) -> dict[str, Any] | str:
