@@ -31,6 +31,7 @@ POSITIONS = np.arange(2, N_TOKENS, 3)  # the last one is 95
 IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
+STRETCHES = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
@@ -474,6 +475,21 @@ PROOFS = {
         ),
         shapes=MIXTRAL[0],
         computed=MIXTRAL[1],
+    ),
+    "llama4": Proof(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 5, head_dim=32), **LLAMA3, **STRETCHES, intermediate_size_mlp=160, num_local_experts=6,
+        ),
+        written=lambda config: config | {"attention_chunk_size": WINDOW},
+    ),
+    "llama4-maverick": Proof(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 4, head_dim=32, intermediate_size=32), **rope(theta=5e5), intermediate_size_mlp=160,
+            num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False,
+        ),
+        written=lambda config: config | {"attention_chunk_size": 8192},
     ),
     "qwen3moe": Proof(
         architecture="qwen3moe",

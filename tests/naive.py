@@ -298,8 +298,10 @@ class Words:
     def has_experts(self) -> bool:
         return self.keys.count("expert_count", 0, least=0) > 0
 
-    def router(self, gating: str = "softmax", *, normed: bool = False, best: int = 2) -> Router:
-        return read_router(self.keys, gating, normed=normed, best=best)
+    def router(
+        self, gating: str = "softmax", *, normed: bool = False, best: int = 2, weighs_inputs: bool = False
+    ) -> Router:
+        return read_router(self.keys, gating, normed=normed, best=best, weighs_inputs=weighs_inputs)
 
     def experts(
         self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
@@ -320,13 +322,14 @@ class Words:
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
                 scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
-                x = h[token : token + 1]
+                before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
+                x = before * h[token : token + 1]
                 if self.has(f"{blk}ffn_gate_up_exps.weight"):
                     gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
                 else:
                     gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
                 f = unit(activation, gate, up)
-                chosen[token] += scale * weight * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+                chosen[token] += scale * behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
     def shared_expert(self, h: Floats, blk: Block, activation: str) -> Floats:
@@ -337,7 +340,7 @@ class Words:
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True) -> Turning:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, grows: bool = True) -> Turning:
         keys, n = self.keys, self.n_rot("rope.dimension_count", slides=False)
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
         stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
@@ -354,8 +357,15 @@ class Words:
         longer = (self.model.ctx_size or trained) > original
         for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)
-        rate = keys.number("attention.temperature_scale", 0.0)
-        return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
+        return Turning(pairs, frequencies, amplitude, self.growth(0.0, original) if grows else None)
+
+    def growing(self, rate: float, original: int, *, ahead: int = 0) -> Turning:
+        return Turning("halves", np.zeros(self.heads[0].key // 2), growth=self.growth(rate, original, ahead))
+
+    def growth(self, rate: float, original: int, ahead: int = 0) -> Callable[[Positions], Floats]:
+        rate = self.keys.number("attention.temperature_scale", rate)
+        original = self.keys.count("attention.temperature_length", original)
+        return lambda at: 1 + rate * np.log(1 + np.floor((at + ahead) / original))
 
     def rope_swa(self, pairs: str, base: str = "") -> Turning:
         own = "rope.dimension_count_swa"
@@ -399,11 +409,11 @@ class Words:
 
     def attend(
         self, blk: Block, q: Floats, k: Floats | None = None, v: Floats | None = None, *, rope: Turning | None,
-        of: int | None = None, norm: str = "no", window: int = 0, scale: float | None = None, cap: float = 0.0,
-        sinks: bool = False,
+        of: int | None = None, norm: str = "no", window: int = 0, stretches: bool = False, scale: float | None = None,
+        cap: float = 0.0, sinks: bool = False,
     ) -> Floats:  # fmt: skip
-        """Every position looks at itself and at those before it (`window` in all, if not 0); in an encoder at all, or
-        half a window to each side.
+        """Every position looks at itself and at those before it (`window` in all, if not 0, or those since its last
+        multiple); in an encoder at all, or half a window to each side.
 
         With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
         positions as well, as if from the end of the context.
@@ -419,6 +429,8 @@ class Words:
             x = x if rope is None else turn(x, at, rope)
             if rope is not None and rope.growth and name == "q":
                 x = x * rope.growth(at)[:, None]
+            if norm == "to_one":
+                x = rms_norm(x, np.ones(1), self.eps)
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
 
         if k is not None:
@@ -436,6 +448,8 @@ class Words:
             seen = visible(position, window, model.sinks)
         else:
             seen = visible(position, window) if self.causal else near_by(position, window)
+        if stretches:
+            seen &= position[:, None] // window == position[None, :] // window
         scores = np.where(seen, soft_cap(factor * scores, cap), -np.inf)
         if sinks:  # a column more, of which nothing comes
             more = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]

@@ -101,6 +101,22 @@ MIXTRAL = Architecture(
     names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
     own_keys=own_keys.experts,
 )
+LLAMA4 = Architecture(
+    name="llama4",
+    block=(*BEFORE, *APART),
+    mixture=(*EXPERTS, *SHARED),
+    dense=GATED,
+    parts=dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+    reorder={
+        "ffn_gate_exps": reorder.first_columns, "ffn_up_exps": reorder.last_columns, "ffn_down_exps": reorder.transposed
+    },
+    names={"feed_forward.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
+    spellings={"intermediate_size": "intermediate_size_mlp", "moe_intermediate_size": "intermediate_size"},
+    own_numbers=own_keys.numbers_of_llama4,
+    own_keys=own_keys.stretches,
+    fixed={"attention_bias": False},
+    defaults={"first_k_dense_replace": 0},
+)
 QWEN3MOE = Architecture(
     name="qwen3moe",
     block=(*BEFORE, *APART, *HEAD_NORMS, *EXPERTS),
@@ -745,6 +761,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "InternLM3ForCausalLM": LLAMA,
     "Mistral3ForConditionalGeneration": MISTRAL3,  # its text model; what sees pictures is left out
     "Ministral3ForCausalLM": MISTRAL3,
+    "Llama4ForCausalLM": LLAMA4,
+    "Llama4ForConditionalGeneration": LLAMA4,  # as above
     "SmolLM3ForCausalLM": SMOLLM3,
     "GraniteForCausalLM": GRANITE,
     "MiniCPMForCausalLM": MINICPM,

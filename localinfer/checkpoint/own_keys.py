@@ -18,6 +18,7 @@ from localinfer.plan.pooling import POOLINGS
 
 Fields = dict[str, Field]
 PERIOD_WITHOUT_ROPE = 4
+STRETCH, GROWTH, MAVERICK = 8192, 0.1, 128  # of Llama 4: positions, the rate of queries, experts of the larger one
 
 
 def scales_of_minicpm(config: Table, n: Numbers) -> Fields:
@@ -45,6 +46,31 @@ def growing_temperature(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     if rope.get("llama_4_scaling_beta", float, None) is None:
         return {}
     return {"attention.temperature_scale": Field.float32(rope.positive("llama_4_scaling_beta"))}
+
+
+def numbers_of_llama4(config: Table, n: Numbers) -> Numbers:
+    """Every so manieth block has experts."""
+    found = replace(n, experts_step=config.count("interleave_moe_layer_step", MOST, 1))
+    usual = [block for block in range(n.n_layer) if found.has_experts(block)]
+    if config.get("moe_layers", list, usual) != usual:
+        raise config.error("moe_layers", f"others than each {found.experts_step}. are not supported", Unsupported)
+    return found
+
+
+def stretches(config: Table, n: Numbers) -> Fields:
+    """Positions lie in stretches, and queries grow without them; GGUF has keys for both, but files seldom have them.
+    Whether heads are normalised follows from the number of experts."""
+    each_fourth_without_rope(config, n)
+    if config.get("use_qk_norm", bool, True) == (n.n_expert == MAVERICK):
+        raise config.error("use_qk_norm", f"for {n.n_expert} experts is not supported", Unsupported)
+    found = {**experts(config, n), "interleave_moe_layer_step": Field.uint32(n.experts_step)}
+    unusual = {
+        "attention.sliding_window": config.count("attention_chunk_size", MOST, STRETCH),
+        "attention.temperature_length": config.count("floor_scale", MOST, STRETCH),
+    }
+    found |= {key: Field.uint32(number) for key, number in unusual.items() if number != STRETCH}
+    rate = config.positive("attn_scale", GROWTH) if config.values.get("attn_temperature_tuning", True) else 0.0
+    return found if rate == GROWTH else found | {"attention.temperature_scale": Field.float32(rate)}
 
 
 def original_context(config: Table, n: Numbers) -> Fields:

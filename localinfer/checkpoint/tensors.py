@@ -117,7 +117,7 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        branch = architecture.dense if block < numbers.n_dense else architecture.mixture
+        branch = architecture.mixture if numbers.has_experts(block) else architecture.dense
         own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
         for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own, *optional):
             yield Wanted(block, kind, architecture.bare)

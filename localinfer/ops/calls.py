@@ -98,5 +98,5 @@ LINE_UP = Call.of(
     "localinfer.ops.experts:line_up",
     "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",
 )
-GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order used n y:out q:out")
+GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order weights used n y:out q:out")
 BLEND = Call.of("localinfer.ops.experts:blend", "tokens few many places weights used n y:out")

@@ -31,6 +31,8 @@ MORE = {
     "attention.key_length",
     "attention.value_length",
     "attention.head_count_kv",
+    "attention.sliding_window",
+    "attention.temperature_length",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scaling.attn_factor",
