@@ -29,7 +29,16 @@ from localinfer.generation.sampling import Sampler
 from localinfer.generation.session import Progress, Session
 from localinfer.generation.thoughts import as_text
 from localinfer.models import registry
-from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
+from localinfer.options import (
+    FLAGS,
+    FORMS,
+    Options,
+    from_environment,
+    from_keywords,
+    from_metadata,
+    guessers_named,
+    merge,
+)
 
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
     from localinfer.embedding.embedder import Embedder
@@ -78,7 +87,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in (*self.engine.warnings, *beyond_training(self)):
+        for warning in (*self.engine.warnings, *beyond_training(self), *without_a_guesser(options)):
             warnings.warn(warning, stacklevel=3)
         self._draft = self._draft_engine(progress)
         self._session = Session(self.engine, self.tokenizer, progress, self._draft)
@@ -441,6 +450,12 @@ class Beside(Model):
 
     def _vocabulary_of_forms(self) -> "Vocabulary":
         return self._model._vocabulary_of_forms()
+
+
+def without_a_guesser(options: Options) -> list[str]:
+    """What there is to say where only a draft model may guess, and there is none."""
+    alone = guessers_named(options.spec_type) == {"draft"} and not options.spec_draft_model
+    return [f"--spec-type {options.spec_type}: no model guesses: --spec-draft-model names one"] if alone else []
 
 
 def beyond_training(model: Model) -> list[str]:

@@ -443,7 +443,10 @@ SAMPLING_KEYS = {
 
 
 def merge(*layers: Mapping[str, Value]) -> Options:
-    """The options that the layers give together; where two give the same one, the earlier layer wins."""
+    """The options that the layers give together; where two give the same one, the earlier layer wins.
+
+    UsageError for two that cannot both be.
+    """
     values: Layer = {}
     for layer in reversed(layers):
         for group in SAME_MATTER:
@@ -451,7 +454,11 @@ def merge(*layers: Mapping[str, Value]) -> Options:
                 for name in group:
                     values.pop(name, None)
         values.update(layer)
-    return Options(**values)  # type: ignore[arg-type]  # the layers were checked when they were made
+    options = Options(**values)  # type: ignore[arg-type]  # the layers were checked when they were made
+    fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
+    if fewest > most:
+        raise UsageError(f"--spec-draft-n-min: {fewest} are more than --spec-draft-n-max allows, which is {most}")
+    return options
 
 
 def chosen_samplers(options: Options) -> tuple[str, ...]:
