@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from cli.arguments.nearest import did_you_mean
 from cli.quantizing.flags import EFFORTS, TYPES
 from localinfer.errors import UsageError
-from localinfer.quantizing.recipes import COPY, RECIPES
+from localinfer.quantizing.recipes import COPY, RECIPES, Wishes, recipe_named
 
 if TYPE_CHECKING:
     from localinfer.files.source import Field
     from localinfer.quantizing.budget import Target
     from localinfer.quantizing.mixture import Request
-    from localinfer.quantizing.recipes import Wishes
 
 CHUNKS = 64  # of a text to calibrate on
 NOT_CALIBRATED = {
@@ -61,8 +60,6 @@ class Task(NamedTuple):
 
 def read_words(words: Sequence[str]) -> Words:
     """[OUT] TYPE [THREADS]: OUT is the first word, unless that is a type."""
-    from localinfer.quantizing.recipes import recipe_named
-
     if not words:
         raise UsageError(f"TYPE: is missing, and no target is given; there are {TYPES}")
     named = [recipe_named(word) for word in words[:2]]
@@ -79,8 +76,6 @@ def read_words(words: Sequence[str]) -> Words:
 
 def read_words_of_target(words: Sequence[str]) -> Words:
     """[OUT] [THREADS]: OUT is the first word, unless that is a number."""
-    from localinfer.quantizing.recipes import recipe_named
-
     out = None if not words or words[0].isdecimal() else Path(words[0])
     rest = words[1 if out else 0 :]
     named = [word for word in words if recipe_named(word) and not word.isdecimal()]
@@ -140,10 +135,9 @@ def read_wishes(
     token_embedding: str | None,
     patterns: Sequence[str],
     file: Path | None,
-) -> "Wishes":
+) -> Wishes:
     """The types that are asked for beside the recipe's; those of the file's patterns come after the other patterns."""
     from localinfer.quantizing.mixture import parsed_pattern, parsed_type
-    from localinfer.quantizing.recipes import Wishes
 
     patterns = [*patterns, *words_of_file("--tensor-type-file", file)]
     return Wishes(
