@@ -13,6 +13,7 @@ from localinfer.files.gguf import GGUF, StringArray, Value
 from localinfer.text import printable
 
 MOST = 1 << 30  # of what has no limit of its own: positions, and what is counted like them
+LARGEST_FACTOR = 1e15  # the product of two, or of one and a position, still fits in a float32
 LARGEST = {
     "block_count": 1024,
     "embedding_length": 1 << 17,
@@ -92,7 +93,7 @@ class Keys:
             raise self.error(key, f"must have a number for each of the {blocks} blocks")
         return [float(value) for value in given]
 
-    def positive(self, key: str, default: float | None = None, *, most: float = 1e30) -> float:
+    def positive(self, key: str, default: float | None = None, *, most: float = LARGEST_FACTOR) -> float:
         """A number above zero."""
         name = self.name(key)
         value = float(self.f.get(name, float) if default is None else self.f.get(name, float, default))
@@ -101,8 +102,11 @@ class Keys:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Any finite number."""
-        return float(self.f.get(self.name(key), float, default, signed=True))
+        """A number that calculations can go on with, of any sign."""
+        value = float(self.f.get(self.name(key), float, default, signed=True))
+        if abs(value) > LARGEST_FACTOR:
+            raise self.error(key, f"is {value}; its magnitude must be at most {LARGEST_FACTOR:g}")
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
         return self.f.get(self.name(key), bool, default)

@@ -189,7 +189,9 @@ NONSENSE = {
         "context_length": (0,),
         "rope.dimension_count": (0, 63, 66, 2**32 - 1),
         "rope.freq_base": (0.0, -1.0, float("nan"), float("inf"), float("-inf")),
+        "rope.scaling.attn_factor": (0.0, -1.0, 3e38),
         "attention.layer_norm_rms_epsilon": (0.0, -1e-5, float("nan"), float("inf"), 1e30),
+        "attention.temperature_scale": (float("nan"), 3e38, -3e38),
     },
     "gemma3": {
         "attention.head_count": (0, 2**32 - 1),
