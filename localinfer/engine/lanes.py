@@ -37,13 +37,14 @@ PROMISE = 2.0  # seconds that others wait for a lane which has recalled a prompt
 
 @dataclass(eq=False)
 class Request:
-    """Tokens that shall go through behind those of a sequence, and the numbers of those whose logits are wanted."""
+    """Tokens that shall go through behind those of a sequence, the numbers of those whose logits are wanted, and where
+    these are to be put, float32 (len(rows), n_vocab)."""
 
     sequence: Sequence
     ids: Ids
     rows: Ids
+    logits: Logits
     done: int = 0  # tokens that went through
-    logits: list[Logits] = field(default_factory=list)
     error: BaseException | None = None
     leads: bool = False
     moves: bool = False  # it is in the batch that is being computed
@@ -65,6 +66,12 @@ class Request:
         """Which of so many next tokens are wanted, by their numbers among these."""
         rows = self.rows - self.done
         return rows[(rows >= 0) & (rows < count)]
+
+    def take(self, count: int, logits: Logits) -> None:
+        """So many next tokens went through; what came of those that are wanted."""
+        first = int((self.rows < self.done).sum())
+        self.logits[first : first + len(logits)] = logits
+        self.done += count
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class Lanes:
             self._leave(request)
         if request.error:
             raise request.error
-        return joined(request.logits, self.engine.n_vocab)
+        return request.logits
 
     def rest(self, lane: "Lane") -> None:
         """Nobody shall wait for it."""
@@ -160,8 +167,7 @@ class Lanes:
         logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], np.concatenate(rows))
         parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
         for (request, ids), own in zip(batch, parts, strict=True):
-            request.logits.append(own.copy())
-            request.done += len(ids)
+            request.take(len(ids), own)
 
     def _close(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
         """A batch went through, or did not: wake whose tokens are done."""
@@ -282,13 +288,21 @@ class Lane(Engine):
         self.n_ctx, self.n_vocab, self.warnings = engine.n_ctx, engine.n_vocab, engine.warnings
         self.turn, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
         self.sequence = engine.begin()
+        self._logits = np.empty((0, self.n_vocab), np.float32)
 
     def batches(self, ids: Ids) -> list[Ids]:
         return [ids] if len(ids) else []  # they are cut as there is room for them
 
     def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         self.rests = False
-        return self._lanes.compute(Request(self.sequence, ids, rows), watch)
+        return self._lanes.compute(Request(self.sequence, ids, rows, self._room(len(rows))), watch)
+
+    def _room(self, rows: int) -> Logits:
+        """For so many rows of logits; the same each time. One that another thread lets go of would leave holes in what
+        each of them takes its memory from."""
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.n_vocab), np.float32)
+        return self._logits[:rows]
 
     def logits_in_parts(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.require_predictions()
@@ -325,8 +339,3 @@ class Lane(Engine):
         """Remember nothing."""
         self.rest()
         self.reset()
-
-
-def joined(parts: abc.Sequence[Logits], n_vocab: int) -> Logits:
-    """Rows one behind the other."""
-    return np.concatenate(parts) if parts else np.zeros((0, n_vocab), np.float32)
