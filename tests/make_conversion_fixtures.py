@@ -41,6 +41,8 @@ def converted(name: str) -> dict[str, Any] | str:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = proofs.checkpoint(name, Path(folder)), Path(folder) / "model.gguf"
         values = older(ModelBase.load_hparams(checkpoint, False))
+        if values["model_type"] == "nemotron_h":  # the class of newer transformers says of experts what is not so
+            values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         model_class = get_model_class(values["architectures"][0])
         model_class.no_mtp = True  # the layers that guess further tokens
         for each in (TextModel, *model_class.__mro__):

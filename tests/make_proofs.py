@@ -204,6 +204,8 @@ def apart(
                 if name.endswith("gate_up_proj"):
                     half = shape[1] // 2, shape[2]
                     found |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
+                elif name.endswith("up_proj"):
+                    found[f"{where}.{expert}.{up}.weight"] = shape[1:]
                 else:
                     found[f"{where}.{expert}.{down}.weight"] = shape[1:]
             if ".experts." not in name:
@@ -218,10 +220,14 @@ def apart(
             each = {
                 kind: [tensors[f"{block}.experts.{expert}.{kind}.weight"] for expert in range(count)]
                 for kind in (gate, up, down)
+                if kind
             }
             where = f"{block.replace(mlp, own)}.experts"
-            pairs = zip(each[gate], each[up], strict=True)
-            found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            if gate:
+                pairs = zip(each[gate], each[up], strict=True)
+                found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            else:
+                found[f"{where}.up_proj"] = np.stack(each[up])
             found[f"{where}.down_proj"] = np.stack(each[down])
         return found
 
@@ -244,6 +250,16 @@ def granite_hybrid(config: dict[str, Any]) -> dict[str, Any]:
     """With the words that its checkpoints have for layers."""
     words = {"linear_attention": "mamba", "full_attention": "attention"}
     return config | {"layer_types": [words[kind] for kind in config["layer_types"]]}
+
+
+def nemotron_h(config: dict[str, Any]) -> dict[str, Any]:
+    """With a letter for each layer, and nothing of experts, as in checkpoints without any."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    pattern = "".join(letters[kind] for kind in config["layers_block_type"])
+    foreign = ("layers_block_type", "moe_", "n_routed", "n_shared", "topk", "routed", "num_experts")
+    plain = {key: value for key, value in config.items() if not any(word in key for word in foreign)}
+    plain.pop("n_group")
+    return plain | {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
 
 
 def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
@@ -385,6 +401,14 @@ DELTA_NET = {
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }  # fmt: skip
 LINEAR_AND_FULL = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+NEMOTRON_H = {"mamba_num_heads": 6, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2}
+NEMOTRON_EXPERTS = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 12,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 0.5,
+}  # fmt: skip
+BACKBONE = also_renamed((dict, dict), {"model.": "backbone."})
+UNGATED = also_renamed(apart("", "up_proj", "down_proj", "mixer", "mixer"), {"model.": "backbone."})
 RECURRENT = {"mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
 MULTIPLIERS = {  # of a few bits, so that products are exact
     "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.625,
@@ -854,6 +878,28 @@ PROOFS = {
             mamba_n_heads=6,
         ),
         written=granite_hybrid,
+    ),
+    "nemotron_h": Proof(
+        architecture="nemotron_h",
+        config=T.NemotronHConfig(
+            **sizes(6, 2, head_dim=32), **NEMOTRON_H,
+            layers_block_type=["linear_attention", "full_attention", "mlp", "linear_attention"],
+        ),
+        written=nemotron_h,
+        shapes=BACKBONE[0],
+        computed=BACKBONE[1],
+    ),
+    "nemotron_h_moe": Proof(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
+    ),
+    "nemotron_h_moe-latent": Proof(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS, moe_latent_size=64),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
     ),
     # others
     "starcoder2": Proof(

@@ -216,7 +216,7 @@ class Words:
     def feed_forward(
         self, h: Floats, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
     ) -> Floats:
-        n = self.keys.counts("feed_forward_length", self.block_count)[blk.number]
+        n = self.keys.counts("feed_forward_length", self.block_count, least=0)[blk.number]
         if not gated:
             return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
         if len(self.model[f"{blk}ffn_up"]) == 2 * n:
@@ -304,8 +304,9 @@ class Words:
         return read_router(self.keys, gating, normed=normed, best=best, weighs_inputs=weighs_inputs)
 
     def experts(
-        self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
-    ) -> Floats:
+        self, h: Floats, blk: Block, router: Router, activation: str, *, gated: bool = True,
+        routed_by: Floats | None = None,
+    ) -> Floats:  # fmt: skip
         seen = h if routed_by is None else routed_by
         scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
@@ -323,18 +324,24 @@ class Words:
             for id, weight in zip(ids, weights, strict=True):
                 scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
                 before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
-                x = before * h[token : token + 1]
-                if self.has(f"{blk}ffn_gate_up_exps.weight"):
-                    gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
-                else:
-                    gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
-                f = unit(activation, gate, up)
+                f = self.of_expert(before * h[token : token + 1], blk, id, activation, gated=gated)
                 chosen[token] += scale * behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
-    def shared_expert(self, h: Floats, blk: Block, activation: str) -> Floats:
-        gate, up = (self.model.matmul(f"{blk}ffn_{name}_shexp", h) for name in ("gate", "up"))
-        y = self.model.matmul(f"{blk}ffn_down_shexp", unit(activation, gate, up))
+    def of_expert(self, x: Floats, blk: Block, id: int, activation: str, *, gated: bool) -> Floats:
+        """What an expert's last matrix is given."""
+        if not gated:
+            return ACTIVATIONS[activation](self.model.expert(f"{blk}ffn_up_exps", id, x))
+        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+            gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
+        else:
+            gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
+        return unit(activation, gate, up)
+
+    def shared_expert(self, h: Floats, blk: Block, activation: str, *, gated: bool = True) -> Floats:
+        up = self.model.matmul(f"{blk}ffn_up_shexp", h)
+        f = unit(activation, self.model.matmul(f"{blk}ffn_gate_shexp", h), up) if gated else ACTIVATIONS[activation](up)
+        y = self.model.matmul(f"{blk}ffn_down_shexp", f)
         name = f"{blk}ffn_gate_inp_shexp"
         return y * sigmoid(h @ self.model[name].reshape(-1, 1)) if self.has(f"{name}.weight") else y
 

@@ -601,7 +601,55 @@ GRANITEHYBRID_WITH_EXPERTS = replace(
     names=GRANITEMOE.names,
     spellings={},
 )
-# Of the same class, without recurrent layers.
+NEMOTRON_H = Architecture(
+    name="nemotron_h",
+    block=("attn_norm",),
+    kinds={**GRANITEHYBRID.kinds, "mlp": PLAIN},
+    sizes=MAMBA2.sizes,
+    folded=MAMBA2.folded,
+    reorder=NEIGHBOURS,  # which nothing asks for, as nothing turns, but llama.cpp does so
+    activation=RELU2,
+    turns=False,
+    norm="layer",  # the epsilon's name says so, but they are by the mean square
+    spellings={"hidden_act": "mlp_hidden_act", "head_dim": "attention_head_dim"},
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.nemotron_h,
+    fixed={
+        "attention_bias": False, "mlp_bias": False, "mamba_proj_bias": False, "use_bias": False, "use_conv_bias": True,
+        "mamba_hidden_act": "silu", "time_step_limit": [0.0, inf],
+    },
+    defaults={"mlp_hidden_act": "relu2"},
+)  # fmt: skip
+UNGATED_EXPERTS = ("ffn_gate_inp", "exp_probs_b.bias", "ffn_up_exps", "ffn_down_exps")
+UNGATED_SHARED = ("ffn_up_shexp", "ffn_down_shexp")
+NEMOTRON_H_MOE = replace(
+    NEMOTRON_H,
+    name="nemotron_h_moe",
+    kinds={**GRANITEHYBRID.kinds, "moe": (*UNGATED_EXPERTS, *UNGATED_SHARED)},
+    names={
+        "mixer.experts.up_proj": "ffn_up_exps",
+        "mixer.experts.down_proj": "ffn_down_exps",
+        "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    },
+    scales=DOTS1.scales,
+    flags=DOTS1.flags,
+    counts={"n_shared_experts": "expert_shared_count", **GROUPS},
+    own_keys=own_keys.nemotron_h_with_experts,
+)
+NEMOTRON_H_LATENT = replace(
+    NEMOTRON_H_MOE,
+    kinds={**NEMOTRON_H_MOE.kinds, "moe": (*NEMOTRON_H_MOE.kinds["moe"], "ffn_latent_down", "ffn_latent_up")},
+    sizes={
+        **MAMBA2.sizes, "ffn_up_exps": ("n_expert", "n_ff_expert", "n_latent"),
+        "ffn_down_exps": ("n_expert", "n_latent", "n_ff_expert"),
+    },
+    names={
+        **NEMOTRON_H_MOE.names, "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"
+    },
+    own_numbers=own_keys.numbers_of_latent_experts,
+    own_keys=own_keys.nemotron_h_with_latent_experts,
+)  # fmt: skip
+# Of the same class as granitehybrid, without recurrent layers.
 GRANITE_OF_HYBRIDS = replace(
     GRANITE,
     sizes=GRANITEHYBRID.sizes,
@@ -755,6 +803,13 @@ def granite_hybrid(config: Table) -> Architecture:
     return GRANITEHYBRID if recurrent else GRANITE_OF_HYBRIDS
 
 
+def nemotron_h(config: Table) -> Architecture:
+    """Some of its class have experts, and some of these look at a shorter vector."""
+    if config.values.get("moe_latent_size"):
+        return NEMOTRON_H_LATENT
+    return NEMOTRON_H_MOE if "num_experts_per_tok" in config.values else NEMOTRON_H
+
+
 BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA,
@@ -819,6 +874,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "Mamba2ForCausalLM": MAMBA2,
     "FalconH1ForCausalLM": FALCON_H1,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
+    "NemotronHForCausalLM": nemotron_h,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,

@@ -19,6 +19,7 @@ from localinfer.plan.pooling import POOLINGS
 Fields = dict[str, Field]
 PERIOD_WITHOUT_ROPE = 4
 STRETCH, GROWTH, MAVERICK = 8192, 0.1, 128  # of Llama 4: positions, the rate of queries, experts of the larger one
+ENDLESS = {"context_length": Field.uint32(1 << 20)}  # where nothing tells distances, a text of any length will do
 
 
 def scales_of_minicpm(config: Table, n: Numbers) -> Fields:
@@ -309,12 +310,10 @@ def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
 
 
 def granite_hybrid(config: Table, n: Numbers) -> Fields:
-    """Blocks that are recurrent have no heads of keys. Where these are, nothing tells distances as a rule, and a text
-    of any length will do."""
+    """Blocks that are recurrent have no heads of keys; as a rule, nothing tells distances in the others."""
     turns = config.get("position_embedding_type", str, "nope") == "rope"
     heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
-    length = {} if turns else {"context_length": Field.uint32(1 << 20)}
-    found = states(config, n) | length | {
+    found = states(config, n) | ({} if turns else ENDLESS) | {
         "attention.head_count_kv": Field.numbers(heads),
         "rope.scaling.finetuned": Field.flag(turns),
         "expert_shared_feed_forward_length": Field.uint32(config.count("shared_expert_intermediate_size", MOST)),
@@ -327,6 +326,35 @@ def granite_of_hybrids(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     if config.get("position_embedding_type", str, "rope") != "rope":
         raise config.error("position_embedding_type", "must be rope where no layer is recurrent", Unsupported)
     return {"rope.scaling.finetuned": Field.flag(True)}
+
+
+def nemotron_h(config: Table, n: Numbers) -> Fields:
+    """A block is of one kind: it has heads of keys where that is attention, and the width of a network where it is that
+    of one."""
+    kinds = {"attention.head_count_kv": ("full_attention", n.n_head_kv), "feed_forward_length": ("mlp", n.n_ff)}
+    if n.n_expert:
+        kinds["feed_forward_length"] = "moe", n.n_ff_expert
+    found = {
+        key: Field.numbers(np.array([number if kind == of else 0 for of in n.kinds], np.int32))
+        for key, (kind, number) in kinds.items()
+    }
+    return states(config, n) | found | ENDLESS
+
+
+def nemotron_h_with_experts(config: Table, n: Numbers) -> Fields:
+    shared = {"expert_shared_feed_forward_length": Field.uint32(n.n_ff_shared)}
+    return nemotron_h(config, n) | experts(config, n) | shared
+
+
+def numbers_of_latent_experts(config: Table, n: Numbers) -> Numbers:
+    """How long the vectors are that experts look at."""
+    n = numbers_of_mamba2(config, n)
+    latent = config.count("moe_latent_size", LARGEST["embedding_length"])
+    return replace(n, sizes={**n.sizes, "n_latent": latent})
+
+
+def nemotron_h_with_latent_experts(config: Table, n: Numbers) -> Fields:
+    return nemotron_h_with_experts(config, n) | {"moe_latent_size": Field.uint32(n.sizes["n_latent"])}
 
 
 def delta_net(config: Table, n: Numbers) -> Fields:

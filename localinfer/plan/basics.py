@@ -339,7 +339,7 @@ def is_of_block(name: str, first: int, end: int) -> bool:
 
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
     """A length that is cut into groups of 32: one for all blocks, or the file's array."""
-    n = keys.counts(key, blocks)[block]
-    if n % 32:
+    n = keys.counts(key, blocks, least=0)[block]
+    if n % 32 or not n:
         raise keys.error(key, f"is {n}; it must be a multiple of 32")
     return n

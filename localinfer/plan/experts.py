@@ -76,7 +76,8 @@ def of_a_token(f: GGUF) -> tuple[int, int]:
 @dataclass(frozen=True)
 class Networks:
     """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
-    n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows."""
+    n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows; without any gate,
+    what counts is act(up . h)."""
 
     matrices: Mapping[str, Tensor]
     biases: Mapping[str, Tensor | None]
@@ -189,12 +190,14 @@ def mix(
                 rounds=(0, 4), meet=line is lines[-1], x=x, n=gate.n, y=gate, q=gate.quantized,
             )  # fmt: skip
     else:
-        gates, ups = [*products(rows, "gate", meet=False)], products(rows, "up")
+        gated = "gate" in networks.matrices
+        gates = [*products(rows, "gate", meet=False)] if gated else [*products(rows, "up")]
+        ups = products(rows, "up") if gated else [None] * len(lines)
         for gate, up, line in zip(gates, ups, lines, strict=True):
             plan.op(
                 f"{name}.gated", GATED, gate.rows, constants={**layout(line), "activation": activation},
-                rounds=(1, 4), meet=line is lines[-1], up=up, up_n=up.n, up_first=0, n=gate.n, gate=gate,
-                q=gate.quantized,
+                rounds=(1, 4), meet=line is lines[-1], up=up or 0, up_n=up.n if up else 0, up_first=0, n=gate.n,
+                gate=gate, q=gate.quantized,
             )  # fmt: skip
     branches, y = products(gates, "down"), plan.buffer(h.n, h.rows)
     plan.op(

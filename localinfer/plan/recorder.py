@@ -163,10 +163,17 @@ class Recorder(Basics):
         return read_router(self.keys, gating, normed=normed, best=best, weighs_inputs=weighs_inputs)
 
     def experts(
-        self, h: Buffer, blk: Block, router: Router, activation: str, *, routed_by: Buffer | None = None
+        self,
+        h: Buffer,
+        blk: Block,
+        router: Router,
+        activation: str,
+        *,
+        gated: bool = True,
+        routed_by: Buffer | None = None,
     ) -> Buffer:
-        """The weighted sum of what the experts that see each token make of h; the router looks at h, or at something
-        else."""
+        """The weighted sum of what the experts that see each token make of h: as feed_forward; the router looks at h,
+        or at something else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
         biased, scale = self.has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
@@ -176,8 +183,8 @@ class Recorder(Basics):
             self._choices[router] = room_to_choose(self.plan, router)
         choice = self._choices[router]
         choose(self.plan, f"{blk}experts", logits, router, bias, scales, choice)
-        shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
-        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+        shapes = {**({"gate": (n, h.n)} if gated else {}), "up": (n, h.n), "down": (h.n, n)}
+        if gated and self.has(f"{blk}ffn_gate_up_exps.weight"):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
         matrices = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
@@ -186,14 +193,16 @@ class Recorder(Basics):
         biases = {name: self.bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
         return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
 
-    def shared_expert(self, h: Buffer, blk: Block, activation: str) -> Buffer:
+    def shared_expert(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """What an expert that sees every token makes of h: all of it, or as much as a gate of its own lets through."""
         for key in ("expert_shared_feed_forward_length", "expert_shared_count"):
             self.keys.name(key)  # which the shapes say as well
         up = f"{blk}ffn_up_shexp"
         n = self.rows(up)
-        gate, values = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False), self.matmul(h, up, n)
-        y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
+        gate = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False) if gated else None
+        values = self.matmul(h, up, n)
+        f = self.gate(gate, values, activation) if gate else self.gate(values, None, activation)
+        y = self.matmul(f, f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"
         if self.has(f"{name}.weight"):
             weight = self.tensors.vector_or_row(f"{name}.weight", h.n)

@@ -41,9 +41,11 @@ MORE = {
     "vocab_size",
 }
 NO_EXPERTS = {"expert_count", "expert_used_count"}  # which are 0
+NO_ROPE = {"rope.dimension_count", "rope.scaling.finetuned"}
 LESS = {
     "nemotron": {"attention.layer_norm_rms_epsilon"},  # it has no such norms
     "granitehybrid": NO_EXPERTS,
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
     "granite4": {*NO_EXPERTS, "expert_shared_feed_forward_length", *SHAPE_OF_STATES},
 }
 OTHER = {
@@ -62,6 +64,9 @@ OTHER = {
     "granitehybrid": {"blk.{}.ssm_a"},
     "granitehybrid-experts": {"blk.{}.ssm_a"},
     "mamba2": {"blk.{}.ssm_a"},
+    "nemotron_h": {"blk.{}.ssm_a"},
+    "nemotron_h_moe": {"blk.{}.ssm_a"},
+    "nemotron_h_moe-latent": {"blk.{}.ssm_a"},
     "qwen35": {"blk.{}.ssm_a"},
     "qwen35moe": {"blk.{}.ssm_a"},
     "qwen3next": {"blk.{}.ssm_a"},
