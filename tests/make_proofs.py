@@ -52,6 +52,7 @@ class Proof:
 
     architecture: str
     config: Any
+    model: Any = None  # the class, where transformers finds none by the configuration
     encoder: bool = False  # it has no output layer: what is kept are states
     norm: float = 1.0
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict
@@ -555,6 +556,14 @@ PROOFS = {
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
+    "mistral4": Proof(
+        architecture="mistral4", model=T.Mistral4ForCausalLM,
+        config=T.Mistral4Config(
+            **sizes(4, 4), **MINISTRAL3, **LATENT, q_lora_rank=64, first_k_dense_replace=0, n_shared_experts=1,
+            **BIASED | {"n_routed_experts": 12, "num_experts_per_tok": 6, "routed_scaling_factor": 1.0},
+        ),
+        written=within_mistral3,
+    ),
     "glm4moe-lite": Proof(
         architecture="deepseek2",
         config=T.Glm4MoeLiteConfig(
@@ -867,7 +876,7 @@ def main() -> None:
 
 def make(name: str, proof: Proof) -> Any:
     """Both files of a proof; what is computed comes back."""
-    model = kind_of(proof).from_config(proof.config, attn_implementation="eager").float().eval()
+    model = class_of(proof)._from_config(proof.config, attn_implementation="eager").float().eval()
     tied = set(model.all_tied_weights_keys) if proof.config.tie_word_embeddings else set()
     if proof.encoder:
         tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # of no use for what is kept
@@ -897,16 +906,13 @@ def make(name: str, proof: Proof) -> Any:
 
 def config_of(proof: Proof) -> dict[str, Any]:
     """config.json, without what changes from version to version or is about training."""
-    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof)]}
+    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof).__name__]}
     return proof.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
 
 
-def kind_of(proof: Proof) -> Any:
-    return transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
-
-
-def class_of(proof: Proof) -> str:
-    return str(kind_of(proof)._model_mapping[type(proof.config)].__name__)
+def class_of(proof: Proof) -> Any:
+    kind = transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
+    return proof.model or kind._model_mapping[type(proof.config)]
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:

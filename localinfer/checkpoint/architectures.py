@@ -229,6 +229,7 @@ DEEPSEEK2 = Architecture(
     sizes={"attn_q": ("n_q", "n_embd"), "attn_output": ("n_embd", "n_values")},
     parts=dict.fromkeys(("attn_k_b", "attn_v_b"), "attn_kv_b"),
     reorder={"attn_k_b": reorder.keys_of_latent, "attn_v_b": reorder.values_of_latent},
+    part_turns=True,
     predicts_further=True,
     spellings={"head_dim": "qk_rope_head_dim"},
     scales=DOTS1.scales,
@@ -244,6 +245,13 @@ DEEPSEEK3 = replace(
     names=DOTS1.names,
     fixed={**DEEPSEEK2.fixed, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     defaults={"scoring_func": "sigmoid"},
+)
+MISTRAL4 = replace(
+    DEEPSEEK2,
+    name="mistral4",
+    mixture=("ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps", *SHARED),
+    sizes={**DEEPSEEK2.sizes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    own_keys=own_keys.growing_latent,
 )
 GPT_OSS = Architecture(
     name="gpt-oss",
@@ -723,6 +731,7 @@ BY_CLASS = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
+    "Mistral4ForCausalLM": MISTRAL4,
     "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
@@ -779,6 +788,8 @@ BY_CLASS = {
     "Gemma3TextModel": GEMMA_EMBEDDING,
 }
 
+BY_TEXT_MODEL = {("Mistral3ForConditionalGeneration", "mistral4"): MISTRAL4}  # classes that have several
+
 
 def find(config: Table) -> tuple[Architecture, Table]:
     """The architecture that config.json names, and the table of its numbers, with defaults.
@@ -791,5 +802,6 @@ def find(config: Table) -> tuple[Architecture, Table]:
         nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
         what = f"{printable(repr(name), 80)} is not supported; the nearest that is: {nearest}"
         raise config.error("architectures", what, Unsupported)
-    architecture = BY_CLASS[name]
+    text_model = config.table("text_config").get("model_type", str, "")
+    architecture = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
     return architecture, spelled(config, architecture.spellings, architecture.defaults)

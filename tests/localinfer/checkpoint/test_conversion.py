@@ -32,6 +32,8 @@ MORE = {
     "attention.head_count_kv",
     "attention.sliding_window",
     "attention.temperature_length",
+    "attention.temperature_scale",
+    "expert_gating_func",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scaling.attn_factor",
@@ -120,7 +122,7 @@ def older_rope(config: dict[str, Any]) -> None:
 
 
 def architecture_is_younger(name: str) -> bool:
-    return name == "ministral3" or proofs.architecture(name) == "gemma4"
+    return name in ("ministral3", "mistral4") or proofs.architecture(name) == "gemma4"
 
 
 @each
