@@ -22,6 +22,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parent))
 import proofs  # (found only now)
+import rwkv7_model
 
 sys.path.pop()  # or transformers would take kernels.py for a library that it knows
 
@@ -806,6 +807,16 @@ PROOFS = {
             vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
             num_hidden_layers=2, **IDS_OF_MARKS,
         ),
+    ),
+    "rwkv7": Proof(
+        architecture="rwkv7", model=rwkv7_model.RWKV7ForCausalLM,
+        config=T.PreTrainedConfig(
+            hidden_size=128, head_dim=64, num_hidden_layers=3, intermediate_size=192, vocab_size=proofs.N_VOCAB,
+            decay_low_rank_dim=32, a_low_rank_dim=32, v_low_rank_dim=32, gate_low_rank_dim=64, norm_eps=1e-5,
+            hidden_act="sqrelu", norm_first=True, norm_bias=True, attn=None, max_position_embeddings=2048,
+            tie_word_embeddings=False, **IDS_OF_MARKS,
+        ),
+        written=lambda config: config | {"model_type": "rwkv7"},
     ),
     # others
     "starcoder2": Proof(

@@ -266,6 +266,26 @@ def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
     return replace(n, sizes=own)
 
 
+def numbers_of_rwkv(config: Table, n: Numbers) -> Numbers:
+    """The ranks of its narrow places, and its heads, which make up the embedding."""
+    if n.n_embd % n.head_dim:
+        raise config.error("head_dim", f"is {n.head_dim}; it must divide {n.n_embd}")
+    names = {"decay_rank": "decay", "rate_rank": "a", "value_rank": "v", "gate_rank": "gate"}
+    ranks = {rank: config.count(f"{name}_low_rank_dim", n.n_embd) for rank, name in names.items()}
+    return replace(n, sizes={**ranks, "n_heads": n.n_embd // n.head_dim, "n_lerps": 6})
+
+
+def narrow_places(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """A state remembers as long as there is text: the length of the context says no more than that."""
+    keys = {"decay": "decay_rank", "iclr": "rate_rank", "value_residual_mix": "value_rank", "gate": "gate_rank"}
+    return {
+        "context_length": Field.uint32(1 << 20),
+        "feed_forward_length": Field.uint32(n.n_ff),
+        "wkv.head_size": Field.uint32(n.head_dim),
+        **{f"attention.{key}_lora_rank": Field.uint32(n.sizes[rank]) for key, rank in keys.items()},
+    }
+
+
 def delta_net_with_experts(config: Table, n: Numbers) -> Fields:
     """Both at once."""
     return delta_net(config, n) | experts(config, n)

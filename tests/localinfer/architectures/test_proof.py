@@ -25,7 +25,7 @@ DIFFERENT = [
     "command-r-plus", "deepseek2", "deepseek3", "dots1", "exaone4-windows", "falcon-40b", "gemma2", "gemma3n", "gemma4",
     "gemma4-dense", "gemma4-experts", "gpt-oss", "gpt2", "hunyuan", "lfm2", "llama4", "mamba2", "ministral3",
     "mistral4", "nemotron", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe", "qwen3next",
-    "stablelm",
+    "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # whose learned positions end
 # A random router may have two experts that are so near each other for some token that eight bits change its choice.

@@ -21,7 +21,7 @@ from localinfer.errors import LocalInferError, Unsupported
 from localinfer.files.source import Field, Source
 
 CONVERSION: dict[str, Any] = json.loads((proofs.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
-STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections")  # parts of one tensor of a GGUF file
+STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that look at the keys of others
 each = pytest.mark.parametrize("name", proofs.NAMES)
 
