@@ -45,7 +45,8 @@ def converted(name: str) -> dict[str, Any] | str:
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         model_class = get_model_class(values["architectures"][0])
         model_class.no_mtp = True  # the layers that guess further tokens
-        for each in (TextModel, *model_class.__mro__):
+        inner = [each for each in vars(model_class).values() if isinstance(each, type)]  # which do the work of some
+        for each in (TextModel, *(base for kind in (model_class, *inner) for base in kind.__mro__)):
             if "set_vocab" in vars(each):
                 each.set_vocab = lambda self: None
         try:

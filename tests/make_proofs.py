@@ -22,6 +22,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parent))
 import proofs  # (found only now)
+import rwkv7_model
 
 sys.path.pop()  # or transformers would take kernels.py for a library that it knows
 
@@ -52,6 +53,7 @@ class Proof:
 
     architecture: str
     config: Any
+    model: Any = None  # the class, where transformers finds none by the configuration
     encoder: bool = False  # it has no output layer: what is kept are states
     norm: float = 1.0
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict
@@ -595,6 +597,14 @@ PROOFS = {
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
     ),
+    "mistral4": Proof(
+        architecture="mistral4", model=T.Mistral4ForCausalLM,
+        config=T.Mistral4Config(
+            **sizes(4, 4), **MINISTRAL3, **LATENT, q_lora_rank=64, first_k_dense_replace=0, n_shared_experts=1,
+            **BIASED | {"n_routed_experts": 12, "num_experts_per_tok": 6, "routed_scaling_factor": 1.0},
+        ),
+        written=within_mistral3,
+    ),
     "glm4moe-lite": Proof(
         architecture="deepseek2",
         config=T.Glm4MoeLiteConfig(
@@ -901,6 +911,16 @@ PROOFS = {
         shapes=UNGATED[0],
         computed=UNGATED[1],
     ),
+    "rwkv7": Proof(
+        architecture="rwkv7", model=rwkv7_model.RWKV7ForCausalLM,
+        config=T.PreTrainedConfig(
+            hidden_size=128, head_dim=64, num_hidden_layers=3, intermediate_size=192, vocab_size=proofs.N_VOCAB,
+            decay_low_rank_dim=32, a_low_rank_dim=32, v_low_rank_dim=32, gate_low_rank_dim=64, norm_eps=1e-5,
+            hidden_act="sqrelu", norm_first=True, norm_bias=True, attn=None, max_position_embeddings=2048,
+            tie_word_embeddings=False, **IDS_OF_MARKS,
+        ),
+        written=lambda config: config | {"model_type": "rwkv7"},
+    ),
     # others
     "starcoder2": Proof(
         architecture="starcoder2",
@@ -970,7 +990,7 @@ def main() -> None:
 
 def make(name: str, proof: Proof) -> Any:
     """Both files of a proof; what is computed comes back."""
-    model = kind_of(proof).from_config(proof.config, attn_implementation="eager").float().eval()
+    model = class_of(proof)._from_config(proof.config, attn_implementation="eager").float().eval()
     tied = set(model.all_tied_weights_keys) if proof.config.tie_word_embeddings else set()
     if proof.encoder:
         tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # of no use for what is kept
@@ -1000,16 +1020,13 @@ def make(name: str, proof: Proof) -> Any:
 
 def config_of(proof: Proof) -> dict[str, Any]:
     """config.json, without what changes from version to version or is about training."""
-    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof)]}
+    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof).__name__]}
     return proof.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
 
 
-def kind_of(proof: Proof) -> Any:
-    return transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
-
-
-def class_of(proof: Proof) -> str:
-    return str(kind_of(proof)._model_mapping[type(proof.config)].__name__)
+def class_of(proof: Proof) -> Any:
+    kind = transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
+    return proof.model or kind._model_mapping[type(proof.config)]
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:

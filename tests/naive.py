@@ -27,6 +27,7 @@ from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.latent import Latent, read_latent
 from localinfer.plan.recurrence import Recurrence, read_recurrence
+from localinfer.plan.time_mix import HeadInputs, read_head_size
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]
@@ -194,6 +195,15 @@ class Words:
     def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
         x += factor * branch
 
+    def add_vector(self, x: Floats, tensor: str) -> Floats:
+        return x + self.vector(tensor)
+
+    def lasting(self, n: int) -> Floats:
+        return np.zeros((len(self.tokens), n), self.model.dtype)
+
+    def copy(self, x: Floats, to: Floats) -> None:
+        to[:] = x
+
     def number(self, tensor: str) -> float:
         return float(self.vector(tensor)[0])
 
@@ -228,8 +238,8 @@ class Words:
             gate = relu(gate - mean - least * deviation)
         return unit(activation, gate, up)
 
-    def gate(self, gate: Floats, up: Floats, activation: str = "none", *, first: int = 0) -> Floats:
-        return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
+    def gate(self, gate: Floats, up: Floats | None, activation: str = "none", *, first: int = 0) -> Floats:
+        return ACTIVATIONS[activation](gate) * (1.0 if up is None else up[:, first : first + gate.shape[1]])
 
     # --- heads ---
 
@@ -284,6 +294,35 @@ class Words:
         if not delta:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
         return y.reshape(len(x), -1)
+
+    def shift(self, x: Floats) -> Floats:
+        return np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+
+    def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
+        return x + weight * (other - x)
+
+    def lerps(self, x: Floats, other: Floats, name: str, count: int) -> Sequence[Floats]:
+        return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
+
+    def time_mix(self, blk: Block, x: HeadInputs) -> Floats:
+        """One token after the other, as the paper has it: (n_tokens, heads * size)."""
+        size = read_head_size(self.keys, self.embedding_length)
+        kinds = ("k_k", "k_a", "r_k", "ln")
+        k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
+        bias = self.model.bias(f"{blk}time_mix_ln").reshape(-1, size)
+        r, w, k, v, a = (np.asarray(each).reshape(len(self.tokens), -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
+        a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
+        removed = k * k_k
+        removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
+        k = k * (1 + (a - 1) * k_a)
+        states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
+        for t in range(len(k)):
+            lost = np.einsum("hk,hkv->hv", removed[t], states)
+            states *= decay[t][:, :, None]
+            states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], lost)
+            y[t] = np.einsum("hk,hkv->hv", r[t], states)
+        y = layer_norm(y, weight, size * self.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
+        return y.reshape(len(y), -1)
 
     def halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
         parts = x.reshape(len(x), heads, 2, -1)
@@ -648,6 +687,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "none": np.asarray,
     "silu": silu,
     "sigmoid": sigmoid,
+    "tanh": np.tanh,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": relu,

@@ -53,6 +53,7 @@ class Architecture:
 
     encoder: bool = False  # tokens see those behind them, and there is no output layer
     learned_positions: bool = False  # a row for each
+    stand_ins: Mapping[str, str] = field(default_factory=dict)  # what others want but nobody uses: copies of these
     left_out: str = ""  # a pattern of names that are of no use here
     prefix: str = ""  # of all names, in some classes' checkpoints
 

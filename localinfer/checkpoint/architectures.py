@@ -230,6 +230,7 @@ DEEPSEEK2 = Architecture(
     sizes={"attn_q": ("n_q", "n_embd"), "attn_output": ("n_embd", "n_values")},
     parts=dict.fromkeys(("attn_k_b", "attn_v_b"), "attn_kv_b"),
     reorder={"attn_k_b": reorder.keys_of_latent, "attn_v_b": reorder.values_of_latent},
+    part_turns=True,
     predicts_further=True,
     spellings={"head_dim": "qk_rope_head_dim"},
     scales=DOTS1.scales,
@@ -245,6 +246,13 @@ DEEPSEEK3 = replace(
     names=DOTS1.names,
     fixed={**DEEPSEEK2.fixed, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     defaults={"scoring_func": "sigmoid"},
+)
+MISTRAL4 = replace(
+    DEEPSEEK2,
+    name="mistral4",
+    mixture=("ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps", *SHARED),
+    sizes={**DEEPSEEK2.sizes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    own_keys=own_keys.growing_latent,
 )
 GPT_OSS = Architecture(
     name="gpt-oss",
@@ -659,6 +667,57 @@ GRANITE_OF_HYBRIDS = replace(
     spellings=GRANITEHYBRID.spellings,
     own_keys=own_keys.granite_of_hybrids,
 )
+LORAS = {"w": "decay_rank", "a": "rate_rank", "v": "value_rank", "g": "gate_rank"}  # of RWKV-7's narrow places
+RWKV7 = Architecture(
+    name="rwkv7",
+    block=(
+        *("attn_norm", "attn_norm_2", "time_mix_ln"), *biases("attn_norm", "attn_norm_2", "time_mix_ln"),
+        *(f"time_mix_{kind}" for kind in ("lerp_fused", "k_k", "k_a", "r_k", "receptance", "key", "value", "output")),
+        *(f"time_mix_{kind}" for kind in ("w0", "w1", "w2", "a0", "a1", "a2", "g1", "g2")),
+        *(f"channel_mix_{kind}" for kind in ("lerp_k", "key", "value")),
+    ),
+    not_first=tuple(f"time_mix_v{number}" for number in range(3)),
+    model=("token_embd_norm", "token_embd_norm.bias", "output_norm.bias"),
+    sizes={
+        **{f"time_mix_{kind}1": (rank, "n_embd") for kind, rank in LORAS.items()},
+        **{f"time_mix_{kind}2": ("n_embd", rank) for kind, rank in LORAS.items()},
+        **{f"time_mix_{kind}": ("n_embd",) for kind in ("w0", "a0", "v0", "k_k", "k_a", "ln")},
+        **{f"time_mix_{kind}": ("n_embd", "n_embd") for kind in ("receptance", "key", "value", "output")},
+        "time_mix_r_k": ("n_heads", "head_dim"),
+        "time_mix_lerp_fused": ("n_lerps", "one", "one", "n_embd"),
+        "channel_mix_lerp_k": ("n_embd",),
+        "channel_mix_key": ("n_ff", "n_embd"),
+        "channel_mix_value": ("n_embd", "n_ff"),
+        "attn_norm_2": ("n_embd",),
+    },
+    folded={"time_mix_r_k": ("n_embd",)},
+    parts={f"time_mix_{kind}0": f"time_mix_{kind}2.bias" for kind in "wav"},
+    stand_ins={f"blk.0.time_mix_v{number}.weight": f"blk.0.time_mix_a{number}.weight" for number in range(3)},
+    left_out=r"model\.layers\.0\.attn\.v_lora\..*",
+    names={
+        "attn_norm": "attn_norm",
+        "ffn_norm": "attn_norm_2",
+        "attn.g_norm": "time_mix_ln",
+        "attn.x_": "time_mix_lerp_fused",
+        **{f"attn.{kind}": f"time_mix_{kind}" for kind in ("k_k", "k_a", "r_k")},
+        **{f"attn.{kind}_lora.lora.0": f"time_mix_{kind}1" for kind in LORAS},
+        **{f"attn.{kind}_lora.lora.2": f"time_mix_{kind}2" for kind in LORAS},
+        **{f"attn.{kind[0]}_proj": f"time_mix_{kind}" for kind in ("receptance", "key", "value", "output")},
+        "ffn.x_k": "channel_mix_lerp_k",
+        **{f"ffn.{kind}": f"channel_mix_{kind}" for kind in ("key", "value")},
+    },
+    times=4,
+    norm="layer",
+    activation=("sqrelu",),
+    attends=False,
+    turns=False,
+    own_numbers=own_keys.numbers_of_rwkv,
+    own_keys=own_keys.narrow_places,
+    fixed={"norm_first": True, "norm_bias": True, "attn": None},
+    defaults={
+        "num_attention_heads": 1, "max_position_embeddings": 1 << 20, "head_dim": 64, "tie_word_embeddings": False
+    },
+)
 GPT2 = Architecture(
     name="gpt2",
     block=(*BEFORE, *biases(*BEFORE), *FUSED, *biases(*FUSED), *PLAIN, *biases(*PLAIN)),
@@ -839,6 +898,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
+    "Mistral4ForCausalLM": MISTRAL4,
     "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
@@ -875,6 +935,7 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "FalconH1ForCausalLM": FALCON_H1,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
     "NemotronHForCausalLM": nemotron_h,
+    "RWKV7ForCausalLM": RWKV7,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,
@@ -898,6 +959,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "Gemma3TextModel": GEMMA_EMBEDDING,
 }
 
+BY_TEXT_MODEL = {("Mistral3ForConditionalGeneration", "mistral4"): MISTRAL4}  # classes that have several
+
 
 def find(config: Table) -> tuple[Architecture, Table]:
     """The architecture that config.json names, and the table of its numbers, with defaults.
@@ -910,6 +973,7 @@ def find(config: Table) -> tuple[Architecture, Table]:
         nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
         what = f"{printable(repr(name), 80)} is not supported; the nearest that is: {nearest}"
         raise config.error("architectures", what, Unsupported)
-    found = BY_CLASS[name]
+    text_model = config.table("text_config").get("model_type", str, "")
+    found = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
     architecture = found if isinstance(found, Architecture) else found(config)
     return architecture, spelled(config, architecture.spellings, architecture.defaults)

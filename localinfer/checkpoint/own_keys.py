@@ -154,14 +154,15 @@ def experts_of_phi(config: Table, n: Numbers) -> Fields:
 
 def numbers_of_latent(config: Table, n: Numbers) -> Numbers:
     """Heads share one key, whose last values turn; the others are the latent vector that is kept of a token."""
-    names = ("qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
-    plain, value, rank = (config.count(name, LARGEST["attention.key_length"]) for name in names)
+    names = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
+    turning, plain, value, rank = (config.count(name, LARGEST["attention.key_length"]) for name in names)
     queries = config.count("q_lora_rank", LARGEST["embedding_length"]) if config.values.get("q_lora_rank") else 0
     own = {
-        "n_q": n.n_head * (plain + n.head_dim), "n_plain": plain, "n_value": value, "n_values": n.n_head * value,
-        "kv_rank": rank, "n_kv_a": rank + n.head_dim, "n_kv_b": n.n_head * (plain + value), "q_rank": queries,
+        "n_q": n.n_head * (plain + turning), "n_turning": turning, "n_plain": plain, "n_value": value,
+        "n_values": n.n_head * value, "kv_rank": rank, "n_kv_a": rank + turning, "q_rank": queries,
+        "n_kv_b": n.n_head * (plain + value),
     }  # fmt: skip
-    return replace(n, n_head_kv=1, rope=rope_of_latent(config, n.rope), sizes=own)
+    return replace(n, n_head_kv=1, rope=replace(rope_of_latent(config, n.rope), n_rot=turning), sizes=own)
 
 
 def rope_of_latent(config: Table, rope: Rope) -> Rope:
@@ -179,7 +180,7 @@ def rope_of_latent(config: Table, rope: Rope) -> Rope:
 
 def latent(config: Table, n: Numbers) -> Fields:
     """The shape of heads in the cache, and of those that a head stands for (`mla`); how experts are chosen."""
-    rank, turning = n.sizes["kv_rank"], n.head_dim
+    rank, turning = n.sizes["kv_rank"], n.sizes["n_turning"]
     found = {
         "attention.kv_lora_rank": Field.uint32(rank),
         "attention.key_length": Field.uint32(rank + turning),
@@ -199,6 +200,13 @@ def latent(config: Table, n: Numbers) -> Fields:
     if function not in gating:
         raise config.error("scoring_func", f"must be {' or '.join(gating)}", Unsupported)
     return experts(config, n) | found | {"expert_gating_func": Field.uint32(gating[function])}
+
+
+def growing_latent(config: Table, n: Numbers) -> Fields:
+    """The same, with queries that grow."""
+    grows = growing_temperature(config, n)
+    length = {"attention.temperature_length": n.rope.fields["original_context_length"]} if grows else {}
+    return latent(config, n) | grows | length
 
 
 def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:
@@ -287,6 +295,26 @@ def multipliers(config: Table, key: str, count: int) -> list[float]:
     if len(given) != count or not all(type(each) in (int, float) and 0 < each < 1e30 for each in given):
         raise config.error(key, f"must be {count} numbers above 0")
     return given
+
+
+def numbers_of_rwkv(config: Table, n: Numbers) -> Numbers:
+    """The ranks of its narrow places, and its heads, which make up the embedding."""
+    if n.n_embd % n.head_dim:
+        raise config.error("head_dim", f"is {n.head_dim}; it must divide {n.n_embd}")
+    names = {"decay_rank": "decay", "rate_rank": "a", "value_rank": "v", "gate_rank": "gate"}
+    ranks = {rank: config.count(f"{name}_low_rank_dim", n.n_embd) for rank, name in names.items()}
+    return replace(n, sizes={**ranks, "n_heads": n.n_embd // n.head_dim, "n_lerps": 6})
+
+
+def narrow_places(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """A state remembers as long as there is text: the length of the context says no more than that."""
+    keys = {"decay": "decay_rank", "iclr": "rate_rank", "value_residual_mix": "value_rank", "gate": "gate_rank"}
+    return {
+        **ENDLESS,
+        "feed_forward_length": Field.uint32(n.n_ff),
+        "wkv.head_size": Field.uint32(n.head_dim),
+        **{f"attention.{key}_lora_rank": Field.uint32(n.sizes[rank]) for key, rank in keys.items()},
+    }
 
 
 def delta_net_with_experts(config: Table, n: Numbers) -> Fields:

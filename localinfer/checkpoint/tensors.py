@@ -5,6 +5,7 @@ Everything that the architecture has must be there, in the shape that config.jso
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -30,7 +31,7 @@ TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
 ALWAYS_F32 = re.compile(  # even those that are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|time_mix_(lerp_fused|r_k|w[12])"
 )
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
 BLOCK = re.compile(r"blk\.\d+\.")
@@ -104,6 +105,8 @@ def convert(
             tensors[wanted.name] = converted(present[source], wanted, part, architecture, here)
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
+    for name, other in architecture.stand_ins.items():
+        tensors[name] = replace(tensors[other], name=name)
     for name, factors in numbers.rope.factors.items():
         tensors[name] = SourceTensor(name, factors.shape, F32, partial(raw, factors))
     return tensors

@@ -70,6 +70,11 @@ RECUR = {
     )
     for rule in ("delta", "add")
 }
+SHIFT = Call.of("localinfer.ops.wkv:shift", "tokens x n segments tail:out y:out")
+LERP = Call.of("localinfer.ops.wkv:lerp", "tokens x other weight step n y:out")
+WKV_PREPARE = Call.of("localinfer.ops.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out")
+RECUR_WKV = Call.of("localinfer.ops.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out")
+WKV_FINISH = Call.of("localinfer.ops.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out")
 HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 GATHER_HEADS = Call.of("localinfer.ops.heads:gather_heads", "tokens x heads size y:out q:out lined_up:out runs:out")

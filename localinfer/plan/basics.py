@@ -14,6 +14,7 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    COPY,
     GATED,
     GET_ROWS,
     KEEP_LARGEST,
@@ -253,6 +254,20 @@ class Basics:
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
         """x += factor * branch."""
         self.plan.op("add", ADD, x.rows, rounds=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
+
+    def add_vector(self, x: Buffer, tensor: str) -> Buffer:
+        """x += a tensor, the same for all tokens."""
+        self.plan.op(tensor, ADD_BIAS, x.rows, bias=self.tensors.vector(tensor, x.n), n=x.n, x=x)
+        return x
+
+    def lasting(self, n: int) -> Buffer:
+        """Room for n values of each token that all blocks can use, if it is asked for before the first."""
+        self.linked = True
+        return self.plan.buffer(n)
+
+    def copy(self, x: Buffer, to: Buffer) -> None:
+        """A buffer of the same length becomes x."""
+        self.plan.op("copy", COPY, x.rows, rounds=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
 
     def number(self, tensor: str) -> float:
         """The one value of a tensor."""

@@ -20,6 +20,7 @@ from localinfer.ops.calls import (
     RMS_NORM_GROUPS,
 )
 from localinfer.ops.layout import convolution_scratch_bytes
+from localinfer.plan import time_mix
 from localinfer.plan.attention import NO_NORMS, Context, HeadNorms
 from localinfer.plan.basics import Basics, Block, multiple_of_32
 from localinfer.plan.buffers import Buffer, Region, Rows
@@ -127,6 +128,22 @@ class Recorder(Basics):
             skip=self.tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
         )  # fmt: skip
         return y
+
+    def shift(self, x: Buffer) -> Buffer:
+        """The row of the token before each; of the first one, zeros."""
+        return time_mix.shift(self, x)
+
+    def lerp(self, x: Buffer, other: Buffer, weight: Buffer) -> Buffer:
+        """x + weight * (other - x)."""
+        return time_mix.lerp(self, x, other, weight)
+
+    def lerps(self, x: Buffer, other: Buffer, name: str, count: int) -> Sequence[Buffer]:
+        """The same for each of so many rows of weights that a tensor has, which all tokens share."""
+        return time_mix.lerps(self, x, other, name, count)
+
+    def time_mix(self, blk: Block, x: time_mix.HeadInputs) -> Buffer:
+        """What the states of RWKV-7's heads answer to each token, normalised; all inputs but r and v are spoilt."""
+        return time_mix.time_mix(self, blk, x)
 
     def halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
         """The first halves of the heads that x has, and their second halves."""

@@ -95,7 +95,12 @@ def read_rope(
         factors = FACTORS
     if factors in tensors.f.tensors:
         frequencies = frequencies / tensors.positive(factors, n_rot // 2)
-    return Rope(pairs, frequencies, amplitude, read_growth(keys, 0.0, original))
+    growth = read_growth(keys, 0.0, original)
+    if growth and n_rot < head_size:  # all of a query grows: pairs that do not turn have no frequency
+        if pairs != "neighbours" or amplitude != 1.0:
+            raise keys.refuse("attention.temperature_scale", growth.rate)
+        frequencies = np.concatenate([frequencies, np.zeros((head_size - n_rot) // 2)])
+    return Rope(pairs, frequencies, amplitude, growth)
 
 
 def read_growth(keys: Keys, rate: float, original: int, ahead: int = 0) -> Growth | None:

@@ -22,7 +22,7 @@ from localinfer.files.source import Field, Source
 from localinfer.plan.recurrence import SHAPE_OF_STATES
 
 CONVERSION: dict[str, Any] = json.loads((proofs.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
-STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections")  # parts of one tensor of a GGUF file
+STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that look at the keys of others
 each = pytest.mark.parametrize("name", proofs.NAMES)
 
@@ -33,6 +33,8 @@ MORE = {
     "attention.head_count_kv",
     "attention.sliding_window",
     "attention.temperature_length",
+    "attention.temperature_scale",
+    "expert_gating_func",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scaling.attn_factor",
@@ -135,7 +137,7 @@ def older_rope(config: dict[str, Any]) -> None:
 
 
 def architecture_is_younger(name: str) -> bool:
-    return name == "ministral3" or proofs.architecture(name) == "gemma4"
+    return name in ("ministral3", "mistral4") or proofs.architecture(name) == "gemma4"
 
 
 @each
