@@ -17,6 +17,7 @@ from cli.flags import (
     EscapeOption,
     FileOption,
     JsonOption,
+    ModelArgument,
     NoStdinOption,
     QuietOption,
     SpecialOption,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @with_options("model", "sampling", "generation", "form", "speculation", "draft")
 def generate_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: FileOption = None,

@@ -338,10 +338,6 @@ class Model:
         """The engine of the draft model, if the options name one."""
         if not self.options.spec_draft_model:
             return None
-        if not self.engine.rewinds:
-            what = "this model remembers its past in a state that cannot go back: no token is guessed for it"
-            warnings.warn(f"--spec-draft-model: {what}", stacklevel=4)
-            return None
         from localinfer.generation.speculation.pairing import draft_engine
 
         try:

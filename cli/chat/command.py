@@ -12,8 +12,8 @@ from cli.chat import saved
 from cli.chat.options import (
     ContinueOption,
     ConversationOption,
-    ModelArgument,
     NoSaveOption,
+    OptionalModelArgument,
     OutputOption,
     PlainOption,
     PromptOption,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat")
 def chat_command(
     given: Layer,
-    model: ModelArgument = None,
+    model: OptionalModelArgument = None,
     question: QuestionArgument = None,
     prompt: PromptOption = None,
     file: FileOption = None,

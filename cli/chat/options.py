@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-ModelArgument = Annotated[
+OptionalModelArgument = Annotated[
     str | None, typer.Argument(metavar="[MODEL]", help="A GGUF file or a name; none: the default.")
 ]
 QuestionArgument = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this, and leave.")]

@@ -104,17 +104,24 @@ class Engine:
 
     @property
     def at_once(self) -> int:
-        """How many tokens `evaluate_each` takes at most."""
+        """How many tokens `evaluate_guesses` takes at most."""
         return min(self.plan.batch, self.plan.outputs)
 
-    def evaluate_each(self, tokens: Tokens) -> Logits:
-        """The logits after each of a few tokens, which are computed in one pass: float32 (len(tokens), n_vocab); valid
-        until the next call. They are the same bits as if the tokens had come one by one. Otherwise as `evaluate`."""
+    def evaluate_guesses(self, tokens: Tokens, skip: int = 0) -> Logits:
+        """The logits after each of a few tokens but the first `skip`, computed in one pass: float32 (len(tokens) -
+        skip, n_vocab); valid until the next call. They are the same bits as if the tokens had come one by one.
+        Otherwise as `evaluate`.
+
+        All behind the first of these are guesses: `rewind` is due, and goes back to any of them, or to fewer tokens
+        where states are too large to be kept after each; never to fewer than were sure.
+        """
         with self.turn:
             self.require_predictions()
             ids = self.checked(tokens)
             assert len(ids) <= self.at_once
-            return self._feed(ids, np.arange(len(ids), dtype=np.int32))
+            if len(ids) > skip + 1:
+                self.sequence.guess(skip + 1)
+            return self._feed(ids, np.arange(skip, len(ids), dtype=np.int32))
 
     def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the sequence."""

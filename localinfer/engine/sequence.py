@@ -75,6 +75,12 @@ class Sequence:
         for memory in self._memories:
             memory.keep()
 
+    def guess(self, sure: int) -> None:
+        """Tokens that are computed from now on are guesses but for the first `sure`, until `rewind` says which of them
+        were right: it goes back to those that are sure at least."""
+        for memory in self._memories:
+            memory.guess(sure)
+
     def reset(self) -> None:
         """Forget all tokens."""
         self.tokens.clear()

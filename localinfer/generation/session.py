@@ -189,7 +189,7 @@ class Session:
                 if stats.generated_tokens == options.n_predict:
                     stats.finish_reason = "length"
                     return
-                if self._is_full:
+                if not self._room(options, stats):
                     stats.finish_reason = "context"
                     return
                 with timed(stats):
@@ -200,9 +200,9 @@ class Session:
         stats.finish_reason = "stop"
 
     def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
-        """Who guesses tokens, where the options want it and the model can forget the wrong ones."""
+        """Who guesses tokens, where the options want it."""
         names = guessers_named(options.spec_type) - (frozenset() if self._draft else {"draft"})
-        if not names or not options.spec_draft_n_max or not self._engine.rewinds:
+        if not names or not options.spec_draft_n_max:
             return None
         from localinfer.generation.speculation.speculation import Guessing
 
@@ -210,8 +210,9 @@ class Session:
         return self._guessing.begin(self.tokens, names, options, stats)
 
     def _room(self, options: Options, stats: Stats) -> int:
-        """How many tokens there may be yet."""
-        context = self._engine.n_ctx - len(self.tokens) if not self._engine.wraps else self._engine.n_ctx
+        """How many tokens there may be yet, when all but the last one have been computed."""
+        length = stats.prompt_tokens + stats.generated_tokens - 1
+        context = self._engine.n_ctx - length if not self._engine.wraps else self._engine.n_ctx
         wanted = options.n_predict - stats.generated_tokens if options.n_predict > 0 else context
         return min(context, wanted)
 
@@ -264,10 +265,6 @@ class Session:
             raise LocalInferError("this run has ended: another one was started on the same model")
 
     # --- the cache ---
-
-    @property
-    def _is_full(self) -> bool:
-        return not self._engine.wraps and len(self.tokens) >= self._engine.n_ctx
 
     def _read(self, prompt: Sequence[int], stats: Stats) -> Logits:
         """The logits after the prompt; what the cache holds of it is not computed again."""

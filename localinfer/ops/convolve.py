@@ -31,7 +31,7 @@ def unfold(weight: int, width: int, columns: int, place: int) -> None:
 def convolve(activation: str) -> Body:
     """The kernel y[t] = act(bias + sum of weight[age] * x[t - width + 1 + age]), and then the tail = x's last width - 1
     rows; weight is [n][width], tail [slot][width - 1][n]. Bias may be 0. Threads share strips of columns. A segment's
-    first word is its sequence's slot."""
+    words are the slot in which it ends, and the one from which it begins."""
     act: Any = ACTIVATIONS[activation]
 
     def body(tokens, x, weight, bias, width, n, segments, tail, y, part, parts, scratch):
@@ -41,16 +41,17 @@ def convolve(activation: str) -> Body:
             unfold(weight + 4 * width * first, width, end - first, scratch)
             for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
                 count, own = load(int64, segment), tail + stride * (width - 1) * load(int64, segment + 8)
+                past = tail + stride * (width - 1) * load(int64, segment + 16)
                 rows, place = x + stride * before, y + stride * before
                 for token in range(count):
                     for i in range(first, end, 16):
                         s = load(f32x16, bias + 4 * i) if bias else splat(f32x16, 0.0)
                         for age in range(width):
-                            value = load(f32x16, row(rows, own, width, stride, token - width + 1 + age) + 4 * i)
+                            value = load(f32x16, row(rows, past, width, stride, token - width + 1 + age) + 4 * i)
                             s = fma(load(f32x16, scratch + 4 * (STRIP * age + i - first)), value, s)
                         store(place + stride * token + 4 * i, act(s))
                 for age in range(width - 1):
-                    source = row(rows, own, width, stride, count - width + 1 + age)
+                    source = row(rows, past, width, stride, count - width + 1 + age)
                     for i in range(first, end, 16):
                         store(own + stride * age + 4 * i, load(f32x16, source + 4 * i))
                 before += count

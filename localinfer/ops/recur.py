@@ -70,15 +70,17 @@ def found(key: int, n: int, state: int, column: int) -> Any:
 
 
 @inline
-def learn(key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, state: int, y: int, factor: Any) -> None:
-    """S = decay * S + key (x) d, and y = factor * query . S, for a strip."""
+def learn(
+    key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, past: int, state: int, y: int, factor: Any
+) -> None:
+    """S = decay * past + key (x) d, and y = factor * query . S, for a strip."""
     y0, y1 = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
     for i in range(n):
-        k, q, place = every(key + 4 * i), every(query + 4 * i), state + 4 * STATE_STRIP * i
-        s0 = fma(k, d0, decay * load(f32x16, place))
-        s1 = fma(k, d1, decay * load(f32x16, place + 64))
-        store(place, s0)
-        store(place + 64, s1)
+        k, q, row = every(key + 4 * i), every(query + 4 * i), 4 * STATE_STRIP * i
+        s0 = fma(k, d0, decay * load(f32x16, past + row))
+        s1 = fma(k, d1, decay * load(f32x16, past + row + 64))
+        store(state + row, s0)
+        store(state + row + 64, s1)
         y0, y1 = fma(q, s0, y0), fma(q, s1, y1)
     store(y, factor * y0)
     store(y + 64, factor * y1)
@@ -87,7 +89,8 @@ def learn(key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, state: int
 def recur_delta(key: int, value: int, share: int) -> Body:
     """The kernel of the delta rule; x has the queries, keys and values of a token in rows of `stride` bytes, `groups`
     heads of queries and keys and `heads` of values: `share` neighbours have the same key, the next ones the next, in
-    turns. `state` is [slot][head][strip][key][column]; a segment's first word is its sequence's slot.
+    turns. `state` is [slot][head][strip][key][column]; a segment's words are the slot in
+    which it ends, and the one from which it begins.
     """
     strips, shrink = value // STATE_STRIP, float(key) ** -0.5
 
@@ -98,6 +101,7 @@ def recur_delta(key: int, value: int, share: int) -> Body:
             own, before = state + 4 * key * STATE_STRIP * item, 0
             for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     q = x + stride * token + 4 * key * (head // share % groups)
                     k, at = q + 4 * key * groups, 4 * (heads * token + head)
@@ -106,9 +110,11 @@ def recur_delta(key: int, value: int, share: int) -> Body:
                     beta = logistic_product(one, every(rate + at))
                     k_scale = splat(f32x16, inverse_length(k, key))
                     q_scale = splat(f32x16, inverse_length(q, key) * float32(shrink))
-                    d0 = (load(f32x16, v) - decay * k_scale * found(k, key, s, 0)) * (beta * k_scale)
-                    d1 = (load(f32x16, v + 64) - decay * k_scale * found(k, key, s, 16)) * (beta * k_scale)
-                    learn(k, q, key, decay, d0, d1, s, y + 4 * (value * (heads * token + head) + column), q_scale)
+                    d0 = (load(f32x16, v) - decay * k_scale * found(k, key, past, 0)) * (beta * k_scale)
+                    d1 = (load(f32x16, v + 64) - decay * k_scale * found(k, key, past, 16)) * (beta * k_scale)
+                    place = y + 4 * (value * (heads * token + head) + column)
+                    learn(k, q, key, decay, d0, d1, past, s, place, q_scale)
+                    past = s
                 before += count
 
     return body
@@ -126,6 +132,7 @@ def recur_add(key: int, value: int, share: int) -> Body:
             own, before = state + 4 * key * STATE_STRIP * item, 0
             for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     row = x + stride * token
                     v = row + 4 * (value * head + column)
@@ -133,9 +140,10 @@ def recur_add(key: int, value: int, share: int) -> Body:
                     dt = softplus(every(step + 4 * (heads * token + head)) + every(bias + 4 * head))
                     v0, v1, decay = load(f32x16, v), load(f32x16, v + 64), exp(every(a + 4 * head) * dt)
                     place = y + 4 * (value * (heads * token + head) + column)
-                    learn(k, k + 4 * key * groups, key, decay, dt * v0, dt * v1, s, place, one)
+                    learn(k, k + 4 * key * groups, key, decay, dt * v0, dt * v1, past, s, place, one)
                     store(place, fma(every(skip + 4 * head), v0, load(f32x16, place)))
                     store(place + 64, fma(every(skip + 4 * head), v1, load(f32x16, place + 64)))
+                    past = s
                 before += count
 
     return body

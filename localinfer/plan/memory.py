@@ -60,6 +60,10 @@ class Memory(ABC):
     def keep(self) -> None:
         """Stay able to return to what is remembered now: as long as there is room for it."""
 
+    def guess(self, sure: int) -> None:  # noqa: B027 (what forgets any of its last positions does nothing more)
+        """Positions that are computed from now on are guesses but for the first `sure`: stay able to return to these,
+        and, where that takes little, to what will be between the guesses, until `rewind` says which were right."""
+
     @abstractmethod
     def save(self) -> Sequence[Bytes]:
         """Copies of all that is remembered, for `load`."""

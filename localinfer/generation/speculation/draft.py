@@ -78,6 +78,7 @@ class Draft:
     def guesses(self) -> list[int]:
         chance, more = self._all.value, self._pace.cost.more
         all_true, logits = 1.0, self._read_on()
+        self._engine.sequence.guess(0)
         self._guessed = []
         while True:
             id = int(logits.argmax())

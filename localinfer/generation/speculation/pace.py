@@ -6,8 +6,9 @@ makes, on average,
     1 + p1 + p1 p2 + ... + p1 p2 .. pk
 
 tokens: those that come true, and the one that the model chooses behind them. It takes the time of k + 1 tokens in one
-pass, and that of making the guesses. The k with the most tokens a second is the best one; it may be none. What choosing
-a token takes has no say in it: it is the same for each.
+pass, and that of making the guesses. A model whose past is a state may have to compute once more what came true before
+a guess that did not: one more token for each in the pass behind it. The k with the most tokens a second is the best
+one; it may be none. What choosing a token takes has no say in it: it is the same for each.
 """
 
 from collections import deque
@@ -110,19 +111,27 @@ class Pace:
 
     def __init__(self) -> None:
         self.record, self.cost = Record(), Cost()
+        self._came_true, self._forgotten = 1.0, 0.0  # guesses in front of wrong ones
+
+    def tell(self, came_true: int, forgotten: int) -> None:
+        """So many guesses came true before one did not, and the model has forgotten some of them with it."""
+        self._came_true = FADING * self._came_true + came_true
+        self._forgotten = FADING * self._forgotten + forgotten
 
     def best(self, chances: Iterable[float], fewest: int, most: int, each: float = 0.0) -> tuple[int, float]:
         """How many guesses to make when they come true with these chances, and how many times as fast that is: none
         where none pay. `each` is what it takes to make one, as a part of a pass for one token."""
         best, gain = 0, WORTH
         tokens = all_true = 1.0
+        again = self.cost.more * self._forgotten / self._came_true  # what a right guess before a wrong one costs
         for count, chance in enumerate(chances, 1):
             all_true *= chance
             tokens += all_true
             if count > most or all_true < UNLIKELY:
                 break
             if count >= fewest and ((count + 1) % TILE == 0 or count == most):
-                faster = tokens / (self.cost.ratio(count + 1) + count * each)
+                before_wrong = tokens - 1 - count * all_true
+                faster = tokens / (self.cost.ratio(count + 1) + count * each + again * before_wrong)
                 best, gain = (count, faster) if faster > gain else (best, gain)
         return best, gain if best else 1.0
 

@@ -2,7 +2,8 @@
 
 A pass over [the last token, guess, guess, ...] gives the logits after each of them. They go to the run's own chooser,
 one row after the other, as if each had come alone: as long as it chooses the token that was guessed, the next row is
-the right one, too. Where it chooses another one, that one counts, and the model forgets the guesses behind it.
+the right one, too. Where it chooses another one, that one counts, and the model forgets the guesses behind it. A model
+whose past is a state may forget some of the right ones as well: these go through the next pass once more, in front.
 
 So the text is the one that comes without guesses: every token is chosen by the same logits, to the last bit, and by the
 same random numbers in the same order, whoever guessed, and whatever sampler or form the run has.
@@ -55,6 +56,7 @@ class Speculation:
     ) -> None:
         self._engine, self._guessers, self._pace, self._stats = engine, guessers, pace, stats
         self._fewest, self._most = fewest, min(most, engine.at_once - 1)
+        self._again: list[int] = []  # tokens of the text that the model has forgotten with the guesses behind them
         self._seconds = self._seconds_without = 0.0
 
     def read(self, ids: Sequence[int]) -> None:
@@ -66,12 +68,13 @@ class Speculation:
         """The pieces behind the token `id`, which was chosen last: at least one, and at most `room`."""
         self._follow(id)
         began = perf_counter()
-        guesses = self._guesses(min(self._most, room - 1))
-        n_past, guessed = self._engine.n_past, perf_counter()
-        rows = self._engine.evaluate_each([id, *guesses])
+        again = self._again
+        guesses = self._guesses(min(self._most - len(again), room - 1))
+        tokens = [*self._engine.sequence.tokens, *again, id]
+        guessed = perf_counter()
+        rows = self._engine.evaluate_guesses([*again, id, *guesses], skip=len(again))
         ended = perf_counter()
         pieces: list[Piece] = []
-        tokens = self._engine.sequence.tokens[: n_past + 1]
         try:
             for row, guess in zip_longest(rows, guesses):
                 pieces.append(choose(row, tokens))
@@ -79,10 +82,12 @@ class Speculation:
                     break
                 tokens.append(guess)
         finally:
-            self._engine.rewind(len(tokens))
+            self._again = tokens[self._engine.rewind(len(tokens)) :]
         for piece in pieces[:-1]:
             self._follow(piece.id)
-        self._pace.cost.tell(1 + len(guesses), ended - guessed)
+        self._pace.cost.tell(len(again) + 1 + len(guesses), ended - guessed)
+        if (right := len(pieces) - 1) < len(guesses):
+            self._pace.tell(right, len(self._again))
         self._seconds += ended - began
         self._stats.drafted_tokens += len(guesses)
         return pieces

@@ -168,12 +168,16 @@ def test_a_draft_model_is_chosen_at_loading(target: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lfm2", "mamba2", "qwen35"])
-def test_a_state_that_cannot_go_back_is_left_alone(name: str, tmp_path: Path) -> None:
+def test_models_with_a_state_guess_and_are_guessed_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localinfer.generation.speculation.speculation.Pace", pace)
+    monkeypatch.setattr(Draft, "_each", 0.01)
     path = tmp_path / "m.gguf"
     checkpoints.as_type(proofs.checkpoint(name, tmp_path), path, "Q8_0")
-    with pytest.warns(UserWarning, match="--spec-draft-model: .* in a state that cannot go back"):
-        model = localinfer.load(path, spec_draft_model=str(path), ctx_size=128, threads=1)
-    with model:
-        options: dict[str, Any] = {"temp": 0, "n_predict": 30, "ignore_eos": True}
-        assert ids_of(model, **options) == ids_of(model, spec_type="none", **options)
-        assert model.stats.drafted_tokens == 0
+    with localinfer.load(path, spec_draft_model=str(path), ctx_size=128, threads=1) as model:
+        for way in ({"temp": 0}, LIVELY):
+            options: dict[str, Any] = {"n_predict": 60, "ignore_eos": True, **way}
+            assert ids_of(model, **options) == ids_of(model, spec_type="none", **options)
+            ids_of(model, **options)
+            assert model.stats.drafted_tokens > 0
