@@ -1,4 +1,4 @@
-"""One model on this machine that answers requests, several at a time, and gives out answers as they are finished."""
+"""One model on this machine answers the requests of a batch, several at a time."""
 
 import asyncio
 import math
@@ -21,28 +21,29 @@ ANSWERS: dict[str, Callable[[Fields, Desk], Awaitable[dict[str, Any]]]] = {
     "/v1/responses": lambda fields, desk: responses.response(responses.question_of(fields), desk),
     "/v1/embeddings": embeddings.embeddings,
 }
-PASSING = (500, 503)  # statuses of failures that may be none the next time
+TEMPORARY = (500, 503)  # HTTP statuses of failures that may not happen again
 
 
 class Answering:
-    """With the model of this name, loaded at once: raises as `localinfer.load`."""
+    """Loads the model of this name when it is made, and raises what `localinfer.load` raises."""
 
     def __init__(self, load: Load, name: str) -> None:
         self._shelf = Shelf([name], load)
         model = self._shelf.model(self._shelf.resolved(None))
         self._length = model.options.n_predict
-        self._asked = model.parallel + 1  # requests at a time: one stands in line for those that are computed
+        self._at_once = model.parallel + 1  # one request more than are computed waits, so that no slot is ever idle
         self._desk = Desk(self._shelf, Settings(parallel=model.parallel, queue=1, timeout=math.inf))
         self._loop = asyncio.Runner()
 
     def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
-        """The answers; what is wrong with a request is one, too. NotEnoughMemory ends all of it."""
+        """The answers, each as soon as it is finished. A request that fails has an answer, too, which says why; only
+        NotEnoughMemory is raised, and ends everything."""
         waiting = iter(requests)
         running: set[asyncio.Task[Answer]] = set()
 
         async def some() -> set[asyncio.Task[Answer]]:
-            """Those that finish next; none at the end."""
-            while len(running) < self._asked and (request := next(waiting, None)):
+            """Start as many requests as there is room for, and wait for the next ones to finish; none at the end."""
+            while len(running) < self._at_once and (request := next(waiting, None)):
                 running.add(asyncio.create_task(self._answer(request)))
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED) if running else (set(), None)
             return done
@@ -53,21 +54,20 @@ class Answering:
                     running.remove(task)
                     yield task.result()
         finally:
-            self._loop.run(ended(running))
+            self._loop.run(cancelled(running))
 
     async def _answer(self, request: Request) -> Answer:
-        """What fails without the request being at fault, such as a template in a moment when nothing moves on this
-        machine, is tried once more.
-        """
+        """The answer to a request. A failure that is not the request's own fault, such as a chat template that ran out
+        of time on a busy machine, is tried once more."""
         answer = await self._tried(request)
-        return await self._tried(request) if answer.status in PASSING else answer
+        return await self._tried(request) if answer.status in TEMPORARY else answer
 
     async def _tried(self, request: Request) -> Answer:
         try:
             if request.problem:
                 raise request.problem
             fields = request.body
-            if request.url == TEXTS:  # whose own default are 16 tokens
+            if request.url == TEXTS:  # OpenAI's default there is 16 tokens
                 fields = {"n_predict": self._length, **fields}
             return Answer(request, 200, await ANSWERS[request.url](fields, self._desk))
         except NotEnoughMemory:
@@ -87,8 +87,8 @@ class Answering:
         self.close()
 
 
-async def ended(tasks: Iterable[asyncio.Task[Answer]]) -> None:
-    """Drop what they do."""
+async def cancelled(tasks: Iterable[asyncio.Task[Answer]]) -> None:
+    """Cancel these tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Many machines that answer requests: a Ray cluster, through Ray Data, with an engine in each of its actors.
+"""A Ray cluster answers the requests of a batch: Ray Data hands them to actors, each of which has a model of its own.
 
-Ray runs an actor that died anew, and has what was lost computed once more. That each request is answered once is seen
-to here: of two answers the first one counts, and what got none is an error. Needs the extra `localinfer[ray]`.
+Ray restarts an actor that died, and has it compute again what was lost. So a request may be answered twice: then the
+first answer counts. A request without an answer is an error. Needs the extra `localinfer[ray]`.
 """
 
 import json
@@ -25,11 +25,11 @@ from localinfer.text import printable
 if TYPE_CHECKING:
     from localinfer.model import Model
 
-MOST_AT_ONCE = 16  # requests that an actor is given: what it has not handed back when it dies is computed once more
-ROUNDS = 4  # ... and fewer of them, so that each actor comes back for more so often, and none is left waiting
-PATIENCE = 10.0  # seconds
-LONGEST = 300  # characters of what Ray says is wrong
-OF_ITS_OWN: dict[str, dict[str, Any]] = {"local": {"include_dashboard": False, "object_store_memory": 256 << 20}}
+MOST_AT_ONCE = 16  # requests that an actor is given: those that it has not handed back when it dies are lost
+ROUNDS = 4  # an actor is given fewer if it would not come back for more so often: else some end long before others
+CONNECT_SECONDS = 10.0
+LONGEST_ERROR = 300  # characters of Ray's message that are shown
+OWN_SETTINGS: dict[str, dict[str, Any]] = {"local": {"include_dashboard": False, "object_store_memory": 256 << 20}}
 
 Row = dict[str, Any]
 
@@ -43,7 +43,8 @@ def require_extra() -> None:
 class Cluster:
     """The cluster at an address, such as 10.0.0.1:6379, or "local" for one on this machine.
 
-    So many `workers`, or one for each machine, have a model of this name or path, which is looked up where they are.
+    As many `workers`, or one for each machine if that is 0, load a model of this name or path, which each machine looks
+    up for itself; LocalInferError if what it finds has another `digest`.
     """
 
     def __init__(self, address: str, name: str, options: Options, digest: str, workers: int = 0) -> None:
@@ -52,25 +53,25 @@ class Cluster:
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        self._aside = redirect_stdout(sys.stderr)  # where Ray tells of actors that died
-        self._aside.__enter__()
+        self._redirection = redirect_stdout(sys.stderr)  # Ray prints that an actor died
+        self._redirection.__enter__()
         terminate = signal.getsignal(signal.SIGTERM)
-        with told(f"--ray {address}"):
+        with errors_in_one_line(f"--ray {address}"):
             require_listening(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **OF_ITS_OWN.get(address, {}))
-        signal.signal(signal.SIGTERM, terminate)  # Ray has put its own there
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **OWN_SETTINGS.get(address, {}))
+        signal.signal(signal.SIGTERM, terminate)  # Ray has replaced it
         nodes: list[Row] = ray.nodes()
         self.workers = workers or sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in nodes)
         self._arguments = name, asdict(options), digest
 
     def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
-        """The answers, as they come. LocalInferError for what ends all of it."""
+        """The answers, in the order in which they come. LocalInferError for what ends the whole job."""
         waiting = {request.number: request for request in requests}
         for request in [*waiting.values()]:
             if request.problem:
                 del waiting[request.number]
                 yield Answer(request, request.problem.status, {"error": request.problem.error})
-        with told("ray"):
+        with errors_in_one_line("ray"):
             for row in self._computed([as_row(request) for request in waiting.values()]):
                 if row["number"] in waiting:
                     yield Answer(waiting.pop(row["number"]), row["status"], json.loads(row["body"]))
@@ -95,7 +96,7 @@ class Cluster:
         import ray
 
         ray.shutdown()
-        self._aside.__exit__(None, None, None)
+        self._redirection.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -105,14 +106,14 @@ class Cluster:
 
 
 def require_listening(address: str) -> None:
-    """Ray itself tries for minutes, and then ends the process."""
+    """Raise OSError if nobody listens at HOST:PORT: Ray itself would try for minutes, and then end the process."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), PATIENCE).close()
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 class Worker:
-    """What is in an actor: a model that answers some requests at a time."""
+    """What an actor runs: a model that answers the requests that it is given, some at a time."""
 
     def __init__(self, name: str, options: Mapping[str, Any], digest: str) -> None:
         from localinfer.batch.answering import Answering
@@ -153,8 +154,8 @@ def as_row(request: Request) -> Row:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """What Ray finds wrong becomes one line."""
+def errors_in_one_line(what: str) -> Iterator[None]:
+    """Turn errors of Ray into a LocalInferError of one line that begins with `what`."""
     import ray.exceptions
 
     try:
@@ -162,5 +163,5 @@ def told(what: str) -> Iterator[None]:
     except LocalInferError:
         raise
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
-        *_, last = str(error).strip().splitlines() or [type(error).__name__]  # behind the trace of an actor
-        raise LocalInferError(f"{what}: {printable(last, LONGEST)}") from None
+        *_, last = str(error).strip().splitlines() or [type(error).__name__]  # behind the actor's traceback
+        raise LocalInferError(f"{what}: {printable(last, LONGEST_ERROR)}") from None

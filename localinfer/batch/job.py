@@ -1,7 +1,8 @@
-"""What ties answers to requests, the model and its options: a job that was ended goes on with what is left.
+"""A batch job: which requests have an answer in the output already, and which are left.
 
-Each answer's `id` is made of two digests: of model and options, and of the request. So the file of answers alone tells
-what is done, requests can be added to the input, and what does not belong together is seen.
+Each answer's `id` is made of two digests: one of the model and the options, one of the request. So the output alone
+tells what is done: a job that was interrupted goes on with what is left, requests can be added to the input, and an
+output that was made with another model, other options or another input is noticed.
 """
 
 import json
@@ -21,13 +22,13 @@ from localinfer.text import printable
 
 PREFIX = "batch_req_"
 DIGEST_BYTES = 4
-FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that no answer depends on
-ANEW = "--restart begins anew, and drops what is there"
+FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that change no answer
+RESTART_HINT = "--restart begins anew, and drops what is there"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To a request, as a server would give it."""
+    """The answer to a request, with the HTTP status and the body that the server would send."""
 
     request: Request
     status: int
@@ -40,12 +41,12 @@ class Answer:
 
 @dataclass
 class Job:
-    """`places`: of the answers that are in the output, by the numbers of their requests' lines."""
+    """The requests of a batch, and what is known of their answers. Requests are known by the numbers of their lines."""
 
     requests: Sequence[Request]
-    digest: str
-    places: dict[int, Place] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
+    digest: str  # of the model and the options
+    places: dict[int, Place] = field(default_factory=dict)  # where the output has the answer to a request
+    failed: set[int] = field(default_factory=set)  # requests whose answer is an error
 
     def __post_init__(self) -> None:
         self._by_id = {self.id_of(request): request for request in self.requests}
@@ -54,26 +55,32 @@ class Job:
         return f"{PREFIX}{self.digest}{request.digest}"
 
     def resume(self, output: Output) -> None:
-        """See what is done already. UsageError for a file that is not of this job."""
+        """Note the answers that earlier runs have left in the output, and cut off an unfinished last line.
+
+        UsageError for an output that belongs to another job, LocalInferError for two answers to one request.
+        """
         for place, line in output.lines():
             request, failed = self._answered(line, output.path)
             if request.number in self.places:
-                raise LocalInferError(f"{output.path}: damaged: there are two answers to line {request.number}; {ANEW}")
+                problem = f"damaged: there are two answers to line {request.number}"
+                raise LocalInferError(f"{output.path}: {problem}; {RESTART_HINT}")
             self._note(request, place, failed)
         output.cut()
 
     def left(self) -> list[Request]:
-        """What is to be asked, with those next to each other that begin the same: nothing needs to be read twice."""
+        """The requests without an answer. Those that begin with the same text stand next to each other: what they have
+        in common is then still in the model's memory, and not computed again."""
         waiting = [request for request in self.requests if request.number not in self.places]
         return sorted(waiting, key=lambda request: request.beginning)
 
     def take(self, answer: Answer, output: Output) -> None:
+        """Append an answer to the output, and note it."""
         start, line = output.size, self.line_of(answer)
         output.append(line)
         self._note(answer.request, Place(start, len(line)), answer.failed)
 
     def line_of(self, answer: Answer) -> bytes:
-        """In the format of OpenAI's output files; of an answer that failed, `error` says so, too."""
+        """The answer as a line of OpenAI's output files. Where the request failed, `error` says why."""
         id = self.id_of(answer.request)
         response = {"status_code": answer.status, "request_id": id, "body": answer.body}
         problem = answer.body["error"] if answer.failed else {}
@@ -82,7 +89,7 @@ class Job:
         return json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
     def forget_failed(self, output: Output) -> int:
-        """Have what failed asked once more; how many that are."""
+        """Remove the answers of requests that failed, so that they are asked again; returns how many these are."""
         count = len(self.failed)
         for number in self.failed:
             del self.places[number]
@@ -91,10 +98,11 @@ class Job:
         return count
 
     def put_in_order(self, output: Output) -> None:
-        """Have the answers in the order of their requests."""
+        """Sort the lines of the output by the order of their requests."""
         self._rewrite(output, sorted(self.places))
 
     def _rewrite(self, output: Output, numbers: Sequence[int]) -> None:
+        """Leave only the answers to these requests in the output, in this order."""
         output.rewrite([self.places[number] for number in numbers])
         start = 0
         for number in numbers:
@@ -107,24 +115,25 @@ class Job:
             self.failed.add(request.number)
 
     def _answered(self, line: bytes, path: Path) -> tuple[Request, bool]:
-        """Which request a line of the output answers, and whether that failed."""
+        """The request that a line of the output answers, and whether it failed. UsageError if the line is not an answer
+        of this job."""
         try:
             answer = json.loads(line)
             id, custom_id, failed = str(answer["id"]), str(answer["custom_id"]), answer["error"] is not None
         except (ValueError, KeyError, TypeError, RecursionError):
             id = ""
         if not id.startswith(PREFIX):
-            raise UsageError(f"{path}: is there, and not all of it are answers of a batch; {ANEW}")
+            raise UsageError(f"{path}: is there, and not all of its lines are answers of a batch; {RESTART_HINT}")
         if request := self._by_id.get(id):
             return request, failed
         what = "of another input, or of one that was changed"
         if not id.startswith(PREFIX + self.digest):
             what = "of another model, or was given with other options"
-        raise UsageError(f"{path}: the answer to {printable(custom_id, LONGEST_ID)} is {what}; {ANEW}")
+        raise UsageError(f"{path}: the answer to {printable(custom_id, LONGEST_ID)} is {what}; {RESTART_HINT}")
 
 
 def job_digest(f: GGUF, options: Options) -> str:
-    """Of the model, and of all options that an answer depends on, with what is in the files that they name."""
+    """A digest of the model, of all options that change answers, and of the contents of files that options name."""
     values = {name: value for name, value in asdict(options).items() if name not in FOR_SPEED}
     digest = blake2b(model_digest(f).encode(), digest_size=DIGEST_BYTES)
     for name in sorted(name for name, value in values.items() if value != FLAGS[name].default):
@@ -135,7 +144,7 @@ def job_digest(f: GGUF, options: Options) -> str:
 
 
 def content_of(path: str) -> bytes:
-    """What cannot be read is told of where it is used."""
+    """The file's bytes; none of a file that cannot be read: whoever uses the file reports that."""
     try:
         return Path(path).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError):
@@ -143,7 +152,7 @@ def content_of(path: str) -> bytes:
 
 
 def require_model(requests: Sequence[Request], names: Sequence[str], where: str) -> None:
-    """LocalInferError if a request asks for another model than one that has these names."""
+    """Raise LocalInferError if a request asks for a model that has none of these names."""
     for number, asked in models_asked(requests):
         if asked.removesuffix(":latest") not in names:
             raise LocalInferError(
@@ -152,6 +161,7 @@ def require_model(requests: Sequence[Request], names: Sequence[str], where: str)
 
 
 def models_asked(requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
+    """(number of the line, model) for each request that names a model."""
     for request in requests:
         if isinstance(asked := request.body.get("model"), str) and asked:
             yield request.number, asked

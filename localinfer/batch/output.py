@@ -1,11 +1,11 @@
-"""The file that answers go into, a line each. A line is there as a whole or not at all, whatever ends the job.
+"""The file that answers are appended to, one line each. Whatever ends the job, only whole lines count.
 
     with opened(path, restart=False) as output:
-        for place, line in output.lines(): ...    # of jobs before
+        for place, line in output.lines(): ...    # what earlier runs have written
         output.append(line)
 
-A process that is killed leaves at most a line without its end, which the next one cuts off. For power cuts, what was
-appended is on the disk after a second. Knows nothing of what lines say.
+A process that is killed leaves at most one line without its end, which the next run cuts off. A power cut loses at most
+what was appended in the last second. Knows nothing of what the lines say.
 """
 
 import os
@@ -22,27 +22,27 @@ from localinfer.files.unfinished import require_alone
 
 APPENDED = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 SYNC_SECONDS = 1.0
-PIECE = 1 << 20  # bytes that are read at once
+READ_BYTES = 1 << 20  # that are read at once
 
 
 class Place(NamedTuple):
-    """Of a line in the file, with its end."""
+    """Where a line is in the file."""
 
-    start: int
-    size: int
+    start: int  # the offset of its first byte
+    size: int  # bytes, with the newline
 
 
 @dataclass(slots=True)
 class Output:
-    """`size`: bytes of all whole lines."""
+    """The open file."""
 
     path: Path
     descriptor: int
-    size: int = 0
+    size: int = 0  # bytes of all whole lines
     _synced: float = field(default_factory=time.monotonic)
 
     def lines(self) -> Iterator[tuple[Place, bytes]]:
-        """Those that are whole, from the beginning."""
+        """All whole lines and their places, in the order of the file."""
         with self.path.open("rb") as file:
             start = 0
             for line in file:
@@ -51,7 +51,7 @@ class Output:
                     start += len(line)
 
     def append(self, line: bytes) -> None:
-        """LocalInferError for what cannot be written; the file then ends with the line before."""
+        """Write one more line. If that fails, the file ends with the line before it, and LocalInferError says why."""
         rest = memoryview(line)
         try:
             while rest:
@@ -64,19 +64,20 @@ class Output:
             self.sync()
 
     def sync(self) -> None:
+        """Wait until what was written is on the disk."""
         with suppress(OSError):  # some file systems cannot
             os.fsync(self.descriptor)
         self._synced = time.monotonic()
 
     def cut(self) -> None:
-        """Leave whole lines alone in the file."""
+        """Cut off what stands behind the last whole line."""
         with suppress(OSError):
             os.truncate(self.descriptor, self.size)
 
     def rewrite(self, places: Sequence[Place]) -> None:
-        """Have these lines alone in the file, in this order; a file that was as it shall be stays.
+        """Keep only the lines at these places, in this order. Nothing is written if the file is like that already.
 
-        It changes at once, or not at all: then LocalInferError says why.
+        The new file replaces the old one at once, or not at all: then LocalInferError says why.
         """
         ends = [place.start + place.size for place in places]
         if [place.start for place in places] == [0, *ends[:-1]] and ends[-1:] == [self.size]:
@@ -89,27 +90,29 @@ class Output:
                 file.write_at(at, old.read(place.size))
                 at += place.size
         os.close(self.descriptor)
-        self.descriptor, self.size = own(self.path), size
+        self.descriptor, self.size = open_alone(self.path), size
 
 
 @contextmanager
 def opened(path: Path, *, restart: bool) -> Iterator[Output]:
-    """The file, for this process alone; with `restart`, without what was in it.
+    """Open the file for this process alone, and create it if needed; with `restart`, remove what is in it.
 
-    What stands behind the last whole line stays until `cut`: it may be another program's.
+    What stands behind the last whole line stays until `cut` is called: the file may turn out to be something else.
+    LocalInferError if the file cannot be opened, or another process has it open.
     """
-    output = Output(path, own(path))
+    output = Output(path, open_alone(path))
     try:
         if restart:
             os.truncate(output.descriptor, 0)
-        output.size = whole(output.descriptor)
+        output.size = size_of_whole_lines(output.descriptor)
         yield output
     finally:
         output.sync()
         os.close(output.descriptor)
 
 
-def own(path: Path) -> int:
+def open_alone(path: Path) -> int:
+    """A descriptor for appending to the file. LocalInferError if another process has it open for that, too."""
     try:
         descriptor = os.open(path, APPENDED, 0o666)
     except OSError as error:
@@ -122,11 +125,11 @@ def own(path: Path) -> int:
     return descriptor
 
 
-def whole(descriptor: int) -> int:
-    """Bytes up to the end of the last line that has one."""
+def size_of_whole_lines(descriptor: int) -> int:
+    """How many bytes the file has up to its last newline."""
     end = os.fstat(descriptor).st_size
     while end:
-        start = max(end - PIECE, 0)
+        start = max(end - READ_BYTES, 0)
         if (found := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
             return start + found + 1
         end = start

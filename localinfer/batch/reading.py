@@ -1,4 +1,4 @@
-"""The lines of a batch: what each of them asks, in the words of OpenAI's API.
+"""The lines of a batch's input become requests of OpenAI's API. A line may be any of these:
 
     {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
     {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
@@ -6,7 +6,7 @@
     "Hello"
     Hello
 
-A line that makes no sense is a request, too, with the problem that is its answer.
+A line that makes no sense becomes a request with a `problem`, which is its answer.
 """
 
 import json
@@ -25,38 +25,38 @@ Format = Literal["jsonl", "text"]
 CHAT, TEXTS = "/v1/chat/completions", "/v1/completions"
 URLS = (CHAT, TEXTS, "/v1/embeddings", "/v1/responses")
 ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".txt": "text"}
-PLAIN = {"schema": "json_schema", "temp": "temperature"}  # a word of a plain line -> the same in a request's body
+SHORT_NAMES = {"schema": "json_schema", "temp": "temperature"}  # of fields in plain lines -> their names in the API
 DIGEST_BYTES = 12
 LONGEST_ID = 100  # characters of a custom_id that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`number`: of its line, from 1. With a `problem` it cannot be asked."""
+    """What one line asks for."""
 
-    number: int
+    number: int  # of the line, from 1
     custom_id: str
     url: str
     body: Fields
-    problem: Problem | None = None
+    problem: Problem | None = None  # why the line cannot be answered
 
     @property
     def digest(self) -> str:
-        """Of all that is asked; other spaces in the line, or another order of its fields, make no difference."""
+        """A digest of what is asked. Spaces in the line, and the order of its fields, make no difference."""
         asked = json.dumps([self.custom_id, self.url, self.body], sort_keys=True)
         return blake2b(asked.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
     @property
     def beginning(self) -> str:
-        """A text that begins the same in two requests as far as the model reads the same."""
+        """A text to sort requests by: those that show the model the same beginning come to stand side by side."""
         told = [self.body.get(name) for name in ("tools", "instructions", "messages", "prompt", "input")]
         return json.dumps([self.url, *told]) if self.problem is None else ""
 
 
 def requests_of(content: bytes, name: str, format: Format, *, raw: bool = False) -> list[Request]:
-    """One for each line that is not empty, in their order. With `raw`, plain prompts are continued, not answered.
+    """A request for each line that is not empty, in their order. With `raw`, plain prompts are continued, not answered.
 
-    LocalInferError where there is none, and for two of the same custom_id: nobody could tell their answers apart.
+    LocalInferError if there are none, or if two have the same custom_id: nobody could tell their answers apart.
     """
     requests = [request_of(number, line, format, raw=raw) for number, line in filled_lines(content)]
     if not requests:
@@ -70,7 +70,8 @@ def requests_of(content: bytes, name: str, format: Format, *, raw: bool = False)
 
 
 def format_of(content: bytes, name: str) -> Format:
-    """By the name's ending; where it tells nothing, by the first line: JSON, if that is an object or a string."""
+    """The format, by the ending of the file's name; if that does not tell, by the first line: "jsonl" if that is a JSON
+    object or string."""
     for ending, format in ENDINGS.items():
         if name.lower().endswith(ending):
             return format
@@ -82,12 +83,13 @@ def format_of(content: bytes, name: str) -> Format:
 
 
 def filled_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, line)"""
+    """(number, line) for each line that has more than spaces in it."""
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")  # the mark that some editors put in front of UTF-8
     return ((number, line) for number, each in enumerate(lines, 1) if (line := each.removesuffix(b"\r")).strip())
 
 
 def request_of(number: int, line: bytes, format: Format, *, raw: bool) -> Request:
+    """The request of one line; with a `problem` if it makes no sense."""
     named = f"line-{number}"
     value: Any = None
     try:
@@ -105,7 +107,7 @@ def request_of(number: int, line: bytes, format: Format, *, raw: bool) -> Reques
 
 
 def batched(fields: Fields) -> tuple[str, Fields]:
-    """Address and body of a line in OpenAI's format."""
+    """URL and body of a line in OpenAI's batch format."""
     if get(fields, "method", str, "POST").upper() != "POST":
         raise bad("method", "must be POST")
     url, body = get(fields, "url", str, ""), get(fields, "body", dict, {})
@@ -115,9 +117,10 @@ def batched(fields: Fields) -> tuple[str, Fields]:
 
 
 def plain(fields: Fields, *, raw: bool) -> tuple[str, Fields]:
-    """Address and body of a line with `messages`, or with a `prompt`: what the user says, unless it is `raw`."""
+    """URL and body of a line with `messages`, or with a `prompt`, which is a user's message, or, if `raw`, a text to
+    continue."""
     raw = get(fields, "raw", bool, raw)
-    body = {PLAIN.get(name, name): value for name, value in fields.items() if name not in ("custom_id", "raw")}
+    body = {SHORT_NAMES.get(name, name): value for name, value in fields.items() if name not in ("custom_id", "raw")}
     if "messages" in body:
         return CHAT, body
     if "prompt" not in body:

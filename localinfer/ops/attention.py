@@ -23,11 +23,12 @@ from typing import Any
 
 from numba import float32, int32, int64
 
-from localinfer.ops.attend import DENOMINATOR, LOG2_E, SUMS, attend_word, merge_word, prepare_word, sink_word
+from localinfer.ops.attend import attend_word
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import hadamard_word, nothing_word, part_of
 from localinfer.ops.layout import BLOCK, PLENTY, row_bytes, weights_bytes
 from localinfer.ops.segments import SEGMENT_BYTES, segments_end
+from localinfer.ops.softmax import DENOMINATOR, LOG2_E, SUMS, merge_word, prepare_word, sink_word
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
 from quant.products.activations import groups_word
 

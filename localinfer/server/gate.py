@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from localinfer.server.middleware import Middleware
 from localinfer.server.problems import Problem
-from localinfer.server.settings import Settings
 from localinfer.server.streams import Json
 
 OPEN_TO_ALL = {"/health", "/v1/health"}  # without a key
@@ -23,17 +23,10 @@ PAGE = "/page/"
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 
 
-class Gate:
-    """Middleware: refuses what comes from elsewhere, or without the key; tells browsers which pages may ask."""
+class Gate(Middleware):
+    """Refuses what comes from elsewhere, or without the key; tells browsers which pages may ask."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if problem := self.problem(scope["path"], scope["method"], headers):

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from localinfer.server.middleware import Middleware
 from localinfer.server.problems import Problem
-from localinfer.server.settings import Settings
 from localinfer.server.streams import Json
 
 
@@ -14,17 +14,10 @@ class Gone(Exception):
     """The client went away before the request was here."""
 
 
-class Intake:
-    """Middleware: reads the body, bounded in size and time, and cancels what runs when the client goes away."""
+class Intake(Middleware):
+    """Reads the body, bounded in size and time, and cancels what runs when the client goes away."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self.settings.body_timeout):
                 body = await self.read(receive)

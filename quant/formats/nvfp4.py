@@ -67,8 +67,8 @@ def codes32(row: int, k: int) -> Any:
 def decoded(d: Any) -> Any:
     """f32x16 of a u8x16. As the bits of a float32 they are the number times 2**-120, subnormal ones, too."""
     bits = (convert(u32x16, d) & splat(u32x16, uint32(0x7F))) << splat(u32x16, uint32(20))
-    numbers = bitcast(f32x16, bits) * splat(f32x16, float32(2.0**119))
-    return select(d == splat(u8x16, uint8(0x7F)), splat(f32x16, float32(0.0)), numbers)
+    halved = bitcast(f32x16, bits) * splat(f32x16, float32(2.0**119))
+    return select(d == splat(u8x16, uint8(0x7F)), splat(f32x16, float32(0.0)), halved)
 
 
 @inline
@@ -139,9 +139,9 @@ def encoder(effort: str) -> Any:
     def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         unit = unit_of(importance, n)
         for g in range(n // 16):
-            block, part, numbers = y + SIZE * (g // 4), g % 4, bounded(load(f32x16, x + 64 * g))
-            d = best_scale(numbers, counted(importance, 16 * g, unit))
-            q = nearest(numbers, inverse_of(scale_of(d)))
+            block, part, sixteen = y + SIZE * (g // 4), g % 4, bounded(load(f32x16, x + 64 * g))
+            d = best_scale(sixteen, counted(importance, 16 * g, unit))
+            q = nearest(sixteen, inverse_of(scale_of(d)))
             codes = convert(u8x16, q)
             store(block + part, uint8(d))
             store(block + QS + 8 * part, lower_eight(codes) | (upper_eight(codes) << splat(u8x8, uint8(4))))

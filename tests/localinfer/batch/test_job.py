@@ -113,7 +113,7 @@ def test_what_does_not_belong_together(path: Path, how: dict[str, Any], message:
 @pytest.mark.parametrize("content", [b"my diary\n", b'{"id": 5}\n', b"[" * 100_000 + b"\n", b'{"id": "a", "b": "c"}\n'])
 def test_another_file_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content + b"and more")
-    with pytest.raises(UsageError, match="not all of it are answers of a batch"):
+    with pytest.raises(UsageError, match="not all of its lines are answers of a batch"):
         resumed(path)
     assert path.read_bytes() == content + b"and more"
 

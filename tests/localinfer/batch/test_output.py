@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localinfer.batch.output import Output, Place, opened, whole
+from localinfer.batch.output import Output, Place, opened, size_of_whole_lines
 from localinfer.errors import LocalInferError
 
 A, B, C = b"first\n", b"the second\n", b"3\n"
@@ -45,10 +45,10 @@ def test_a_line_without_its_end_is_cut_off(path: Path, torn: int) -> None:
 def test_the_last_end_of_a_line_is_found_however_far_away(path: Path, size: int) -> None:
     path.write_bytes(b"\n" * 3 + b"x" * size)
     with path.open("rb") as file:
-        assert whole(file.fileno()) == 3
+        assert size_of_whole_lines(file.fileno()) == 3
     path.write_bytes(b"x" * size)
     with path.open("rb") as file:
-        assert whole(file.fileno()) == 0
+        assert size_of_whole_lines(file.fileno()) == 0
 
 
 def test_restart(path: Path) -> None:
