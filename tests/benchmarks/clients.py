@@ -32,7 +32,8 @@ assert len(several.choices) == 3 and several.choices[0].message.content == text
 
 schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
 form = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema, "strict": True}}
-assert json.loads(litellm.completion(**asked | {"max_tokens": 200}, response_format=form).choices[0].message.content)["n"] in (1, 2)
+formed = litellm.completion(**asked | {"max_tokens": 200}, response_format=form)
+assert json.loads(formed.choices[0].message.content)["n"] in (1, 2)
 
 assert litellm.text_completion(**base, prompt="Hello", max_tokens=4).choices[0].text
 
