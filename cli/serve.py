@@ -2,6 +2,7 @@
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from cli.loading import loading
 from localinfer.errors import UsageError
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
+from localinfer.text import printable
 
 USUAL = Settings()
 NEEDED = ("starlette", "uvicorn", "httptools")
@@ -30,7 +32,11 @@ def serve_command(
         typer.Argument(metavar="[MODEL]...", help="GGUF files or names; none: all that are on this machine."),
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open to the network.")
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open to the network, and what ends in .sock "
+            "is the path of a Unix socket.",
+        ),
     ] = USUAL.host,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: one that is free.")
@@ -41,6 +47,9 @@ def serve_command(
             "--api-key", metavar="KEY", help="Answer only who knows this; may be given several times. "
             "LOCALINFER_API_KEY keeps it out of the list of processes.",
         ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="A file of such keys, one on each line.")
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -79,7 +88,7 @@ def serve_command(
         raise UsageError("--alias: is for one model")
     given = {"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME} | from_environment(os.environ) | given
     settings = Settings(
-        host=host, port=port, api_keys=tuple(api_key or filter(None, [os.environ.get("LOCALINFER_API_KEY", "")])),
+        host=host, port=port, api_keys=keys(api_key, api_key_file),
         allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), models_max=models_max,
         parallel=int(str(given["parallel"])), queue=queue, timeout=timeout,
     )  # fmt: skip
@@ -91,8 +100,27 @@ def serve_command(
     with run.listening(settings) as opened:
         if models:
             shelf.model(shelf.offered()[0])  # what is wrong with it, is wrong now
-        address = f"http://{'[' + host + ']' if ':' in host else host}:{opened.getsockname()[1]}"
+        address = f"unix:{host}" if settings.is_path else f"http://{bracketed(host)}:{opened.getsockname()[1]}"
         run.serve(application(shelf, settings), opened, lambda: tell(address, settings))
+
+
+def keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
+    """Who knows one of these may ask. UsageError for a file that cannot be read, or has none."""
+    if file is None:
+        return tuple(given or filter(None, [os.environ.get("LOCALINFER_API_KEY", "")]))
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"--api-key-file: {printable(str(file))}: {what}") from None
+    if not any(lines):
+        raise UsageError(f"--api-key-file: {printable(str(file))}: there is no key in it")
+    return (*(given or ()), *filter(None, lines))
+
+
+def bracketed(host: str) -> str:
+    """As addresses have it: colons are for ports."""
+    return f"[{host}]" if ":" in host else host
 
 
 def require_extra() -> None:
@@ -103,5 +131,6 @@ def require_extra() -> None:
 
 def tell(address: str, settings: Settings) -> None:
     screen.note(f"listening on {address}")
-    if settings.host not in ("localhost", "::1") and not settings.host.startswith("127.") and not settings.api_keys:
+    is_here = settings.is_path or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    if not is_here and not settings.api_keys:
         screen.warn("whoever reaches this port can use it: --api-key asks for a key")

@@ -46,7 +46,7 @@ class Served:
             self.lines.append(line)
             if line.startswith("listening on "):
                 self.url = line.removeprefix("listening on ").strip()
-                self.port = int(self.url.rpartition(":")[2])
+                self.port = int(self.url.rpartition(":")[2]) if self.url.startswith("http") else 0
                 return
         raise AssertionError(f"the server ended with {self.process.wait()}: {''.join(self.lines)}")
 

@@ -14,16 +14,19 @@ What any lane remembers of a prompt is not computed again: they share pages. Who
 waits for that.
 """
 
+import contextlib
 import threading
 import time
 from collections import abc
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
-from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Segment, Tokens, common_prefix
+from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Segment, Tokens, common_prefix, joined
 from localinfer.engine.sequence import Sequence
-from localinfer.engine.team import Watch
+from localinfer.engine.team import Watch, taken_lock
 from quant.jit.loader import Progress
 
 FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
@@ -45,10 +48,11 @@ class Request:
     rows: Ids
     logits: Logits
     done: int = 0  # tokens that went through
+    told: int = 0  # rows that are in their place
     error: BaseException | None = None
     leads: bool = False
     moves: bool = False  # it is in the batch that is being computed
-    awake: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    asleep: threading.Lock = field(default_factory=taken_lock)  # who asks waits for it to be given back
 
     @property
     def is_over(self) -> bool:
@@ -64,13 +68,15 @@ class Request:
 
     def wanted(self, count: int) -> Ids:
         """Which of so many next tokens are wanted, by their numbers among these."""
+        if count == len(self.ids):
+            return self.rows
         rows = self.rows - self.done
         return rows[(rows >= 0) & (rows < count)]
 
     def take(self, count: int, logits: Logits) -> None:
         """So many next tokens went through; what came of those that are wanted."""
-        first = int((self.rows < self.done).sum())
-        self.logits[first : first + len(logits)] = logits
+        self.logits[self.told : self.told + len(logits)] = logits
+        self.told += len(logits)
         self.done += count
 
 
@@ -84,6 +90,14 @@ class Promise:
     @property
     def holds(self) -> bool:
         return time.monotonic() < self.ends
+
+
+class Part(NamedTuple):
+    """What a batch takes of a request: its next tokens, and which of them are wanted."""
+
+    request: Request
+    ids: Ids
+    rows: Ids
 
 
 class Lanes:
@@ -112,9 +126,8 @@ class Lanes:
         with self._news:
             self._waiting.append(request)
             self._promises.pop(request.sequence, None)
-            self._absent.discard(request.sequence)
             request.leads, self._has_leader = not self._has_leader, True
-            self._news.notify_all()
+            self._came(request.sequence)
         try:
             while not request.is_over:
                 if watch:
@@ -123,7 +136,7 @@ class Lanes:
                     self._gather()
                     self._step()
                 else:
-                    request.awake.acquire(timeout=GLANCE)
+                    request.asleep.acquire(timeout=GLANCE)
         finally:
             self._leave(request)
         if request.error:
@@ -138,11 +151,17 @@ class Lanes:
             self._absent.discard(lane.sequence)
             self._news.notify_all()
 
+    def _came(self, sequence: Sequence) -> None:
+        """Nobody waits for it any more. A leader is told when that was the last one, as each time costs time."""
+        self._absent.discard(sequence)
+        if not self._absent:
+            self._news.notify_all()
+
     def _gather(self) -> None:
         """Wait for those of the last batch, as long as they keep coming."""
         with self._news:
             while missing := len(self._absent):
-                self._news.wait_for(lambda before=missing: len(self._absent) < before, PATIENCE)  # type: ignore[misc]
+                self._news.wait_for(lambda: not self._absent, PATIENCE)
                 if len(self._absent) == missing:
                     self._absent.clear()
 
@@ -150,40 +169,39 @@ class Lanes:
         """Take a batch of what is waiting through the program."""
         with self._news:
             batch = self._chosen()
-            for request, _ in batch:
-                request.moves = True
+            for part in batch:
+                part.request.moves = True
         try:
             self._run(batch)
         except Exception as error:
-            for request, _ in batch:
-                request.error = error
+            for part in batch:
+                part.request.error = error
         finally:
-            self._close(batch)
+            self._close([part.request for part in batch])
 
-    def _run(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
-        ends = np.cumsum([len(ids) for _, ids in batch])
-        wanted = [request.wanted(len(ids)) for request, ids in batch]
-        rows = [own + end - len(ids) for own, end, (_, ids) in zip(wanted, ends, batch, strict=True)]
-        logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], np.concatenate(rows))
-        parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
-        for (request, ids), own in zip(batch, parts, strict=True):
-            request.take(len(ids), own)
+    def _run(self, batch: abc.Sequence[Part]) -> None:
+        before = accumulate((len(part.ids) for part in batch), initial=0)
+        rows = joined([part.rows + first for part, first in zip(batch, before, strict=False)])
+        logits = self.engine.compute([Segment(part.request.sequence, part.ids) for part in batch], rows)
+        before = accumulate((len(part.rows) for part in batch), initial=0)
+        for part, first in zip(batch, before, strict=False):
+            part.request.take(len(part.ids), logits[first : first + len(part.rows)])
 
-    def _close(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
+    def _close(self, batch: abc.Sequence[Request]) -> None:
         """A batch went through, or did not: wake whose tokens are done."""
+        over = [request for request in batch if request.is_over]
         with self._news:
-            over = [request for request, _ in batch if request.is_over]
-            for request, _ in batch:
+            for request in batch:
                 request.moves = False
             self._absent = {request.sequence for request in over}
             self._waiting = [request for request in self._waiting if not request.is_over]
             self._news.notify_all()
         for request in over:
-            request.awake.release()
+            wake(request)
 
-    def _chosen(self) -> "list[tuple[Request, Ids]]":
+    def _chosen(self) -> list[Part]:
         """What goes through next: few tokens first, otherwise who came first."""
-        plan, chosen = self.engine.plan, list[tuple[Request, Ids]]()
+        plan, chosen = self.engine.plan, list[Part]()
         few = [request for request in self._waiting if request.is_short]
         long = [request for request in self._waiting if not request.is_short]
         room, outputs = plan.batch, plan.outputs
@@ -192,10 +210,10 @@ class Lanes:
                 break
             most = min(room, PIECE) if few and not request.is_short else room
             ids = request.piece(most)
-            wanted = len(request.wanted(len(ids)))
-            if len(ids) and wanted <= outputs:
-                chosen.append((request, ids))
-                room, outputs = room - len(ids), outputs - wanted
+            rows = request.wanted(len(ids))
+            if len(ids) and len(rows) <= outputs:
+                chosen.append(Part(request, ids, rows))
+                room, outputs = room - len(ids), outputs - len(rows)
         return chosen
 
     def _leave(self, request: Request) -> None:
@@ -208,7 +226,7 @@ class Lanes:
                 self._has_leader = bool(self._waiting)
                 for other in self._waiting[:1]:
                     other.leads = True
-                    other.awake.release()
+                    wake(other)
 
     # --- remembering ---
 
@@ -217,7 +235,7 @@ class Lanes:
         with self._news:
             lane.rests = False
             self._promises.pop(lane.sequence, None)
-            self._absent.discard(lane.sequence)
+            self._came(lane.sequence)
             source, kept = self._nearest(lane, tokens, most)
             while reader := self._reader(lane, tokens[:most], kept + WORTH):
                 sequence, n = reader
@@ -339,3 +357,9 @@ class Lane(Engine):
         """Remember nothing."""
         self.rest()
         self.reset()
+
+
+def wake(request: Request) -> None:
+    """Once or several times, as it comes."""
+    with contextlib.suppress(RuntimeError):  # nobody is asleep: another one was here first
+        request.asleep.release()

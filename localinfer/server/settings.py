@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 class Settings:
     """Times are in seconds, sizes in bytes."""
 
-    host: str = LOOPBACK
+    host: str = LOOPBACK  # or the path of a Unix socket
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # none: whoever can connect may ask
     allowed_hosts: tuple[str, ...] = ()  # names of this machine, beside localhost and bare addresses
@@ -20,3 +20,8 @@ class Settings:
     timeout: float = 3600.0  # of one answer, with the time that it waited
     body_limit: int = 16 << 20
     body_timeout: float = 30.0  # until a request is here as a whole
+
+    @property
+    def is_path(self) -> bool:
+        """Whether `host` is the path of a socket: as in llama.cpp, by its ending."""
+        return self.host.endswith(".sock")

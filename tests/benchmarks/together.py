@@ -1,27 +1,34 @@
 """What it is worth to compute sequences together.
 
     python tests/benchmarks/together.py answers MODEL [COUNT...]   # tokens a second in sum, beside one answer alone
+    python tests/benchmarks/together.py rival MODEL PYTHON [COUNT...]  # beside llama.cpp, which this Python has
     python tests/benchmarks/together.py prefix MODEL [COUNT]       # prompts that begin with the same 1,000 tokens
 
 Turns are taken: alone, together, alone, ... All answers are compared: they must be the same.
 """
 
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Self
 
 from localinfer import load
 from localinfer.model import Model
+from localinfer.models import registry
 
-TOKENS, ROUNDS = 64, 5
+TOKENS, ROUNDS, USUAL = 64, 5, ("8", "16")
 COMMON, OWN, TOLD = 1000, 16, 8
 AT_A_TIME = 16  # prompts with a common prefix
 
 
 def answer(model: Model, prompt: Sequence[int], tokens: int) -> list[int]:
-    return [piece.id for piece in model.generate(prompt, n_predict=tokens, temp=0.0, ignore_eos=True)]
+    options = {"n_predict": tokens, "temp": 0.0, "ignore_eos": True, "spec_type": "none"}
+    return [piece.id for piece in model.generate(prompt, **options)]
 
 
 def all_of(model: Model, prompts: Sequence[Sequence[int]], lanes: int, tokens: int) -> tuple[float, list[list[int]]]:
@@ -40,19 +47,60 @@ def all_of(model: Model, prompts: Sequence[Sequence[int]], lanes: int, tokens: i
 
 
 def answers(name: str, *counts: str) -> None:
-    for count in map(int, counts or ("8", "16")):
-        with load(name, ctx_size=2048, parallel=count) as model:
-            prompts = [model.tokenize(f"{number} is a number that") for number in range(count)]
-            rates: list[list[float]] = [[], []]
-            expected = [answer(model.beside(0), prompt, TOKENS) for prompt in prompts]
-            for number in range(ROUNDS + 1):
-                for which, some in enumerate((prompts[:1], prompts)):
-                    seconds, found = all_of(model, some, len(some), TOKENS)
-                    assert found == expected[: len(some)]
-                    if number:  # the first round compiles, and reads the file
-                        rates[which].append(len(some) * TOKENS / seconds)
-            alone, together = map(statistics.median, rates)
-            print(f"{count:3} answers: {together:7.1f} t/s in sum, {together / alone:.2f} times one ({alone:.1f} t/s)")
+    for count in map(int, counts or USUAL):
+        measured(name, count, [])
+
+
+def rival(name: str, python: str, *counts: str) -> None:
+    for count in map(int, counts or USUAL):
+        with Peer(python, name, count) as peer:
+            measured(name, count, [peer.rate])
+
+
+class Peer:
+    """`together_peer` in a process of its own."""
+
+    def __init__(self, python: str, name: str, count: int) -> None:
+        command = [python, Path(__file__).with_name("together_peer.py"), registry.find(name), str(count), str(TOKENS)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        assert self._answer() == "ready"
+
+    def rate(self, count: int) -> float:
+        """Tokens a second in sum."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{count}\n")
+        return count * TOKENS / float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate("")
+
+
+def measured(name: str, count: int, rivals: Sequence[Callable[[int], float]]) -> None:
+    """One answer, many, and the rivals' many, in turns."""
+    with load(name, ctx_size=512, parallel=count) as model:
+        prompts = [model.tokenize(f"{number} is a number that") for number in range(count)]
+        expected = [answer(model.beside(0), prompt, TOKENS) for prompt in prompts]
+
+        def rate(some: int) -> float:
+            seconds, found = all_of(model, prompts[:some], some, TOKENS)
+            assert found == expected[:some]
+            return some * TOKENS / seconds
+
+        turns = [lambda: rate(1), lambda: rate(count), *(partial(each, count) for each in rivals)]
+        rounds = [[turn() for turn in turns] for _ in range(ROUNDS + 1)][1:]  # the first one compiles, and reads
+    alone, together, *theirs = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+    gain = statistics.median(each[1] / each[0] for each in rounds)
+    print(f"{count:3} answers: {together:7.1f} t/s in sum, {gain:.2f} times one ({alone:.1f} t/s)", flush=True)
+    for place, rate_of_theirs in enumerate(theirs):
+        ratio = statistics.median(each[1] / each[2 + place] for each in rounds)
+        print(f"    llama.cpp: {rate_of_theirs:7.1f} t/s; localinfer {ratio:.2f} times as fast", flush=True)
 
 
 def prefix(name: str, count: str = "64") -> None:
@@ -75,4 +123,4 @@ def prefix(name: str, count: str = "64") -> None:
 
 if __name__ == "__main__":
     command, name, *rest = sys.argv[1:]
-    {"answers": answers, "prefix": prefix}[command](name, *rest)
+    {"answers": answers, "rival": rival, "prefix": prefix}[command](name, *rest)

@@ -72,6 +72,42 @@ class TestOpenAI:
         assert len(set(asyncio.run(three()))) == 1
 
 
+class TestLangChain:
+    @pytest.fixture
+    def client(self, server: Served) -> Any:
+        langchain_openai = pytest.importorskip("langchain_openai", reason="there is no package langchain-openai")
+        return langchain_openai.ChatOpenAI(
+            model="tiny", base_url=f"{server.url}/v1", api_key="none", seed=1, max_tokens=12, max_retries=0)
+
+    def test_chat(self, client: Any) -> None:
+        whole = client.invoke([("system", "Be brief."), ("user", "Hello")])
+        assert whole.usage_metadata["output_tokens"] == 12
+        streamed = list(client.stream([("system", "Be brief."), ("user", "Hello")]))
+        assert "".join(part.content for part in streamed) == whole.content
+        assert client.batch([[("system", "Be brief."), ("user", "Hello")]] * 2)[1].content == whole.content
+
+    def test_answers_of_a_form(self, client: Any) -> None:
+        from pydantic import BaseModel
+
+        class Number(BaseModel):
+            n: bool
+
+        longer = client.model_copy(update={"max_tokens": 200})
+        found = longer.with_structured_output(Number, method="json_schema").invoke("Hello")
+        assert isinstance(found, Number)
+
+    def test_responses(self, client: Any) -> None:
+        newer = client.model_copy(update={"use_responses_api": True, "seed": None})
+        assert newer.invoke("Hello").text
+        assert "".join(part.text for part in newer.stream("Hello"))
+
+    def test_embeddings(self, server: Served) -> None:
+        langchain_openai = pytest.importorskip("langchain_openai", reason="there is no package langchain-openai")
+        vectors = langchain_openai.OpenAIEmbeddings(
+            model="tiny", base_url=f"{server.url}/v1", api_key="none", check_embedding_ctx_length=False)
+        assert len(vectors.embed_query("Hello")) == 256
+
+
 class TestOllama:
     @pytest.fixture
     def client(self, server: Served) -> Any:

@@ -1,0 +1,47 @@
+"""A connection as uvicorn serves it, with bounds for what comes before a request's body; `intake` bounds the body."""
+
+from asyncio import TimerHandle, Transport
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+PATIENCE = 30.0  # seconds until a request's headers are here
+MOST = 64 << 10  # bytes of them
+
+
+class Connection(HttpToolsProtocol):
+    """Closed when nothing comes, when headers drip, and when they have no end."""
+
+    _patience: TimerHandle | None = None  # while headers are awaited
+    _waited_for = 0  # bytes that came meanwhile
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._waited_for += len(data)
+        if self._patience is not None and self._waited_for > MOST:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_headers()
+
+    def on_headers_complete(self) -> None:
+        self._end_of_patience()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_of_patience()
+        super().connection_lost(exc)
+
+    def _await_headers(self) -> None:
+        if self._patience is None:
+            self._waited_for = 0
+            self._patience = self.loop.call_later(PATIENCE, self.transport.close)
+
+    def _end_of_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
