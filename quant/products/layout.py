@@ -98,11 +98,12 @@ RUN_WORDS = 3  # of what says which rows meet which matrix: see `quant.products.
 
 # --- panels of unpacked weights: see `quant.products.panels` ---
 
-STRETCH = 2048  # columns of a row that are written down before the next row's
+STRETCH = 1024  # columns of a row that are written down before the next row's: the nearest cache holds 16 rows' notes
 CODES_STEP = STRETCH + 64  # from row to row of codes; no power of two, because caches hold few of the same remainder
 SCALES_STEP = 4 * (STRETCH // 16) + 64  # from row to row of scales, and of mins
+FEW_TILES = 2  # that stay near
 CACHE_BYTES = 400 << 10  # for panels: what a core's second cache holds beside a tile of activations
-AT_LEAST = 8  # panels that are made at a time, however long rows are: a tile may come from far away, once for all
+AT_LEAST = 8  # panels that are made at a time for many tiles, however long rows are: these come from far away
 
 
 def matmul_scratch_bytes(n_in: int) -> int:

@@ -20,7 +20,17 @@ from quant.jit.threads import share
 from quant.jit.vectors import Vector, extract, inline, intrinsic, load, prefetch, splat, store, u8x32, u8x64, word
 from quant.products.activations import number_of, slot, superblocks_of
 from quant.products.base import put_base
-from quant.products.layout import AT_LEAST, CACHE_BYTES, CODES_STEP, PLACES, SCALES_STEP, STRETCH, ZERO, record_bytes
+from quant.products.layout import (
+    AT_LEAST,
+    CACHE_BYTES,
+    CODES_STEP,
+    FEW_TILES,
+    PLACES,
+    SCALES_STEP,
+    STRETCH,
+    ZERO,
+    record_bytes,
+)
 from quant.products.tile import Tile, tile_word, total_of_places
 
 
@@ -278,7 +288,8 @@ def matmul(room: str, passes: int) -> Body:
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
         room = superblocks_of(n_in)
         panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
-        block = even_block(end - first, rows * max(AT_LEAST, CACHE_BYTES // panel_bytes), rows)
+        least = AT_LEAST if count > FEW_TILES * tokens_at_once else 1
+        block = even_block(end - first, rows * max(least, CACHE_BYTES // panel_bytes), rows)
         put_base(base, base_stride, y, y_stride, count, first, end)
         for start in range(first, end, block):
             if load(int64, stop):
