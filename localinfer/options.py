@@ -161,7 +161,7 @@ def bias_of(text: str) -> tuple[int, float]:
 GUESSERS = {  # of --spec-type, llama.cpp's among them: who guesses here
     "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
     "ngram-mod": "ngram", "ngram-cache": "ngram",
-    "draft-simple": "draft", "draft-eagle3": "", "draft-mtp": "", "draft-dflash": "", "draft-dspark": "",
+    "draft-simple": "draft", "draft-eagle3": "", "draft-mtp": "ahead", "draft-dflash": "", "draft-dspark": "",
 }  # fmt: skip
 
 
@@ -365,9 +365,10 @@ class Options:
         about="Answer with one of these texts, which have commas between them; may be given several times.")
 
     spec_type: str = option(
-        "ngram,draft-simple", "--spec-type", section="speculation", read=guessers_named,
+        "ngram,draft-simple,draft-mtp", "--spec-type", section="speculation", read=guessers_named,
         about="Who guesses tokens, which are then computed together where that is faster; the text is the same: what "
-        "stands in it already (ngram), a draft model if there is one (draft-simple), or nobody (none).")
+        "stands in it already (ngram), a draft model if there is one (draft-simple), a head of the model that predicts "
+        "further tokens if it has one (draft-mtp), or nobody (none).")
     spec_draft_n_max: int = option(
         48, "--spec-draft-n-max", section="speculation", low=0, high=1024,
         about="The most tokens that are guessed at a time; fewer where fewer pay.")

@@ -97,6 +97,14 @@ def forward(model: Model, tokens: Sequence[int]) -> Floats:
     return words.finish(np.concatenate([*output(model, words.normed)], axis=1))
 
 
+def further(model: Model, tokens: Sequence[int]) -> Floats:
+    """The logits after each of `tokens` as a head expects them that looks further ahead, which knows the token, and
+    what those before it have become: (n_tokens, n_vocab)."""
+    words = spoken(model, tokens)
+    own, states = f"blk.{words.block_count}.nextn.shared_head_head", words.further
+    return model.matmul(own, states) if model.has(f"{own}.weight") else np.concatenate([*output(model, states)], axis=1)
+
+
 def hidden(model: Model, tokens: Sequence[int]) -> Floats:
     """What the last layer hands to the output layer, or an encoder gives: (n_tokens, n_embd)."""
     return spoken(model, tokens).normed
@@ -144,6 +152,7 @@ class Words:
         self.causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
         self.past: dict[int, tuple[Floats, Floats]] = {}  # of each block: keys and values
         self.finish: Callable[[Floats], Floats] = lambda logits: logits
+        self.further: Floats = np.zeros((0, 0))  # the states of a head that looks further ahead
 
     def blocks(self) -> Iterator[Block]:
         yield from (Block(number, heads) for number, heads in enumerate(self.heads))
@@ -171,6 +180,21 @@ class Words:
     def logits(self, x: Floats, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
         self.states(x, norm)
         self.finish = lambda logits: soft_cap(scale * logits, cap)
+
+    def look_ahead(self, x: Floats, through: Callable[[Block, Floats], None], norm: str = "output_norm") -> None:
+        """What a further head expects behind the token that comes next: row t is of tokens 0 to t, and of what those
+        before t have become."""
+        blk = Block(self.block_count, next(heads for heads in reversed(self.heads) if heads.count_kv))
+        own = f"{blk}nextn."
+        if not self.has(f"{own}eh_proj.weight"):
+            return
+        before = np.concatenate([np.zeros((1, x.shape[1]), x.dtype), self.norm(x, norm)[:-1]])
+        name = f"{own}embed_tokens" if self.has(f"{own}embed_tokens.weight") else "token_embd"
+        embedded = self.model.rows(name, self.tokens).astype(x.dtype)
+        both = np.concatenate([self.norm(embedded, f"{own}enorm"), self.norm(before, f"{own}hnorm")], axis=1)
+        y = self.model.matmul(f"{own}eh_proj", both)
+        through(blk, y)
+        self.further = self.norm(y, f"{own}shared_head_norm" if self.has(f"{own}shared_head_norm.weight") else norm)
 
     # --- rows ---
 
@@ -226,7 +250,7 @@ class Words:
     def feed_forward(
         self, h: Floats, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
     ) -> Floats:
-        n = self.keys.counts("feed_forward_length", self.block_count, least=0)[blk.number]
+        n = self.keys.counts("feed_forward_length", self.block_count, least=0)[min(blk.number, self.block_count - 1)]
         if not gated:
             return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
         if len(self.model[f"{blk}ffn_up"]) == 2 * n:

@@ -43,7 +43,8 @@ def record(r: Recorder, router: Router | None = None, *, neighbours: bool = Fals
         return Mixed(r.gate(gate, y, "sigmoid"), "attn_output")
 
     def mixer(blk: Block, h: Buffer) -> Mixed:
-        return gated_delta_net(blk, h) if recurrent[blk.number] else gated_attention(blk, h)
+        looks_ahead = blk.number == r.block_count
+        return gated_attention(blk, h) if looks_ahead or not recurrent[blk.number] else gated_delta_net(blk, h)
 
     before = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
     decoder(r, Sight(rope), before=before, mixer=mixer, router=router)

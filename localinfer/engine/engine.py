@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.engine import machine
-from localinfer.engine.program import Program
+from localinfer.engine.program import Floats, Program
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch
 from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory, Unsupported, UsageError
@@ -123,6 +123,24 @@ class Engine:
                 self.sequence.guess(skip + 1)
             return self._feed(ids, np.arange(skip, len(ids), dtype=np.int32))
 
+    @property
+    def looks_further(self) -> bool:
+        """Whether there is a head that predicts the token behind the next one."""
+        return self.program.recorder.ahead is not None
+
+    def evaluate_further(self, id: int, position: int, before: Floats | None = None) -> tuple[Logits, Floats]:
+        """The logits after a token at a position that is not computed yet, as the head that looks further ahead
+        expects them, float32 (n_vocab,), valid until the next call; and what the token has become there.
+
+        `before` is the same of the token before, if that is not computed either. Nothing is remembered.
+        """
+        with self.turn:
+            with self.tables:
+                self._with_room(lambda: self.sequence.place_ahead(position))
+                self.program.place(np.array([id], np.int32), np.array([position]))
+            logits, state = self.program.further(self.sequence.state(position - 1) if before is None else before)
+            return logits, state.copy()
+
     def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the sequence."""
         with self.turn:
@@ -229,9 +247,10 @@ class Engine:
                 self.reserve(each.sequence, len(each.ids))
             self._place(segments)
         logits = self.program.pick(rows)
-        start, end = self.program.head
+        tokens = sum(len(each.ids) for each in segments)
         try:
-            self.run(0, end if len(rows) else start, sum(len(each.ids) for each in segments), watch)
+            for first, end in self.program.ways(logits=len(rows) > 0):
+                self.run(first, end, tokens, watch)
         except BaseException:
             with self.tables:
                 for each in segments:  # what the run has begun to change is changed back, or forgotten

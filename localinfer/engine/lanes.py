@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Segment, Tokens, common_prefix, joined
+from localinfer.engine.program import Floats
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch, taken_lock
 from quant.jit.loader import Progress
@@ -330,6 +331,11 @@ class Lane(Engine):
             logits = self._feed(part, np.arange(max(skip - first, 0), len(part), dtype=np.int32))
             if len(logits):
                 yield logits
+
+    def evaluate_further(self, id: int, position: int, before: Floats | None = None) -> tuple[Logits, Floats]:
+        with self._lanes.engine.turn:  # between two batches of all
+            logits, state = super().evaluate_further(id, position, before)
+            return logits.copy(), state
 
     def recall(self, tokens: abc.Sequence[int], most: int, progress: Progress | None = None) -> int:
         return self._lanes.recall(self, tokens, most, progress)

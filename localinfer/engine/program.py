@@ -14,7 +14,7 @@ from localinfer.engine.stamps import StampedMemory, Stamps
 from localinfer.engine.team import Team, Watch
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
-from localinfer.options import Options
+from localinfer.options import Options, guessers_named
 from localinfer.plan.attention import Context
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
@@ -66,7 +66,15 @@ class Program:
     @property
     def head(self) -> tuple[int, int]:
         """The ops of the output layer: the first one, and the one behind the last."""
-        return self.recorder.head_start, len(self.plan.ops)
+        return self.recorder.head
+
+    def ways(self, *, logits: bool) -> list[tuple[int, int]]:
+        """The ops that compute a batch, with the output layer or without it: from the first one of each stretch to the
+        one behind its last. A head that looks further ahead takes in its keys."""
+        (start, end), ahead = self.head, self.recorder.ahead
+        if logits:
+            return [(0, ahead.look if ahead else end)]
+        return [(0, start), *([(ahead.start, ahead.look)] if ahead else [])]
 
     @property
     def predicts(self) -> bool:
@@ -101,6 +109,16 @@ class Program:
         self.pick(rows)
         self.run(self.recorder.head_start, self.recorder.states_end, len(rows))
         return floats_of(self.recorder.states_buffer, len(rows))
+
+    def further(self, before: Floats | float) -> tuple[Floats, Floats]:
+        """The logits of the head that looks further ahead, behind the one token of the batch, (n_vocab,), and the state
+        that it makes of that, (n,): by the state of the token `before` it."""
+        ahead = self.recorder.ahead
+        assert ahead is not None
+        floats_of(ahead.before, 1)[0] = before
+        ahead.one.set(1)
+        self.run(ahead.keys, len(self.plan.ops), 1)
+        return floats_of(ahead.logits, 1)[0], floats_of(ahead.state, 1)[0]
 
     def residual(self, tokens: int) -> Floats:
         """The residual stream of a batch of so many tokens."""
@@ -165,8 +183,9 @@ def record(f: GGUF, options: Options) -> Recorder:
     sequences = min(options.parallel, batch) if causal else 1
     outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or machine.default_threads()
+    ahead = "ahead" in guessers_named(options.spec_type)
     plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision], sequences)
-    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal)
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, ahead)
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
     recorder.finish()

@@ -2,6 +2,9 @@
 
 from collections import abc
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localinfer.plan.memory import Bytes, Memory
 
 
@@ -31,6 +34,16 @@ class Sequence:
         batch."""
         for memory in self._memories:
             memory.place(len(self), count, at)
+
+    def place_ahead(self, position: int) -> None:
+        """Have the next run, of one token, look from a position that is not to be remembered. Raises NoRoom."""
+        for memory in self._memories:
+            memory.place_ahead(position)
+
+    def state(self, position: int) -> NDArray[np.float32] | float:
+        """What the token at a position has become behind all layers; 0 where that is not known."""
+        states = (memory.state(position) for memory in self._memories)
+        return next((state for state in states if state is not None), 0.0)
 
     def fits(self, lengths: abc.Sequence[int]) -> bool:
         """Whether it can `pack` so many texts."""

@@ -58,7 +58,7 @@ def identity(engine: Engine, options: Options) -> Identity:
         "localinfer": VERSION,
         "model": [engine.file.size, model_digest(engine.file)],
         "architecture": blake2b(own, digest_size=DIGEST_BYTES).hexdigest(),
-        "context": [context.n_ctx, context.sinks, context.wraps, context.k_type, context.v_type],
+        "context": [context.n_ctx, context.sinks, context.wraps, context.k_type, context.v_type, context.ahead],
         "batch": plan.batch,
         "passes": plan.passes,
     }

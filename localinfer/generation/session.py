@@ -201,7 +201,8 @@ class Session:
 
     def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
         """Who guesses tokens, where the options want it."""
-        names = guessers_named(options.spec_type) - (frozenset() if self._draft else {"draft"})
+        there = {"ngram", *(["draft"] if self._draft else []), *(["ahead"] if self._engine.looks_further else [])}
+        names = guessers_named(options.spec_type) & there
         if not names or not options.spec_draft_n_max:
             return None
         from localinfer.generation.speculation.speculation import Guessing

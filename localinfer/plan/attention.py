@@ -36,6 +36,7 @@ class Context:
     k_type: str = "f16"
     v_type: str = "f16"
     causal: bool = True
+    ahead: bool = False  # a head that predicts further tokens takes in what is computed
 
 
 @dataclass(frozen=True)

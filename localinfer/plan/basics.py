@@ -116,8 +116,12 @@ class Basics:
 
     def embed(self, factor: float = 1.0) -> Buffer:
         """The residual stream: a row of token_embd for each token, times a factor."""
-        self.residual = self._look_up("token_embd.weight", self.n_vocab, self.embedding_length, self.ids, factor)
+        self.residual = self.look_up("token_embd", factor)
         return self.residual
+
+    def look_up(self, name: str, factor: float = 1.0) -> Buffer:
+        """A row of a matrix for each token, times a factor."""
+        return self._look_up(f"{name}.weight", self.n_vocab, self.embedding_length, self.ids, factor)
 
     def add_positions(self, x: Buffer) -> None:
         """x += a row of position_embd for each token's position, of which there are as many as the trained context."""
@@ -194,10 +198,14 @@ class Basics:
         states = self.states(x, norm)
         if not self.context.causal:
             return
-        name = "output" if self.tensors.has("output.weight") else "token_embd"
-        self.logits_buffer = self.matmul(states, name, self.n_vocab)
+        self.logits_buffer = self.matmul(states, self.output, self.n_vocab)
         if scale != 1.0 or cap:
             self.soft_cap(self.logits_buffer, scale, cap)
+
+    @property
+    def output(self) -> str:
+        """The matrix of the output layer."""
+        return "output" if self.tensors.has("output.weight") else "token_embd"
 
     # --- blocks ---
 
@@ -348,13 +356,14 @@ class Basics:
 
 
 def is_of_block(name: str, first: int, end: int) -> bool:
-    """Whether a tensor is of a block first .. end - 1: the last ones may predict further tokens, which is not done."""
+    """Whether a tensor is of a block first .. end - 1: the last ones predict further tokens, if anybody wants that."""
     return any(name.startswith(f"blk.{number}.") for number in range(first, end))
 
 
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
-    """A length that is cut into groups of 32: one for all blocks, or the file's array."""
-    n = keys.counts(key, blocks, least=0)[block]
+    """A length that is cut into groups of 32: one for all blocks, or the file's array, whose last one is that of what
+    looks further ahead, too."""
+    n = keys.counts(key, blocks, least=0)[min(block, blocks - 1)]
     if n % 32 or not n:
         raise keys.error(key, f"is {n}; it must be a multiple of 32")
     return n

@@ -6,6 +6,7 @@ What differs between them is data. Where a family does something else, its file 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from localinfer.plan.ahead import Through
 from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.experts import Router
@@ -80,8 +81,9 @@ def decoder(
         r.add_positions(x)
     if embedding_norm:
         r.norm(x, "token_embd_norm", in_place=True)
-    for blk in r.blocks():
-        sight = sights if isinstance(sights, Sight) else sights[blk.number]
+
+    def through(blk: Block, x: Buffer) -> None:
+        sight = sights if isinstance(sights, Sight) else sights[min(blk.number, len(sights) - 1)]
         normed = embedding_norm and not r.has(f"{blk}{before['attention']}.weight")
         h = r.norm(x, f"{blk}{before['attention']}") if before and not normed else x
         mixed = mixer(blk, h) if mixer else None
@@ -110,7 +112,16 @@ def decoder(
         if parallel:
             join(r, x, mixed.branch, blk, mixed.matrix, behind.get("attention"), residual_scale)
         join(r, x, f.branch, blk, f.matrix, behind.get("feed_forward"), residual_scale)
+
+    take(r, x, through)
     r.logits(x, scale=logit_scale, cap=logit_cap, norm=output_norm)
+    r.look_ahead(x, through, output_norm)
+
+
+def take(r: Recorder, x: Buffer, through: Through) -> None:
+    """The residual stream goes through all blocks."""
+    for blk in r.blocks():
+        through(blk, x)
 
 
 def see_experts(r: Recorder, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:

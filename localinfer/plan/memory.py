@@ -35,6 +35,13 @@ class Memory(ABC):
         """Have the next run compute these positions, as the tokens from `at` on of its batch; a batch is begun at 0.
         Raises NoRoom unless there was room reserved."""
 
+    def place_ahead(self, position: int) -> None:  # noqa: B027 (only what keeps keys does something)
+        """Have the next run, of one token, look from a position that is not to be remembered. Raises NoRoom."""
+
+    def state(self, position: int) -> NDArray[np.float32] | None:  # noqa: ARG002 (only one memory knows that)
+        """What the token at a position has become behind all layers, where that is known."""
+        return None
+
     def fits(self, lengths: Sequence[int]) -> bool:  # noqa: ARG002 (what keeps a state has room for one text)
         """Whether it can `pack` so many texts."""
         return False

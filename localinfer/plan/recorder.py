@@ -21,12 +21,14 @@ from localinfer.ops.calls import (
 )
 from localinfer.ops.layout import convolution_scratch_bytes
 from localinfer.plan import time_mix
+from localinfer.plan.ahead import Ahead, Behind, Through, record_ahead
 from localinfer.plan.attention import NO_NORMS, Context, HeadNorms
 from localinfer.plan.basics import Basics, Block, multiple_of_32
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.experts import Choice, Networks, Router, choose, mix, read_router, room_to_choose
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.latent import Latent, read_latent
+from localinfer.plan.memory import Memory
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_growth, read_rope, still_rope
@@ -44,6 +46,21 @@ class Recorder(Basics):
         super().__init__(f, keys, plan, context)
         self._choices: dict[Router, Choice] = {}  # whose memory all blocks share
         self._of_heads: dict[int, tuple[Rows, Region]] = {}  # rows of so many heads, and their runs
+        self.ahead: Ahead | None = None
+
+    def memories(self) -> Sequence[Memory]:
+        """What one more sequence keeps of its past: nothing yet."""
+        return [*super().memories(), *([Behind(self.ahead)] if self.ahead else [])]
+
+    def look_ahead(self, x: Buffer, through: Through, norm: str = "output_norm") -> None:
+        """Have a head predict the token behind the next one, if the file has it and somebody wants that."""
+        if self.context.ahead and self.context.causal:
+            self.ahead = record_ahead(self, x, through, norm)
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The ops of the output layer: the first one, and the one behind the last."""
+        return self.head_start, self.ahead.start if self.ahead else len(self.plan.ops)
 
     # --- heads ---
 

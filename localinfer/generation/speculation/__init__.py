@@ -5,5 +5,7 @@ The text is the one that comes without guesses, to the last token (see `speculat
 
     speculation    the guesses of one run: asks whoever guesses, looks what becomes of it, counts
     lookup         guesses that what followed the same words before follows again
+    draft          guesses by a smaller model
+    head           guesses by a head of the model itself
     pace           how many guesses pay, by what they cost and how often they come true: both are measured
 """

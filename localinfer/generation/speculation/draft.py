@@ -78,7 +78,6 @@ class Draft:
     def guesses(self) -> list[int]:
         chance, more = self._all.value, self._pace.cost.more
         all_true, logits = 1.0, self._read_on()
-        self._engine.sequence.guess(0)
         self._guessed = []
         while True:
             id = int(logits.argmax())
@@ -92,7 +91,7 @@ class Draft:
             enough = len(self._guessed) >= self._fewest
             if len(self._guessed) == self._most or (enough and all_true * chance < self._gain * (more + self._each)):
                 break
-            logits = self._logits([id])
+            logits = self._behind(id)
         if len(self._guessed) < self._fewest:
             self._guessed = []
         return [id for id, _ in self._guessed]
@@ -108,7 +107,13 @@ class Draft:
         end = min(len(held), len(ids) - 1)
         agreed = next((n for n in range(min(self._agreed, end), end) if held[n] != ids[n]), end)
         self._agreed = len(ids)
-        return self._logits(ids[self._engine.rewind(agreed) :])
+        logits = self._logits(ids[self._engine.rewind(agreed) :])
+        self._engine.sequence.guess(0)
+        return logits
+
+    def _behind(self, id: int) -> Logits:
+        """The logits after one more guess."""
+        return self._logits([id])
 
     def _logits(self, ids: list[int]) -> Logits:
         began = perf_counter()

@@ -23,6 +23,7 @@ from typing import Protocol
 from localinfer.engine.engine import Engine, Logits
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.speculation.draft import Draft
+from localinfer.generation.speculation.head import Head
 from localinfer.generation.speculation.lookup import Lookup
 from localinfer.generation.speculation.pace import Pace
 from localinfer.options import Options
@@ -118,13 +119,15 @@ class Guessing:
         self._engine = engine
         self._pace = Pace()
         self._draft = Draft(draft, self._pace, engine.n_vocab, share=nbytes(draft) / nbytes(engine)) if draft else None
+        self._head = Head(engine, self._pace) if engine.looks_further else None
 
     def begin(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> Speculation:
-        """The guesses of a run behind these tokens. `names` say who makes them: ngram, draft."""
+        """The guesses of a run behind these tokens. `names` say who makes them: ngram, draft, ahead."""
         guessers: list[Guesser] = [Lookup(self._pace)] if "ngram" in names else []
-        if self._draft and "draft" in names:
-            self._draft.p_min = options.spec_draft_p_min
-            guessers.append(self._draft)
+        for name, model in (("draft", self._draft), ("ahead", self._head)):
+            if model and name in names:
+                model.p_min = options.spec_draft_p_min
+                guessers.append(model)
         fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
         speculation = Speculation(self._engine, guessers, self._pace, stats, fewest=fewest, most=most)
         speculation.read(tokens)

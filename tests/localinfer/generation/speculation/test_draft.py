@@ -8,18 +8,16 @@ import checkpoints
 import numpy as np
 import proofs
 import pytest
+from guessing import LIVELY, PROMPT, ids_of, pace
 from tiny import Field, bpe_vocabulary, tiny_gemma3, tiny_llama
 
 import localinfer
-from localinfer import Model, UsageError
+from localinfer import UsageError
 from localinfer.engine.engine import Engine
 from localinfer.files.gguf import open_gguf
 from localinfer.generation.speculation.draft import Draft, Share
-from localinfer.generation.speculation.pace import Cost, Pace
+from localinfer.generation.speculation.pace import Pace
 from localinfer.options import Options
-
-PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
-LIVELY: dict[str, Any] = {"temp": 1.5, "top_k": 0, "min_p": 0.0, "seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -38,29 +36,6 @@ def engine(target: Path) -> Iterator[Engine]:
     opened = Engine(open_gguf(target), Options(ctx_size=128, threads=1))
     yield opened
     opened.close()
-
-
-class Cheap(Cost):
-    """Passes take so long that guesses cost nothing, and several tokens little more than one."""
-
-    one, more = 1.0, 0.01
-
-    def tell(self, tokens: int, seconds: float) -> None:
-        pass
-
-    def ratio(self, tokens: int) -> float:
-        return 1 + self.more * tokens
-
-
-def pace() -> Pace:
-    known = Pace()
-    known.cost = Cheap()
-    return known
-
-
-def ids_of(model: Model, **options: Any) -> list[int]:
-    model.engine.reset()
-    return [piece.id for piece in model.generate(PROMPT, **options)]
 
 
 @pytest.mark.parametrize("way", [{"temp": 0}, LIVELY], ids=["greedy", "sampled"])

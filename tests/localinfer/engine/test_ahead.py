@@ -1,0 +1,93 @@
+"""A head that looks further ahead expects what the oracle does, however it came to know the text."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import heads
+import naive
+import numpy as np
+import proofs
+import pytest
+
+from localinfer.engine.engine import Engine, Segment
+from localinfer.engine.lanes import Lanes
+from localinfer.files.gguf import open_gguf
+from localinfer.options import Options
+
+EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
+AT = (1, 7, 30, 31, 90)  # tokens that are computed, before the one that is looked behind
+
+
+@contextlib.contextmanager
+def opened(path: Path, **options: str) -> Iterator[Engine]:
+    with contextlib.closing(Engine(open_gguf(path), replace(EXACT, **options))) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in heads.NAMES), ("qwen3", True)])
+def test_it_expects_what_the_oracle_expects(name: str, own: bool, tmp_path: Path) -> None:
+    path, ids = heads.with_head(name, tmp_path, "F32", own=own), proofs.expected(name).ids
+    model = naive.Model(open_gguf(path))
+    model.ctx_size = EXACT.ctx_size
+    expected = naive.further(model, ids)
+    with opened(path) as engine:
+        for end in AT:  # behind tokens that came in one batch, and in several
+            engine.evaluate(ids[engine.n_past : end])
+            logits, _ = engine.evaluate_further(ids[end], end)
+            np.testing.assert_allclose(logits, expected[end], rtol=0, atol=1e-3)
+            assert engine.n_past == end
+
+
+def test_it_goes_on_behind_its_own_guesses(tmp_path: Path) -> None:
+    """By what it makes of these: the same as if that was what they became, and nothing that stays."""
+    path, ids = heads.with_head("qwen3", tmp_path, "F32"), proofs.expected("qwen3").ids
+    with opened(path) as engine:
+        whole = engine.logits(ids)
+        engine.reset()
+        engine.evaluate(ids[:40])
+        _, state = engine.evaluate_further(ids[40], 40)
+        first, _ = engine.evaluate_further(ids[41], 41, state)
+        again, _ = engine.evaluate_further(ids[41], 41, state)
+        first = first.copy()
+        np.testing.assert_array_equal(first, again)
+        np.testing.assert_array_equal(engine.logits(ids[40:]), whole[40:])
+
+
+def test_logits_are_those_without_it(tmp_path: Path) -> None:
+    path, ids = heads.with_head("qwen35", tmp_path, "Q8_0"), proofs.expected("qwen35").ids
+    with opened(path) as engine, opened(path, spec_type="none") as plain:
+        assert engine.looks_further
+        assert not plain.looks_further
+        np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
+
+
+def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
+    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    with opened(path) as engine:
+        alone = []
+        for first in (0, 20):
+            engine.reset()
+            engine.evaluate(ids[first : first + 30])
+            alone.append(engine.evaluate_further(ids[50], 30)[0].copy())
+        engine.reset()
+        a, b = engine.begin(), engine.begin()
+        for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
+            texts = ids[:30][part], ids[20:50][part]
+            engine.compute([Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)])
+        for sequence, expected in zip((a, b), alone, strict=True):
+            engine.sequence = sequence.fork()
+            np.testing.assert_array_equal(engine.evaluate_further(ids[50], 30)[0], expected)
+            engine.sequence.reset()
+
+
+def test_lanes_look_further(tmp_path: Path) -> None:
+    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    with opened(path) as engine:
+        engine.evaluate(ids[:30])
+        expected = engine.evaluate_further(ids[30], 30)[0].copy()
+        engine.reset()
+        lane = Lanes(engine).lane()
+        lane.evaluate(ids[:30])
+        np.testing.assert_array_equal(lane.evaluate_further(ids[30], 30)[0], expected)

@@ -1,0 +1,71 @@
+"""A model's own head that looks further ahead: its guesses change no text, alone and in company."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import heads
+import pytest
+from guessing import LIVELY, PROMPT, ids_of, pace
+from tiny import tiny_llama
+
+import localinfer
+from localinfer import Model
+from localinfer.generation.speculation.head import Head
+
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {"temp": 0},
+    "sampled": LIVELY,
+    "penalties": {"temp": 0, "repeat_penalty": 1.2},
+}
+OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen35"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return heads.with_head(request.param, tmp_path_factory.mktemp("model"), "Q8_0")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses cost nothing, so that many are made."""
+    monkeypatch.setattr("localinfer.generation.speculation.speculation.Pace", pace)
+    monkeypatch.setattr(Head, "_each", 0.01)
+
+
+@pytest.fixture
+def model(path: Path, eager: None) -> Iterator[Model]:
+    with localinfer.load(path, ctx_size=128, threads=1, parallel=3, spec_draft_n_min=2) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("spec_type", ["draft-mtp", "ngram,draft-mtp"])
+def test_the_text_is_the_same(way: str, spec_type: str, model: Model) -> None:
+    options = OPTIONS | WAYS[way]
+    alone = ids_of(model, spec_type="none", **options)
+    assert model.stats.drafted_tokens == 0
+    assert ids_of(model, spec_type=spec_type, **options) == alone
+    assert ids_of(model, spec_type=spec_type, **options) == alone
+    assert model.stats.drafted_tokens > 0
+
+
+def test_in_company_the_text_is_the_same(model: Model) -> None:
+    ways = [OPTIONS | way for way in WAYS.values()]
+    alone = [ids_of(model, spec_type="none", **way) for way in ways]
+    model.engine.reset()
+
+    def text(number: int) -> list[int]:
+        return [piece.id for piece in model.beside(number).generate(PROMPT, spec_type="draft-mtp", **ways[number])]
+
+    with ThreadPoolExecutor(len(ways)) as threads:
+        assert list(threads.map(text, range(len(ways)))) == alone
+    assert sum(model.beside(number).stats.drafted_tokens for number in range(len(ways))) > 0
+
+
+def test_without_a_head_nobody_looks_further(tmp_path: Path) -> None:
+    with localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=64, threads=1) as model:
+        assert not model.engine.looks_further
+        ids_of(model, spec_type="draft-mtp", n_predict=20)
+        assert model.stats.drafted_tokens == 0
