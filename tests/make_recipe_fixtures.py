@@ -1,6 +1,7 @@
 """Write tests/data/recipes.json: the tensor types that llama.cpp chooses, for every recipe.
 
-    python tests/make_recipe_fixtures.py
+    python tests/make_recipe_fixtures.py                   # for all of `recipe_models`
+    python tests/make_recipe_fixtures.py llama4 granitemoe  # for these
 
 Needs the dependency groups `test` and `bench`. llama_model_quantize is asked for a dry run over files without weights,
 and what it logs about each tensor is read. "Q6_K*2 Q4_K*20" are types layer after layer; behind them stand the names,
@@ -40,16 +41,18 @@ def remember(level: int, text: bytes, user_data: object) -> None:
 def main() -> None:
     """Ask for every shape, with and without an importance matrix."""
     llama_cpp.llama_log_set(remember, ctypes.c_void_p())
-    found: dict[str, object] = {"llama_cpp_python": version("llama-cpp-python")}
+    target = Path(__file__).parent / "data" / "recipes.json"
+    known = json.loads(target.read_text()) if sys.argv[1:] else {}
+    found: dict[str, object] = {**known, "llama_cpp_python": version("llama-cpp-python")}
     with tempfile.TemporaryDirectory() as folder:
-        for name, shape in SHAPES.items():
+        for name in sys.argv[1:] or SHAPES:
+            shape = SHAPES[name]
             path = without_weights(Path(folder) / "model.gguf", shape)
             for weighted in (False, True):
                 label = f"{name}; weighted" if weighted else name
                 chosen = {recipe: types(path, recipe, weighted) for recipe in RECIPES}
                 found[label] = {recipe: by_types(each) for recipe, each in chosen.items() if each}
                 print(label)
-    target = Path(__file__).parent / "data" / "recipes.json"
     target.write_text(json.dumps(found, indent=0) + "\n")
 
 
@@ -57,7 +60,7 @@ def without_weights(path: Path, shape: Shape) -> Path:
     """A file whose weights are a hole: nothing but zeros, F16, F32 where there is one dimension only."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     for key, value in shape.metadata.items():
-        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add = {float: writer.add_float32, int: writer.add_uint32, tuple: writer.add_array}[type(value)]
         add(f"{shape.architecture}.{key}", value)
     writer.add_tokenizer_model("no_vocab")
     for name, dims in shape.tensors.items():

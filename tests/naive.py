@@ -76,12 +76,18 @@ class Model:
 
     def matmul(self, name: str, x: Floats) -> Floats:
         """(n, n_in) -> (n, n_out)"""
-        return x @ self[name].T
+        return x @ self[name].T * self.factor(name)
+
+    def factor(self, name: str) -> Floats | float:
+        """What products of a matrix are multiplied with."""
+        given = self.has(f"{name}.scale") and self.file.tensors[f"{name}.scale"].shape == (1,)
+        return self.numbers(f"{name}.scale") if given else 1.0
 
     def expert(self, name: str, number: int, x: Floats) -> Floats:
         """One of many matrices, and of their biases: (n, n_in) -> (n, n_out)"""
         self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
-        return self.matmul(f"{name} {number}", x) + (bias if isinstance(bias, float) else bias[number])
+        factor = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0
+        return self.matmul(f"{name} {number}", x) * factor + (bias if isinstance(bias, float) else bias[number])
 
     def remember(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:
         """Keys or values on their way into the cache, (heads, n_tokens, head_size); keys with their anchors."""
@@ -123,7 +129,8 @@ def output(model: Model, x: Floats, chunk: int = 16_384) -> Iterator[Floats]:
     n_vocab, bias = model.file.tensors[f"{name}.weight"].shape[0], model.bias(name)
     for start in range(0, n_vocab, chunk):
         model.weights["output chunk"] = model.rows(name, slice(start, start + chunk)).astype(model.dtype)
-        yield model.matmul("output chunk", x) + (bias if isinstance(bias, float) else bias[start : start + chunk])
+        own = bias if isinstance(bias, float) else bias[start : start + chunk]
+        yield model.matmul("output chunk", x) * model.factor(name) + own
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,10 +392,9 @@ class Words:
                 weights = np.array([share_of_near(p, [*ids[:place]], id) for place, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
-                scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
                 before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
                 f = self.of_expert(before * h[token : token + 1], blk, id, activation, gated=gated)
-                chosen[token] += scale * behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+                chosen[token] += behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
     def of_expert(self, x: Floats, blk: Block, id: int, activation: str, *, gated: bool) -> Floats:

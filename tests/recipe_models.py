@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Shapes = dict[str, tuple[int, ...]]
+Value = int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,11 @@ class Shape:
     tied: bool = False
     n_embd: int = 256
     n_ff: int = 512
-    more: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, Value] = field(default_factory=dict)
+    kinds: tuple[Shapes, ...] = ()  # the tensors of layers, in turns, where they are not those of `layer`
 
     @property
-    def metadata(self) -> dict[str, int | float]:
+    def metadata(self) -> dict[str, Value]:
         """The keys behind the architecture's name, with integers as u32 and floats as f32."""
         return {
             "block_count": self.n_layer,
@@ -45,7 +47,7 @@ class Shape:
         if not self.tied:
             shapes["output.weight"] = (32, self.n_embd)
         for layer in range(self.n_layer):
-            for name, shape in self.layer.items():
+            for name, shape in (self.kinds[layer % len(self.kinds)] if self.kinds else self.layer).items():
                 shapes[f"blk.{layer}.{name}.weight"] = shape
         return shapes
 
@@ -89,6 +91,49 @@ def latent(n_head: int, n_embd: int) -> Shapes:
     }
 
 
+# Layers of mixtures, of which each architecture has its own: branches, experts, and those that see every token.
+N, FF, KV, E = 256, 512, 128, 16
+NORMS: Shapes = {"attn_norm": (N,), "ffn_norm": (N,)}
+ATTENTION: Shapes = {**NORMS, "attn_q": (N, N), "attn_k": (KV, N), "attn_v": (KV, N), "attn_output": (N, N)}
+HEAD_NORMS: Shapes = {"attn_q_norm": (64,), "attn_k_norm": (64,)}
+DENSE: Shapes = {"ffn_gate": (FF, N), "ffn_up": (FF, N), "ffn_down": (N, FF)}
+EXPERTS: Shapes = {
+    "ffn_gate_inp": (E, N), "ffn_gate_exps": (E, FF, N), "ffn_up_exps": (E, FF, N), "ffn_down_exps": (E, N, FF)
+}
+FUSED_EXPERTS: Shapes = {"ffn_gate_inp": (E, N), "ffn_gate_up_exps": (E, 2 * FF, N), "ffn_down_exps": (E, N, FF)}
+SHARED: Shapes = {"ffn_gate_shexp": (FF, N), "ffn_up_shexp": (FF, N), "ffn_down_shexp": (N, FF)}
+GATED_SHARED: Shapes = {**SHARED, "ffn_gate_inp_shexp": (N,)}
+BIASED: Shapes = {"exp_probs_b": (E,)}
+GATED_ATTENTION: Shapes = {
+    "attn_norm": (N,), "post_attention_norm": (N,), "attn_q": (2 * N, N), "attn_k": (KV, N), "attn_v": (KV, N),
+    "attn_output": (N, N), **HEAD_NORMS,
+}
+STATE: Shapes = {
+    "attn_norm": (N,), "post_attention_norm": (N,), "attn_qkv": (3 * N, N), "attn_gate": (N, N),
+    "ssm_conv1d": (3 * N, 4), "ssm_norm": (64,), "ssm_out": (N, N),
+}
+DELTA_NET: Shapes = {**STATE, "ssm_alpha": (4, N), "ssm_beta": (4, N)}
+NEXT_DELTA_NET: Shapes = {**STATE, "ssm_ba": (8, N)}
+CONVOLUTION: Shapes = {
+    **NORMS, "shortconv.in_proj": (3 * N, N), "shortconv.conv": (N, 3), "shortconv.out_proj": (N, N)
+}
+WIDTH = {"expert_feed_forward_length": FF, "expert_shared_feed_forward_length": FF, "expert_shared_count": 1}
+RECURRENT = {
+    "ssm.conv_kernel": 4, "ssm.inner_size": N, "ssm.state_size": 64, "ssm.time_step_rank": 4, "ssm.group_count": 4,
+    "full_attention_interval": 4, "rope.dimension_count": 16, "attention.key_length": 64, "attention.value_length": 64,
+}
+SECTIONS = {"rope.dimension_sections": (11, 11, 10, 0)}
+HEADS_64 = {"attention.key_length": 64, "attention.value_length": 64}
+TIME_MIX: Shapes = {
+    "attn_norm": (N,), "attn_norm_2": (N,), "time_mix_ln": (N,), "time_mix_k_k": (N,), "channel_mix_lerp_k": (N,),
+    **{f"time_mix_{kind}": (N, N) for kind in ("receptance", "key", "value", "output")},
+    **{f"time_mix_{kind}1": (64, N) for kind in "wavg"}, **{f"time_mix_{kind}2": (N, 64) for kind in "wavg"},
+    "time_mix_lerp_fused": (6, 1, 1, N), "channel_mix_key": (FF, N), "channel_mix_value": (N, FF),
+}
+RWKV = {
+    "attention.layer_norm_epsilon": 1e-5, "wkv.head_size": 64, "attention.decay_lora_rank": 64,
+    "attention.iclr_lora_rank": 64, "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 64,
+}
 LATENT = {
     "attention.kv_lora_rank": 256,
     "attention.key_length": 288,
@@ -110,4 +155,49 @@ SHAPES = {
     "falcon": Shape("falcon", 32, n_head_kv=1, more={"attention.layer_norm_epsilon": 1e-5}),
     "qwen2": Shape("qwen2", 28, n_head_kv=1),
     "deepseek2": Shape("deepseek2", 27, n_head_kv=1, n_expert=16, more=LATENT),
+    "qwen35moe": Shape(
+        "qwen35moe", 40, n_head_kv=2, n_expert=E, more=WIDTH | RECURRENT | SECTIONS,
+        kinds=((DELTA_NET | EXPERTS | GATED_SHARED,) * 3 + (GATED_ATTENTION | EXPERTS | GATED_SHARED,)),
+    ),
+    "qwen3next": Shape(
+        "qwen3next", 48, n_head_kv=2, n_expert=E, more=WIDTH | RECURRENT,
+        kinds=((NEXT_DELTA_NET | EXPERTS | GATED_SHARED,) * 3 + (GATED_ATTENTION | EXPERTS | GATED_SHARED,)),
+    ),
+    "lfm2moe": Shape(
+        "lfm2moe", 24, n_head_kv=2, n_expert=E, tied=True, more=WIDTH | {
+            "shortconv.l_cache": 3, "leading_dense_block_count": 0, "expert_gating_func": 2
+        },
+        kinds=((CONVOLUTION | EXPERTS | BIASED,) * 2 + (ATTENTION | HEAD_NORMS | EXPERTS | BIASED,)),
+    ),
+    "granitemoe": Shape(
+        "granitemoe", 24, n_head_kv=2, n_expert=E, tied=True, kinds=(ATTENTION | EXPERTS | SHARED,), more=WIDTH | {
+            "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2, "logit_scale": 6.0
+        },
+    ),
+    "ernie4_5-moe": Shape(
+        "ernie4_5-moe", 28, n_head_kv=2, n_expert=E, tied=True, kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+        more=WIDTH | {"interleave_moe_layer_step": 1, "leading_dense_block_count": 0},
+    ),
+    "hunyuan-moe": Shape(
+        "hunyuan-moe", 32, n_head_kv=1, n_expert=E, tied=True, kinds=(ATTENTION | HEAD_NORMS | EXPERTS | SHARED,),
+        more=WIDTH,
+    ),
+    "phimoe": Shape("phimoe", 32, n_head_kv=1, n_expert=E, kinds=(ATTENTION | EXPERTS,)),
+    "llama4": Shape(
+        "llama4", 48, n_head_kv=1, n_expert=E, more=WIDTH | {"interleave_moe_layer_step": 2},
+        kinds=(ATTENTION | DENSE, ATTENTION | EXPERTS | SHARED),
+    ),
+    "mistral4": Shape(
+        "mistral4", 36, n_head_kv=1, n_expert=E, more=LATENT | {"attention.q_lora_rank": 64},
+        kinds=(NORMS | latent(4, N) | {"attn_output": (N, N)} | FUSED_EXPERTS | SHARED,),
+    ),
+    "gpt-oss": Shape(
+        "gpt-oss", 24, n_head_kv=1, n_expert=E, more=WIDTH | HEADS_64 | {"attention.sliding_window": 128},
+        kinds=({**ATTENTION, "attn_sinks": (4,), **EXPERTS},),
+    ),
+    "glm4moe": Shape(
+        "glm4moe", 46, n_head_kv=1, n_expert=E, more=WIDTH | {"leading_dense_block_count": 0, "expert_gating_func": 2},
+        kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+    ),
+    "rwkv7": Shape("rwkv7", 24, n_head=0, n_head_kv=0, more=RWKV, kinds=(TIME_MIX,)),
 }

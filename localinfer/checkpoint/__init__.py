@@ -19,7 +19,7 @@ from pathlib import Path
 from localinfer.checkpoint import about, hyperparameters, pooling, tensors, vocabulary
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
-from localinfer.checkpoint.stored import weights
+from localinfer.checkpoint.stored import nvfp4, weights
 from localinfer.checkpoint.vocabulary import special
 from localinfer.files.source import Field, Source
 
@@ -34,7 +34,7 @@ def open_checkpoint(path: str | Path) -> Source:
     """
     folder = Folder(Path(path))
     architecture, config = find(folder.table(CONFIG))
-    stored = weights.open_weights(folder)
+    stored = nvfp4.joined(weights.open_weights(folder))
     numbers = hyperparameters.read(architecture, config)
     converted = tensors.convert(folder, architecture, numbers, stored)
     tokens = vocabulary.read(folder, numbers.n_vocab, architecture.merges_characters)

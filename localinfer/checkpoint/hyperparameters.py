@@ -198,11 +198,19 @@ def read_packing(architecture: Architecture, config: Table) -> int:
     quantization = config.table("quantization_config")
     if not quantization.values or (architecture.mxfp4 and quantization.get("quant_method", str, "") == "mxfp4"):
         return 0
+    if is_nvfp4(quantization):
+        return 0
     if not architecture.ternary or quantization.get("quant_method", str, "") != "bitnet":
         raise config.error("quantization_config", "weights that are quantized already are not supported", Unsupported)
     if quantization.get("quantization_mode", str, "offline") != "offline":
         return 0
     return 1 if quantization.get("linear_class", str, "bitlinear") == "autobitlinear" else -1
+
+
+def is_nvfp4(quantization: Table) -> bool:
+    """Whether matrices are stored in NVFP4, or some of them: those are found by their scales."""
+    algorithm, layout = (str(quantization.values.get(key)) for key in ("quant_algo", "format"))
+    return algorithm.endswith("NVFP4") or layout == "nvfp4-pack-quantized"
 
 
 # --- what cannot be expressed ---

@@ -11,8 +11,9 @@ from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
-ENDINGS = (".weight", ".bias", ".weight_scale")
-GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks")  # other names end in ".weight", unless they are bare
+FACTORS = (".scale", ".input_scale")  # numbers beside a matrix
+ENDINGS = (".weight", ".bias", ".weight_scale", *FACTORS)
+GGUF_ENDINGS = (*ENDINGS, ".scales", ".blocks")  # other names end in ".weight", unless they are bare
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(
@@ -25,9 +26,9 @@ LERPS = "rwkvag"  # what RWKV mixes neighbouring tokens for, in GGUF's order
 ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert, or for each of several residual streams
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
     r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
-    r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
+    r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
 )
-IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|)")
+IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|\.scale|\.input_scale|)")
 
 
 def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
@@ -76,6 +77,8 @@ def own_name(name: str, own: Mapping[str, str]) -> str | None:
     if name in own:
         return own[name]
     found = IN_BLOCK.fullmatch(name)
+    if found and found["name"] + found["ending"] in own:
+        return f"blk.{found['block']}.{own[found['name'] + found['ending']]}"
     return f"blk.{found['block']}.{own[found['name']]}{found['ending']}" if found and found["name"] in own else None
 
 
@@ -103,7 +106,8 @@ def stacked(tensors: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
         one = ONE_OF_MANY.fullmatch(name)
         all = one and (one["all"] or one["lerps"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
         number = number_of(one) if one else 0
-        parts.setdefault(f"{all}.weight" if all else name, {})[number] = tensor
+        ending = (one and one["ending"]) or "weight"
+        parts.setdefault(f"{all}.{ending}" if all else name, {})[number] = tensor
     return {
         name: each[0] if name in tensors else Stacked(tuple(each[number] for number in sorted(each)))
         for name, each in parts.items()

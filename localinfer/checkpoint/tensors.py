@@ -17,8 +17,8 @@ from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.shapes import shape_of
-from localinfer.checkpoint.stored import mxfp4, ternary
-from localinfer.checkpoint.stored.reorder import transposed
+from localinfer.checkpoint.stored import mxfp4, nvfp4, ternary
+from localinfer.checkpoint.stored.reorder import OF_COLUMNS, Reorder, transposed
 from localinfer.checkpoint.stored.values import FLOATS, Values, floats, items, raw
 from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import Unsupported
@@ -29,7 +29,8 @@ Floats: TypeAlias = NDArray[np.float32]
 Present: TypeAlias = Mapping[str, Stored | Stacked]
 TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
-F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
+F32 = TYPES["F32"]
+MXFP4, NVFP4 = (next(n for n, kind in ggml.TYPES.items() if kind.name == name) for name in ("MXFP4", "NVFP4"))
 ALWAYS_F32 = re.compile(  # even those that are matrices
     r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|time_mix_(lerp_fused|r_k|w[12])"
 )
@@ -103,6 +104,8 @@ def convert(
             tensors[wanted.name] = SourceTensor(wanted.name, shape, F32, load)
         else:
             tensors[wanted.name] = converted(present[source], wanted, part, architecture, here)
+            if present[source].dtype == nvfp4.DTYPE:
+                tensors |= {each.name: each for each in factors_of(wanted, source, present, left)}
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
     for name, other in architecture.stand_ins.items():
@@ -110,6 +113,19 @@ def convert(
     for name, factors in numbers.rope.factors.items():
         tensors[name] = SourceTensor(name, factors.shape, F32, partial(raw, factors))
     return tensors
+
+
+def factors_of(
+    wanted: Wanted, source: str, present: Present, left: dict[str, Stored | Stacked]
+) -> Iterator[SourceTensor]:
+    """The numbers beside a matrix, one for each expert, unless all are 1."""
+    for ending in names.FACTORS:
+        stored = present.get(source.replace(".weight", ending))
+        if stored is not None:
+            left.pop(source.replace(".weight", ending), None)
+            values = floats(stored)
+            if not np.allclose(values, 1, rtol=0, atol=1e-6):
+                yield SourceTensor(wanted.name.replace(".weight", ending), values.shape, F32, partial(raw, values))
 
 
 def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
@@ -157,6 +173,11 @@ def converted(
     shape = (shape[0], 1, *shape[1:]) if CONVOLUTION.fullmatch(kind) else shape
     if stored.shape != shape:
         raise stored.error(f"has shape {list(stored.shape)}, not {list(shape)}")
+    if stored.dtype == nvfp4.DTYPE:
+        if reorder in OF_COLUMNS:
+            raise stored.error("has rows that must change, and is NVFP4, which is not supported", Unsupported)
+        rows = partial(in_rows, stored, reorder, numbers)
+        return SourceTensor(wanted.name, shape_of(kind, architecture.sizes, numbers), NVFP4, rows)
     if stored.dtype not in TYPES:
         raise stored.error(f"type {stored.dtype} is not supported (only {', '.join(TYPES)})", Unsupported)
 
@@ -176,6 +197,12 @@ def converted(
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)).reshape(shape) * factor))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
+
+
+def in_rows(stored: Stored | Stacked, reorder: Reorder | None, numbers: Numbers) -> Values:
+    """The bytes of a matrix, or of many, whose rows change places."""
+    rows = stored.load().reshape(*stored.shape[:-1], -1)
+    return raw(reorder(rows, numbers) if reorder else rows)
 
 
 def change_of(kind: str, architecture: Architecture) -> Callable[[Floats], Floats]:

@@ -99,6 +99,7 @@ ROUTE = Call.of(
     "tokens logits:out bias n_expert groups groups_used used scale:float ids:out weights:out"
 )
 SCALE_CHOSEN = Call.of("localinfer.ops.experts:scale_chosen", "tokens ids used scales weights:out")
+SCALE_ROWS = Call.of("localinfer.ops.experts:scale_rows", "tokens order ids scales n y:out")
 LINE_UP = Call.of(
     "localinfer.ops.experts:line_up",
     "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",

@@ -166,6 +166,21 @@ def scale_chosen() -> Body:
     return body
 
 
+def scale_rows() -> Body:
+    """The kernel y[row] *= scales[the expert of the row's pair]."""
+
+    def body(tokens, order, ids, scales, n, y, part, parts, scratch):
+        first, end = share(load(int64, tokens), 1, part, parts)
+        for row in range(first, end):
+            pair = int64(load(int32, order + 4 * row))
+            if pair >= 0:
+                factor = splat(f32x16, load(float32, scales + 4 * int64(load(int32, ids + 4 * pair))))
+                for i in range(4 * n * row, 4 * n * (row + 1), 64):
+                    store(y + i, factor * load(f32x16, y + i))
+
+    return body
+
+
 @inline
 def note_run(runs: int, number: int, expert: int, first: int, count: int) -> None:
     place = runs + 8 + 8 * RUN_WORDS * number

@@ -293,7 +293,7 @@ class Basics:
     # --- matrices ---
 
     def matmul(self, x: Buffer, name: str, n_out: int, *, add_to: Buffer | None = None, meet: bool = True) -> Buffer:
-        """weight . x (+ bias), or add_to += weight . x (+ bias)."""
+        """weight . x (+ bias), or add_to += weight . x (+ bias); the product is multiplied with the matrix's factor."""
         return self._product(x, self.tensors.tensor(f"{name}.weight", n_out, x.n), name, 0, n_out, add_to, meet)
 
     def slices(self, x: Buffer, name: str, *n_outs: int) -> Sequence[Buffer]:
@@ -308,13 +308,22 @@ class Basics:
     def _product(
         self, x: Buffer, weight: Tensor, name: str, first: int, whole: int, add_to: Buffer | None, meet: bool
     ) -> Buffer:
-        bias = self.bias(name, whole)
+        bias, factor = self.bias(name, whole), self.tensors.factor(name)
         if bias is not None and weight.shape[0] != whole:
             bias = rows_of(bias, first, weight.shape[0])
         if bias is not None and add_to is not None:
             self.plan.op(f"{name}.bias", ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
             bias = None
-        return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
+        if factor == 1.0:
+            return self.plan.matmul(x, weight, add_to=add_to, bias=bias, meet=meet)
+        y = self.plan.matmul(x, weight)
+        if add_to is not None:
+            self.add(add_to, y, factor)
+            return add_to
+        self.scale(y, factor)
+        if bias is not None:
+            self.plan.op(f"{name}.bias", ADD_BIAS, x.rows, bias=bias, n=y.n, x=y)
+        return y
 
     def bias(self, name: str, *shape: int) -> Tensor | None:
         """The bias of a matrix or a norm, if the file has one: of all blocks, or of none."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from localinfer.files.gguf import GGUF, Tensor
-from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN
+from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN, SCALE_ROWS
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
 from localinfer.plan.plan import Plan
@@ -77,10 +77,12 @@ def of_a_token(f: GGUF) -> tuple[int, int]:
 class Networks:
     """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
     n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows; without any gate,
-    what counts is act(up . h)."""
+    what counts is act(up . h). Products are multiplied with `scales`, (n_expert,), if there are any: those of "down"
+    are among the tokens' weights, mostly."""
 
     matrices: Mapping[str, Tensor]
     biases: Mapping[str, Tensor | None]
+    scales: Mapping[str, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +168,20 @@ def mix(
         return {"tile": line.tile, "passes": plan.passes}
 
     def products(rows: Sequence[Buffer], matrix: str, *, meet: bool = True) -> Sequence[Buffer]:
-        weights, bias = networks.matrices[matrix], networks.biases[matrix]
-        return [
+        weights, bias, scales = networks.matrices[matrix], networks.biases[matrix], networks.scales.get(matrix)
+        meet = meet or scales is not None
+        found = [
             plan.expert_matmul(
                 x, weights, line.runs, router.used, bias, tiled=line.tile > 0, meet=meet and line is lines[-1]
             )
             for x, line in zip(rows, lines, strict=True)
         ]
+        for y, line in zip(found, lines, strict=True) if scales else ():
+            plan.op(
+                f"{name}.scale", SCALE_ROWS, y.rows, rounds=(0, 4), meet=line is lines[-1], order=line.order,
+                ids=choice.ids, scales=scales or 0, n=y.n, y=y,
+            )  # fmt: skip
+        return found
 
     rows = [plan.buffer(h.n, line.rows) for line in lines]
     for x, line in zip(rows, lines, strict=True):

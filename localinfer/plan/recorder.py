@@ -8,6 +8,7 @@ is added. `tests/naive.py` computes the same words in plain numpy.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from localinfer.errors import Unsupported
 from localinfer.files.gguf import GGUF, Tensor
 from localinfer.ops.calls import (
     CONVOLVE,
@@ -210,13 +211,11 @@ class Recorder(Basics):
         or at something else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
-        biased, scale = self.has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
+        biased = self.has_bias("exp_probs_b")
         bias = self.tensors.vector_or_row(f"{blk}exp_probs_b.bias", router.count) if biased else None
-        scales = self.tensors.vector(scale, router.count) if self.has(scale) else None
         if router not in self._choices:
             self._choices[router] = room_to_choose(self.plan, router)
         choice = self._choices[router]
-        choose(self.plan, f"{blk}experts", logits, router, bias, scales, choice)
         shapes = {**({"gate": (n, h.n)} if gated else {}), "up": (n, h.n), "down": (h.n, n)}
         if gated and self.has(f"{blk}ffn_gate_up_exps.weight"):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
@@ -225,7 +224,19 @@ class Recorder(Basics):
             for name, shape in shapes.items()
         }
         biases = {name: self.bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
-        return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
+        scales = {name: self._factors(f"{blk}ffn_{name}_exps", router.count) for name in shapes}
+        for name, bias_of in biases.items():
+            if bias_of is not None and scales[name] is not None:
+                raise self.f.error(f"tensor {blk}ffn_{name}_exps.scale", "beside a bias is not supported", Unsupported)
+        weighs = None if router.weighs_inputs else scales.pop("down")
+        choose(self.plan, f"{blk}experts", logits, router, bias, weighs, choice)
+        networks = Networks(matrices, biases, scales)
+        return mix(self.plan, f"{blk}experts", h, choice, router, networks, activation)
+
+    def _factors(self, name: str, count: int) -> Tensor | None:
+        """What products of each expert's matrix are multiplied with, if the file has such numbers."""
+        self.tensors.mention(f"{name}.input_scale")
+        return self.tensors.vector(f"{name}.scale", count) if self.has(f"{name}.scale") else None
 
     def shared_expert(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """What an expert that sees every token makes of h: all of it, or as much as a gate of its own lets through."""

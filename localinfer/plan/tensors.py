@@ -62,6 +62,18 @@ class Tensors:
             raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
         return found
 
+    def factor(self, name: str) -> float:
+        """What products of a matrix are multiplied with: 1, unless the file has a number for it, as it may beside
+        NVFP4. Those that inputs were divided by in training change nothing here."""
+        scale = f"{name}.scale"
+        self.mention(f"{name}.input_scale")
+        if scale not in self.f.tensors or self.f.tensors[scale].shape != (1,):
+            return 1.0
+        value = float(self.vector(scale, 1).data.view(np.float32)[0])
+        if not np.isfinite(value):
+            raise self.f.error(f"tensor {scale}", "is not finite")
+        return value
+
     def positive(self, name: str, n: int) -> NDArray[np.float64]:
         """The values of a vector, all of them finite and above 0."""
         values: NDArray[np.float32] = self.vector(name, n).data.view(np.float32)

@@ -175,3 +175,9 @@ def keys_of_groups(values: Values, n: Numbers) -> Values:
 
 def values_of_groups(values: Values, n: Numbers) -> Values:
     return parts_of_groups(values, n)[2].reshape(-1, *values.shape[1:])
+
+
+# What changes columns too, and so nothing whose columns lie together in blocks.
+OF_COLUMNS = (
+    transposed, gates, ups, first_columns, last_columns, keys_of_latent, values_of_latent, columns_in_turns,
+)  # fmt: skip

@@ -24,6 +24,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PLAIN_NAME = re.compile(r"[^/\\\0]+\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+BYTES["F8_E4M3"] = 1  # scales of NVFP4
 
 
 @dataclass(frozen=True, slots=True, eq=False)

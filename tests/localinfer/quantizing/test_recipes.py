@@ -45,13 +45,12 @@ def traits(shape: Shape, weighted: bool = False) -> Traits:
 
 def expected(label: str, recipe: str) -> dict[str, str]:
     """Name -> type, from the fixture."""
-    types = {}
+    types, known = {}, SHAPES[label.removesuffix("; weighted")].tensors
     for kinds, names in FOUND[label][recipe].items():
         each_layer = [kind for run in kinds.split() for kind in [run.split("*")[0]] * int(run.split("*")[1])]
         for name in names.split():
-            in_layers = name.startswith(("attn", "ffn"))
-            for layer, kind in enumerate(each_layer):
-                types[f"blk.{layer}.{name}.weight" if in_layers else f"{name}.weight"] = kind
+            tensors = [each for each in known if each.partition(".")[2].endswith(f".{name}.weight")]
+            types |= dict(zip(tensors or [f"{name}.weight"], each_layer, strict=True))
     return types
 
 
