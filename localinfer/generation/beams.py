@@ -1,8 +1,8 @@
-"""Beam search: of all texts the one that the model finds most probable, as far as some beams see.
+"""Beam search: looks for the text that the model finds most probable, among more than one way to go on.
 
-Knows numbers only. In each step every one of the n best hypotheses is continued with every token, and the n best of
-what comes of it are kept. One that ends is out of the race, with its log-probability a token as its score: without the
-division short texts would always win.
+In each step every one of the n best hypotheses is continued with every token, and the n best of the results are kept.
+A hypothesis that ends is set aside. Its score is its log-probability divided by its number of tokens: without the
+division short texts would always win. Knows numbers only.
 """
 
 import heapq
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from localinfer.generation.sampling.logprobs import most_probable
 
 LogProbabilitiesAfter = Callable[[Sequence[int]], NDArray[np.floating]]
-"""Of every token, (n_vocab,), behind the prompt and these ids."""
+"""Log-probabilities of all tokens, (n_vocab,), after the prompt and these ids."""
 
 
 class Hypothesis(NamedTuple):
-    """Tokens behind the prompt. The one that ended it is not among `ids`, but counts in the rest."""
+    """One way in which the prompt may go on. The token that ends it is not among `ids`, but counts in the others."""
 
     ids: list[int]
-    logprob: float  # the sum of all
-    length: int
+    logprob: float  # the sum of all tokens' log-probabilities
+    length: int  # tokens
 
     @property
     def score(self) -> float:
@@ -39,9 +39,9 @@ class Hypothesis(NamedTuple):
 
 
 class BeamSearch:
-    """Searches with `beams` hypotheses of at most `limit` tokens; `ends` are tokens that end one.
+    """A search with `beams` hypotheses of at most `limit` tokens; the tokens `ends` end a hypothesis.
 
-    It is over when as many have ended as there are beams, and none that goes on has a better score than they.
+    It is over when as many hypotheses have ended as there are beams, and none of the others has a better score.
     """
 
     def __init__(self, logprobs_after: LogProbabilitiesAfter, beams: int, ends: Collection[int], limit: int) -> None:
@@ -50,7 +50,7 @@ class BeamSearch:
         self._ended: list[Hypothesis] = []
 
     def __iter__(self) -> Iterator[int]:
-        """The tokens of the text that wins, each as soon as no hypothesis is left that has another one in its place."""
+        """The tokens of the best text, each as soon as all hypotheses that are left agree on it."""
         given = 0
         for _ in range(self._limit):
             self._step()
@@ -68,7 +68,7 @@ class BeamSearch:
 
     @property
     def best_has_ended(self) -> bool:
-        """Or had it no room to go on?"""
+        """Whether the best hypothesis has ended; otherwise it has reached the limit."""
         return self.best in self._ended
 
     @property
@@ -78,7 +78,7 @@ class BeamSearch:
         return len(self._ended) == self._beams and max(each.score for each in self._live) <= self._ended[-1].score
 
     def _step(self) -> None:
-        """Each hypothesis becomes longer by a token."""
+        """Make each hypothesis longer by one token."""
         wanted = 2 * self._beams  # half of them may end
         best = heapq.nlargest(wanted, self._continued(wanted), key=attrgetter("logprob"))
         over = [each.without_end() for each in best[: self._beams] if each.ids[-1] in self._ends]
@@ -86,7 +86,8 @@ class BeamSearch:
         self._ended = heapq.nlargest(self._beams, self._ended + over, key=attrgetter("score"))
 
     def _continued(self, wanted: int) -> Iterator[Hypothesis]:
-        """Neighbours in the order of their ids have most tokens in common: a cache has to forget least between them."""
+        """The `wanted` best continuations of each hypothesis. They are asked for in the order of their ids: neighbours
+        then have most tokens in common, and the engine has to forget least between them."""
         for each in sorted(self._live, key=attrgetter("ids")):
             for id, logprob in most_probable(self._logprobs_after(each.ids), wanted):
                 if logprob > -np.inf:

@@ -1,4 +1,6 @@
-"""How a run chooses its tokens: by which sampler, within which form, and what is told of a token's probability."""
+"""How a run chooses its next token: a sampler picks one, within the form that an answer shall have, if any; the piece
+that comes of it may also tell how probable the token was.
+"""
 
 from collections.abc import Callable, Sequence
 from operator import index
@@ -16,11 +18,15 @@ if TYPE_CHECKING:
 
 Logits = NDArray[np.float32]
 SamplerFunction = Callable[[Logits, Sequence[int]], int]
-"""The id of the next token, by the logits (n_vocab,) after these ids: all of the context, prompt and text."""
+"""Returns the id of the next token, by the logits, float32 (n_vocab,), and the ids of prompt and text so far."""
 
 
 class Chooser:
-    """Makes a piece without text of the logits after some tokens. `text_of` shows a token."""
+    """Chooses a token by its logits, and makes a piece of it that has no text yet.
+
+    With `logprobs`, the piece has its token's probability and as many of the most probable tokens; `text_of` makes the
+    texts of these.
+    """
 
     def __init__(
         self,
@@ -33,36 +39,37 @@ class Chooser:
         self._sampler, self._logprobs, self._text_of = sampler, logprobs, text_of
 
     def __call__(self, logits: Logits, tokens: Sequence[int], forced: int | None = None) -> Piece:
-        """The next one; it is `forced` where there is no choice."""
+        """The piece that comes after `tokens`. `forced` is its token where that is known already."""
         if self.constraint is None:
-            return self._told(logits, self._sampler(logits, tokens) if forced is None else forced)
+            return self._piece(logits, self._sampler(logits, tokens) if forced is None else forced)
         id = self._sampler(self.constraint.masked(logits), tokens) if forced is None else forced
         self.constraint.accept(id)
-        return self._told(logits, id)
+        return self._piece(logits, id)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more may come."""
+        """Whether the form allows no further token."""
         return self.constraint is not None and self.constraint.is_complete
 
     def follow(self, id: int) -> None:
-        """A token that was not chosen here."""
+        """Let the form know of a token that was not chosen here."""
         if self.constraint is not None:
             self.constraint.accept(id)
 
-    def _told(self, logits: Logits, id: int) -> Piece:
-        return told(logits, id, self._logprobs, self._text_of) if self._logprobs else Piece("", id)
+    def _piece(self, logits: Logits, id: int) -> Piece:
+        return with_logprobs(logits, id, self._logprobs, self._text_of) if self._logprobs else Piece("", id)
 
 
-def told(logits: Logits, id: int, n: int, text_of: Callable[[int], str]) -> Piece:
-    """A piece without text that tells how probable it was by these logits, and the `n` most probable tokens."""
+def with_logprobs(logits: Logits, id: int, n: int, text_of: Callable[[int], str]) -> Piece:
+    """A piece without text, with the probability that these logits give its token, and the `n` most probable tokens."""
     logprobs = log_probabilities(logits)
     top = (Alternative(text_of(other), other, p) for other, p in most_probable(logprobs, n))
     return Piece("", id, logprob=float(logprobs[id]), entropy=entropy(logprobs), top=tuple(top))
 
 
 def checked(own: SamplerFunction, n_vocab: int) -> SamplerFunction:
-    """A sampler of the user's, held to what samplers do; it may keep and change what it is given."""
+    """A user's sampler, whose answers are checked: UsageError if one is no id of a token. It is given copies, which it
+    may keep and change."""
     if not callable(own):
         raise UsageError(f"sampler: must be a function of logits and ids, not {type(own).__name__}")
 

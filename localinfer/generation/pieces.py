@@ -39,13 +39,15 @@ class Call:
 class Piece:
     """A generated token and the text that it adds, "" in the middle of a character.
 
-    All texts together are what the model has written. Its answer are those of the `kind` "text": a model that reasons
-    first writes thoughts, between tags.
+    The texts of all pieces together are what the model has written. The answer is those of kind "text"; a model that
+    reasons first writes pieces of kind "thought", between pieces of kind "tag".
 
-    A model that was shown tools may call some: `calls` are those that are whole with this token. Their text is no text.
+    A model that was shown tools may call some: `calls` are those that this token completes. What the model writes to
+    call a tool is in no piece's text.
 
-    With the option logprobs: the natural logarithm of its probability, the entropy of all tokens' probabilities in
-    nats, and the most probable tokens in its place, the best first. All are the model's own, before any sampler.
+    With the option logprobs, `logprob` is the natural logarithm of the token's probability, `entropy` that of all
+    tokens' probabilities in nats, and `top` has the most probable tokens, the best first. All of these are the model's
+    own, before any sampler.
     """
 
     text: str
@@ -70,17 +72,18 @@ class Stats:
     prompt_seconds: float = 0.0
     generated_tokens: int = 0
     generate_seconds: float = 0.0  # without the time that the caller takes between two pieces
-    drafted_tokens: int = 0  # that were guessed
-    accepted_tokens: int = 0  # of them: they came true
-    gain: float = 1.0  # how many times as fast that was, by what the model takes for a token that is not guessed
+    drafted_tokens: int = 0  # guesses that the model has judged
+    accepted_tokens: int = 0  # guesses that were right
+    gain: float = 1.0  # how many times as fast the run was as one without guesses would have been
     finish_reason: FinishReason = "interrupted"
     seed: int = 0
 
 
 class Outlet:
-    """Lets pieces out as soon as their text is certain.
+    """Holds pieces back until their text is certain.
 
-    A text is uncertain while it could be the beginning of one of `stops`, or ends within a character.
+    The end of a text is uncertain while it could be the beginning of one of the texts `stops`, which are no part of the
+    answer, or while a character is unfinished.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -89,7 +92,8 @@ class Outlet:
         self._held: list[Piece] = []
 
     def push(self, piece: Piece, *, unfinished: bool) -> list[Piece]:
-        """The pieces that are certain now. Once a stop text is complete, the last ones, cut before it."""
+        """Take one more piece; returns those that are certain now. When a stop text is complete, these are the last
+        ones, cut off before it, and `stopped` is set."""
         self._held.append(piece)
         text = "".join(held.text for held in self._held)
         found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
@@ -102,7 +106,7 @@ class Outlet:
         return certain
 
     def flush(self, rest: str = "") -> list[Piece]:
-        """All that is held back, `rest` at its end: what an unfinished character has left."""
+        """All pieces that are held back. `rest`, what is left of an unfinished character, is appended to the last."""
         *pieces, last = self._held or [Piece("", 0)]
         return [*pieces, replace(last, text=last.text + rest)] if self._held else []
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from localinfer.engine.engine import Engine
 from localinfer.errors import ContextOverflow, LocalInferError, UsageError
 from localinfer.generation.beams import BeamSearch
-from localinfer.generation.choosing import Chooser, SamplerFunction, checked, told
+from localinfer.generation.choosing import Chooser, SamplerFunction, checked, with_logprobs
 from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
@@ -73,7 +73,8 @@ class Session:
             rows = chain.from_iterable(self._engine.logits_in_parts(tokens[kept:], skip=len(prompt) - 1 - kept))
             for id, logits in zip(ids, rows, strict=True):
                 thoughts.follow(id)
-                pieces.append(replace(told(logits, id, n, self._shown), text=stream.push(id), kind=thoughts.kind))
+                piece = with_logprobs(logits, id, n, self._shown)
+                pieces.append(replace(piece, text=stream.push(id), kind=thoughts.kind))
         pieces[-1] = replace(pieces[-1], text=pieces[-1].text + stream.flush())
         return pieces
 
