@@ -56,7 +56,7 @@ def goes_on(before: Rendered, rendered: Rendered, answer: int, place: slice | No
 def with_written_calls(template: ChatTemplate, variables: Mapping[str, object], rendered: Rendered, places: Places,
                        known: Mapping[int, list[int]], tokenizer: Tokenizer, stand_ins: StandIns) -> str:
     """The rendered text with stand-ins in the places of answers whose tokens are known."""
-    ends = [spelled([id], tokenizer) for id in tokenizer.eog]
+    ends = list(filter(None, (spelled([id], tokenizer) for id in tokenizer.eog)))
     try:
         found = places.find(template, variables, rendered, ends, known)
     except LocalInferError:  # it takes too long
@@ -80,8 +80,10 @@ def place_of(template: ChatTemplate, variables: Mapping[str, object], rendered: 
         return None
     start = len(before.text)
     place, place_in_last = (slice(start, first_of(ends, each, start)) for each in (text, last.text))
+    if place.stop < 0 or place_in_last.stop < 0:
+        return None
     # A template may write less of it when others follow; what is more than it is theirs.
-    return place if place_in_last.stop >= 0 and last.text[place_in_last].endswith(text[place]) else None
+    return place if last.text[place_in_last].endswith(text[place]) else None
 
 
 def first_of(marks: Sequence[str], text: str, start: int) -> int:
