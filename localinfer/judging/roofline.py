@@ -29,12 +29,12 @@ RUNS = 24  # the best one counts: many short ones, for some to be undisturbed ..
 SHORTEST = 0.004  # ... but of seconds enough that waking the threads, 50 us, does not count
 
 HERE = "localinfer.ops.measure"
-STREAM = Kernel(HERE, "stream", ("memory", "nbytes", "result"))
+STREAMS = [Kernel(HERE, "stream", ("memory", "nbytes", "result"), constants=(("asks", asks),)) for asks in (0, 1)]
 MULTIPLY = {
     kind: Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
     for kind in (("dot", "fma", "pair") if target().bfloats else ("dot", "fma"))
 }
-KERNELS = [STREAM, *MULTIPLY.values()]
+KERNELS = [*STREAMS, *MULTIPLY.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ def measured(threads: int) -> Roofline:
 
 
 def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
-    """Bytes a second, read from memory."""
+    """Bytes a second, read from memory: some processors have to be asked ahead, others know better."""
     size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
     memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would all be one page
     piece = min(size, PIECE_BYTES)
     starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]
-    return piece / min(seconds(STREAM, start, piece, result.ctypes.data) for start in starts)
+    return piece / min(seconds(kernel, start, piece, result.ctypes.data) for kernel in STREAMS for start in starts)
 
 
 def products(kind: str, threads: int, seconds: Callable[..., float]) -> float:

@@ -15,7 +15,23 @@ from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
 from quant.jit.simd import BFLOATS, Block, emit_block, emit_dot2, emit_fma
 from quant.jit.threads import ticks
-from quant.jit.vectors import Vector, emit_fold, emit_sum, f32x16, i32x16, intrinsic, load, splat, store, total, word
+from quant.jit.vectors import (
+    Vector,
+    emit_fold,
+    emit_sum,
+    f32x16,
+    i32x16,
+    inline,
+    intrinsic,
+    load,
+    prefetch,
+    prefetch_first,
+    splat,
+    store,
+    total,
+    word,
+)
+from quant.products.rows import FAR, NEAR, nothing
 
 Body = Callable[..., None]
 
@@ -23,8 +39,19 @@ STREAMS = 4  # sums side by side, so that no addition waits for the one before
 NARROW = 4  # bits of codes: the fewest that formats have, and no CPU multiplies others faster
 
 
-def stream() -> Body:
-    """The kernel that reads memory once from one end to the other: result[part] = a sum of its share."""
+def stream(asks: int) -> Body:
+    """The kernel that reads memory once from one end to the other: result[part] = a sum of its share.
+
+    With `asks` it asks ahead, as products with rows of weights do where that is worth it (`quant.products.rows`).
+    """
+
+    @inline
+    def ask(at: int) -> None:
+        prefetch(at + FAR)
+        for line in range(STREAMS):
+            prefetch_first(at + NEAR + WIDE * line)
+
+    fetch = ask if asks else nothing
 
     def body(memory, nbytes, result, part, parts, scratch):
         lines = nbytes // (STREAMS * WIDE)
@@ -32,6 +59,7 @@ def stream() -> Body:
         zero = splat(i32x16, 0)
         a, b, c, d = zero, zero, zero, zero
         for at in range(memory + STREAMS * WIDE * first, memory + STREAMS * WIDE * end, STREAMS * WIDE):
+            fetch(at)
             a = a + load(i32x16, at)
             b = b + load(i32x16, at + WIDE)
             c = c + load(i32x16, at + 2 * WIDE)

@@ -14,6 +14,7 @@ out the same to the last bit whether a token is alone or in a batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
@@ -24,9 +25,22 @@ from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
 from quant.jit.simd import BFLOATS, emit_dot2, emit_fma
 from quant.jit.threads import share
-from quant.jit.vectors import Vector, emit_fold, emit_sum, fma, inline, intrinsic, load, prefetch, store, word
+from quant.jit.vectors import (
+    Vector,
+    emit_fold,
+    emit_prefetch,
+    emit_sum,
+    fma,
+    inline,
+    intrinsic,
+    load,
+    prefetch,
+    store,
+    word,
+)
 from quant.products.base import put_base
 from quant.products.layout import CACHE_BYTES
+from quant.products.rows import FAR, NEAR
 from quant.products.sums import emit_fold_four, emit_lanes
 
 Body = Callable[..., None]
@@ -71,8 +85,11 @@ def emit_totals(b: ir.IRBuilder, sums: Sequence[ir.Value], out: ir.Value) -> Non
         b.store(value, b.inttoptr(b.add(out, I64(4 * at)), value.type.as_pointer()), align=4)
 
 
-def dot_tile(factors: Factors, rows: int, tokens: int) -> Any:
-    """The word dots(row, row_bytes, x, x_bytes, steps, out): float32 out[tokens][rows], products over whole steps."""
+def dot_tile(factors: Factors, rows: int, tokens: int, asks: bool) -> Any:
+    """The word dots(row, row_bytes, x, x_bytes, steps, out): float32 out[tokens][rows], products over whole steps.
+
+    What reads a file's rows one after the other asks ahead, for the reason that `quant.products.rows` has.
+    """
     step_bytes = factors.columns * BYTES[factors.room]
     pairs = [(i, j) for j in range(tokens) for i in range(rows)]
 
@@ -83,6 +100,8 @@ def dot_tile(factors: Factors, rows: int, tokens: int) -> Any:
 
         def step(k: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             at, x_at = b.mul(k, I64(step_bytes)), b.mul(k, I64(STEP_BYTES))
+            for place, (ahead, level) in product(rows_at if asks else [], ((FAR, 2), (NEAR, 1))):
+                emit_prefetch(b, b.add(place, b.add(at, I64(ahead))), level)
             weights = [factors.weights(b, b.add(place, at)) for place in rows_at]
             values = [factors.activations(b, b.add(place, x_at)) for place in tokens_at]
             return [factors.add(b, weights[i], values[j], s) for (i, j), s in zip(pairs, acc, strict=True)]
@@ -98,10 +117,10 @@ def dot_tile(factors: Factors, rows: int, tokens: int) -> Any:
     return dots
 
 
-def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
+def multiply_word(factors: Factors, rows: int, tokens: int, asks: bool = False) -> Any:
     """The word multiply(valid, row, row_bytes, x, x_bytes, n, y, y_stride, add, sums): the products of a tile's first
     rows over n columns, to or added to y[token][row]."""
-    dots, columns, neighbours = dot_tile(factors, rows, tokens), factors.columns, Vector(types.float32, rows)
+    dots, columns, neighbours = dot_tile(factors, rows, tokens, asks), factors.columns, Vector(types.float32, rows)
     weight, weight_bytes = ONE[factors.room], BYTES[factors.room]
     value, value_bytes = ONE[factors.takes], BYTES[factors.takes]
 
@@ -134,7 +153,8 @@ def multiply_word(factors: Factors, rows: int, tokens: int) -> Any:
 def matvec(room: str, takes: str) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for a few tokens, a row after the other, as
     memory likes it; `base` may be 0."""
-    multiply, size, x_size = multiply_word(Factors(room, takes), 1, 1), BYTES[room], BYTES[takes]
+    multiply = multiply_word(Factors(room, takes), 1, 1, asks=not target().far_sighted)
+    size, x_size = BYTES[room], BYTES[takes]
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)

@@ -16,7 +16,7 @@ from localinfer.engine.engine import Engine
 from localinfer.engine.program import record
 from localinfer.files.gguf import open_gguf
 from localinfer.judging import roofline
-from localinfer.judging.roofline import MULTIPLY, STREAM, Roofline
+from localinfer.judging.roofline import MULTIPLY, STREAMS, Roofline
 from localinfer.ops.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
 from localinfer.options import Options
 from localinfer.plan.work import NOTHING_TO_DO, Amount, Work
@@ -100,10 +100,11 @@ def run(kernel: Kernel, *arguments: int, parts: int) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_stream_reads_every_byte(parts: int) -> None:
+@pytest.mark.parametrize("stream", STREAMS)
+def test_stream_reads_every_byte(stream: Kernel, parts: int) -> None:
     memory = np.random.default_rng(0).integers(-1000, 1000, 256 * 91 // 4, np.int32)
     result = np.zeros(parts, np.int64)
-    run(STREAM, memory.ctypes.data, memory.nbytes, result.ctypes.data, parts=parts)
+    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, parts=parts)
     assert result.sum() == memory.sum()
 
 
