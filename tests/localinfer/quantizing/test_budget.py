@@ -7,7 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import proofs
 import pytest
+from checkpoints import as_type
 from gguf import GGMLQuantizationType, dequantize
 from tiny import tiny_llama
 
@@ -208,6 +210,14 @@ class TestFit:
             taken = sum(each.n_elements * bits_of(mixture, each.name) for each in tensors)
             share = taken / sum(each.n_elements for each in tensors) / float(bits)
             assert 0.97 < share <= 1
+
+    @pytest.mark.parametrize("name", ["granitemoe", "llama4", "mistral4"])
+    def test_bits_of_mixtures_are_met(self, name: str, tmp_path: Path) -> None:
+        mixture = found(as_type(proofs.checkpoint(name, tmp_path), tmp_path / "m.gguf", "BF16"), parsed_bits("6.5"))
+        tensors = mixture.source.tensors.values()
+        share = sum(each.n_elements * bits_of(mixture, each.name) for each in tensors) / 6.5
+        assert 0.95 < share / sum(each.n_elements for each in tensors) <= 1
+        assert any("_exps" in each.name and bits_of(mixture, each.name) < 16 for each in tensors)
 
     def test_threads_change_nothing(self, model: Path) -> None:
         assert found(model, parsed_bits("4.5"), 1).choices == found(model, parsed_bits("4.5"), 3).choices
