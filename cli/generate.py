@@ -190,7 +190,8 @@ def guessed(stats: "Stats") -> str:
     """How many tokens were guessed, how many of them came true, and how much faster that was."""
     if not stats.drafted_tokens:
         return ""
-    return f" ({stats.accepted_tokens} of {stats.drafted_tokens} guesses true: {stats.gain:.2f}x)"
+    faster = f": {stats.gain:.2f}x" if stats.accepted_tokens else ""
+    return f" ({stats.accepted_tokens} of {stats.drafted_tokens} guesses true{faster})"
 
 
 def rate(tokens: int, seconds: float) -> str:
