@@ -7,11 +7,13 @@
 Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
 """
 
+import _thread
 import gc
 import os
 import re
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 LIBRARIES = {  # what they are told: threads of theirs cost time to start, and have nothing to do
@@ -20,6 +22,7 @@ LIBRARIES = {  # what they are told: threads of theirs cost time to start, and h
 }
 INTERRUPTED = 130
 READER_GONE = 141
+A_MOMENT = 0.02  # seconds
 
 
 def main() -> NoReturn:
@@ -27,6 +30,7 @@ def main() -> NoReturn:
     try:
         gc.set_threshold(250_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
         be_told_to_end()
+        sys.unraisablehook = unraisable
         code = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer to the first is on its way
     except KeyboardInterrupt:
@@ -129,6 +133,24 @@ def be_told_to_end() -> None:
 def terminate(number: int, _: object) -> NoReturn:
     """Leave through every `finally`, so that nothing half-written stays."""
     raise SystemExit(128 + number)
+
+
+def unraisable(lost: "sys.UnraisableHookArgs") -> None:
+    """Ctrl-C may come where Python can raise nothing, as when an import lets go of its lock: then it comes again."""
+    if lost.exc_type is KeyboardInterrupt:
+        again = threading.Timer(A_MOMENT, interrupt)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def interrupt() -> None:
+    """The main thread, also where it waits for something."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 if __name__ == "__main__":

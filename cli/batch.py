@@ -14,7 +14,7 @@ import typer
 
 from cli import screen
 from cli.files import promised
-from cli.flags import QuietOption, with_options
+from cli.flags import ModelArgument, QuietOption, with_options
 from cli.generate import rate
 from cli.loading import fetched, loading
 from cli.stdin import is_piped
@@ -35,50 +35,62 @@ USUAL: Layer = {"parallel": 8}
 Format = Literal["jsonl", "text"]
 
 
+InputArgument = Annotated[
+    str | None, typer.Argument(metavar="[INPUT]", help="The requests, a line each; stdin if it is left out or -.")
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Where answers go, a line each; an unfinished job goes on with what is left. [default: stdout]",
+    ),
+]
+RestartOption = Annotated[bool, typer.Option("--restart", help="Drop what is in the output, and begin anew.")]
+RetryFailedOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Ask once more what has failed in an earlier go.")
+]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        metavar="jsonl|text",
+        help="JSON lines, or text whose lines are prompts. [default: by the input's name or first line]",
+    ),
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Continue prompts as they are, without a chat template.")]
+AnyModelOption = Annotated[bool, typer.Option("--any-model", help="Answer requests for other models, too.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Have a Ray cluster answer: HOST:PORT, auto, or local for one of its own. "
+        "Needs the extra localinfer[ray].",
+    ),
+]
+RayWorkersOption = Annotated[
+    int, typer.Option("--ray-workers", metavar="N", min=0, help="Models on the cluster (0: one for each machine).")
+]
+
+
 @with_options("model", "sampling", "generation", "form", "speculation", "chat", defaults=USUAL)
 def batch_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
-    file: Annotated[
-        str | None, typer.Argument(metavar="[INPUT]", help="The requests, a line each; stdin if it is left out or -.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Where answers go, a line each; an unfinished job goes on with what "
-            "is left. [default: stdout]",
-        ),
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Drop what is in the output, and begin anew.")] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask once more what has failed in an earlier go.")
-    ] = False,
-    format: Annotated[
-        Format | None,
-        typer.Option(
-            "--format", metavar="jsonl|text", help="JSON lines, or text whose lines are prompts. "
-            "[default: by the input's name or first line]",
-        ),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue prompts as they are, without a chat template.")
-    ] = False,
-    any_model: Annotated[
-        bool, typer.Option("--any-model", help="Answer requests for other models, too.")
-    ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="ADDRESS", help="Have a Ray cluster answer: HOST:PORT, auto, or local for one of its own. "
-            "Needs the extra localinfer[ray].",
-        ),
-    ] = None,
-    ray_workers: Annotated[
-        int, typer.Option("--ray-workers", metavar="N", min=0, help="Models on the cluster (0: one for each machine).")
-    ] = 0,
+    file: InputArgument = None,
+    out: OutputOption = None,
+    restart: RestartOption = False,
+    retry_failed: RetryFailedOption = False,
+    format: FormatOption = None,
+    raw: RawOption = False,
+    any_model: AnyModelOption = False,
+    ray: RayOption = None,
+    ray_workers: RayWorkersOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Write a summary to stdout as a JSON object.")] = False,
     quiet: QuietOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Answer the requests of a file, a line each, into another one.
 
     A line is a request in OpenAI's batch format; an object with messages, or with a prompt, beside which system,

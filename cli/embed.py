@@ -10,7 +10,7 @@ import typer
 
 from cli import screen
 from cli.files import promised, write_whole
-from cli.flags import FileOption, NoStdinOption, with_options
+from cli.flags import FileOption, ModelArgument, NoStdinOption, with_options
 from cli.loading import open_model
 from cli.stdin import from_stdin
 from cli.texts import STDIN, from_argument, from_file, given_text
@@ -29,7 +29,7 @@ TruncateOption = Annotated[
 
 @with_options("model", without=RING)
 def embed_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
     prompt: Annotated[
         list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="A text, also of several lines.")
@@ -83,7 +83,7 @@ def embed_command(
 
 @with_options("model", without=RING)
 def rerank_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What the documents shall answer.")],
     given: Layer,
     documents: Annotated[

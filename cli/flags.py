@@ -25,6 +25,8 @@ METAVARS: dict[type, str] = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
 
 Command = Callable[..., None]
 
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")]
+
 # Options of all commands that take a text.
 FileOption = Annotated[
     str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the text from a file; - is stdin.")

@@ -12,7 +12,16 @@ import typer
 
 from cli import screen
 from cli.files import promised
-from cli.flags import ColorByOption, EscapeOption, FileOption, NoStdinOption, QuietOption, SpecialOption, with_options
+from cli.flags import (
+    ColorByOption,
+    EscapeOption,
+    FileOption,
+    ModelArgument,
+    NoStdinOption,
+    QuietOption,
+    SpecialOption,
+    with_options,
+)
 from cli.loading import open_model
 from cli.surprise import painter
 from cli.texts import joined, with_escapes
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 
 @with_options("model", "sampling", "generation", "form", "speculation", "draft")
 def generate_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: FileOption = None,

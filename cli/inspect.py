@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 from cli import screen
-from cli.flags import given, option
+from cli.flags import ModelArgument, given, option
 from cli.loading import fetched
 from cli.tables import table
 from localinfer.errors import Unsupported
@@ -35,7 +35,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def inspect_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
+    model: ModelArgument,
     ctx_size: Annotated[str | None, option("ctx_size")] = None,
     cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
     cache_type_v: Annotated[str | None, option("cache_type_v")] = None,

@@ -103,12 +103,12 @@ def let_go_of_stdout() -> None:
 
 def error(message: str, code: int) -> int:
     """The one line that tells what went wrong. Returns the exit code, for the caller to return."""
-    note(f"error: {one_line(message)}")
+    tell(f"error: {one_line(message)}")
     return code
 
 
 def warn(message: str) -> None:
-    note(f"warning: {one_line(message)}")
+    tell(f"warning: {one_line(message)}")
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -123,10 +123,22 @@ def note(line: str) -> None:
         sys.stderr.flush()
 
 
+def tell(line: str, hanging: int = 0) -> None:
+    """A line in words, broken between them; what is broken off goes on behind so many spaces."""
+    note("\n".join(broken(line, hanging)))
+
+
 def aside(line: str) -> None:
     """A line of less importance, such as statistics: dim where the terminal can, and broken between words."""
-    lines = textwrap.wrap(line, max(columns() - 1, 1), break_long_words=False) if is_live() else [line]
-    note("\n".join(dim(each) for each in lines) if colourful() else "\n".join(lines))
+    note("\n".join(dim(each) if colourful() else each for each in broken(line)))
+
+
+def broken(line: str, hanging: int = 0) -> list[str]:
+    """As many lines as it takes on a terminal."""
+    width = max(columns() - 1, 1)
+    indent = " " * hanging if hanging < width // 2 else "  "
+    whole = not sys.stderr.isatty()
+    return [line] if whole else textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False)
 
 
 def dim(line: str) -> str:

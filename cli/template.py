@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import screen
-from cli.flags import with_options
+from cli.flags import ModelArgument, with_options
 from cli.loading import fetched
 from cli.texts import from_json
 from localinfer.options import Layer, from_environment, merge
@@ -22,7 +22,7 @@ SMALL_TALK = [
 
 @with_options("chat")
 def template_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
+    model: ModelArgument,
     given: Layer,
     messages: Annotated[
         str | None, typer.Option("--messages", metavar="FILE", help="The conversation in JSON; - is stdin.")

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from cli import screen
-from cli.flags import EscapeOption, FileOption, NoStdinOption
+from cli.flags import EscapeOption, FileOption, ModelArgument, NoStdinOption
 from cli.loading import fetched
 from cli.texts import joined
 from localinfer.text import printable
 
 
 def tokenize_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, or path of a GGUF file.")],
+    model: ModelArgument,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text.")] = None,
     file: FileOption = None,
     escape: EscapeOption = None,

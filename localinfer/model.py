@@ -27,8 +27,18 @@ from localinfer.generation.choosing import SamplerFunction
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.sampling import Sampler
 from localinfer.generation.session import Progress, Session
+from localinfer.generation.thoughts import as_text
 from localinfer.models import registry
-from localinfer.options import FLAGS, FORMS, Options, from_environment, from_keywords, from_metadata, merge
+from localinfer.options import (
+    FLAGS,
+    FORMS,
+    Options,
+    from_environment,
+    from_keywords,
+    from_metadata,
+    guessers_named,
+    merge,
+)
 
 if TYPE_CHECKING:  # what continues texts needs neither templates nor forms
     from localinfer.embedding.embedder import Embedder
@@ -77,7 +87,7 @@ class Model:
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         self.engine = Engine(f, options, progress)
-        for warning in (*self.engine.warnings, *beyond_training(self)):
+        for warning in (*self.engine.warnings, *beyond_training(self), *without_a_guesser(options)):
             warnings.warn(warning, stacklevel=3)
         self._draft = self._draft_engine(progress)
         self._session = Session(self.engine, self.tokenizer, progress, self._draft)
@@ -206,7 +216,8 @@ class Model:
         behind = self._end_of_reasoning(prompt)
         pieces = self._run(prompt.ids, chosen, sampler, behind, self._checked(begun))
         template = self._prompts().template(chosen, with_tools=tools is not None).source
-        return self._with_calls(pieces, template, conversation) if tools or HAS_CHANNELS in template else pieces
+        has_parts = HAS_CHANNELS in template and chosen.reasoning_format != "none"
+        return self._with_calls(pieces, template, conversation) if tools or has_parts else pieces
 
     def embed(self, texts: "str | Sequence[str | Sequence[int]]", *, pooling: str = "", normalize: bool | float = True,
               truncate: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
@@ -352,7 +363,7 @@ class Model:
         self.file.check_unchanged()
         constraint = self._constraint(options, behind)
         self.stats, pieces = self._session.run(prompt, options, sampler, constraint, begun)
-        return pieces
+        return as_text(pieces, self.tokenizer) if options.reasoning_format == "none" else pieces
 
     def _with_calls(self, pieces: Iterator[Piece], template: str, conversation: "Conversation") -> Iterator[Piece]:
         from localinfer.generation import calls
@@ -443,6 +454,12 @@ class Beside(Model):
 
     def _vocabulary_of_forms(self) -> "Vocabulary":
         return self._model._vocabulary_of_forms()
+
+
+def without_a_guesser(options: Options) -> list[str]:
+    """What there is to say where only a draft model may guess, and there is none."""
+    alone = guessers_named(options.spec_type) == {"draft"} and not options.spec_draft_model
+    return [f"--spec-type {options.spec_type}: no model guesses: --spec-draft-model names one"] if alone else []
 
 
 def beyond_training(model: Model) -> list[str]:

@@ -28,6 +28,7 @@ Section = Literal["model", "sampling", "generation", "form", "speculation", "dra
 Policy = Literal["stop", "drop-turns", "ring"]
 Precision = Literal["fast", "high"]
 Think = Literal["auto", "on", "off"]
+ReasoningFormat = Literal["auto", "deepseek", "none"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 T = TypeVar("T", bound=Value)
 
@@ -338,6 +339,9 @@ class Options:
     reasoning_budget: int = option(
         -1, "--reasoning-budget", section="generation", low=-1, high=INT32_MAX,
         about="The most tokens of thoughts before the answer (0: none, -1: as many as the model likes).")
+    reasoning_format: ReasoningFormat = option(
+        "auto", "--reasoning-format", section="generation", choices=get_args(ReasoningFormat),
+        about="Tell thoughts apart from the answer (auto, deepseek), or leave them in it with their tags (none).")
     json_schema: str = option(
         "", "-j", "--json-schema", section="form",
         about="Answer in JSON that this JSON schema describes.")
@@ -411,6 +415,9 @@ class Options:
     think: Think = option(
         "auto", "-rea", "--reasoning", "--think", section="chat", choices=get_args(Think),
         about="Think before the answer, where the model's chat template has a switch for it (auto: as it is set).")
+    reasoning_effort: str = option(
+        "", "--reasoning-effort", section="chat",
+        about="How much to think, where the chat template asks for it: low, medium, high, or another of its words.")
 
     def validated(self) -> "Options":
         """These options in their exact types; UsageError names the flag of the first bad one."""
@@ -437,7 +444,10 @@ SAMPLING_KEYS = {
 
 
 def merge(*layers: Mapping[str, Value]) -> Options:
-    """The options that the layers give together; where two give the same one, the earlier layer wins."""
+    """The options that the layers give together; where two give the same one, the earlier layer wins.
+
+    UsageError for two that cannot both be.
+    """
     values: Layer = {}
     for layer in reversed(layers):
         for group in SAME_MATTER:
@@ -445,7 +455,11 @@ def merge(*layers: Mapping[str, Value]) -> Options:
                 for name in group:
                     values.pop(name, None)
         values.update(layer)
-    return Options(**values)  # type: ignore[arg-type]  # the layers were checked when they were made
+    options = Options(**values)  # type: ignore[arg-type]  # the layers were checked when they were made
+    fewest, most = options.spec_draft_n_min, options.spec_draft_n_max
+    if fewest > most:
+        raise UsageError(f"--spec-draft-n-min: {fewest} are more than --spec-draft-n-max allows, which is {most}")
+    return options
 
 
 def chosen_samplers(options: Options) -> tuple[str, ...]:

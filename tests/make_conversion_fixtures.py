@@ -1,6 +1,7 @@
 """Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`.
 
-    python -P tests/make_conversion_fixtures.py path/to/llama.cpp
+    python -P tests/make_conversion_fixtures.py path/to/llama.cpp             # all of them
+    python -P tests/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others stay as they are
 
 Needs torch and transformers, and llama.cpp's sources. Tokenizers are left out: they have tests of their own. For each
 proof the keys of its architecture, and the tensors as `proofs.summary` has them; or why there are none.
@@ -25,9 +26,11 @@ def main() -> None:
     sys.path.insert(0, sys.argv[1])
     logging.disable()
     transformers.utils.logging.set_verbosity_error()
-    found = {name: converted(name) for name in proofs.NAMES}
-    lines = [f' "{name}": {json.dumps(value)}' for name, value in found.items()]
-    (proofs.DATA.parent / "conversion.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    target, names = proofs.DATA.parent / "conversion.json", sys.argv[2:]
+    kept = json.loads(target.read_text(encoding="utf-8")) if names else {}
+    found = kept | {name: converted(name) for name in names or proofs.NAMES}
+    lines = [f' "{name}": {json.dumps(found[name])}' for name in sorted(found)]
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def converted(name: str) -> dict[str, Any] | str:
@@ -38,9 +41,12 @@ def converted(name: str) -> dict[str, Any] | str:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, out = proofs.checkpoint(name, Path(folder)), Path(folder) / "model.gguf"
         values = older(ModelBase.load_hparams(checkpoint, False))
+        if values["model_type"] == "nemotron_h":  # the class of newer transformers says of experts what is not so
+            values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         model_class = get_model_class(values["architectures"][0])
         model_class.no_mtp = True  # the layers that guess further tokens
-        for each in (TextModel, *model_class.__mro__):
+        inner = [each for each in vars(model_class).values() if isinstance(each, type)]  # which do the work of some
+        for each in (TextModel, *(base for kind in (model_class, *inner) for base in kind.__mro__)):
             if "set_vocab" in vars(each):
                 each.set_vocab = lambda self: None
         try:
@@ -61,6 +67,9 @@ def older(values: dict[str, Any]) -> dict[str, Any]:
     values.setdefault("n_ctx", values.get("n_positions"))
     if values.get("multi_query") and not values["new_decoder_architecture"]:
         values["num_kv_heads"] = 1
+    if values["model_type"] == "granitemoehybrid":
+        words = {"linear_attention": "mamba", "full_attention": "attention"}
+        values["layer_types"] = [words.get(kind, kind) for kind in values["layer_types"]]
     asked = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
     return asked | {key: value for key, value in values.items() if value is not None}
 

@@ -22,6 +22,7 @@ import transformers
 
 sys.path.append(str(Path(__file__).parent))
 import proofs  # (found only now)
+import rwkv7_model
 
 sys.path.pop()  # or transformers would take kernels.py for a library that it knows
 
@@ -31,6 +32,7 @@ POSITIONS = np.arange(2, N_TOKENS, 3)  # the last one is 95
 IDS = [256, *TEXT.encode()][:N_TOKENS]
 assert len(IDS) == N_TOKENS
 WINDOW = 24  # four of them in the text
+STRETCHES = {"attention_chunk_size": WINDOW, "floor_scale": 16}
 NUMBER = re.compile(r"\.\d+\.")
 DULL = (
     "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
@@ -51,6 +53,7 @@ class Proof:
 
     architecture: str
     config: Any
+    model: Any = None  # the class, where transformers finds none by the configuration
     encoder: bool = False  # it has no output layer: what is kept are states
     norm: float = 1.0
     written: Callable[[dict[str, Any]], dict[str, Any]] = dict
@@ -203,6 +206,8 @@ def apart(
                 if name.endswith("gate_up_proj"):
                     half = shape[1] // 2, shape[2]
                     found |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
+                elif name.endswith("up_proj"):
+                    found[f"{where}.{expert}.{up}.weight"] = shape[1:]
                 else:
                     found[f"{where}.{expert}.{down}.weight"] = shape[1:]
             if ".experts." not in name:
@@ -217,10 +222,14 @@ def apart(
             each = {
                 kind: [tensors[f"{block}.experts.{expert}.{kind}.weight"] for expert in range(count)]
                 for kind in (gate, up, down)
+                if kind
             }
             where = f"{block.replace(mlp, own)}.experts"
-            pairs = zip(each[gate], each[up], strict=True)
-            found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            if gate:
+                pairs = zip(each[gate], each[up], strict=True)
+                found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            else:
+                found[f"{where}.up_proj"] = np.stack(each[up])
             found[f"{where}.down_proj"] = np.stack(each[down])
         return found
 
@@ -237,6 +246,22 @@ def also_renamed(ways: Ways, names: Mapping[str, str]) -> Ways:
         lambda shapes: {renamed(key, names): shape for key, shape in ways[0](shapes).items()},
         lambda tensors: ways[1]({renamed(key, back): values for key, values in tensors.items()}),
     )
+
+
+def granite_hybrid(config: dict[str, Any]) -> dict[str, Any]:
+    """With the words that its checkpoints have for layers."""
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    return config | {"layer_types": [words[kind] for kind in config["layer_types"]]}
+
+
+def nemotron_h(config: dict[str, Any]) -> dict[str, Any]:
+    """With a letter for each layer, and nothing of experts, as in checkpoints without any."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    pattern = "".join(letters[kind] for kind in config["layers_block_type"])
+    foreign = ("layers_block_type", "moe_", "n_routed", "n_shared", "topk", "routed", "num_experts")
+    plain = {key: value for key, value in config.items() if not any(word in key for word in foreign)}
+    plain.pop("n_group")
+    return plain | {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
 
 
 def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
@@ -366,6 +391,9 @@ GRANITE_NAMES = {
     "moe.router": "moe.router.layer",
 }
 GRANITEMOE = also_renamed((dict, dict), GRANITE_NAMES)
+GRANITEHYBRID = also_renamed(
+    (dict, dict), {f"block_sparse_{old}": f"block_sparse_{new}" for old, new in GRANITE_NAMES.items()}
+)
 GRANITE_EXPERTS = {"num_local_experts": 10, "num_experts_per_tok": 3}
 GATED_SHARED = {
     "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96
@@ -373,6 +401,21 @@ GATED_SHARED = {
 DELTA_NET = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
+LINEAR_AND_FULL = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+NEMOTRON_H = {"mamba_num_heads": 6, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2}
+NEMOTRON_EXPERTS = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 12,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 0.5,
+}  # fmt: skip
+BACKBONE = also_renamed((dict, dict), {"model.": "backbone."})
+UNGATED = also_renamed(apart("", "up_proj", "down_proj", "mixer", "mixer"), {"model.": "backbone."})
+RECURRENT = {"mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
+MULTIPLIERS = {  # of a few bits, so that products are exact
+    "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.625,
+    "attention_in_multiplier": 1.25, "attention_out_multiplier": 0.875, "ssm_in_multiplier": 1.75,
+    "ssm_out_multiplier": 0.875, "ssm_multipliers": [0.75, 1.25, 0.5, 1.5, 0.625],
 }  # fmt: skip
 LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
 LITE_ROPE = rope(
@@ -459,6 +502,21 @@ PROOFS = {
         shapes=MIXTRAL[0],
         computed=MIXTRAL[1],
     ),
+    "llama4": Proof(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 5, head_dim=32), **LLAMA3, **STRETCHES, intermediate_size_mlp=160, num_local_experts=6,
+        ),
+        written=lambda config: config | {"attention_chunk_size": WINDOW},
+    ),
+    "llama4-maverick": Proof(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 4, head_dim=32, intermediate_size=32), **rope(theta=5e5), intermediate_size_mlp=160,
+            num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False,
+        ),
+        written=lambda config: config | {"attention_chunk_size": 8192},
+    ),
     "qwen3moe": Proof(
         architecture="qwen3moe",
         config=T.Qwen3MoeConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e6), **QWEN3MOE),
@@ -538,6 +596,14 @@ PROOFS = {
         written=lambda config: config | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
         shapes=UNFUSED[0],
         computed=UNFUSED[1],
+    ),
+    "mistral4": Proof(
+        architecture="mistral4", model=T.Mistral4ForCausalLM,
+        config=T.Mistral4Config(
+            **sizes(4, 4), **MINISTRAL3, **LATENT, q_lora_rank=64, first_k_dense_replace=0, n_shared_experts=1,
+            **BIASED | {"n_routed_experts": 12, "num_experts_per_tok": 6, "routed_scaling_factor": 1.0},
+        ),
+        written=within_mistral3,
     ),
     "glm4moe-lite": Proof(
         architecture="deepseek2",
@@ -782,6 +848,79 @@ PROOFS = {
             num_hidden_layers=2, **IDS_OF_MARKS,
         ),
     ),
+    "falcon-h1": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            **MULTIPLIERS,
+        ),
+    ),
+    "falcon-h1-normed": Proof(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(3, 1, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            mamba_rms_norm=True,
+        ),
+    ),
+    "granitehybrid": Proof(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4) | TIED, **rope(), **GRANITE, **RECURRENT, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+    ),
+    "granitehybrid-experts": Proof(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4, intermediate_size=64) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS, **RECURRENT,
+            shared_intermediate_size=96, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+        shapes=GRANITEHYBRID[0],
+        computed=GRANITEHYBRID[1],
+    ),
+    "granite4": Proof(
+        architecture="granite",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2) | TIED, **rope(theta=1e7), **GRANITE, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=["full_attention"] * 2, position_embedding_type="rope",
+            mamba_n_heads=6,
+        ),
+        written=granite_hybrid,
+    ),
+    "nemotron_h": Proof(
+        architecture="nemotron_h",
+        config=T.NemotronHConfig(
+            **sizes(6, 2, head_dim=32), **NEMOTRON_H,
+            layers_block_type=["linear_attention", "full_attention", "mlp", "linear_attention"],
+        ),
+        written=nemotron_h,
+        shapes=BACKBONE[0],
+        computed=BACKBONE[1],
+    ),
+    "nemotron_h_moe": Proof(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
+    ),
+    "nemotron_h_moe-latent": Proof(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS, moe_latent_size=64),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
+    ),
+    "rwkv7": Proof(
+        architecture="rwkv7", model=rwkv7_model.RWKV7ForCausalLM,
+        config=T.PreTrainedConfig(
+            hidden_size=128, head_dim=64, num_hidden_layers=3, intermediate_size=192, vocab_size=proofs.N_VOCAB,
+            decay_low_rank_dim=32, a_low_rank_dim=32, v_low_rank_dim=32, gate_low_rank_dim=64, norm_eps=1e-5,
+            hidden_act="sqrelu", norm_first=True, norm_bias=True, attn=None, max_position_embeddings=2048,
+            tie_word_embeddings=False, **IDS_OF_MARKS,
+        ),
+        written=lambda config: config | {"model_type": "rwkv7"},
+    ),
     # others
     "starcoder2": Proof(
         architecture="starcoder2",
@@ -851,7 +990,7 @@ def main() -> None:
 
 def make(name: str, proof: Proof) -> Any:
     """Both files of a proof; what is computed comes back."""
-    model = kind_of(proof).from_config(proof.config, attn_implementation="eager").float().eval()
+    model = class_of(proof)._from_config(proof.config, attn_implementation="eager").float().eval()
     tied = set(model.all_tied_weights_keys) if proof.config.tie_word_embeddings else set()
     if proof.encoder:
         tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # of no use for what is kept
@@ -881,16 +1020,13 @@ def make(name: str, proof: Proof) -> Any:
 
 def config_of(proof: Proof) -> dict[str, Any]:
     """config.json, without what changes from version to version or is about training."""
-    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof)]}
+    values = json.loads(proof.config.to_json_string()) | {"architectures": [class_of(proof).__name__]}
     return proof.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
 
 
-def kind_of(proof: Proof) -> Any:
-    return transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
-
-
-def class_of(proof: Proof) -> str:
-    return str(kind_of(proof)._model_mapping[type(proof.config)].__name__)
+def class_of(proof: Proof) -> Any:
+    kind = transformers.AutoModel if proof.encoder else transformers.AutoModelForCausalLM
+    return proof.model or kind._model_mapping[type(proof.config)]
 
 
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:

@@ -27,6 +27,7 @@ from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.latent import Latent, read_latent
 from localinfer.plan.recurrence import Recurrence, read_recurrence
+from localinfer.plan.time_mix import HeadInputs, read_head_size
 
 Floats = NDArray[np.floating[Any]]  # of the model's dtype
 Positions = NDArray[np.integer[Any]]
@@ -67,7 +68,7 @@ class Model:
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor, decoded and not kept."""
-        tensor = self.file.tensors[f"{name}.weight"]
+        tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
         return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
 
@@ -218,6 +219,15 @@ class Words:
     def add(self, x: Floats, branch: Floats, factor: float = 1.0) -> None:
         x += factor * branch
 
+    def add_vector(self, x: Floats, tensor: str) -> Floats:
+        return x + self.vector(tensor)
+
+    def lasting(self, n: int) -> Floats:
+        return np.zeros((len(self.tokens), n), self.model.dtype)
+
+    def copy(self, x: Floats, to: Floats) -> None:
+        to[:] = x
+
     def number(self, tensor: str) -> float:
         return float(self.vector(tensor)[0])
 
@@ -240,7 +250,8 @@ class Words:
     def feed_forward(
         self, h: Floats, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
     ) -> Floats:
-        n = self.keys.counts("feed_forward_length", self.block_count)[min(blk.number, self.block_count - 1)]
+        lengths = self.keys.counts("feed_forward_length", self.block_count, least=0)
+        n = lengths[min(blk.number, self.block_count - 1)]
         if not gated:
             return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
         if len(self.model[f"{blk}ffn_up"]) == 2 * n:
@@ -252,8 +263,8 @@ class Words:
             gate = relu(gate - mean - least * deviation)
         return unit(activation, gate, up)
 
-    def gate(self, gate: Floats, up: Floats, activation: str = "none", *, first: int = 0) -> Floats:
-        return ACTIVATIONS[activation](gate) * up[:, first : first + gate.shape[1]]
+    def gate(self, gate: Floats, up: Floats | None, activation: str = "none", *, first: int = 0) -> Floats:
+        return ACTIVATIONS[activation](gate) * (1.0 if up is None else up[:, first : first + gate.shape[1]])
 
     # --- heads ---
 
@@ -309,6 +320,35 @@ class Words:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
         return y.reshape(len(x), -1)
 
+    def shift(self, x: Floats) -> Floats:
+        return np.concatenate([np.zeros_like(x[:1]), x[:-1]])
+
+    def lerp(self, x: Floats, other: Floats, weight: Floats) -> Floats:
+        return x + weight * (other - x)
+
+    def lerps(self, x: Floats, other: Floats, name: str, count: int) -> Sequence[Floats]:
+        return [self.lerp(x, other, weight) for weight in self.model[name].reshape(count, -1)]
+
+    def time_mix(self, blk: Block, x: HeadInputs) -> Floats:
+        """One token after the other, as the paper has it: (n_tokens, heads * size)."""
+        size = read_head_size(self.keys, self.embedding_length)
+        kinds = ("k_k", "k_a", "r_k", "ln")
+        k_k, k_a, r_k, weight = (self.model[f"{blk}time_mix_{kind}"].reshape(-1, size) for kind in kinds)
+        bias = self.model.bias(f"{blk}time_mix_ln").reshape(-1, size)
+        r, w, k, v, a = (np.asarray(each).reshape(len(self.tokens), -1, size) for each in (x.r, x.w, x.k, x.v, x.a))
+        a, decay = sigmoid(a), np.exp(-np.exp(-0.5) * sigmoid(w))
+        removed = k * k_k
+        removed = removed / np.maximum(np.sqrt((removed**2).sum(axis=-1, keepdims=True)), 1e-12)
+        k = k * (1 + (a - 1) * k_a)
+        states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
+        for t in range(len(k)):
+            lost = np.einsum("hk,hkv->hv", removed[t], states)
+            states *= decay[t][:, :, None]
+            states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], lost)
+            y[t] = np.einsum("hk,hkv->hv", r[t], states)
+        y = layer_norm(y, weight, size * self.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
+        return y.reshape(len(y), -1)
+
     def halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
         parts = x.reshape(len(x), heads, 2, -1)
         return parts[:, :, 0].reshape(len(x), -1), parts[:, :, 1].reshape(len(x), -1)
@@ -322,12 +362,15 @@ class Words:
     def has_experts(self) -> bool:
         return self.keys.count("expert_count", 0, least=0) > 0
 
-    def router(self, gating: str = "softmax", *, normed: bool = False, best: int = 2) -> Router:
-        return read_router(self.keys, gating, normed=normed, best=best)
+    def router(
+        self, gating: str = "softmax", *, normed: bool = False, best: int = 2, weighs_inputs: bool = False
+    ) -> Router:
+        return read_router(self.keys, gating, normed=normed, best=best, weighs_inputs=weighs_inputs)
 
     def experts(
-        self, h: Floats, blk: Block, router: Router, activation: str, *, routed_by: Floats | None = None
-    ) -> Floats:
+        self, h: Floats, blk: Block, router: Router, activation: str, *, gated: bool = True,
+        routed_by: Floats | None = None,
+    ) -> Floats:  # fmt: skip
         seen = h if routed_by is None else routed_by
         scores, chosen = self.matmul(seen, f"{blk}ffn_gate_inp", router.count), np.zeros_like(h)
         probabilities = {"softmax": softmax, "sigmoid": sigmoid}.get(router.gating, np.asarray)(scores)
@@ -344,24 +387,31 @@ class Words:
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
                 scale = self.vector(f"{blk}ffn_down_exps.scale")[id] if self.has(f"{blk}ffn_down_exps.scale") else 1.0
-                x = h[token : token + 1]
-                if self.has(f"{blk}ffn_gate_up_exps.weight"):
-                    gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
-                else:
-                    gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
-                f = unit(activation, gate, up)
-                chosen[token] += scale * weight * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+                before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
+                f = self.of_expert(before * h[token : token + 1], blk, id, activation, gated=gated)
+                chosen[token] += scale * behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
-    def shared_expert(self, h: Floats, blk: Block, activation: str) -> Floats:
-        gate, up = (self.model.matmul(f"{blk}ffn_{name}_shexp", h) for name in ("gate", "up"))
-        y = self.model.matmul(f"{blk}ffn_down_shexp", unit(activation, gate, up))
+    def of_expert(self, x: Floats, blk: Block, id: int, activation: str, *, gated: bool) -> Floats:
+        """What an expert's last matrix is given."""
+        if not gated:
+            return ACTIVATIONS[activation](self.model.expert(f"{blk}ffn_up_exps", id, x))
+        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+            gate, up = np.split(self.model.expert(f"{blk}ffn_gate_up_exps", id, x), 2, axis=1)
+        else:
+            gate, up = (self.model.expert(f"{blk}ffn_{name}_exps", id, x) for name in ("gate", "up"))
+        return unit(activation, gate, up)
+
+    def shared_expert(self, h: Floats, blk: Block, activation: str, *, gated: bool = True) -> Floats:
+        up = self.model.matmul(f"{blk}ffn_up_shexp", h)
+        f = unit(activation, self.model.matmul(f"{blk}ffn_gate_shexp", h), up) if gated else ACTIVATIONS[activation](up)
+        y = self.model.matmul(f"{blk}ffn_down_shexp", f)
         name = f"{blk}ffn_gate_inp_shexp"
         return y * sigmoid(h @ self.model[name].reshape(-1, 1)) if self.has(f"{name}.weight") else y
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True) -> Turning:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, grows: bool = True) -> Turning:
         keys, n = self.keys, self.n_rot("rope.dimension_count", slides=False)
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
         stretch, trained = keys.positive("rope.scaling.factor", 1.0), keys.count("context_length")
@@ -378,8 +428,15 @@ class Words:
         longer = (self.model.ctx_size or trained) > original
         for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)
-        rate = keys.number("attention.temperature_scale", 0.0)
-        return Turning(pairs, frequencies, amplitude, lambda at: 1 + rate * np.log(1 + np.floor(at / original)))
+        return Turning(pairs, frequencies, amplitude, self.growth(0.0, original) if grows else None)
+
+    def growing(self, rate: float, original: int, *, ahead: int = 0) -> Turning:
+        return Turning("halves", np.zeros(self.heads[0].key // 2), growth=self.growth(rate, original, ahead))
+
+    def growth(self, rate: float, original: int, ahead: int = 0) -> Callable[[Positions], Floats]:
+        rate = self.keys.number("attention.temperature_scale", rate)
+        original = self.keys.count("attention.temperature_length", original)
+        return lambda at: 1 + rate * np.log(1 + np.floor((at + ahead) / original))
 
     def rope_swa(self, pairs: str, base: str = "") -> Turning:
         own = "rope.dimension_count_swa"
@@ -423,11 +480,11 @@ class Words:
 
     def attend(
         self, blk: Block, q: Floats, k: Floats | None = None, v: Floats | None = None, *, rope: Turning | None,
-        of: int | None = None, norm: str = "no", window: int = 0, scale: float | None = None, cap: float = 0.0,
-        sinks: bool = False,
+        of: int | None = None, norm: str = "no", window: int = 0, stretches: bool = False, scale: float | None = None,
+        cap: float = 0.0, sinks: bool = False,
     ) -> Floats:  # fmt: skip
-        """Every position looks at itself and at those before it (`window` in all, if not 0); in an encoder at all, or
-        half a window to each side.
+        """Every position looks at itself and at those before it (`window` in all, if not 0, or those since its last
+        multiple); in an encoder at all, or half a window to each side.
 
         With the policy `ring`, layers without a window have one of n_ctx - sinks, and look at the first `sinks`
         positions as well, as if from the end of the context.
@@ -443,6 +500,8 @@ class Words:
             x = x if rope is None else turn(x, at, rope)
             if rope is not None and rope.growth and name == "q":
                 x = x * rope.growth(at)[:, None]
+            if norm == "to_one":
+                x = rms_norm(x, np.ones(1), self.eps)
             return rms_norm(x, model[f"{blk}attn_{name}_norm"], self.eps) if norm == "after" else x
 
         if k is not None:
@@ -460,6 +519,8 @@ class Words:
             seen = visible(position, window, model.sinks)
         else:
             seen = visible(position, window) if self.causal else near_by(position, window)
+        if stretches:
+            seen &= position[:, None] // window == position[None, :] // window
         scores = np.where(seen, soft_cap(factor * scores, cap), -np.inf)
         if sinks:  # a column more, of which nothing comes
             more = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
@@ -651,6 +712,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "none": np.asarray,
     "silu": silu,
     "sigmoid": sigmoid,
+    "tanh": np.tanh,
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": relu,

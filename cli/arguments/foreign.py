@@ -174,6 +174,11 @@ NOTHING = (  # "... does nothing: <why>"
     ("what is not a terminal gets plain text anyway", "", "--simple-io"),
     ("the chat template puts around a message what the model expects", "--in-prefix --in-suffix", "--in-prefix-bos"),
     ("chat templates are always Jinja's", "", "--no-jinja"),
+    (
+        "the chat template says what becomes of earlier thoughts, and --chat-template-kwargs what it asks for",
+        "",
+        "--reasoning-preserve --no-reasoning-preserve",
+    ),
     ("a conversation is on the screen already; `localinfer generate` can show its prompt", "", "--display-prompt"),
     ("all that the file says is shown", "", "--license --modelfile --parameters --system --template"),
     ("a model is in memory as long as its command runs, and no longer", "--keepalive --keep-alive", ""),
@@ -185,6 +190,7 @@ NOTHING = (  # "... does nothing: <why>"
 )
 
 MISSING = (  # "... is not supported: <what happens instead>"
+    ("thoughts that are over their budget end with nothing but the tag", "--reasoning-budget-message", ""),
     ("the model runs without adapters", "--lora --lora-scaled --lora-base", ""),
     (
         "the model runs without control vectors",
@@ -224,8 +230,7 @@ IN_ONE_COMMAND = {  # as NOTHING
             "there are no messages here; `localinfer chat` has them",
             (
                 "-sys --system-prompt -sysf --system-prompt-file --chat-template --chat-template-file "
-                "--chat-template-kwargs -rea --reasoning --reasoning-format --reasoning-effort "
-                "--reasoning-budget-message"
+                "--chat-template-kwargs -rea --reasoning --reasoning-effort --reasoning-budget-message"
             ),
             "--reasoning-preserve --no-reasoning-preserve",
         ),
@@ -254,10 +259,12 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
         ("draft-eagle3", "draft-dflash", "draft-dspark"),
         ("ngram", "such heads are not read: tokens are guessed by what stands in the text"),
     ),
+    "--reasoning-format": {"deepseek-legacy": ("deepseek", "thoughts are told apart; none leaves them in the text")},
+    "--reasoning-effort": {"default": ("", "")},
     "--think": {
         "true": ("on", ""),
         "false": ("off", ""),
-        **dict.fromkeys(("low", "medium", "high"), ("on", "--chat-template-kwargs tells a template how much")),
+        **dict.fromkeys(("low", "medium", "high"), ("on", "--reasoning-effort tells a template how much")),
     },
     "--cache-type-k": {
         "bf16": ("f16", "f16 is as large"),

@@ -59,7 +59,7 @@ def obey(chat: Chat, typed: str) -> bool:
     elif not is_path(word):
         near = difflib.get_close_matches(word.lower(), BY_NAME, n=1, cutoff=0.7)
         hint = f"did you mean {near[0]}?" if near else "/help shows what there is"
-        screen.note(f"{screen.one_line(word)} is no command: {hint}")
+        screen.tell(f"{screen.one_line(word)} is no command: {hint}")
     return bool(command) or not is_path(word)
 
 
@@ -77,8 +77,10 @@ def is_path(word: str) -> bool:
 def help_(_: Chat, __: str) -> None:
     rows = [(" ".join(filter(None, [command.names[0], command.argument])), command.about) for command in COMMANDS]
     width = max(len(name) for name, _ in rows) + 2
-    screen.note("\n".join(f"{name:{width}}{about}" for name, about in rows))
-    screen.note(KEYS)
+    for name, about in rows:
+        screen.tell(f"{name:{width}}{about}", hanging=width)
+    screen.note("")
+    screen.tell(KEYS)
 
 
 def system(chat: Chat, text: str) -> None:
@@ -103,9 +105,9 @@ def set_(chat: Chat, text: str) -> None:
         chat.conversation.settings |= setting(name, value)
         screen.aside(f"{name} is {shown(chat.conversation.settings[name])}")
     elif name in FLAGS:
-        screen.note(f"{name} is {shown(value_of(chat, name))}: {FLAGS[name].about}")
+        screen.tell(f"{name} is {shown(value_of(chat, name))}: {FLAGS[name].about}")
     else:
-        screen.note(unknown(name))
+        screen.tell(unknown(name))
 
 
 def setting(name: str, text: str) -> dict[str, Value]:
@@ -124,7 +126,7 @@ def show(chat: Chat, _: str) -> None:
     screen.note(f"model      {chat.name}")
     screen.note(f"context    {chat.used:,} of {chat.model.n_ctx:,} tokens")
     screen.note(f"messages   {len(chat.conversation.messages)}")
-    screen.note(f"system     {screen.one_line(chat.conversation.system) or '-'}")
+    screen.tell(f"system     {screen.one_line(chat.conversation.system) or '-'}", hanging=11)
     show_settings(chat)
 
 
@@ -133,7 +135,7 @@ def show_settings(chat: Chat) -> None:
     width = max(map(len, names))
     for name in names:
         mark = " *" if name in chat.conversation.settings else ""
-        screen.note(f"{name:{width}}  {shown(value_of(chat, name))}{mark}")
+        screen.tell(f"{name:{width}}  {shown(value_of(chat, name))}{mark}", hanging=width + 2)
 
 
 def value_of(chat: Chat, name: str) -> object:
@@ -169,7 +171,7 @@ def tokens(chat: Chat, text: str) -> None:
 
 
 def stats(chat: Chat, _: str) -> None:
-    screen.note(statistics(chat.model.stats))
+    screen.tell(statistics(chat.model.stats))
 
 
 def file(chat: Chat, argument: str) -> None:
@@ -298,9 +300,10 @@ COMMANDS = [
 ]
 BY_NAME = {name: command for command in COMMANDS for name in command.names}
 NAMES = {name: command.argument.partition(" ")[0] for name, command in BY_NAME.items()}
-KEYS = '''
-Alt-Enter, a line that ends in \\ or """ goes on in the next line. Ctrl-R searches what was typed before,
-Ctrl-G opens your editor, Tab completes. Ctrl-C stops an answer and keeps what there is of it.'''
+KEYS = (
+    'Alt-Enter, a line that ends in \\ or """ goes on in the next line. Ctrl-R searches what was typed before, Ctrl-G '
+    "opens your editor, Tab completes. Ctrl-C stops an answer and keeps what there is of it."
+)
 SAME_NAMES = {  # Ollama's
     "temperature": "temp", "num_predict": "n_predict", "system": "system_prompt",
 }  # fmt: skip

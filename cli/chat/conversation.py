@@ -97,11 +97,10 @@ class Conversation:
 
     def _shown(self, messages: list[Message]) -> list[Message]:
         """What the model sees of them: whole oldest turns go, where they would leave no room for an answer."""
-        seen = as_templates_see(messages)
         if self.model.options.ctx_policy == "drop-turns":
-            fitting = self.model.fitting(seen[self.left_out :], tools=self.tools, **self.settings)
-            self.left_out = len(seen) - len(fitting)
-        return seen[self.left_out :]
+            fitting = self.model.fitting(messages[self.left_out :], tools=self.tools, **self.settings)
+            self.left_out = len(messages) - len(fitting)
+        return messages[self.left_out :]
 
     def scored(self, alternatives: int) -> list["Piece"]:
         """The last answer token by token, with probabilities and so many alternatives each; nothing where its tokens
@@ -109,7 +108,7 @@ class Conversation:
         """
         if not self.written:
             return []
-        before = as_templates_see(self.messages[self.left_out : -1])
+        before = self.messages[self.left_out : -1]
         prompt = self.model.render(before, tools=self.tools, **self.settings).ids
         if self._scored[0] != [*prompt, *self.written]:
             pieces = self.model.score(prompt, self.written, logprobs=alternatives)
@@ -156,15 +155,14 @@ def is_call(entry: object) -> bool:
 
 
 def answer_of(pieces: list["Piece"]) -> Message:
-    """The message; thoughts and calls have fields of their own, which templates show or leave out.
-
-    Its `ids` are those of the content, where these are all of it: what is written around calls is the template's.
+    """The message; thoughts and calls have fields of their own, which templates show or leave out. So have the tokens:
+    `ids` are those of the content and of calls, as far as they come behind all else, `thought_ids` the others.
     """
     content, thoughts = text_of(pieces, "text"), text_of(pieces, "thought").strip()
     calls = [call.as_entry() for piece in pieces for call in piece.calls]
     ids = [piece.id for piece in pieces]
     begins = max((place + 1 for place, piece in enumerate(pieces) if piece.kind != "text"), default=0)
-    if calls or content != text_of(pieces[begins:], "text"):
+    if content != text_of(pieces[begins:], "text"):
         begins = len(pieces)
     message: Message = {"role": "assistant", "content": content}
     if begins < len(pieces):
@@ -176,8 +174,3 @@ def answer_of(pieces: list["Piece"]) -> Message:
     if begins:
         message["thought_ids"] = ids[:begins]
     return message
-
-
-def as_templates_see(messages: Sequence[Message]) -> list[Message]:
-    """Without what only we know of."""
-    return [{name: value for name, value in each.items() if name != "thought_ids"} for each in messages]

@@ -30,7 +30,7 @@ def save(chat: Chat, name: str) -> None:
     session = chat.conversation.session
     if not name:
         where = f"saved as {session.name}" if session else "not saved"
-        screen.note(f"this conversation is {where}; /save NAME keeps it under that name")
+        screen.tell(f"this conversation is {where}; /save NAME keeps it under that name")
     elif session and session.name == name:
         screen.aside(f"it is saved as {name} all the time")
     else:
@@ -46,7 +46,7 @@ def load(chat: Chat, name: str) -> None:
 
     if not name:
         names = sessions.names()
-        screen.note("/load NAME goes on with a conversation: " + (", ".join(names) or "none has been saved yet"))
+        screen.tell("/load NAME goes on with a conversation: " + (", ".join(names) or "none has been saved yet"))
         return
     session = sessions.named(name)
     if chat.conversation.session:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 HINT = "Ctrl-C once more, Ctrl-D or /exit leaves."
 LOOP = "The answer repeats itself: Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
-RESULT = "Nothing has been run: what you type next is the result of {}. /undo forgets the call."
-MOST_ROUNDS = 20  # of calls and results for one question
+RESULT = "{} has not been run: what you type next is its result. /undo forgets the call."
+MOST_ROUNDS, SAME_ROUNDS = 20, 4  # of calls and results for one question, and of such as are all the same
+CALL_LOOP = "The same call again and again: it is not run any more."
 FULL = "The context is full: the answer ends here. /undo makes room, /clear begins anew."
 
 
@@ -116,8 +117,11 @@ class Chat:
     def show(self, pieces: Iterator["Piece"]) -> None:
         """Show an answer while it comes, and what comes of the calls of tools in it."""
         self._show(pieces)
-        for _ in range(MOST_ROUNDS):
-            if not (calls := self._shown_calls()) or not self.tools or not self.tools.command:
+        said: list[object] = []
+        while (calls := self._shown_calls()) and self.tools and self.tools.command and len(said) < MOST_ROUNDS:
+            said.append([call["function"] for call in calls])
+            if said[-SAME_ROUNDS:] == SAME_ROUNDS * said[-1:]:
+                screen.aside(CALL_LOOP)
                 break
             results = [self.tools.result(call) for call in calls]
             self._show(self.conversation.tell(results))

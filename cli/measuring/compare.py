@@ -12,7 +12,7 @@ import typer
 from cli import guard, screen
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.measuring.perplexity import CHUNK, RING, cut_for
+from cli.measuring.perplexity import CHUNK, RING, MostOption, TextOption, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.options import Layer
@@ -31,10 +31,8 @@ def compare_command(
     ],
     other: Annotated[str, typer.Argument(metavar="MODEL", help="The model that departs from it.")],
     given: Layer,
-    file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="The text, in UTF-8.")],
-    most: Annotated[
-        int, typer.Option("--chunks", metavar="N", min=0, help="Read at most so many chunks (0: all).")
-    ] = 0,
+    file: TextOption,
+    most: MostOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
 ) -> None:
     """Measure how far a model is from another on a text.

@@ -14,7 +14,7 @@ from cli import guard, screen
 from cli.files import promised
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.measuring.perplexity import CHUNK, N_CTX, RING, cut_for
+from cli.measuring.perplexity import CHUNK, N_CTX, RING, MostOption, cut_for
 from cli.tables import table
 from cli.texts import from_file
 from localinfer.errors import UsageError
@@ -41,9 +41,7 @@ def imatrix_command(
         str | None,
         typer.Option("--output-format", metavar="gguf|dat", help="The form [default: dat for names that end so]."),
     ] = None,
-    most: Annotated[
-        int, typer.Option("--chunks", metavar="N", min=0, help="Read at most so many chunks (0: all).")
-    ] = 0,
+    most: MostOption = 0,
     process_output: Annotated[bool, typer.Option("--process-output", help="Of the output layer, too.")] = False,
     covariance: Annotated[
         bool, typer.Option("--covariance", help="And the products of all pairs of inputs: large files.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import guard, screen
-from cli.flags import with_options
+from cli.flags import ModelArgument, with_options
 from cli.loading import open_engine
 from cli.texts import from_file
 from localinfer.options import Layer
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 N_CTX = 512  # llama-perplexity's chunks, and those of most published figures
 CHUNK: Layer = {"ctx_size": N_CTX}
 RING = ("ctx_policy", "keep")  # options without a meaning here: no chunk is longer than the context
+TextOption = Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="The text, in UTF-8.")]
+MostOption = Annotated[int, typer.Option("--chunks", metavar="N", min=0, help="Read at most so many chunks (0: all).")]
 
 
 @with_options("model", without=RING, defaults=CHUNK)
 def perplexity_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
-    file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="The text, in UTF-8.")],
-    most: Annotated[
-        int, typer.Option("--chunks", metavar="N", min=0, help="Read at most so many chunks (0: all).")
-    ] = 0,
+    file: TextOption,
+    most: MostOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
 ) -> None:
     """Measure how much a text surprises a model, as llama-perplexity does.

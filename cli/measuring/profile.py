@@ -10,7 +10,7 @@ import typer
 
 from cli import screen
 from cli.files import promised, write_whole
-from cli.flags import with_options
+from cli.flags import ModelArgument, with_options
 from cli.loading import open_engine
 from cli.measuring.results import machine_line
 from cli.tables import table
@@ -27,7 +27,7 @@ MOST_TOKENS = 1 << 20
 
 @with_options("model", defaults={"ctx_size": "what is needed"})
 def profile_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Path of a GGUF file, or a name.")],
+    model: ModelArgument,
     given: Layer,
     n_prompt: Annotated[
         int, typer.Option("-p", "--n-prompt", metavar="N", min=0, max=MOST_TOKENS, help="Tokens of the prompt.")

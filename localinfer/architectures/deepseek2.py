@@ -7,15 +7,21 @@ chosen for its two best; V2's for its best one.
 from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.decoder import Mixed, Sight, decoder
+from localinfer.plan.experts import Router
 from localinfer.plan.recorder import Recorder
 
 
 def record(r: Recorder) -> None:
     """The first blocks have no experts."""
-    shape, rope = r.latent(), r.rope("neighbours", amplified=False)
     dense = r.keys.count("leading_dense_block_count", 0, least=0)
     third = r.has(f"blk.{min(dense, r.block_count - 1)}.exp_probs_b.bias")
     router = r.router("sigmoid" if third else "softmax", best=2 if third else 1) if r.has_experts else None
+    latent_decoder(r, router)
+
+
+def latent_decoder(r: Recorder, router: Router | None) -> None:
+    """A decoder with latent attention: the file says how long everything is."""
+    shape, rope = r.latent(), r.rope("neighbours", amplified=False)
 
     def latent_attention(blk: Block, h: Buffer) -> Mixed:
         n = blk.heads.count

@@ -41,6 +41,7 @@ class Architecture:
     model: tuple[str, ...] = ()
     optional_model: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where they are other than in shapes.py
+    bare: tuple[str, ...] = ("ssm_a", "ssm_d")  # tensors of blocks whose names do not end in ".weight"
     folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # sizes in GGUF, of what is stored flat
     reorder: Mapping[str, Reorder] = field(default_factory=dict)  # of rows, or rows and columns
     parts: Mapping[str, str] = field(default_factory=dict)  # a tensor that may be part of another of the checkpoint's
@@ -52,6 +53,7 @@ class Architecture:
 
     encoder: bool = False  # tokens see those behind them, and there is no output layer
     learned_positions: bool = False  # a row for each
+    stand_ins: Mapping[str, str] = field(default_factory=dict)  # what others want but nobody uses: copies of these
     left_out: str = ""  # a pattern of names that are of no use here
     prefix: str = ""  # of all names, in some classes' checkpoints
 
@@ -70,6 +72,7 @@ class Architecture:
     window_rope: bool = False  # whether layers with a window have rotary embeddings of their own
     spellings: Mapping[str, str] = field(default_factory=dict)  # a key that goes before the usual one
     scales: Mapping[str, str] = field(default_factory=dict)  # numbers of config.json, and GGUF's keys for them
+    multipliers: tuple[str, ...] = ()  # numbers of config.json that go into the weights, as `own_numbers` has them
     flags: Mapping[str, str] = field(default_factory=dict)  # the same of what is true or false
     counts: Mapping[str, str] = field(default_factory=dict)  # the same of whole numbers, which may be 0
     own_numbers: Callable[[Table, Numbers], Numbers] = same  # with what only this one has, or counts in another way

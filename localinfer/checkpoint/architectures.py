@@ -1,5 +1,6 @@
 """The architectures, as a table: one more is a row in BY_CLASS, and an Architecture that says what is its own."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
@@ -99,6 +100,22 @@ MIXTRAL = Architecture(
     reorder=NEIGHBOURS,
     names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
     own_keys=own_keys.experts,
+)
+LLAMA4 = Architecture(
+    name="llama4",
+    block=(*BEFORE, *APART),
+    mixture=(*EXPERTS, *SHARED),
+    dense=GATED,
+    parts=dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+    reorder={
+        "ffn_gate_exps": reorder.first_columns, "ffn_up_exps": reorder.last_columns, "ffn_down_exps": reorder.transposed
+    },
+    names={"feed_forward.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
+    spellings={"intermediate_size": "intermediate_size_mlp", "moe_intermediate_size": "intermediate_size"},
+    own_numbers=own_keys.numbers_of_llama4,
+    own_keys=own_keys.stretches,
+    fixed={"attention_bias": False},
+    defaults={"first_k_dense_replace": 0},
 )
 QWEN3MOE = Architecture(
     name="qwen3moe",
@@ -213,6 +230,7 @@ DEEPSEEK2 = Architecture(
     sizes={"attn_q": ("n_q", "n_embd"), "attn_output": ("n_embd", "n_values")},
     parts=dict.fromkeys(("attn_k_b", "attn_v_b"), "attn_kv_b"),
     reorder={"attn_k_b": reorder.keys_of_latent, "attn_v_b": reorder.values_of_latent},
+    part_turns=True,
     predicts_further=True,
     spellings={"head_dim": "qk_rope_head_dim"},
     scales=DOTS1.scales,
@@ -228,6 +246,13 @@ DEEPSEEK3 = replace(
     names=DOTS1.names,
     fixed={**DEEPSEEK2.fixed, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     defaults={"scoring_func": "sigmoid"},
+)
+MISTRAL4 = replace(
+    DEEPSEEK2,
+    name="mistral4",
+    mixture=("ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps", *SHARED),
+    sizes={**DEEPSEEK2.sizes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    own_keys=own_keys.growing_latent,
 )
 GPT_OSS = Architecture(
     name="gpt-oss",
@@ -523,11 +548,11 @@ QWEN3NEXT = replace(
     own_keys=own_keys.next_delta_net,
     fixed={**QWEN35.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
+RECURRENT = ("linear_attention", "mamba")  # words for kinds of layers
+STATES = ("ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_out")  # of recurrent heads
 MAMBA2 = Architecture(
     name="mamba2",
-    block=(
-        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm", "ssm_out"
-    ),
+    block=("attn_norm", *STATES, "ssm_norm"),
     sizes={"ssm_norm": ("n_values",)},
     folded={"ssm_a": ("n_heads", "one"), "ssm_d": ("n_heads", "one"), "ssm_norm": ("n_groups", "n_of_group")},
     attends=False,
@@ -541,6 +566,156 @@ MAMBA2 = Architecture(
         "intermediate_size": 1,
         "max_position_embeddings": 1 << 20,
         "tie_word_embeddings": False,
+    },
+)
+FALCON_H1 = Architecture(
+    name="falcon-h1",
+    block=(*BEFORE, *APART, *STATES, *GATED),
+    optional=("ssm_norm",),
+    bare=("ssm_a", "ssm_d", "ffn_norm"),
+    sizes=MAMBA2.sizes,
+    folded=MAMBA2.folded,
+    multipliers=("embedding_multiplier",),
+    own_numbers=own_keys.numbers_of_falcon_h1,
+    own_keys=own_keys.states,
+    fixed={
+        "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "mamba_conv_bias": True,
+        "mamba_proj_bias": False, "mamba_norm_before_gate": False, "time_step_limit": [0.0, inf],
+    },
+)  # fmt: skip
+GRANITEHYBRID = Architecture(
+    name="granitehybrid",
+    block=(*BEFORE, *GATED),
+    kinds={"linear_attention": (*STATES, "ssm_norm"), "full_attention": APART},
+    sizes={**MAMBA2.sizes, "ffn_gate_up": ("n_gate_and_up", "n_embd")},
+    folded=MAMBA2.folded,
+    parts=dict.fromkeys(("ffn_gate", "ffn_up"), "ffn_gate_up"),
+    reorder={**NEIGHBOURS, "ffn_gate": reorder.first_half, "ffn_up": reorder.second_half},
+    names={"shared_mlp.input_linear": "ffn_gate_up", "shared_mlp.output_linear": "ffn_down"},
+    spellings={"intermediate_size": "shared_intermediate_size"},
+    scales=GRANITE.scales,
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.granite_hybrid,
+    fixed={"attention_bias": False, "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": [0.0, inf]},
+    defaults=GRANITE.defaults,
+)
+GRANITEHYBRID_WITH_EXPERTS = replace(
+    GRANITEHYBRID,
+    block=(*BEFORE, *EXPERTS),
+    optional=SHARED,
+    sizes={**MAMBA2.sizes, **FUSED_SIZES},
+    parts=GRANITEMOE.parts,
+    reorder=GRANITEMOE.reorder,
+    names=GRANITEMOE.names,
+    spellings={},
+)
+NEMOTRON_H = Architecture(
+    name="nemotron_h",
+    block=("attn_norm",),
+    kinds={**GRANITEHYBRID.kinds, "mlp": PLAIN},
+    sizes=MAMBA2.sizes,
+    folded=MAMBA2.folded,
+    reorder=NEIGHBOURS,  # which nothing asks for, as nothing turns, but llama.cpp does so
+    activation=RELU2,
+    turns=False,
+    norm="layer",  # the epsilon's name says so, but they are by the mean square
+    spellings={"hidden_act": "mlp_hidden_act", "head_dim": "attention_head_dim"},
+    own_numbers=own_keys.numbers_of_mamba2,
+    own_keys=own_keys.nemotron_h,
+    fixed={
+        "attention_bias": False, "mlp_bias": False, "mamba_proj_bias": False, "use_bias": False, "use_conv_bias": True,
+        "mamba_hidden_act": "silu", "time_step_limit": [0.0, inf],
+    },
+    defaults={"mlp_hidden_act": "relu2"},
+)  # fmt: skip
+UNGATED_EXPERTS = ("ffn_gate_inp", "exp_probs_b.bias", "ffn_up_exps", "ffn_down_exps")
+UNGATED_SHARED = ("ffn_up_shexp", "ffn_down_shexp")
+NEMOTRON_H_MOE = replace(
+    NEMOTRON_H,
+    name="nemotron_h_moe",
+    kinds={**GRANITEHYBRID.kinds, "moe": (*UNGATED_EXPERTS, *UNGATED_SHARED)},
+    names={
+        "mixer.experts.up_proj": "ffn_up_exps",
+        "mixer.experts.down_proj": "ffn_down_exps",
+        "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    },
+    scales=DOTS1.scales,
+    flags=DOTS1.flags,
+    counts={"n_shared_experts": "expert_shared_count", **GROUPS},
+    own_keys=own_keys.nemotron_h_with_experts,
+)
+NEMOTRON_H_LATENT = replace(
+    NEMOTRON_H_MOE,
+    kinds={**NEMOTRON_H_MOE.kinds, "moe": (*NEMOTRON_H_MOE.kinds["moe"], "ffn_latent_down", "ffn_latent_up")},
+    sizes={
+        **MAMBA2.sizes, "ffn_up_exps": ("n_expert", "n_ff_expert", "n_latent"),
+        "ffn_down_exps": ("n_expert", "n_latent", "n_ff_expert"),
+    },
+    names={
+        **NEMOTRON_H_MOE.names, "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"
+    },
+    own_numbers=own_keys.numbers_of_latent_experts,
+    own_keys=own_keys.nemotron_h_with_latent_experts,
+)  # fmt: skip
+# Of the same class as granitehybrid, without recurrent layers.
+GRANITE_OF_HYBRIDS = replace(
+    GRANITE,
+    sizes=GRANITEHYBRID.sizes,
+    parts=GRANITEHYBRID.parts,
+    reorder=GRANITEHYBRID.reorder,
+    names=GRANITEHYBRID.names,
+    spellings=GRANITEHYBRID.spellings,
+    own_keys=own_keys.granite_of_hybrids,
+)
+LORAS = {"w": "decay_rank", "a": "rate_rank", "v": "value_rank", "g": "gate_rank"}  # of RWKV-7's narrow places
+RWKV7 = Architecture(
+    name="rwkv7",
+    block=(
+        *("attn_norm", "attn_norm_2", "time_mix_ln"), *biases("attn_norm", "attn_norm_2", "time_mix_ln"),
+        *(f"time_mix_{kind}" for kind in ("lerp_fused", "k_k", "k_a", "r_k", "receptance", "key", "value", "output")),
+        *(f"time_mix_{kind}" for kind in ("w0", "w1", "w2", "a0", "a1", "a2", "g1", "g2")),
+        *(f"channel_mix_{kind}" for kind in ("lerp_k", "key", "value")),
+    ),
+    not_first=tuple(f"time_mix_v{number}" for number in range(3)),
+    model=("token_embd_norm", "token_embd_norm.bias", "output_norm.bias"),
+    sizes={
+        **{f"time_mix_{kind}1": (rank, "n_embd") for kind, rank in LORAS.items()},
+        **{f"time_mix_{kind}2": ("n_embd", rank) for kind, rank in LORAS.items()},
+        **{f"time_mix_{kind}": ("n_embd",) for kind in ("w0", "a0", "v0", "k_k", "k_a", "ln")},
+        **{f"time_mix_{kind}": ("n_embd", "n_embd") for kind in ("receptance", "key", "value", "output")},
+        "time_mix_r_k": ("n_heads", "head_dim"),
+        "time_mix_lerp_fused": ("n_lerps", "one", "one", "n_embd"),
+        "channel_mix_lerp_k": ("n_embd",),
+        "channel_mix_key": ("n_ff", "n_embd"),
+        "channel_mix_value": ("n_embd", "n_ff"),
+        "attn_norm_2": ("n_embd",),
+    },
+    folded={"time_mix_r_k": ("n_embd",)},
+    parts={f"time_mix_{kind}0": f"time_mix_{kind}2.bias" for kind in "wav"},
+    stand_ins={f"blk.0.time_mix_v{number}.weight": f"blk.0.time_mix_a{number}.weight" for number in range(3)},
+    left_out=r"model\.layers\.0\.attn\.v_lora\..*",
+    names={
+        "attn_norm": "attn_norm",
+        "ffn_norm": "attn_norm_2",
+        "attn.g_norm": "time_mix_ln",
+        "attn.x_": "time_mix_lerp_fused",
+        **{f"attn.{kind}": f"time_mix_{kind}" for kind in ("k_k", "k_a", "r_k")},
+        **{f"attn.{kind}_lora.lora.0": f"time_mix_{kind}1" for kind in LORAS},
+        **{f"attn.{kind}_lora.lora.2": f"time_mix_{kind}2" for kind in LORAS},
+        **{f"attn.{kind[0]}_proj": f"time_mix_{kind}" for kind in ("receptance", "key", "value", "output")},
+        "ffn.x_k": "channel_mix_lerp_k",
+        **{f"ffn.{kind}": f"channel_mix_{kind}" for kind in ("key", "value")},
+    },
+    times=4,
+    norm="layer",
+    activation=("sqrelu",),
+    attends=False,
+    turns=False,
+    own_numbers=own_keys.numbers_of_rwkv,
+    own_keys=own_keys.narrow_places,
+    fixed={"norm_first": True, "norm_bias": True, "attn": None},
+    defaults={
+        "num_attention_heads": 1, "max_position_embeddings": 1 << 20, "head_dim": 64, "tie_word_embeddings": False
     },
 )
 GPT2 = Architecture(
@@ -678,12 +853,30 @@ GEMMA_EMBEDDING = replace(
     GEMMA3, name="gemma-embedding", encoder=True, model=("output_norm",), fixed={"use_bidirectional_attention": True}
 )
 
-BY_CLASS = {
+
+def granite_hybrid(config: Table) -> Architecture:
+    """Some of its class have experts, and some no recurrent layers."""
+    recurrent = any(kind in RECURRENT for kind in config.get("layer_types", list))
+    if config.get("num_local_experts", int, 0):
+        return GRANITEHYBRID_WITH_EXPERTS if recurrent else GRANITEMOE
+    return GRANITEHYBRID if recurrent else GRANITE_OF_HYBRIDS
+
+
+def nemotron_h(config: Table) -> Architecture:
+    """Some of its class have experts, and some of these look at a shorter vector."""
+    if config.values.get("moe_latent_size"):
+        return NEMOTRON_H_LATENT
+    return NEMOTRON_H_MOE if "num_experts_per_tok" in config.values else NEMOTRON_H
+
+
+BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": LLAMA,
     "InternLM3ForCausalLM": LLAMA,
     "Mistral3ForConditionalGeneration": MISTRAL3,  # its text model; what sees pictures is left out
     "Ministral3ForCausalLM": MISTRAL3,
+    "Llama4ForCausalLM": LLAMA4,
+    "Llama4ForConditionalGeneration": LLAMA4,  # as above
     "SmolLM3ForCausalLM": SMOLLM3,
     "GraniteForCausalLM": GRANITE,
     "MiniCPMForCausalLM": MINICPM,
@@ -705,6 +898,7 @@ BY_CLASS = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,
     "DeepseekV3ForCausalLM": DEEPSEEK3,
     "Glm4MoeLiteForCausalLM": DEEPSEEK3,
+    "Mistral4ForCausalLM": MISTRAL4,
     "GptOssForCausalLM": GPT_OSS,
     "Exaone4ForCausalLM": EXAONE4,
     "Olmo2ForCausalLM": OLMO2,
@@ -738,6 +932,10 @@ BY_CLASS = {
     "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
     "Qwen3NextForCausalLM": QWEN3NEXT,
     "Mamba2ForCausalLM": MAMBA2,
+    "FalconH1ForCausalLM": FALCON_H1,
+    "GraniteMoeHybridForCausalLM": granite_hybrid,
+    "NemotronHForCausalLM": nemotron_h,
+    "RWKV7ForCausalLM": RWKV7,
     "GPT2LMHeadModel": GPT2,
     "GPTNeoXForCausalLM": GPTNEOX,
     "FalconForCausalLM": FALCON,
@@ -761,6 +959,8 @@ BY_CLASS = {
     "Gemma3TextModel": GEMMA_EMBEDDING,
 }
 
+BY_TEXT_MODEL = {("Mistral3ForConditionalGeneration", "mistral4"): MISTRAL4}  # classes that have several
+
 
 def find(config: Table) -> tuple[Architecture, Table]:
     """The architecture that config.json names, and the table of its numbers, with defaults.
@@ -773,5 +973,7 @@ def find(config: Table) -> tuple[Architecture, Table]:
         nearest = get_close_matches(str(name), BY_CLASS, n=1, cutoff=0.0)[0]
         what = f"{printable(repr(name), 80)} is not supported; the nearest that is: {nearest}"
         raise config.error("architectures", what, Unsupported)
-    architecture = BY_CLASS[name]
+    text_model = config.table("text_config").get("model_type", str, "")
+    found = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
+    architecture = found if isinstance(found, Architecture) else found(config)
     return architecture, spelled(config, architecture.spellings, architecture.defaults)

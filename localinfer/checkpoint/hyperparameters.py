@@ -33,6 +33,9 @@ FOREIGN = {
 EPS = {"rms": "rms_norm_eps", "layer": "layer_norm_eps"}
 EPS_KEYS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 
+OLDER_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}  # of layers
+LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+
 # The largest models of two families divide scores by the embedding's share of a head, without a key that says so.
 BLOCKS_OF_LARGEST = {"gemma2": 46, "gemma3": 62}
 
@@ -50,7 +53,7 @@ def read(architecture: Architecture, config: Table) -> Numbers:
     head_dim = config.count("head_dim", LARGEST_HEAD, max(n_embd // n_head, 1))
     if head_dim % 2:
         raise config.error("head_dim", f"is {head_dim}; it must be even")
-    n_layer = config.count("num_hidden_layers", LARGEST["block_count"])
+    n_layer = config.count("num_hidden_layers", LARGEST["block_count"], len(kinds_of_layers(config)) or None)
     first_position = read_first_position(architecture, config)
     n_ctx = config.count("max_position_embeddings", MOST) - first_position
     if n_ctx < 1:
@@ -119,10 +122,17 @@ def in_all(config: Table, key: str, n_layer: int) -> Table:
 
 def read_kinds(config: Table, n_layer: int, known: set[str]) -> tuple[str, ...]:
     """The kind of each block, one of those that are known."""
-    kinds = config.get("layer_types", list)
+    kinds = kinds_of_layers(config)
     if len(kinds) != n_layer or not known.issuperset(map(str, kinds)):
         raise config.error("layer_types", f"must be {' or '.join(sorted(known))} {n_layer} times")
     return tuple(kinds)
+
+
+def kinds_of_layers(config: Table) -> list[str]:
+    """In the newest words, nothing if it is not said; in some configurations a text has a letter for each."""
+    letters = config.get("hybrid_override_pattern", str, "")
+    kinds = config.get("layer_types", list, [LETTERS.get(letter, letter) for letter in letters])
+    return [OLDER_KINDS.get(str(kind), str(kind)) for kind in kinds]
 
 
 def count_or_none(config: Table, key: str, most: int) -> int:
@@ -159,7 +169,8 @@ def read_heads_kv(config: Table, n_head: int) -> int:
 def read_experts(architecture: Architecture, config: Table, n_ff: int) -> tuple[int, int, int]:
     """How many experts there are, how wide each of them is, and those that see every token are together."""
     may_have = "ffn_gate_inp" in architecture.optional and config.values.get("num_experts")
-    if "ffn_gate_inp" not in (*architecture.block, *architecture.mixture) and not may_have:
+    of_kinds = (name for names in architecture.kinds.values() for name in names)
+    if "ffn_gate_inp" not in (*architecture.block, *architecture.mixture, *of_kinds) and not may_have:
         return 0, 0, 0
     widest = LARGEST["feed_forward_length"]
     width = config.count("moe_intermediate_size", widest, n_ff)
@@ -199,7 +210,8 @@ def read_packing(architecture: Architecture, config: Table) -> int:
 
 def refuse_foreign(architecture: Architecture, config: Table) -> None:
     """Raise Unsupported for a key that has no counterpart, unless it changes nothing."""
-    harmless = {key: value for key, value in FOREIGN.items() if key not in architecture.scales}
+    known = (*architecture.scales, *architecture.multipliers)
+    harmless = {key: value for key, value in FOREIGN.items() if key not in known}
     for key, value in (harmless | dict(architecture.fixed)).items():
         given = config.values.get(key, value)
         if given != value:

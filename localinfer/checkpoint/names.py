@@ -12,7 +12,7 @@ from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
 ENDINGS = (".weight", ".bias", ".weight_scale")
-GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks", ".ssm_a", ".ssm_d")  # other names end in ".weight"
+GGUF_ENDINGS = (*ENDINGS, ".scale", ".scales", ".blocks")  # other names end in ".weight", unless they are bare
 # A text model within a larger one has the same names behind another prefix; what sees and hears is left out.
 PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
 OTHER_MODELS = re.compile(
@@ -21,8 +21,10 @@ OTHER_MODELS = re.compile(
 OLD_NORMS = {"gamma": "weight", "beta": "bias"}
 # Old checkpoints store what follows from config.json: frequencies, and masks of what may be seen.
 COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
+LERPS = "rwkvag"  # what RWKV mixes neighbouring tokens for, in GGUF's order
 ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert, or for each of several residual streams
     r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
+    r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
     r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.weight"
 )
 IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|)")
@@ -41,7 +43,8 @@ def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Store
         renamed = own_name(name, architecture.names) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)
-        found[renamed if renamed.endswith(GGUF_ENDINGS) else f"{renamed}.weight"] = tensor
+        whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.bare
+        found[renamed if whole else f"{renamed}.weight"] = tensor
     return found
 
 
@@ -87,14 +90,19 @@ def text_model(stored: Mapping[str, Stored]) -> dict[str, Stored]:
     return found
 
 
+def number_of(one: re.Match[str]) -> int:
+    """Which one of many."""
+    return LERPS.index(one["letter"]) if one["letter"] else int(one["number"] or one["expert"])
+
+
 def stacked(tensors: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
     """Tensors that there are one for each head, expert or stream, as one with a dimension more, in the order of
     numbers."""
     parts: dict[str, dict[int, Stored]] = {}
     for name, tensor in tensors.items():
         one = ONE_OF_MANY.fullmatch(name)
-        all = one and (one["all"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
-        number = int(one["number"] or one["expert"]) if one else 0
+        all = one and (one["all"] or one["lerps"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
+        number = number_of(one) if one else 0
         parts.setdefault(f"{all}.weight" if all else name, {})[number] = tensor
     return {
         name: each[0] if name in tensors else Stacked(tuple(each[number] for number in sorted(each)))

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from localinfer.checkpoint.rope import Rope
 
 
@@ -43,8 +46,10 @@ class Numbers:
     own: tuple[Own, ...] = ()  # of each block; none: they are all alike
     n_ff_shared: int = 0  # of experts that see every token
     n_dense: int = 0  # blocks without experts, before those that have some
+    experts_step: int = 1  # of so many blocks, the last one has experts
     kinds: tuple[str, ...] = ()  # of each block, where there are several
     sizes: Mapping[str, int] = field(default_factory=dict)  # that only one architecture has, by names of its own
+    factors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # of tensors, or of each of their rows
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
 
     def size(self, name: str) -> int:
@@ -55,6 +60,10 @@ class Numbers:
         """Those of one block."""
         own: dict[str, Any] = dict(self.own[block].numbers) if self.own else {}
         return replace(self, **own)
+
+    def has_experts(self, block: int) -> bool:
+        """Whether a block of a mixture has experts."""
+        return block >= self.n_dense and (block + 1) % self.experts_step == 0
 
     def lacks(self, block: int) -> frozenset[str]:
         """The tensors that a block need not have, of all that the architecture has."""

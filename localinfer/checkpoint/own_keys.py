@@ -18,6 +18,8 @@ from localinfer.plan.pooling import POOLINGS
 
 Fields = dict[str, Field]
 PERIOD_WITHOUT_ROPE = 4
+STRETCH, GROWTH, MAVERICK = 8192, 0.1, 128  # of Llama 4: positions, the rate of queries, experts of the larger one
+ENDLESS = {"context_length": Field.uint32(1 << 20)}  # where nothing tells distances, a text of any length will do
 
 
 def scales_of_minicpm(config: Table, n: Numbers) -> Fields:
@@ -45,6 +47,31 @@ def growing_temperature(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
     if rope.get("llama_4_scaling_beta", float, None) is None:
         return {}
     return {"attention.temperature_scale": Field.float32(rope.positive("llama_4_scaling_beta"))}
+
+
+def numbers_of_llama4(config: Table, n: Numbers) -> Numbers:
+    """Every so manieth block has experts."""
+    found = replace(n, experts_step=config.count("interleave_moe_layer_step", MOST, 1))
+    usual = [block for block in range(n.n_layer) if found.has_experts(block)]
+    if config.get("moe_layers", list, usual) != usual:
+        raise config.error("moe_layers", f"others than each {found.experts_step}. are not supported", Unsupported)
+    return found
+
+
+def stretches(config: Table, n: Numbers) -> Fields:
+    """Positions lie in stretches, and queries grow without them; GGUF has keys for both, but files seldom have them.
+    Whether heads are normalised follows from the number of experts."""
+    each_fourth_without_rope(config, n)
+    if config.get("use_qk_norm", bool, True) == (n.n_expert == MAVERICK):
+        raise config.error("use_qk_norm", f"for {n.n_expert} experts is not supported", Unsupported)
+    found = {**experts(config, n), "interleave_moe_layer_step": Field.uint32(n.experts_step)}
+    unusual = {
+        "attention.sliding_window": config.count("attention_chunk_size", MOST, STRETCH),
+        "attention.temperature_length": config.count("floor_scale", MOST, STRETCH),
+    }
+    found |= {key: Field.uint32(number) for key, number in unusual.items() if number != STRETCH}
+    rate = config.positive("attn_scale", GROWTH) if config.values.get("attn_temperature_tuning", True) else 0.0
+    return found if rate == GROWTH else found | {"attention.temperature_scale": Field.float32(rate)}
 
 
 def original_context(config: Table, n: Numbers) -> Fields:
@@ -127,14 +154,15 @@ def experts_of_phi(config: Table, n: Numbers) -> Fields:
 
 def numbers_of_latent(config: Table, n: Numbers) -> Numbers:
     """Heads share one key, whose last values turn; the others are the latent vector that is kept of a token."""
-    names = ("qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
-    plain, value, rank = (config.count(name, LARGEST["attention.key_length"]) for name in names)
+    names = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
+    turning, plain, value, rank = (config.count(name, LARGEST["attention.key_length"]) for name in names)
     queries = config.count("q_lora_rank", LARGEST["embedding_length"]) if config.values.get("q_lora_rank") else 0
     own = {
-        "n_q": n.n_head * (plain + n.head_dim), "n_plain": plain, "n_value": value, "n_values": n.n_head * value,
-        "kv_rank": rank, "n_kv_a": rank + n.head_dim, "n_kv_b": n.n_head * (plain + value), "q_rank": queries,
+        "n_q": n.n_head * (plain + turning), "n_turning": turning, "n_plain": plain, "n_value": value,
+        "n_values": n.n_head * value, "kv_rank": rank, "n_kv_a": rank + turning, "q_rank": queries,
+        "n_kv_b": n.n_head * (plain + value),
     }  # fmt: skip
-    return replace(n, n_head_kv=1, rope=rope_of_latent(config, n.rope), sizes=own)
+    return replace(n, n_head_kv=1, rope=replace(rope_of_latent(config, n.rope), n_rot=turning), sizes=own)
 
 
 def rope_of_latent(config: Table, rope: Rope) -> Rope:
@@ -152,7 +180,7 @@ def rope_of_latent(config: Table, rope: Rope) -> Rope:
 
 def latent(config: Table, n: Numbers) -> Fields:
     """The shape of heads in the cache, and of those that a head stands for (`mla`); how experts are chosen."""
-    rank, turning = n.sizes["kv_rank"], n.head_dim
+    rank, turning = n.sizes["kv_rank"], n.sizes["n_turning"]
     found = {
         "attention.kv_lora_rank": Field.uint32(rank),
         "attention.key_length": Field.uint32(rank + turning),
@@ -172,6 +200,13 @@ def latent(config: Table, n: Numbers) -> Fields:
     if function not in gating:
         raise config.error("scoring_func", f"must be {' or '.join(gating)}", Unsupported)
     return experts(config, n) | found | {"expert_gating_func": Field.uint32(gating[function])}
+
+
+def growing_latent(config: Table, n: Numbers) -> Fields:
+    """The same, with queries that grow."""
+    grows = growing_temperature(config, n)
+    length = {"attention.temperature_length": n.rope.fields["original_context_length"]} if grows else {}
+    return latent(config, n) | grows | length
 
 
 def numbers_of_lfm2(config: Table, n: Numbers) -> Numbers:
@@ -219,17 +254,67 @@ def numbers_of_delta_net(config: Table, n: Numbers) -> Numbers:
 
 def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
     """The same of its recurrent heads."""
-    names = ("num_heads", "head_dim", "state_size", "n_groups")
-    heads, value, key, groups = (config.count(name, MOST) for name in names)
+    names = ("n_heads", "d_head", "d_state", "n_groups")
+    heads, value, key, groups = (config.count(f"mamba_{name}", MOST) for name in names)
     convolved = heads * value + 2 * groups * key
     if heads % groups:
-        raise config.error("n_groups", f"is {groups}; it must divide {heads}")
+        raise config.error("mamba_n_groups", f"is {groups}; it must divide {heads}")
     own = {
         "n_heads": heads, "n_groups": groups, "n_key": key, "n_value": value, "n_values": heads * value,
         "n_convolved": convolved, "n_in": heads * value + convolved + heads, "n_of_group": heads // groups * value,
-        "width": config.count("conv_kernel", MOST, 4),
+        "width": config.count("mamba_d_conv", MOST, 4),
     }  # fmt: skip
     return replace(n, sizes=own)
+
+
+def numbers_of_falcon_h1(config: Table, n: Numbers) -> Numbers:
+    """What it multiplies vectors with on their way, as factors of the matrices that make these or take them."""
+    n = numbers_of_mamba2(config, n)
+    embedding, output, attention, attended, key, recurrent, remembered = (
+        config.positive(f"{name}_multiplier", 1.0)
+        for name in ("embedding", "lm_head", "attention_in", "attention_out", "key", "ssm_in", "ssm_out")
+    )
+    gate, down = multipliers(config, "mlp_multipliers", 2)
+    if n.tied and embedding != output:
+        what = f"is true, but the embedding is multiplied with {embedding:g} and the output layer with {output:g}"
+        raise config.error("tie_word_embeddings", what, Unsupported)
+    groups = n.sizes["n_groups"] * n.sizes["n_key"]
+    rows = [n.sizes["n_values"], n.sizes["n_values"], groups, groups, n.sizes["n_heads"]]
+    of_rows = np.repeat(np.array(multipliers(config, "ssm_multipliers", len(rows))), rows)[:, None]
+    factors = {
+        "token_embd": embedding, "output": output, "attn_q": attention, "attn_k": attention * key, "attn_v": attention,
+        "attn_output": attended, "ssm_in": recurrent * of_rows, "ssm_out": remembered, "ffn_gate": gate,
+        "ffn_down": down,
+    }  # fmt: skip
+    return replace(n, factors={kind: np.asarray(factor, np.float32) for kind, factor in factors.items()})
+
+
+def multipliers(config: Table, key: str, count: int) -> list[float]:
+    """So many numbers; all 1, where none are given."""
+    given = config.get(key, list, [1.0] * count)
+    if len(given) != count or not all(type(each) in (int, float) and 0 < each < 1e30 for each in given):
+        raise config.error(key, f"must be {count} numbers above 0")
+    return given
+
+
+def numbers_of_rwkv(config: Table, n: Numbers) -> Numbers:
+    """The ranks of its narrow places, and its heads, which make up the embedding."""
+    if n.n_embd % n.head_dim:
+        raise config.error("head_dim", f"is {n.head_dim}; it must divide {n.n_embd}")
+    names = {"decay_rank": "decay", "rate_rank": "a", "value_rank": "v", "gate_rank": "gate"}
+    ranks = {rank: config.count(f"{name}_low_rank_dim", n.n_embd) for rank, name in names.items()}
+    return replace(n, sizes={**ranks, "n_heads": n.n_embd // n.head_dim, "n_lerps": 6})
+
+
+def narrow_places(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """A state remembers as long as there is text: the length of the context says no more than that."""
+    keys = {"decay": "decay_rank", "iclr": "rate_rank", "value_residual_mix": "value_rank", "gate": "gate_rank"}
+    return {
+        **ENDLESS,
+        "feed_forward_length": Field.uint32(n.n_ff),
+        "wkv.head_size": Field.uint32(n.head_dim),
+        **{f"attention.{key}_lora_rank": Field.uint32(n.sizes[rank]) for key, rank in keys.items()},
+    }
 
 
 def delta_net_with_experts(config: Table, n: Numbers) -> Fields:
@@ -250,6 +335,54 @@ def states(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
         "inner_size": "n_values",
     }  # fmt: skip
     return {f"ssm.{key}": Field.uint32(n.sizes[name]) for key, name in shape.items()}
+
+
+def granite_hybrid(config: Table, n: Numbers) -> Fields:
+    """Blocks that are recurrent have no heads of keys; as a rule, nothing tells distances in the others."""
+    turns = config.get("position_embedding_type", str, "nope") == "rope"
+    heads = np.array([n.n_head_kv if kind == "full_attention" else 0 for kind in n.kinds], np.int32)
+    found = states(config, n) | ({} if turns else ENDLESS) | {
+        "attention.head_count_kv": Field.numbers(heads),
+        "rope.scaling.finetuned": Field.flag(turns),
+        "expert_shared_feed_forward_length": Field.uint32(config.count("shared_expert_intermediate_size", MOST)),
+    }
+    return found | (experts(config, n) if n.n_expert else {})
+
+
+def granite_of_hybrids(config: Table, n: Numbers) -> Fields:  # noqa: ARG001
+    """That its heads turn."""
+    if config.get("position_embedding_type", str, "rope") != "rope":
+        raise config.error("position_embedding_type", "must be rope where no layer is recurrent", Unsupported)
+    return {"rope.scaling.finetuned": Field.flag(True)}
+
+
+def nemotron_h(config: Table, n: Numbers) -> Fields:
+    """A block is of one kind: it has heads of keys where that is attention, and the width of a network where it is that
+    of one."""
+    kinds = {"attention.head_count_kv": ("full_attention", n.n_head_kv), "feed_forward_length": ("mlp", n.n_ff)}
+    if n.n_expert:
+        kinds["feed_forward_length"] = "moe", n.n_ff_expert
+    found = {
+        key: Field.numbers(np.array([number if kind == of else 0 for of in n.kinds], np.int32))
+        for key, (kind, number) in kinds.items()
+    }
+    return states(config, n) | found | ENDLESS
+
+
+def nemotron_h_with_experts(config: Table, n: Numbers) -> Fields:
+    shared = {"expert_shared_feed_forward_length": Field.uint32(n.n_ff_shared)}
+    return nemotron_h(config, n) | experts(config, n) | shared
+
+
+def numbers_of_latent_experts(config: Table, n: Numbers) -> Numbers:
+    """How long the vectors are that experts look at."""
+    n = numbers_of_mamba2(config, n)
+    latent = config.count("moe_latent_size", LARGEST["embedding_length"])
+    return replace(n, sizes={**n.sizes, "n_latent": latent})
+
+
+def nemotron_h_with_latent_experts(config: Table, n: Numbers) -> Fields:
+    return nemotron_h_with_experts(config, n) | {"moe_latent_size": Field.uint32(n.sizes["n_latent"])}
 
 
 def delta_net(config: Table, n: Numbers) -> Fields:

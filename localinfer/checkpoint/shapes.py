@@ -64,6 +64,8 @@ USUAL = {
     "ffn_down_exps": (E, N, EFF),
     "ffn_gate_inp.scale": (N,),
     "ffn_down_exps.scale": (E,),
+    "ffn_latent_down": ("n_latent", N),
+    "ffn_latent_up": (N, "n_latent"),
     "pre_ffw_norm_2": (N,),
     "post_ffw_norm_1": (N,),
     "post_ffw_norm_2": (N,),

@@ -23,11 +23,19 @@ SPELLINGS = {  # the first that is there counts
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_tok", "moe_k", "moe_topk"),
     "n_shared_experts": ("n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-    "shared_expert_intermediate_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "shared_expert_intermediate_size": (
+        "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
+    ),
     "first_k_dense_replace": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
     "moe_intermediate_size": ("moe_intermediate_size",),
+    "mamba_n_heads": ("mamba_n_heads", "mamba_num_heads", "num_heads"),
+    "mamba_d_head": ("mamba_d_head", "mamba_head_dim", "head_dim"),
+    "mamba_d_state": ("mamba_d_state", "ssm_state_size", "state_size"),
+    "mamba_n_groups": ("mamba_n_groups", "n_groups"),
+    "mamba_d_conv": ("mamba_d_conv", "conv_kernel"),
+    "layer_types": ("layer_types", "layers_block_type"),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
-}
+}  # fmt: skip
 
 OF_EACH_BLOCK = ("num_experts_per_tok", "n_shared_experts", "moe_intermediate_size")  # in some configurations a list
 

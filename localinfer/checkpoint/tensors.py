@@ -5,6 +5,7 @@ Everything that the architecture has must be there, in the shape that config.jso
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -30,19 +31,20 @@ TYPES = {"F32": 0, "F16": 1, "BF16": 30}  # safetensors' names -> ggml's numbers
 assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32, MXFP4 = TYPES["F32"], next(number for number, kind in ggml.TYPES.items() if kind.name == "MXFP4")
 ALWAYS_F32 = re.compile(  # even those that are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|time_mix_(lerp_fused|r_k|w[12])"
 )
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
-BARE = ("ssm_a", "ssm_d")  # names without ".weight"
 BLOCK = re.compile(r"blk\.\d+\.")
 NO_BLOCK = -1
 
 
 class Wanted(NamedTuple):
-    """A tensor that there must be, of a block or of none (NO_BLOCK): `kind` is its name without that and ".weight"."""
+    """A tensor that there must be, of a block or of none (NO_BLOCK): `kind` is its name without that and ".weight",
+    which the `bare` ones do not have."""
 
     block: int
     kind: str
+    bare: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -62,7 +64,7 @@ class Wanted(NamedTuple):
         return self.kind if self.name in present and self.named(whole) not in present else whole
 
     def named(self, kind: str) -> str:
-        whole = kind.endswith((".bias", ".scale")) or kind in BARE
+        whole = kind.endswith((".bias", ".scale")) or kind in self.bare
         return f"{self.prefix}{kind}" if whole else f"{self.prefix}{kind}.weight"
 
     @property
@@ -103,6 +105,8 @@ def convert(
             tensors[wanted.name] = converted(present[source], wanted, part, architecture, here)
     for name, tensor in left.items():
         refuse(tensor, name, architecture, numbers)
+    for name, other in architecture.stand_ins.items():
+        tensors[name] = replace(tensors[other], name=name)
     for name, factors in numbers.rope.factors.items():
         tensors[name] = SourceTensor(name, factors.shape, F32, partial(raw, factors))
     return tensors
@@ -116,10 +120,10 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
-        branch = architecture.dense if block < numbers.n_dense else architecture.mixture
+        branch = architecture.mixture if numbers.has_experts(block) else architecture.dense
         own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
         for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own, *optional):
-            yield Wanted(block, kind)
+            yield Wanted(block, kind, architecture.bare)
     if not (numbers.tied or architecture.encoder):
         yield Wanted(NO_BLOCK, "output")
 
@@ -167,6 +171,9 @@ def converted(
     if len(shape) == 1 or kind.endswith(".bias") or ALWAYS_F32.fullmatch(kind) or CONVOLUTION.fullmatch(kind):
         change = change_of(kind, architecture)
         return SourceTensor(wanted.name, shape_after, F32, lambda: raw(change(moved(floats(stored)))))
+    if kind in numbers.factors:
+        factor = numbers.factors[kind]
+        return SourceTensor(wanted.name, shape_after, F32, lambda: raw(moved(floats(stored)).reshape(shape) * factor))
     load = (lambda: raw(moved(items(stored)))) if reorder else stored.load
     return SourceTensor(wanted.name, shape_after, TYPES[stored.dtype], load)
 

@@ -15,6 +15,7 @@ waits for that.
 """
 
 import threading
+import time
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -32,17 +33,19 @@ PATIENCE = 0.005  # seconds that a leader waits for the next of those who were i
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
 GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
+PROMISE = 2.0  # seconds that others wait for a lane which has recalled a prompt to ask for the rest of it
 
 
 @dataclass(eq=False)
 class Request:
-    """Tokens that shall go through behind those of a sequence, and the numbers of those whose logits are wanted."""
+    """Tokens that shall go through behind those of a sequence, the numbers of those whose logits are wanted, and where
+    these are to be put, float32 (len(rows), n_vocab)."""
 
     sequence: Sequence
     ids: Ids
     rows: Ids
+    logits: Logits
     done: int = 0  # tokens that went through
-    logits: list[Logits] = field(default_factory=list)
     error: BaseException | None = None
     leads: bool = False
     moves: bool = False  # it is in the batch that is being computed
@@ -65,6 +68,24 @@ class Request:
         rows = self.rows - self.done
         return rows[(rows >= 0) & (rows < count)]
 
+    def take(self, count: int, logits: Logits) -> None:
+        """So many next tokens went through; what came of those that are wanted."""
+        first = int((self.rows < self.done).sum())
+        self.logits[first : first + len(logits)] = logits
+        self.done += count
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A lane has recalled the beginning of these tokens, and is about to ask for the others."""
+
+    tokens: abc.Sequence[int]
+    ends: float  # of `time.monotonic`
+
+    @property
+    def holds(self) -> bool:
+        return time.monotonic() < self.ends
+
 
 class Lanes:
     """All lanes of an engine."""
@@ -76,6 +97,7 @@ class Lanes:
         self._waiting: list[Request] = []
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
         self._has_leader = False
+        self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
         engine.forget = self._forget
 
@@ -90,6 +112,7 @@ class Lanes:
         """The wanted rows, when all tokens have gone through. `watch` may raise: then what went through, did."""
         with self._news:
             self._waiting.append(request)
+            self._promises.pop(request.sequence, None)
             self._absent.discard(request.sequence)
             request.leads, self._has_leader = not self._has_leader, True
             self._news.notify_all()
@@ -106,12 +129,13 @@ class Lanes:
             self._leave(request)
         if request.error:
             raise request.error
-        return joined(request.logits, self.engine.n_vocab)
+        return request.logits
 
     def pause(self, lane: "Lane", *, rests: bool = False) -> None:
         """Nobody shall wait for it; when it rests, it may be made to forget."""
         with self._news:
             lane.rests = lane.rests or rests
+            self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
             self._news.notify_all()
 
@@ -144,8 +168,7 @@ class Lanes:
         logits = self.engine.compute([Segment(request.sequence, ids) for request, ids in batch], np.concatenate(rows))
         parts = np.split(logits, np.cumsum([len(each) for each in wanted])[:-1])
         for (request, ids), own in zip(batch, parts, strict=True):
-            request.logits.append(own.copy())
-            request.done += len(ids)
+            request.take(len(ids), own)
 
     def _close(self, batch: "abc.Sequence[tuple[Request, Ids]]") -> None:
         """A batch went through, or did not: wake whose tokens are done."""
@@ -194,11 +217,12 @@ class Lanes:
         """Have a lane remember what its own sequence, or any other, has of the beginning of these tokens."""
         with self._news:
             lane.rests = False
+            self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
             source, kept = self._nearest(lane, tokens, most)
             while reader := self._reader(lane, tokens[:most], kept + WORTH):
-                request, n = reader
-                while request in self._waiting and len(request.sequence) < n:
+                sequence, n = reader
+                while len(sequence) < n and self._coming(sequence):
                     self._news.wait(GLANCE)
                     if progress:
                         progress("prefill", 0, len(tokens))
@@ -210,6 +234,7 @@ class Lanes:
             if source in self._remembered:  # used last; or of no use any more
                 self._remembered.remove(source)
                 self._remember(source) if len(source) > kept else source.reset()
+            self._promises[lane.sequence] = Promise(tokens, time.monotonic() + PROMISE)
             return lane.sequence.rewind(kept)
 
     def _nearest(self, lane: "Lane", tokens: abc.Sequence[int], most: int) -> tuple[Sequence, int]:
@@ -219,14 +244,22 @@ class Lanes:
         best = max(range(len(kept)), key=kept.__getitem__)
         return sequences[best], kept[best]
 
-    def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Request, int] | None:
-        """Who is reading so many of the first of these tokens at least, and how many."""
-        for request in self._waiting if lane.sequence.rewinds else ():
-            if request.sequence is not lane.sequence and not request.is_short:
-                coming = [*request.sequence.tokens, *request.ids[request.done :].tolist()]
-                if (n := common_prefix(coming, tokens)) >= max(least, len(request.sequence) + 1):
-                    return request, n
+    def _reader(self, lane: "Lane", tokens: abc.Sequence[int], least: int) -> tuple[Sequence, int] | None:
+        """The sequence that is reading so many of the first of these tokens at least, and how many."""
+        for sequence in [*self._promises, *(request.sequence for request in self._waiting)]:
+            if lane.sequence.rewinds and sequence is not lane.sequence:
+                n = common_prefix([*sequence.tokens, *self._coming(sequence)], tokens)
+                if n >= max(least, len(sequence) + 1):
+                    return sequence, n
         return None
+
+    def _coming(self, sequence: Sequence) -> abc.Sequence[int]:
+        """What is being read behind the tokens of a sequence, or is about to be."""
+        for request in self._waiting:
+            if request.sequence is sequence:
+                return list(map(int, request.ids[request.done :]))
+        promise = self._promises.get(sequence)
+        return promise.tokens[len(sequence) :] if promise and promise.holds else ()
 
     def _remember(self, sequence: Sequence) -> None:
         """It is no lane's any more."""
@@ -256,13 +289,21 @@ class Lane(Engine):
         self.n_ctx, self.n_vocab, self.warnings = engine.n_ctx, engine.n_vocab, engine.warnings
         self.turn, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
         self.sequence = engine.begin()
+        self._logits = np.empty((0, self.n_vocab), np.float32)
 
     def batches(self, ids: Ids) -> list[Ids]:
         return [ids] if len(ids) else []  # they are cut as there is room for them
 
     def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         self.rests = False
-        return self._lanes.compute(Request(self.sequence, ids, rows), watch)
+        return self._lanes.compute(Request(self.sequence, ids, rows, self._room(len(rows))), watch)
+
+    def _room(self, rows: int) -> Logits:
+        """For so many rows of logits; the same each time. One that another thread lets go of would leave holes in what
+        each of them takes its memory from."""
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.n_vocab), np.float32)
+        return self._logits[:rows]
 
     def logits_in_parts(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
         self.require_predictions()
@@ -307,8 +348,3 @@ class Lane(Engine):
         """Remember nothing."""
         self.rest()
         self.reset()
-
-
-def joined(parts: abc.Sequence[Logits], n_vocab: int) -> Logits:
-    """Rows one behind the other."""
-    return np.concatenate(parts) if parts else np.zeros((0, n_vocab), np.float32)

@@ -3,9 +3,11 @@
 A vocabulary that spells tags with several tokens has no thoughts: as a text, a tag may be meant as one.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from localinfer.generation.pieces import Kind
+from localinfer.generation.pieces import Kind, Piece
 from localinfer.tokenizer import Tokenizer
 
 TAGS = {
@@ -57,6 +59,14 @@ class Thoughts:
 
     def _is_blank(self, id: int) -> bool:
         return self._tokenizer.token_bytes(id).isspace()
+
+
+def as_text(pieces: Iterator[Piece], tokenizer: Tokenizer) -> Iterator[Piece]:
+    """The same pieces, with thoughts and their tags as parts of the answer."""
+    with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator, which holds a run
+        for piece in pieces:
+            tag = tokenizer.token_bytes(piece.id, special=True).decode() if piece.kind == "tag" else ""
+            yield replace(piece, kind="text", text=piece.text or tag)
 
 
 def tag_ids(tokenizer: Tokenizer) -> dict[int, int]:

@@ -10,8 +10,9 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NamedTuple, Self, TypedDict, cast
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
@@ -85,14 +86,35 @@ class Catalogue:
 
 
 def catalogue() -> Catalogue:
-    """Ours with the user's laid over it, key by key."""
-    ours, users = read_toml(shipped_toml()), read_toml(user_toml()) if user_toml().exists() else {}
-    models = models_of(ours, shipped_toml(), {})
-    models = models_of(users, user_toml(), models)
-    default = users.get("default", ours["default"])
+    """Ours with the user's laid over it, key by key. The files are only read again when they have changed."""
+    return read(*map(Version.of, (shipped_toml(), user_toml())))
+
+
+class Version(NamedTuple):
+    """A file as it is at some time; `identity` is None while there is none."""
+
+    path: Path
+    identity: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        try:
+            status = path.stat()
+        except OSError:
+            return cls(path, None)
+        return cls(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def read(ours: Version, users: Version) -> Catalogue:
+    """The catalogue that these files make."""
+    shipped, own = read_toml(ours.path), read_toml(users.path) if users.identity else {}
+    models = models_of(shipped, ours.path, {})
+    models = models_of(own, users.path, models)
+    default = own.get("default", shipped["default"])
     if not isinstance(default, str) or default not in models:
         given = printable(repr(default), 80) if isinstance(default, str) else "something else"
-        raise LocalInferError(f"{user_toml()}: default: must be the name of a model, not {given}")
+        raise LocalInferError(f"{users.path}: default: must be the name of a model, not {given}")
     return Catalogue({name: Entry(name=name, **values) for name, values in models.items()}, default)
 
 

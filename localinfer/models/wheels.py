@@ -118,7 +118,7 @@ def run_pip(part: Part, wheels: Path, progress: Callable[[int], None]) -> None:
             f"{part.wheel}: this Python has no pip to fetch it with; `{sys.executable} -m ensurepip` "
             "or `uv pip install pip` adds it")
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check",
+        sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check",
         "--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", str(wheels), part.wheel,
     ]  # fmt: skip
     environment = os.environ | {"TMPDIR": str(wheels)}

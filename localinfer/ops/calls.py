@@ -70,6 +70,11 @@ RECUR = {
     )
     for rule in ("delta", "add")
 }
+SHIFT = Call.of("localinfer.ops.wkv:shift", "tokens x n segments tail:out y:out")
+LERP = Call.of("localinfer.ops.wkv:lerp", "tokens x other weight step n y:out")
+WKV_PREPARE = Call.of("localinfer.ops.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out")
+RECUR_WKV = Call.of("localinfer.ops.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out")
+WKV_FINISH = Call.of("localinfer.ops.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out")
 HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 GATHER_HEADS = Call.of("localinfer.ops.heads:gather_heads", "tokens x heads size y:out q:out lined_up:out runs:out")
@@ -98,5 +103,5 @@ LINE_UP = Call.of(
     "localinfer.ops.experts:line_up",
     "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",
 )
-GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order used n y:out q:out")
+GATHER = Call.of("localinfer.ops.experts:gather", "tokens x order weights used n y:out q:out")
 BLEND = Call.of("localinfer.ops.experts:blend", "tokens few many places weights used n y:out")

@@ -219,16 +219,19 @@ def line_up(tile: int, most: int) -> Body:
 
 
 def gather(tile: int, passes: int) -> Body:
-    """The kernel y[row] = x[token of the row's pair], 0 in empty rows, and q = y quantized unless q is 0."""
+    """The kernel y[row] = x[token of the row's pair], times the pair's weight unless there are none, 0 in empty rows;
+    and q = y quantized unless q is 0."""
     quantize_groups, together = groups_word(tile, passes), max(tile, 1)
 
-    def body(tokens, x, order, used, n, y, q, part, parts, scratch):
+    def body(tokens, x, order, weights, used, n, y, q, part, parts, scratch):
         first, end = share(load(int64, tokens), together, part, parts)
         for row in range(first, end):
             pair, place = int64(load(int32, order + 4 * row)), y + 4 * n * row
             source = x + 4 * n * (pair // used)
+            weight = load(float32, weights + 4 * pair) if weights and pair >= 0 else float32(1.0)
             for i in range(0, n, 16):
-                store(place + 4 * i, load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0)))
+                value = load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0))
+                store(place + 4 * i, splat(f32x16, weight) * value)
             if q:
                 quantize_groups(place, q, row, 0, n // 32, n)
 
@@ -236,8 +239,8 @@ def gather(tile: int, passes: int) -> Body:
 
 
 def blend() -> Body:
-    """The kernel y[token] = the sum of its experts' rows, of the lines `few` and `many`, times their weights, in the
-    order of slots."""
+    """The kernel y[token] = the sum of its experts' rows, of the lines `few` and `many`, times their weights if
+    they have any, in the order of slots."""
 
     def body(tokens, few, many, places, weights, used, n, y, part, parts, scratch):
         first, end = share(load(int64, tokens), 1, part, parts)
@@ -247,7 +250,8 @@ def blend() -> Body:
                 for pair in range(used * token, used * (token + 1)):
                     place = int64(load(int32, places + 4 * pair))
                     row = few + 4 * n * place if place >= 0 else many - 4 * n * (place + 1)
-                    total = total + splat(f32x16, load(float32, weights + 4 * pair)) * load(f32x16, row + 4 * i)
+                    weight = load(float32, weights + 4 * pair) if weights else float32(1.0)
+                    total = total + splat(f32x16, weight) * load(f32x16, row + 4 * i)
                 store(y + 4 * (n * token + i), total)
 
     return body

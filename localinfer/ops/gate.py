@@ -68,6 +68,12 @@ def sigmoid(x: Any) -> Any:
 
 
 @inline
+def tanh(x: Any) -> Any:
+    """2 * sigmoid(2 x) - 1."""
+    return logistic_product(splat(f32x16, float32(2.0)), x + x) - splat(f32x16, float32(1.0))
+
+
+@inline
 def silu(x: Any) -> Any:
     """x * sigmoid(x) (Elfwing et al., 2017)."""
     return logistic_product(x, x)
@@ -128,6 +134,7 @@ ACTIVATIONS = {
     "none": none,
     "silu": silu,
     "sigmoid": sigmoid,
+    "tanh": tanh,
     "gelu": gelu_tanh,
     "gelu_erf": gelu_erf,
     "relu": relu,

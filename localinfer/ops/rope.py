@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import float32, int64
 
-from localinfer.ops.norm import normalize
+from localinfer.ops.norm import normalize, scale_to_one
 from quant.jit.vectors import f32x16, inline, load, store
 
 Body = Callable[..., None]
@@ -49,8 +49,8 @@ def widen(head: int, size: int, place: int, dim: int) -> None:
 
 def rotate_head_word(pairs: str, norm: str) -> Any:
     """The word rotate_head(x, size, n_rot, table, weight, eps): a head rotated in place, and normalised "before" that,
-    "after" it, or at no time ("no")."""
-    rotate, before, after = ROTATE[pairs], norm == "before", norm == "after"
+    "after" it, after it but without weights ("to_one"), or at no time ("no")."""
+    rotate, before, after, to_one = ROTATE[pairs], norm == "before", norm == "after", norm == "to_one"
 
     @inline
     def rotate_head(x: int, size: int, n_rot: int, table: int, weight: int, eps: float) -> None:
@@ -59,6 +59,8 @@ def rotate_head_word(pairs: str, norm: str) -> Any:
         rotate(x, n_rot, table)
         if after:
             normalize(x, weight, size, eps, x)
+        if to_one:
+            scale_to_one(x, size, eps, x)
 
     return rotate_head
 

@@ -41,7 +41,8 @@ class Context:
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """Weights that the heads of queries and keys are normalised with: "before" they turn, or "after" it."""
+    """Weights that the heads of queries and keys are normalised with: "before" they turn, or "after" it; or "to_one"
+    after it, without any."""
 
     when: str
     q: Tensor | int = 0
@@ -59,7 +60,7 @@ class Attention:
         self.positions = plan.region(4 * plan.batch)
         self.tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
-        self.rings: dict[tuple[int, bool], Ring] = {}
+        self.rings: dict[tuple[int, bool, bool], Ring] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = plan.region(0)
 
@@ -75,6 +76,7 @@ class Attention:
         rope: Rope | None,
         norms: HeadNorms,
         window: int,
+        stretches: bool,
         scale: float,
         cap: float,
         attn_sinks: Tensor | None,
@@ -85,12 +87,13 @@ class Attention:
         added, if it has, before it turns."""
         table, own = self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
         if of is None:
-            ring = self._ring(window, anchored=k_bias is not None and self.context.k_type in ANCHORED)
+            anchored = k_bias is not None and self.context.k_type in ANCHORED
+            ring = self._ring(window, stretches=stretches, anchored=anchored)
             self.caches[blk] = ring.layer(
                 self.plan, heads, self.context.k_type, self.context.v_type, values=v is not None
             )
         cache = self.caches[of or blk]
-        ring = self._ring(window, anchored=cache.anchored)
+        ring = self._ring(window, stretches=stretches, anchored=cache.anchored)
         q_sink = q
         if own.sinks and ring.sinks:
             q_sink = self.plan.buffer(heads.count * heads.key_dim)
@@ -236,24 +239,29 @@ class Attention:
 
     # --- what layers share ---
 
-    def _ring(self, window: int, *, anchored: bool) -> Ring:
-        """The ring of all layers with this window (0: the whole context), whose blocks of keys have anchors or not. If
-        they have, a block is used again when nobody looks at any of its cells."""
-        if (window, anchored) not in self.rings:
+    def _ring(self, window: int, *, stretches: bool, anchored: bool) -> Ring:
+        """The ring of all layers with this window (0: the whole context), or these stretches of positions, whose blocks
+        of keys have anchors or not. If they have, a block is used again when nobody looks at any of its cells."""
+        key = window, stretches, anchored
+        if key not in self.rings:
             context, plan, batch = self.context, self.plan, self.plan.batch
             around = batch + (BLOCK if anchored else 0)  # cells beside those that a token looks at
             slides = window and window + (0 if context.wraps else batch) < context.n_ctx
+            stretch = window if stretches else 0
             if slides:
-                ring = Ring.reserve(plan, anchored, window=window, span=window + around, n_ctx=context.n_ctx)
+                n_ctx, span = context.n_ctx, window + around
+                ring = Ring.reserve(plan, anchored, window=window, span=span, n_ctx=n_ctx, stretch=stretch)
             elif context.wraps:
                 span = context.n_ctx - context.sinks
                 sinks, n_ctx = context.sinks, context.n_ctx
-                ring = Ring.reserve(plan, anchored, window=span, span=span + around, sinks=sinks, n_ctx=n_ctx)
+                ring = Ring.reserve(
+                    plan, anchored, window=span, span=span + around, sinks=sinks, n_ctx=n_ctx, stretch=stretch
+                )
             else:
                 seen, span = window or EVERYTHING, max(context.n_ctx, 0 if context.causal else PACKED)
-                ring = Ring.reserve(plan, anchored, window=seen, span=span, causal=context.causal)
-            self.rings[window, anchored] = ring
-        return self.rings[window, anchored]
+                ring = Ring.reserve(plan, anchored, window=seen, span=span, causal=context.causal, stretch=stretch)
+            self.rings[key] = ring
+        return self.rings[key]
 
     def _block_table(self, rope: Rope, ring: Ring) -> BlockTable:
         """The mean angles of a ring's blocks."""

@@ -14,6 +14,7 @@ from localinfer.ops.calls import (
     ADD,
     ADD_BIAS,
     ADD_NORM,
+    COPY,
     GATED,
     GET_ROWS,
     KEEP_LARGEST,
@@ -225,7 +226,8 @@ class Basics:
     def norm(self, x: Buffer, name: str, *, in_place: bool = False) -> Buffer:
         """norm(x) * weight (+ bias), into a buffer of its own unless `in_place`: by the mean square, or by mean and
         variance where the file has the epsilon of that."""
-        y, weight = x if in_place else self.plan.buffer(x.n, x.rows), self.tensors.vector(f"{name}.weight", x.n)
+        y = x if in_place else self.plan.buffer(x.n, x.rows)
+        weight = self.tensors.vector(self.tensors.named(name), x.n)
         if self.by_mean:
             self.plan.op(
                 name, LAYER_NORM, x.rows, constants=self.plan.layouts, rounds=(0, 4), x=x, weight=weight,
@@ -260,6 +262,20 @@ class Basics:
     def add(self, x: Buffer, branch: Buffer, factor: float = 1.0) -> None:
         """x += factor * branch."""
         self.plan.op("add", ADD, x.rows, rounds=(0, 4), branch=branch, factor=factor, n=x.n, x=x)
+
+    def add_vector(self, x: Buffer, tensor: str) -> Buffer:
+        """x += a tensor, the same for all tokens."""
+        self.plan.op(tensor, ADD_BIAS, x.rows, bias=self.tensors.vector(tensor, x.n), n=x.n, x=x)
+        return x
+
+    def lasting(self, n: int) -> Buffer:
+        """Room for n values of each token that all blocks can use, if it is asked for before the first."""
+        self.linked = True
+        return self.plan.buffer(n)
+
+    def copy(self, x: Buffer, to: Buffer) -> None:
+        """A buffer of the same length becomes x."""
+        self.plan.op("copy", COPY, x.rows, rounds=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=to, y_n=to.n, y_first=0)
 
     def number(self, tensor: str) -> float:
         """The one value of a tensor."""
@@ -347,7 +363,7 @@ def is_of_block(name: str, first: int, end: int) -> bool:
 def multiple_of_32(keys: Keys, key: str, blocks: int = 1, block: int = 0) -> int:
     """A length that is cut into groups of 32: one for all blocks, or the file's array, whose last one is that of what
     looks further ahead, too."""
-    n = keys.counts(key, blocks)[min(block, blocks - 1)]
-    if n % 32:
+    n = keys.counts(key, blocks, least=0)[min(block, blocks - 1)]
+    if n % 32 or not n:
         raise keys.error(key, f"is {n}; it must be a multiple of 32")
     return n

@@ -20,10 +20,13 @@ NOWHERE: Mapping[str, str] = {}
 
 @dataclass(frozen=True)
 class Sight:
-    """How a layer looks back: which rotary embedding tells distances (None: nothing does), how far (0: everything)."""
+    """How a layer looks back: which rotary embedding tells distances (None: nothing does), how far (0: everything), or
+    in which stretches; and how heads are normalised, if in another way than those of other layers."""
 
     rope: Rope | None
     window: int = 0
+    stretches: bool = False
+    head_norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ def decoder(
             if row_norm:
                 q, k = r.norm(q, f"{blk}attn_q_norm"), r.norm(k, f"{blk}attn_k_norm")
             a = r.attend(
-                blk, q, k, v, rope=sight.rope, window=sight.window, norm=head_norm, scale=scale, cap=cap, sinks=sinks
-            )
+                blk, q, k, v, rope=sight.rope, window=sight.window, stretches=sight.stretches,
+                norm=sight.head_norm or head_norm, scale=scale, cap=cap, sinks=sinks,
+            )  # fmt: skip
             if sub_norms:
                 a = r.norm(a, f"{blk}attn_sub_norm")
             mixed = Mixed(a, "attn_output")

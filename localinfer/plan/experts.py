@@ -21,7 +21,8 @@ class Router:
 
     The router's logits become probabilities by "softmax" or "sigmoid", or the softmax of the chosen ones
     ("softmax_of_chosen"), or each the share that it has of those near it ("sparse_mixer"). The weights of the chosen
-    are divided by their sum if `normed`, and multiplied by `scale`.
+    are divided by their sum if `normed`, and multiplied by `scale`. They weigh what experts make of a token, or with
+    `weighs_inputs` what these are given.
 
     Experts may be in `groups`, neighbours all of them: only those of the `groups_used` can be chosen whose `best`
     experts, one or two, have the largest probabilities together.
@@ -35,9 +36,10 @@ class Router:
     groups: int = 1
     groups_used: int = 1
     best: int = 2
+    weighs_inputs: bool = False
 
 
-def read_router(keys: Keys, gating: str, *, normed: bool, best: int = 2) -> Router:
+def read_router(keys: Keys, gating: str, *, normed: bool, best: int = 2, weighs_inputs: bool = False) -> Router:
     """As the file says; what it does not say is the architecture's."""
     count = keys.count("expert_count")
     used = keys.count("expert_used_count", most=count)
@@ -53,7 +55,7 @@ def read_router(keys: Keys, gating: str, *, normed: bool, best: int = 2) -> Rout
         raise keys.refuse("expert_gating_func", number)
     scale = keys.number("expert_weights_scale", 1.0) or 1.0
     normed = keys.flag("expert_weights_norm", normed)
-    return Router(count, used, functions[number], normed, scale, groups, groups_used, best)
+    return Router(count, used, functions[number], normed, scale, groups, groups_used, best, weighs_inputs)
 
 
 def of_a_token(f: GGUF) -> tuple[int, int]:
@@ -74,7 +76,8 @@ def of_a_token(f: GGUF) -> tuple[int, int]:
 @dataclass(frozen=True)
 class Networks:
     """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
-    n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows."""
+    n_out), if they have any. "gate_up" may stand for two of them, one behind the other in its rows; without any gate,
+    what counts is act(up . h)."""
 
     matrices: Mapping[str, Tensor]
     biases: Mapping[str, Tensor | None]
@@ -175,7 +178,8 @@ def mix(
     for x, line in zip(rows, lines, strict=True):
         plan.op(
             f"{name}.gather", GATHER, x.rows, constants=layout(line), rounds=(0, 4), meet=line is lines[-1], x=h,
-            order=line.order, used=router.used, n=h.n, y=x, q=x.quantized,
+            order=line.order, weights=choice.weights if router.weighs_inputs else 0, used=router.used, n=h.n, y=x,
+            q=x.quantized,
         )  # fmt: skip
     if "gate_up" in networks.matrices:
         both = products(rows, "gate_up")
@@ -186,16 +190,18 @@ def mix(
                 rounds=(0, 4), meet=line is lines[-1], x=x, n=gate.n, y=gate, q=gate.quantized,
             )  # fmt: skip
     else:
-        gates, ups = [*products(rows, "gate", meet=False)], products(rows, "up")
+        gated = "gate" in networks.matrices
+        gates = [*products(rows, "gate", meet=False)] if gated else [*products(rows, "up")]
+        ups = products(rows, "up") if gated else [None] * len(lines)
         for gate, up, line in zip(gates, ups, lines, strict=True):
             plan.op(
                 f"{name}.gated", GATED, gate.rows, constants={**layout(line), "activation": activation},
-                rounds=(1, 4), meet=line is lines[-1], up=up, up_n=up.n, up_first=0, n=gate.n, gate=gate,
-                q=gate.quantized,
+                rounds=(1, 4), meet=line is lines[-1], up=up or 0, up_n=up.n if up else 0, up_first=0, n=gate.n,
+                gate=gate, q=gate.quantized,
             )  # fmt: skip
     branches, y = products(gates, "down"), plan.buffer(h.n, h.rows)
     plan.op(
         f"{name}.blend", BLEND, h.rows, rounds=(0, 4), few=branches[0], many=branches[-1], places=choice.places,
-        weights=choice.weights, used=router.used, n=h.n, y=y,
+        weights=0 if router.weighs_inputs else choice.weights, used=router.used, n=h.n, y=y,
     )  # fmt: skip
     return y

@@ -41,7 +41,7 @@ class Heads:
 def read_heads(keys: Keys, embedding_length: int, blocks: int) -> Sequence[Heads]:
     """Of each block; a head is an even share of the embedding, unless the file says how long it is, for all blocks or
     for those with a sliding window apart. A model that has states alone has no heads."""
-    if keys.has("ssm.state_size") and not keys.count("attention.head_count", 0, least=0):
+    if (keys.has("ssm.state_size") or keys.has("wkv.head_size")) and not keys.count("attention.head_count", 0, least=0):
         return [Heads(0, 0, 0, 0)] * blocks
     counts = keys.counts("attention.head_count", blocks)
     counts_kv = keys.counts("attention.head_count_kv", blocks, counts[0], least=0)

@@ -13,6 +13,7 @@ from localinfer.files.gguf import GGUF, StringArray, Value
 from localinfer.text import printable
 
 MOST = 1 << 30  # of what has no limit of its own: positions, and what is counted like them
+LARGEST_FACTOR = 1e15  # the product of two, or of one and a position, still fits in a float32
 LARGEST = {
     "block_count": 1024,
     "embedding_length": 1 << 17,
@@ -59,8 +60,8 @@ class Keys:
     def has(self, key: str) -> bool:
         return self.name(key) in self.f.metadata
 
-    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int = 0) -> int:
-        """An integer within bounds."""
+    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
+        """An integer within bounds; where `most` is not told, LARGEST or MOST is it."""
         name = self.name(key)
         value = self.f.get(name, int) if default is None else self.f.get(name, int, default)
         return self._within(key, value, least, most)
@@ -72,7 +73,7 @@ class Keys:
             return [self.count(key, default, least=least)] * blocks
         if len(given) != blocks or given.dtype.kind not in "iu":
             raise self.error(key, f"must have an integer for each of the {blocks} blocks")
-        return [self._within(key, int(value), least, 0) for value in given]
+        return [self._within(key, int(value), least, None) for value in given]
 
     def flags(self, key: str, blocks: int, default: Callable[[int], bool]) -> list[bool]:
         """A truth value for each block: the file's array, or what the default says of a block's number."""
@@ -92,7 +93,7 @@ class Keys:
             raise self.error(key, f"must have a number for each of the {blocks} blocks")
         return [float(value) for value in given]
 
-    def positive(self, key: str, default: float | None = None, *, most: float = 1e30) -> float:
+    def positive(self, key: str, default: float | None = None, *, most: float = LARGEST_FACTOR) -> float:
         """A number above zero."""
         name = self.name(key)
         value = float(self.f.get(name, float) if default is None else self.f.get(name, float, default))
@@ -101,8 +102,11 @@ class Keys:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Any finite number."""
-        return float(self.f.get(self.name(key), float, default, signed=True))
+        """A number that calculations can go on with, of any sign."""
+        value = float(self.f.get(self.name(key), float, default, signed=True))
+        if abs(value) > LARGEST_FACTOR:
+            raise self.error(key, f"is {value}; its magnitude must be at most {LARGEST_FACTOR:g}")
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
         return self.f.get(self.name(key), bool, default)
@@ -126,8 +130,8 @@ class Keys:
                 what = f"{described(value)} is not supported by the {printable(self.architecture, 80)} architecture"
                 raise self.f.error(name, what, Unsupported)
 
-    def _within(self, key: str, value: int, least: int, most: int) -> int:
-        highest = most or LARGEST.get(key, MOST)
+    def _within(self, key: str, value: int, least: int, most: int | None) -> int:
+        highest = LARGEST.get(key, MOST) if most is None else most
         if not least <= value <= highest:
             raise self.error(key, f"is {value}; it must be {least} to {highest}")
         return value

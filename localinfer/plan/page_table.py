@@ -83,8 +83,8 @@ class PageTable(Memory):
     def _see(self, positions: Positions, begin: Positions | int, end: Positions | int, at: int) -> None:
         """Have the tokens from `at` on of the batch see what is near enough of their texts, from `begin` to `end`."""
         ring, tokens = self._ring, slice(at, at + len(positions))
-        back, ahead = (ring.window - 1, 0) if ring.causal else (ring.window // 2, ring.window // 2)
-        ring.oldest.view(np.int32)[tokens] = np.maximum(positions - back, begin)
+        ahead = 0 if ring.causal else ring.window // 2
+        ring.oldest.view(np.int32)[tokens] = np.maximum(ring.oldest_seen(positions), begin)
         ring.newest.view(np.int32)[tokens] = np.minimum(positions + ahead, end - 1)
         ring.add_segment(at, len(positions), self._address, len(self._pages))
 
@@ -116,7 +116,7 @@ class PageTable(Memory):
 
     def reach(self, n: int) -> int:
         ring = self._ring
-        oldest_wanted = max(ring.sinks, n - ring.window + 1)
+        oldest_wanted = max(ring.sinks, int(ring.oldest_seen(np.array(n))))
         furthest = ring.sinks + whole_blocks(self._furthest - ring.sinks) if ring.anchored else self._furthest
         oldest_held = furthest - ring.ring_cells if self._comes_round else 0
         return n if oldest_wanted >= oldest_held else 0

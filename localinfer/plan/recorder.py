@@ -20,6 +20,7 @@ from localinfer.ops.calls import (
     RMS_NORM_GROUPS,
 )
 from localinfer.ops.layout import convolution_scratch_bytes
+from localinfer.plan import time_mix
 from localinfer.plan.ahead import Ahead, Behind, Through, record_ahead
 from localinfer.plan.attention import NO_NORMS, Context, HeadNorms
 from localinfer.plan.basics import Basics, Block, multiple_of_32
@@ -30,7 +31,7 @@ from localinfer.plan.latent import Latent, read_latent
 from localinfer.plan.memory import Memory
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
-from localinfer.plan.rope import BASE, Rope, plain_rope, read_rope
+from localinfer.plan.rope import BASE, Rope, plain_rope, read_growth, read_rope, still_rope
 from localinfer.plan.streams import Streams
 from localinfer.plan.tensors import rows_of
 from localinfer.plan.work import Amount, Work
@@ -145,6 +146,22 @@ class Recorder(Basics):
         )  # fmt: skip
         return y
 
+    def shift(self, x: Buffer) -> Buffer:
+        """The row of the token before each; of the first one, zeros."""
+        return time_mix.shift(self, x)
+
+    def lerp(self, x: Buffer, other: Buffer, weight: Buffer) -> Buffer:
+        """x + weight * (other - x)."""
+        return time_mix.lerp(self, x, other, weight)
+
+    def lerps(self, x: Buffer, other: Buffer, name: str, count: int) -> Sequence[Buffer]:
+        """The same for each of so many rows of weights that a tensor has, which all tokens share."""
+        return time_mix.lerps(self, x, other, name, count)
+
+    def time_mix(self, blk: Block, x: time_mix.HeadInputs) -> Buffer:
+        """What the states of RWKV-7's heads answer to each token, normalised; all inputs but r and v are spoilt."""
+        return time_mix.time_mix(self, blk, x)
+
     def halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
         """The first halves of the heads that x has, and their second halves."""
         size = x.n // heads // 2
@@ -169,19 +186,28 @@ class Recorder(Basics):
         """Whether the file is of a mixture."""
         return self.keys.count("expert_count", 0, least=0) > 0
 
-    def router(self, gating: str = "softmax", *, normed: bool = False, best: int = 2) -> Router:
+    def router(
+        self, gating: str = "softmax", *, normed: bool = False, best: int = 2, weighs_inputs: bool = False
+    ) -> Router:
         """How experts are chosen, as the file says; what it does not say is the architecture's, such as how many of its
         `best` experts a group is chosen for."""
         if not any(self.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(self.block_count)):
             raise self.keys.error("expert_count", "says that there are experts, but no block has a router")
         self.keys.name("leading_dense_block_count")  # which have no router
-        return read_router(self.keys, gating, normed=normed, best=best)
+        return read_router(self.keys, gating, normed=normed, best=best, weighs_inputs=weighs_inputs)
 
     def experts(
-        self, h: Buffer, blk: Block, router: Router, activation: str, *, routed_by: Buffer | None = None
+        self,
+        h: Buffer,
+        blk: Block,
+        router: Router,
+        activation: str,
+        *,
+        gated: bool = True,
+        routed_by: Buffer | None = None,
     ) -> Buffer:
-        """The weighted sum of what the experts that see each token make of h; the router looks at h, or at something
-        else."""
+        """The weighted sum of what the experts that see each token make of h: as feed_forward; the router looks at h,
+        or at something else."""
         n = multiple_of_32(self.keys, self._expert_length, self.block_count, blk.number)
         logits = self.matmul(routed_by or h, f"{blk}ffn_gate_inp", router.count)
         biased, scale = self.has_bias("exp_probs_b"), f"{blk}ffn_down_exps.scale"
@@ -191,8 +217,8 @@ class Recorder(Basics):
             self._choices[router] = room_to_choose(self.plan, router)
         choice = self._choices[router]
         choose(self.plan, f"{blk}experts", logits, router, bias, scales, choice)
-        shapes = {"gate": (n, h.n), "up": (n, h.n), "down": (h.n, n)}
-        if self.has(f"{blk}ffn_gate_up_exps.weight"):
+        shapes = {**({"gate": (n, h.n)} if gated else {}), "up": (n, h.n), "down": (h.n, n)}
+        if gated and self.has(f"{blk}ffn_gate_up_exps.weight"):
             shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
         matrices = {
             name: self.tensors.tensor(f"{blk}ffn_{name}_exps.weight", router.count, *shape)
@@ -201,14 +227,16 @@ class Recorder(Basics):
         biases = {name: self.bias(f"{blk}ffn_{name}_exps", router.count, n_out) for name, (n_out, _) in shapes.items()}
         return mix(self.plan, f"{blk}experts", h, choice, router, Networks(matrices, biases), activation)
 
-    def shared_expert(self, h: Buffer, blk: Block, activation: str) -> Buffer:
+    def shared_expert(self, h: Buffer, blk: Block, activation: str, *, gated: bool = True) -> Buffer:
         """What an expert that sees every token makes of h: all of it, or as much as a gate of its own lets through."""
         for key in ("expert_shared_feed_forward_length", "expert_shared_count"):
             self.keys.name(key)  # which the shapes say as well
         up = f"{blk}ffn_up_shexp"
         n = self.rows(up)
-        gate, values = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False), self.matmul(h, up, n)
-        y = self.matmul(self.gate(gate, values, activation), f"{blk}ffn_down_shexp", h.n)
+        gate = self.matmul(h, f"{blk}ffn_gate_shexp", n, meet=False) if gated else None
+        values = self.matmul(h, up, n)
+        f = self.gate(gate, values, activation) if gate else self.gate(values, None, activation)
+        y = self.matmul(f, f"{blk}ffn_down_shexp", h.n)
         name = f"{blk}ffn_gate_inp_shexp"
         if self.has(f"{name}.weight"):
             weight = self.tensors.vector_or_row(f"{name}.weight", h.n)
@@ -224,11 +252,17 @@ class Recorder(Basics):
 
     # --- attention ---
 
-    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True) -> Rope:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, grows: bool = True) -> Rope:
         """The rotary embedding of the file, stretched as it says; YaRN's ramp lies between whole pairs, or does not
-        (`truncate`), and what turns is `amplified`, unless that is left to the scores' scale."""
+        (`truncate`), and what turns is `amplified`, unless that is left to the scores' scale. Queries grow with their
+        position as the file says, unless those of other layers do."""
         length, n_ctx = self._head_length(slides=False), self.context.n_ctx
-        return read_rope(self.keys, self.tensors, pairs, length, n_ctx, truncate=truncate, amplified=amplified)
+        rope = read_rope(self.keys, self.tensors, pairs, length, n_ctx, truncate=truncate, amplified=amplified)
+        return rope if grows else replace(rope, growth=None)
+
+    def growing(self, rate: float, original: int, *, ahead: int = 0) -> Rope | None:
+        """Nothing turns, but queries grow with their position, as the file says or at the usual rate: see `Growth`."""
+        return still_rope(read_growth(self.keys, rate, original, ahead), self._head_length(slides=False))
 
     def rope_swa(self, pairs: str, base: str = "") -> Rope:
         """That of layers with a sliding window, which is not stretched; its base is the one of the key `base`, if that
@@ -286,18 +320,20 @@ class Recorder(Basics):
         rope: Rope | None,
         norm: str = "no",
         window: int = 0,
+        stretches: bool = False,
         scale: float | None = None,
         cap: float = 0.0,
         sinks: bool = False,
     ) -> Buffer:
-        """Every token looks back, at so many tokens as the window has (0: at all); the input of attn_output. Without
+        """Every token looks back, at so many tokens as the window has (0: at all), or at those of its own stretch, if
+        positions lie in `stretches` as long as the window (chunked attention); the input of attn_output. Without
         keys and values of its own, a block looks at those `of` an earlier one; without values alone, these are the last
         ones of its keys.
 
-        Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or by mean and
-        variance, "each" with weights of its own, or not ("no"). Scores are multiplied by
-        key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0. With `sinks`, each head has a
-        score of its own that takes a share of the weight and gives nothing.
+        Heads of queries and keys are normalised by the mean square "before" they turn or "after" it, or "to_one" after
+        it without weights, or by mean and variance, "each" with weights of its own, or not ("no"). Scores are
+        multiplied by key^-1/2 unless `scale` is given, and kept within `cap` unless that is 0. With `sinks`, each head
+        has a score of its own that takes a share of the weight and gives nothing.
         """
         heads, norms = blk.heads, NO_NORMS
         if rope and rope.n_rot > heads.key:
@@ -306,6 +342,8 @@ class Recorder(Basics):
             assert k is not None
             self._norm_heads(q, f"{blk}attn_q_norm", heads.count, heads.key)
             self._norm_heads(k, f"{blk}attn_k_norm", heads.count_kv, heads.key)
+        elif norm == "to_one":
+            norms = HeadNorms(norm)
         elif norm != "no":
             weights = [self.tensors.vector(f"{blk}attn_{name}_norm.weight", heads.key) for name in ("qk" if k else "q")]
             norms = HeadNorms(norm, *weights)
@@ -315,7 +353,7 @@ class Recorder(Basics):
             raise self.keys.error("attention.head_count_kv", what)
         return self.attention.attend(
             str(blk), q, k, v, heads, of=None if of is None else f"blk.{of}.", rope=rope, norms=norms, window=window,
-            scale=scale or heads.key**-0.5, cap=cap,
+            stretches=stretches, scale=scale or heads.key**-0.5, cap=cap,
             attn_sinks=self.tensors.vector(f"{blk}attn_sinks.weight", heads.count) if sinks else None,
             k_bias=self._key_bias(blk) if k is not None and norm == "no" else None,
         )  # fmt: skip

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from localinfer.ops.layout import STATE_STRIP
 from localinfer.plan.keys import Keys
 
+SHAPE_OF_STATES = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
+
 
 @dataclass(frozen=True)
 class Recurrence:

@@ -15,6 +15,7 @@ from itertools import chain
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localinfer.ops.layout import ANCHORED, BLOCK, SEGMENT_WORDS, block_bytes
 from localinfer.plan.buffers import Region
@@ -70,13 +71,15 @@ class Ring:
     chunk: int  # so many blocks are looked at before what was found is joined with what others found
     causal: bool = True  # tokens look back only
     anchored: bool = False  # blocks of keys have anchors: nothing of a block outlives the first cell that is used again
+    stretch: int = 0  # positions lie in stretches of so many, and tokens see none before their own; 0: there are none
     layers: list[LayerCache] = field(default_factory=list)
     tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # of all sequences: the pages of each
 
     @classmethod
     def reserve(
-        cls, plan: Plan, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True
-    ) -> "Ring":
+        cls, plan: Plan, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True,
+        stretch: int = 0,
+    ) -> "Ring":  # fmt: skip
         """Rings that hold at least `span` positions each beside the sinks. Sums are those of a ring that holds the
         context and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
         capacity = whole_blocks(sinks) + whole_blocks(span)
@@ -87,7 +90,8 @@ class Ring:
         of_tokens, of_segments = 4 * plan.batch, 8 + 8 * SEGMENT_WORDS * plan.sequences
         sizes = of_tokens, 4 * BLOCK * len(pages), of_tokens, of_tokens, of_segments
         cells, positions, oldest, newest, segments = map(plan.region, sizes)
-        return cls(window, capacity, sinks, pages, cells, positions, oldest, newest, segments, chunk, causal, anchored)
+        regions = cells, positions, oldest, newest, segments
+        return cls(window, capacity, sinks, pages, *regions, chunk, causal, anchored, stretch)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str, *, values: bool = True) -> LayerCache:
         """Cells for one more layer, with `values` of its own or without: those of another one of its shape, where texts
@@ -131,6 +135,11 @@ class Ring:
             return position, self.sinks - position
         behind = (position - self.sinks) % self.ring_cells
         return self.sink_cells + behind, self.ring_cells - behind
+
+    def oldest_seen(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first position that a token at each of these looks at, which may be before all; beside sinks."""
+        nearest = positions - (self.window - 1 if self.causal else self.window // 2)
+        return np.maximum(nearest, positions - positions % self.stretch) if self.stretch else nearest
 
     # --- pages ---
 

@@ -42,13 +42,15 @@ class Rope:
 
 @dataclass(frozen=True)
 class Growth:
-    """1 + rate * ln(1 + floor(position / original)): how much larger scores are made beyond the original context."""
+    """1 + rate * ln(1 + floor((position + ahead) / original)): how much larger scores are made beyond the original
+    context."""
 
     rate: float
     original: int
+    ahead: int = 0
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        factors: NDArray[np.float64] = 1 + self.rate * np.log1p(positions // self.original)
+        factors: NDArray[np.float64] = 1 + self.rate * np.log1p((positions + self.ahead) // self.original)
         return factors
 
 
@@ -93,8 +95,24 @@ def read_rope(
         factors = FACTORS
     if factors in tensors.f.tensors:
         frequencies = frequencies / tensors.positive(factors, n_rot // 2)
-    rate = keys.number("attention.temperature_scale", 0.0)
-    return Rope(pairs, frequencies, amplitude, Growth(rate, original) if rate else None)
+    growth = read_growth(keys, 0.0, original)
+    if growth and n_rot < head_size:  # all of a query grows: pairs that do not turn have no frequency
+        if pairs != "neighbours" or amplitude != 1.0:
+            raise keys.refuse("attention.temperature_scale", growth.rate)
+        frequencies = np.concatenate([frequencies, np.zeros((head_size - n_rot) // 2)])
+    return Rope(pairs, frequencies, amplitude, growth)
+
+
+def read_growth(keys: Keys, rate: float, original: int, ahead: int = 0) -> Growth | None:
+    """As the file says, or as is usual; None where queries do not grow."""
+    rate = keys.number("attention.temperature_scale", rate)
+    original = keys.count("attention.temperature_length", original)
+    return Growth(rate, original, ahead) if rate else None
+
+
+def still_rope(growth: Growth | None, head_size: int) -> Rope | None:
+    """Pairs that do not turn but grow; None if they do not even that."""
+    return Rope("halves", np.zeros(head_size // 2), growth=growth) if growth else None
 
 
 def yarn_amplitude(stretch: float, multiplier: float = 1.0) -> float:

@@ -21,6 +21,10 @@ class Tensors:
     def has(self, name: str) -> bool:
         return name in self.f.tensors
 
+    def named(self, name: str) -> str:
+        """What a file calls the weights of this name: most have an ending, which some leave out."""
+        return name if self.has(name) else f"{name}.weight"
+
     def mention(self, *names: str) -> None:
         """These are understood, even if they are not used this time."""
         self._mentioned.update(names)

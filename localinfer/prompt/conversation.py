@@ -27,10 +27,10 @@ class Conversation:
     """`tools` are JSON schemas of functions, `documents` what answers may draw on: mappings with title and text.
 
     A message is {"role": ..., "content": ...}. The content is a text or a list of {"type": "text", "text": ...}; it
-    may be absent where there are `tool_calls`; `ids` are the tokens that a model wrote it with, which it is then shown
-    again, whatever its text would be cut into. The last message is open with `continue_final_message`: what comes
-    next is more of it. Otherwise the prompt ends with what makes a model answer, unless `add_generation_prompt` is
-    False.
+    may be absent where there are `tool_calls`. `ids` are the tokens that a model wrote content and calls with, which it
+    is then shown again, whatever their text would be cut into; `thought_ids` are those that came before them. The last
+    message is open with `continue_final_message`: what comes next is more of it. Otherwise the prompt ends with what
+    makes a model answer, unless `add_generation_prompt` is False.
     """
 
     messages: Sequence[Message]
@@ -102,8 +102,9 @@ def check_message(where: str, message: Message) -> None:
         raise UsageError(f"{where}.role: must be a word, such as user, not {printable(repr(role), 40)}")
     if calls is not None:
         check_mappings(f"{where}.tool_calls", calls)
-    if (ids := message.get("ids")) is not None:
-        check_ids(f"{where}.ids", ids)
+    for name in ("ids", "thought_ids"):
+        if (ids := message.get(name)) is not None:
+            check_ids(f"{where}.{name}", ids)
     if isinstance(content, (list, tuple)):
         for place, part in enumerate(content):
             check_part(f"{where}.content[{place}]", part)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import product
-from typing import cast
+from typing import NamedTuple, cast
 
 from localinfer.errors import LocalInferError
 from localinfer.prompt.conversation import Message
@@ -27,15 +27,23 @@ PATIENCE = 5.0  # seconds for all attempts: a rendering takes a millisecond
 HOPELESS = 1000  # more than there can be flaws
 
 
-def render_in_form(template: ChatTemplate, variables: Mapping[str, object]) -> str:
-    """The conversation's text; LocalInferError says what the template finds wrong with it as it was given."""
+class Rendered(NamedTuple):
+    """A conversation's text, and its messages in the form that it is the text of."""
+
+    text: str
+    messages: list[Message]
+
+
+def render_in_form(template: ChatTemplate, variables: Mapping[str, object]) -> Rendered:
+    """LocalInferError says what the template finds wrong with the conversation as it was given."""
     rendering = template.attempt(variables)
     messages = cast(list[Message], variables["messages"])
     other = in_form(messages, understood(template, variables))
     if other != messages:
         fitting = template.attempt({**variables, "messages": other})
-        rendering = rendering if fitting.problem else fitting
-    return template.text_of(rendering)
+        if not fitting.problem:
+            rendering, messages = fitting, other
+    return Rendered(template.text_of(rendering), messages)
 
 
 def understood(template: ChatTemplate, variables: Mapping[str, object]) -> Form:

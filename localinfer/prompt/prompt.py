@@ -11,9 +11,10 @@ from typing import cast
 
 from localinfer.errors import UsageError
 from localinfer.prompt.conversation import Conversation, Message
-from localinfer.prompt.forms import render_in_form
+from localinfer.prompt.forms import render_in_form, unchanged
 from localinfer.prompt.stand_ins import StandIns
 from localinfer.prompt.template import ChatTemplate
+from localinfer.prompt.written import Places, with_written_calls, written_calls
 from localinfer.tokenizer import Tokenizer
 
 Variables = dict[str, object]
@@ -28,23 +29,27 @@ class Prompt:
 
 
 def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conversation, *,
-                parse_special: bool = False) -> Prompt:
-    """What asks for the next message; with `parse_special`, users' texts may spell control tokens.
+                parse_special: bool = False, places: Places | None = None) -> Prompt:
+    """What asks for the next message; with `parse_special`, users' texts may spell control tokens. The same `places`
+    spare a conversation that goes on some work.
 
     LocalInferError says what the template does wrong, UsageError that a value has no end.
     """
     try:
         variables = conversation.variables()
-        stand_ins = StandIns(tokenizer, variables)
-        variables["messages"] = [stand_ins.put_for_ids(each) for each in cast(list[Message], variables["messages"])]
-        if not parse_special:
-            variables = {name: stand_ins.put_into(value) for name, value in variables.items()}
+        stand_ins, messages = StandIns(tokenizer, variables), cast(list[Message], variables.pop("messages"))
+        harmless = unchanged if parse_special else stand_ins.put_into
+        variables = {name: harmless(value) for name, value in variables.items()}
+        # The last ones, and one by one: the stand-ins of a conversation remain the same when it goes on.
+        variables["messages"] = [harmless(stand_ins.put_for_ids(each)) for each in messages]
     except RecursionError:
         raise UsageError("messages: a value is nested too deeply, or contains itself") from None
     if conversation.continue_final_message:
         text = up_to_the_end_of_the_last_message(template, variables, stand_ins.unused())
     else:
-        text = render_in_form(template, variables)
+        rendered = render_in_form(template, variables)
+        calls = {} if parse_special else written_calls(messages, tokenizer)
+        text = with_written_calls(template, variables, rendered, places or Places(), calls, tokenizer, stand_ins)
     return with_one_bos(tokenizer, text, stand_ins)
 
 
@@ -53,7 +58,7 @@ def up_to_the_end_of_the_last_message(template: ChatTemplate, variables: Variabl
     *before, last = cast(list[Message], variables["messages"])
     # The space tells, by being gone, that the template trims messages: then so is the end of this one.
     marked = {**last, "content": with_end(last.get("content", ""), f"{mark} ")}
-    text, found, behind = render_in_form(template, {**variables, "messages": [*before, marked]}).rpartition(mark)
+    text, found, behind = render_in_form(template, {**variables, "messages": [*before, marked]}).text.rpartition(mark)
     if not found:
         raise template.error("leaves out the message that is to be continued")
     return text if behind.startswith(" ") else text.rstrip()

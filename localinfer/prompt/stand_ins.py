@@ -47,18 +47,22 @@ class StandIns:
         return value
 
     def put_for_ids(self, message: Mapping[str, object]) -> Mapping[str, object]:
-        """The message without `ids`, a stand-in in the place of what they spell of its content."""
+        """The message without its tokens, a stand-in in the place of what they spell of its content."""
         ids, content = message.get("ids"), message.get("content")
-        message = {key: value for key, value in message.items() if key != "ids"}
+        message = {key: value for key, value in message.items() if key not in ("ids", "thought_ids")}
         if not isinstance(ids, (list, tuple)) or not isinstance(content, str) or END_OF_THOUGHTS.search(content):
             return message
         known, end = self._spelled(ids, content)
         if not known:
             return message
+        return {**message, "content": self.of_ids(known, content[:end]) + content[end:]}
+
+    def of_ids(self, ids: list[int], text: str) -> str:
+        """A character that becomes these tokens, and this text where only texts are shown."""
         char = self.unused()
-        self._ids_of[char] = known
-        self._text_of |= zip(spellings(char), spellings(content[:end]), strict=True)
-        return {**message, "content": char + content[end:]}
+        self._ids_of[char] = ids
+        self._text_of |= zip(spellings(char), spellings(text), strict=True)
+        return char
 
     def cut(self, text: str) -> list[str | list[int]]:
         """A rendered text: tokens where stand-ins of answers are, and the texts between them."""

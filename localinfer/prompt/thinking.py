@@ -10,9 +10,13 @@ def switches(source: str, think: str) -> dict[str, bool]:
     """What a template of this `source` is given for --think on, off or auto; nothing where it has no switch."""
     if think == "auto":
         return {}
-    return {name: think == "on" for name in SWITCHES if re.search(VARIABLE.format(name), source)}
+    return {name: think == "on" for name in SWITCHES if looks_at(source, name)}
 
 
 def shows_tools(source: str) -> bool:
     """Does a model learn of its tools by a template of this `source`?"""
-    return bool(re.search(VARIABLE.format("tools"), source))
+    return looks_at(source, "tools")
+
+
+def looks_at(source: str, variable: str) -> bool:
+    return bool(re.search(VARIABLE.format(variable), source))

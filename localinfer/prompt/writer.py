@@ -16,7 +16,8 @@ from localinfer.prompt.choice import Source, chosen
 from localinfer.prompt.conversation import Conversation, check_template_kwargs, template_kwargs
 from localinfer.prompt.prompt import Prompt, chat_prompt, text_of
 from localinfer.prompt.template import ChatTemplate
-from localinfer.prompt.thinking import shows_tools, switches
+from localinfer.prompt.thinking import looks_at, shows_tools, switches
+from localinfer.prompt.written import Places
 from localinfer.tokenizer import Tokenizer
 
 TOKENS = {  # Hugging Face's names, and what tokenizer.ggml.*_token_id calls them
@@ -39,6 +40,7 @@ class PromptWriter:
         self._tokenizer = tokenizer
         self._sources: dict[tuple[str, str, bool], Source] = {}
         self._current: tuple[Source, ChatTemplate] | None = None
+        self._places = Places()
         self._turn = threading.RLock()
 
     def write(self, conversation: Conversation, options: Options, *, parse_special: bool = False) -> Prompt:
@@ -54,12 +56,13 @@ class PromptWriter:
             warnings.warn(f"{template.name}: shows no tools: the model does not know that it has some", stacklevel=3)
         variables = {
             **switches(template.source, options.think),
+            **({"reasoning_effort": options.reasoning_effort} if options.reasoning_effort else {}),
             **template_kwargs(options.chat_template_kwargs),
             **conversation.template_kwargs,
         }
         complete = replace(conversation, messages=messages, template_kwargs=variables)
         with self._turn:
-            return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special)
+            return chat_prompt(template, self._tokenizer, complete, parse_special=parse_special, places=self._places)
 
     def prepare(self, options: Options) -> None:
         """Before there is a conversation: what is wrong with the options, and the start of the template's process."""
@@ -67,6 +70,9 @@ class PromptWriter:
         template = self.template(options)
         if options.think != "auto" and not switches(template.source, options.think):
             warnings.warn(f"--think {options.think}: the chat template has no switch for thoughts", stacklevel=3)
+        if options.reasoning_effort and not looks_at(template.source, "reasoning_effort"):
+            what = "the chat template does not ask how much to think"
+            warnings.warn(f"--reasoning-effort {options.reasoning_effort}: {what}", stacklevel=3)
 
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """The template that such a conversation is written with, its process started.

@@ -10,8 +10,8 @@ Knows nothing of HTTP.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -147,12 +147,29 @@ class Desk:
         async with self.slots.one(self.settings.timeout) as slot:
             if self.observer:
                 self.observer.waited(perf_counter() - came)
-            slot.model = await self._model(slot, offered)
-            try:
-                yield Seat(slot, slot.model, offered.name, deadline, came, self.observer)
-            finally:
-                slot.model = None
-                self._left.set()
+            with self._used(await self._model(slot, offered), slot) as model:
+                yield Seat(slot, model, offered.name, deadline, came, self.observer)
+
+    def has_room_beside(self, seat: Seat) -> bool:
+        """Whether there is one more seat at its model, for which nobody else waits."""
+        waits = self._door.locked() or not self.slots.has_spare
+        return not waits and seat.name in self.shelf.loaded and self._at_work() < seat.model.parallel
+
+    @asynccontextmanager
+    async def beside(self, seat: Seat) -> AsyncIterator[Seat]:
+        """One more seat for the same request. Where there `has_room_beside`, it is there at once."""
+        async with self.slots.one(self.settings.timeout) as slot:
+            with self._used(self.shelf.loaded[seat.name].beside(slot.number), slot) as model:
+                yield replace(seat, slot=slot, model=model)
+
+    @contextmanager
+    def _used(self, model: "Model", slot: Slot) -> "Iterator[Model]":
+        slot.model = model
+        try:
+            yield model
+        finally:
+            slot.model = None
+            self._left.set()
 
     async def _model(self, slot: Slot, offered: Offered) -> "Model":
         """The model, beside those who use it already. One that is not in memory is loaded when nobody is at work, as

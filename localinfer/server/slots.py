@@ -125,6 +125,11 @@ class Slots:
             slot.busy = False
             self._free.release()
 
+    @property
+    def has_spare(self) -> bool:
+        """Whether one is free that nobody waits for; `one` gives it at once."""
+        return not self._free.locked() and not self.waiting
+
     async def _wait(self, patience: float) -> None:
         if self._free.locked() and self.waiting >= self._queue:
             raise Problem(503, f"the server is busy, and {self.waiting} requests are waiting already", code="busy")

@@ -48,9 +48,12 @@ def usable_cores() -> int:
 
 
 def start_compiler() -> "subprocess.Popen[bytes]":
-    """A process that answers each kernel on its standard input with an object file: see `quant.jit.compiler`."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command, pipe = [sys.executable, "-m", "quant.jit.compiler"], subprocess.PIPE
+    """A process that answers each kernel on its standard input with an object file: see `quant.jit.compiler`.
+
+    It finds modules where this process does; not (-P) in the current directory first, which may have a `quant`, too.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)}
+    command, pipe = [sys.executable, "-P", "-m", "quant.jit.compiler"], subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
 
 

@@ -254,6 +254,14 @@ def deliver_word(shape: Tile) -> Any:
     return deliver
 
 
+@inline
+def even_block(count: int, most: int, step: int) -> Any:
+    """The rows of a block, of panels of `step`: so many blocks as there must be of `most` rows, and all alike, because
+    all activations are fetched from far away for a small one, too."""
+    blocks = max(1, (count + most - 1) // most)
+    return step * max(1, (count + step * blocks - 1) // (step * blocks))
+
+
 def matmul(room: str, passes: int) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for tiled tokens; `base` may be 0."""
     words = words_of(room)
@@ -270,7 +278,7 @@ def matmul(room: str, passes: int) -> Body:
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
         room = superblocks_of(n_in)
         panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
-        block = rows * max(AT_LEAST, CACHE_BYTES // panel_bytes)
+        block = even_block(end - first, rows * max(AT_LEAST, CACHE_BYTES // panel_bytes), rows)
         put_base(base, base_stride, y, y_stride, count, first, end)
         for start in range(first, end, block):
             if load(int64, stop):

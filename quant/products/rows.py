@@ -20,6 +20,7 @@ from quant.jit.vectors import (
     dot4,
     extract,
     f32x8,
+    f32x16,
     fma,
     i8x64,
     i32x16,
@@ -40,17 +41,17 @@ from quant.products.sums import sums_of_eights, sums_of_fours, sums_of_two
 # --- rows as floats -----------------------------------------------------------------------------------------------
 
 
-def value_word(words: Words) -> Any:
-    """The word value(code, scale, least): the weight, rounded just as ggml rounds it."""
+def values_word(words: Words) -> Any:
+    """The word values(codes, scale, least): sixteen weights of a group, rounded just as ggml rounds them."""
     zero = float32(words.zero)
 
     @inline
-    def from_zero(code: int, scale: float, least: float) -> Any:
-        return scale * (float32(code) - zero)
+    def from_zero(codes: Any, scale: float, least: float) -> Any:
+        return splat(f32x16, scale) * (convert(f32x16, codes) - splat(f32x16, zero))
 
     @inline
-    def from_min(code: int, scale: float, least: float) -> Any:
-        return fma(float32(code), scale, least)
+    def from_min(codes: Any, scale: float, least: float) -> Any:
+        return fma(convert(f32x16, codes), splat(f32x16, scale), splat(f32x16, least))
 
     return from_zero if words.zero else from_min
 
@@ -60,34 +61,38 @@ def decode_row(words: Words) -> Any:
     codes64, scales, mins, group = words.codes64, words.scales, words.mins or words.scales, words.group
     codes32, scale1, least1 = words.codes32, words.scale, words.least or words.scale
     superblock_bytes = words.superblock_bytes
-    value = value_word(words)
+    values = values_word(words)
+    first, second, third, fourth = (lanes(range(start, start + 16)) for start in range(0, 64, 16))
+
+    @inline
+    def put(codes: Any, scale: float, least: float, y: int, factor: float) -> None:
+        store(y, values(codes, scale, least) * splat(f32x16, factor))
 
     @inline
     def superblock(block: int, y: int, factor: float) -> None:
         scale, least = scales(block), mins(block)
         for j in range(4):
-            codes = codes64(block, j)
-            for lane in range(64):
-                part = (64 * j + lane) // group
-                weight = value(extract(codes, lane), extract(scale, part), extract(least, part))
-                store(y + 4 * (64 * j + lane), weight * factor)
+            codes, place = codes64(block, j), y + 256 * j
+            a, b, c, d = 64 * j // group, (64 * j + 16) // group, (64 * j + 32) // group, (64 * j + 48) // group
+            put(first(codes), extract(scale, a), extract(least, a), place, factor)
+            put(second(codes), extract(scale, b), extract(least, b), place + 64, factor)
+            put(third(codes), extract(scale, c), extract(least, c), place + 128, factor)
+            put(fourth(codes), extract(scale, d), extract(least, d), place + 192, factor)
 
     if codes32 is None:
 
         @inline
-        def rest(row: int, first: int, n: int, y: int, factor: float) -> None:
+        def rest(row: int, start: int, n: int, y: int, factor: float) -> None:
             pass
 
     else:
 
         @inline
-        def rest(row: int, first: int, n: int, y: int, factor: float) -> None:
-            for k in range(first // 32, n // 32):
-                codes = codes32(row, k)
-                for lane in range(32):
-                    g = (32 * k + lane) // group
-                    weight = value(extract(codes, lane), scale1(row, g), least1(row, g))
-                    store(y + 128 * k + 4 * lane, weight * factor)
+        def rest(row: int, start: int, n: int, y: int, factor: float) -> None:
+            for k in range(start // 32, n // 32):
+                codes, place, a, b = codes32(row, k), y + 128 * k, 32 * k // group, (32 * k + 16) // group
+                put(first(codes), scale1(row, a), least1(row, a), place, factor)
+                put(second(codes), scale1(row, b), least1(row, b), place + 64, factor)
 
     @inline
     def decode(row: int, n: int, y: int, factor: float) -> None:

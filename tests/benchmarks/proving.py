@@ -31,7 +31,7 @@ KNOWN = {
     "gptneox": "llama.cpp takes the tanh of gelu",
     "gptneox-sequential": "llama.cpp takes the tanh of gelu",
 }
-UNKNOWN = {"bitnet-b1.58", "gemma3n"}  # to llama.cpp
+UNKNOWN = {"bitnet-b1.58", "gemma3n", "llama4"}  # to llama.cpp, or not with these numbers
 WITHIN = {"phi3": 24}
 
 

@@ -1,10 +1,11 @@
 """What the server costs beside the engine alone, at rest, and under clients that leave.
 
-    python tests/benchmarks/serving.py overhead MODEL     # one client, streaming; the engine alone in between
+    python tests/benchmarks/serving.py overhead MODEL     # one client, streaming; in turns with the engine alone
     python tests/benchmarks/serving.py idle MODEL         # seconds of CPU in half a minute without requests
     python tests/benchmarks/serving.py soak MODEL [SECONDS]
 """
 
+import contextlib
 import http.client
 import json
 import random
@@ -13,33 +14,59 @@ import sys
 import threading
 import time
 
+import numpy as np
 import psutil
 from served import Served, events_of
 
 from localinfer import load
+from localinfer.model import Model
 
 PROMPT = "Once upon a time"
-TOKENS, ROUNDS = 128, 12
-CLIENTS, AT_A_TIME = 32, 8
+TOKENS, ROUNDS = 64, 40
+CLIENTS, AT_A_TIME, AGAIN = 32, 8, 20
 ASKED = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
 def overhead(name: str) -> None:
-    """Tokens a second by the clock of who takes them, in turns; the other one rests meanwhile."""
-    ratios = []
-    with load(name, ubatch_size=128) as model, Served(name) as server:
+    """Seconds from token to token of the same answer: the engine alone and the server take turns, and the other one
+    rests meanwhile. The client only reads; what the events say is looked at afterwards. Nothing is guessed: how far
+    that goes depends on measured times."""
+    ratios, gaps = [], dict[str, list[float]](alone=[], served=[])
+    with load(name, ubatch_size=128, parallel=4) as model, Served(name) as server:
+        takers = {"alone": lambda: text_alone(model), "served": lambda: text_served(server)}
         for number in range(ROUNDS + 1):
-            began = time.perf_counter()
-            for _ in model.generate(PROMPT, n_predict=TOKENS, temp=0.0, ignore_eos=True):
-                pass
-            alone = time.perf_counter() - began
-            began = time.perf_counter()
-            server.events("/v1/completions", ASKED)
-            served = time.perf_counter() - began
+            found = {kind: takers[kind]() for kind in sorted(takers, reverse=bool(number % 2))}
+            assert found["alone"][0] == found["served"][0]
             if number:  # the first round compiles and reads
-                ratios.append(served / alone)
-                print(f"alone {TOKENS / alone:7.1f} t/s   served {TOKENS / served:7.1f} t/s   {ratios[-1]:.3f}")
-    print(f"time of an answer, served beside alone: median {statistics.median(ratios):.3f}, least {min(ratios):.3f}")
+                times = {kind: np.diff(times) for kind, (_, times) in found.items()}
+                for kind, some in times.items():
+                    gaps[kind] += some.tolist()
+                ratios.append(np.median(times["served"]) / np.median(times["alone"]))
+    alone, served = (1000 * np.median(gaps[kind]) for kind in ("alone", "served"))
+    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    print(f"from token to token: {alone:.3f} ms alone, {served:.3f} ms served, {served / alone:.3f} times as long")
+    print(f"of {ROUNDS} answers each, in turns: median {middle:.3f}, quartiles {low:.3f} and {high:.3f}")
+
+
+def text_alone(model: Model) -> tuple[str, list[float]]:
+    """A text, and when its tokens came."""
+    texts, times = [], []
+    for piece in model.generate(PROMPT, n_predict=TOKENS, temp=0.0, ignore_eos=True, spec_type="none"):
+        times.append(time.perf_counter())
+        texts.append(piece.text)
+    return "".join(texts), times
+
+
+def text_served(server: Served) -> tuple[str, list[float]]:
+    """The same from the server."""
+    lines, times = [], []
+    with server.open("/v1/completions", ASKED | {"speculative.type": "none"}) as answer:
+        for line in answer:
+            if line.startswith(b"data: {"):
+                times.append(time.perf_counter())
+                lines.append(line)
+    texts = [json.loads(line.removeprefix(b"data: "))["choices"][0]["text"] for line in lines]
+    return "".join(texts), times[1:-1]  # the first event has no token yet, the last one says why it is the end
 
 
 def idle(name: str) -> None:
@@ -57,28 +84,24 @@ def cpu(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def soak(name: str, seconds: float = 60) -> None:
-    """Clients that stream; a tenth of them leaves midway. Memory is read all the time."""
-    done, left, failed, first_times, memory = [], [], [], [], []
-    with Served(name, "--parallel", AT_A_TIME) as server:
+def soak(name: str, seconds: float = 300) -> None:
+    """Clients that stream; a tenth of them leaves midway. Memory is read all the time; afterwards some are asked again,
+    alone: what they were answered in company must be the same."""
+    answers, left, failed, first_times, memory = dict[str, str](), [], [], [], []
+    with Served(name, "--parallel", AT_A_TIME, "--ctx-size", "1024") as server:
         end = time.monotonic() + seconds
 
         def client(seed: int) -> None:
-            chance, asked = random.Random(seed), ASKED | {"max_tokens": 32}
+            chance = random.Random(seed)
             while time.monotonic() < end:
-                began = time.perf_counter()
-                answer = server.open("/v1/completions", asked | {"prompt": f"{chance.random()} {PROMPT}"})
+                prompt = f"{chance.random()} {PROMPT}"
                 try:
-                    events = events_of(answer)
-                    next(events)
-                    next(events)
-                    first_times.append(time.perf_counter() - began)
-                    if chance.random() < 0.1:
-                        answer.close()
-                        left.append(1)
-                        continue
-                    list(events)
-                    done.append(1)
+                    took, text = streamed(server, prompt, leaves=chance.random() < 0.1)
+                    first_times.append(took)
+                    if text is None:
+                        left.append(prompt)
+                    else:
+                        answers[prompt] = text
                 except (http.client.HTTPException, OSError, StopIteration, json.JSONDecodeError) as error:
                     failed.append(repr(error))
 
@@ -86,15 +109,32 @@ def soak(name: str, seconds: float = 60) -> None:
         for thread in threads:
             thread.start()
         process = psutil.Process(server.process.pid)
-        while any(thread.is_alive() for thread in threads):
+        while time.monotonic() < end:
             memory.append((time.monotonic(), process.memory_info().rss))
             time.sleep(0.5)
+        for thread in threads:
+            thread.join()
         busy = sum(slot["is_processing"] for slot in server.get("/slots").body)
+        again = random.Random(0).sample(sorted(answers), min(AGAIN, len(answers)))
+        others = [prompt for prompt in again if streamed(server, prompt, leaves=False)[1] != answers[prompt]]
     settled = memory[len(memory) // 3 :]
     slope = statistics.linear_regression(*zip(*settled, strict=True)).slope * 60 / 2**20
     p50, p95 = (statistics.quantiles(first_times, n=20)[k] for k in (9, 18))
-    print(f"{len(done)} answers, {len(left)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
+    print(f"{len(answers)} answers, {len(left)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
+    print(f"{len(again)} asked again, alone: {len(others)} answered otherwise {others[:3]}")
     print(f"time to first token: p50 {p50:.2f} s, p95 {p95:.2f} s; memory {slope:+.2f} MiB a minute")
+
+
+def streamed(server: Served, prompt: str, *, leaves: bool) -> tuple[float, str | None]:
+    """Seconds until the first token, and the text; None of who left behind it."""
+    began = time.perf_counter()
+    with contextlib.closing(server.open("/v1/completions", ASKED | {"prompt": prompt, "max_tokens": 32})) as answer:
+        events = events_of(answer)
+        texts = [next(events)["choices"][0]["text"], next(events)["choices"][0]["text"]]  # the first has no token yet
+        took = time.perf_counter() - began
+        if leaves:
+            return took, None
+        return took, "".join([*texts, *(event["choices"][0]["text"] for event in events)])
 
 
 if __name__ == "__main__":

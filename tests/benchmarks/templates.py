@@ -91,7 +91,7 @@ def answers(templates: dict[str, str]) -> Iterator[dict[str, str]]:
         chat_template = ChatTemplate(template, hugging_face.TOKENS)
         for conversation in given.CONVERSATIONS.values():
             try:
-                yield {"text": render_in_form(chat_template, Conversation(**conversation).variables())}
+                yield {"text": render_in_form(chat_template, Conversation(**conversation).variables()).text}
             except LocalInferError as error:
                 yield {"error": str(error)}
         chat_template.close()

@@ -285,3 +285,14 @@ class TestStreams:
         _, error = process.communicate(timeout=5)
         assert process.returncode == code
         assert error.decode().splitlines() == ["compiling kernels (once) 0/3"]
+
+    def test_an_interrupt_where_nothing_can_be_raised_is_not_lost(self, environment: dict[str, str]) -> None:
+        """As when an import lets go of its lock: Python tells of it, and goes on."""
+        program = (
+            "import _thread, sys, time, weakref; from cli import __main__\n"
+            "def lose(_): _thread.interrupt_main(); time.sleep(9)\n"
+            "def run(_): thing = set(); kept = weakref.ref(thing, lose); del thing; time.sleep(9)\n"
+            "__main__.run = run; __main__.main()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=8)
+        assert (done.returncode, done.stderr) == (130, b"")

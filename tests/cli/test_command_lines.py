@@ -20,13 +20,7 @@ from localinfer.errors import UsageError
 
 OURS = {"llama-cli": ["chat"], "llama-completion": ["generate"], "ollama": []}
 FILES = ("model.gguf", "prompt.txt", "system.txt", "list.gbnf", "template.jinja")
-IN_THE_MAKING = "# --- what has a place of its own in the making: these wait for it ---"
-
-
-READY, WAITING = (
-    [line for line in part.splitlines() if line and not line.startswith("#")]
-    for part in (DATA / "command_lines.txt").read_text().split(IN_THE_MAKING)
-)
+LINES = [line for line in (DATA / "command_lines.txt").read_text().splitlines() if line and not line.startswith("#")]
 
 
 class Reached(BaseException):
@@ -68,29 +62,17 @@ def run(line: str) -> int:
 
 
 def test_there_are_two_hundred() -> None:
-    assert len(set(READY)) >= 200
+    assert len(set(LINES)) >= 200
 
 
 @pytest.mark.usefixtures("in_a_terminal")
-@pytest.mark.parametrize("line", READY)
+@pytest.mark.parametrize("line", LINES)
 def test_line(line: str) -> None:
     assert run(line) == 0
 
 
-@pytest.mark.usefixtures("in_a_terminal")
-@pytest.mark.parametrize("line", WAITING)
-def test_line_that_waits(line: str) -> None:
-    try:
-        assert run(line) == 0
-    except UsageError as error:
-        if "no such option" not in str(error):
-            raise
-        pytest.skip(f"in the making: {error}")
-
-
 # --- each flag for itself ---
 
-NOT_YET = ("reasoning",)
 REFUSED = ("--docker-repo",)  # names a model in a place that is not known here
 
 
@@ -115,7 +97,7 @@ def test_flag(names: list[str], values: int, command: str) -> None:
         except Instead:
             pass
         except UsageError:
-            assert set(REFUSED) & set(names) or any(part in name for name in names for part in NOT_YET)
+            assert set(REFUSED) & set(names)
 
 
 def test_the_page_about_all_this_is_up_to_date() -> None:

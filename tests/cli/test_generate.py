@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +72,5 @@ def test_another_file_stays(run: Run, tmp_path: Path) -> None:
 def test_guesses_are_told_of() -> None:
     stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, gain=3.456, seed=1)
     assert "[ 40 tokens, 20.0 t/s (27 of 36 guesses true: 3.46x) | " in statistics(stats)
+    assert "(0 of 36 guesses true) | " in statistics(replace(stats, accepted_tokens=0))
     assert as_object("m", [], stats).count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1

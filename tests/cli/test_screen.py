@@ -140,6 +140,24 @@ class TestColour:
         assert terminal.getvalue() == "x\n"
 
 
+class TestLines:
+    """On a terminal, words are not broken."""
+
+    def test_between_words(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(screen, "columns", lambda: 24)
+        screen.tell("/help    shows what else there is", hanging=9)
+        assert terminal.getvalue() == "/help    shows what\n         else there is\n"
+
+    def test_where_there_is_no_room_to_hang(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(screen, "columns", lambda: 12)
+        screen.tell("/help    shows it", hanging=9)
+        assert terminal.getvalue() == "/help\n  shows it\n"
+
+    def test_elsewhere_a_line_is_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen.tell("word " * 50)
+        assert capsys.readouterr().err == "word " * 50 + "\n"
+
+
 def test_messages_are_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert screen.error("a\nb\x1b[31m", 3) == 3
     screen.warn("c\r")

@@ -25,7 +25,9 @@ HEADS = (  # heads, key heads, their length
 )  # fmt: skip
 CACHES = tuple(itertools.product(("f16", "q8_0", "q4_0", "f32"), repeat=2))
 PRECISIONS = ("fast", "high")
-NO_MATRICES = (b"norm", b".bias", b"ssm_conv1d", b"ffn_gate_inp")  # of heads, of experts, of channels; routers
+NO_MATRICES = (  # of heads, of experts, of channels; routers; of residual streams
+    b"norm", b".bias", b"ssm_conv1d", b"ffn_gate_inp", b"_coef",
+)  # fmt: skip
 SMALL = [name for name in NAMES if BLOCK[name] <= 32]  # what divides the rows of proofs
 
 

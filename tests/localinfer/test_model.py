@@ -543,6 +543,13 @@ def test_a_context_beyond_the_trained_one_is_warned_of(tmp_path: Path, recwarn: 
         localinfer.load(path, ctx_size=65).close()
 
 
+def test_guesses_without_anyone_who_guesses(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    localinfer.load(path, spec_type="ngram,draft-simple").close()
+    with pytest.warns(UserWarning, match="^--spec-type draft-simple: no model guesses: --spec-draft-model names one$"):
+        localinfer.load(path, spec_type="draft-simple").close()
+
+
 def test_dir_shows_what_there_is() -> None:
     code = "import localinfer, sys; print(*set(localinfer.__all__) - set(dir(localinfer)), 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -85,6 +85,12 @@ def test_the_earlier_layer_wins() -> None:
     assert merged == Options(temp=0.1, top_k=2, top_p=0.3, repeat_last_n=4)
 
 
+def test_options_that_cannot_both_be() -> None:
+    with pytest.raises(UsageError, match=r"^--spec-draft-n-min: 60 are more than --spec-draft-n-max allows"):
+        options.merge({"spec_draft_n_min": 60})
+    assert options.merge({"spec_draft_n_min": 60}, {"spec_draft_n_max": 60}).spec_draft_n_min == 60
+
+
 def test_errors_of_the_registry_and_of_the_file_name_the_place() -> None:
     with pytest.raises(UsageError, match=r"^models.toml: some-model: options.top_k: must be "):
         options.from_registry({"top_k": "many"}, "models.toml: some-model")

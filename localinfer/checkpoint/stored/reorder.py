@@ -43,6 +43,16 @@ def second_half(values: Values, n: Numbers) -> Values:  # noqa: ARG001
     return values[..., values.shape[-2] // 2 :, :]
 
 
+def first_columns(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """Of columns g1 g2 u1 u2 of many matrices, which become rows: g1 g2"""
+    return values[..., : values.shape[-1] // 2].swapaxes(1, 2)
+
+
+def last_columns(values: Values, n: Numbers) -> Values:  # noqa: ARG001
+    """u1 u2"""
+    return values[..., values.shape[-1] // 2 :].swapaxes(1, 2)
+
+
 def from_first_position(values: Values, n: Numbers) -> Values:
     """Rows that no token stands at are left out: some models count positions from behind their padding token's id."""
     return values[n.first_position :]

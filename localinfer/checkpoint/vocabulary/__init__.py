@@ -1,7 +1,8 @@
 """The tokens of a checkpoint, from the files that its tokenizer comes in, and GGUF's keys for them.
 
 tokenizer.model is SentencePiece's own file (sentencepiece_file.py), tokenizer.json that of the library `tokenizers`
-(json_tokenizer.py); tokens that were added later stand in two more places. Knows no ids of special tokens.
+(json_tokenizer.py), RWKV's is a text (world.py); tokens that were added later stand in two more places. Knows no ids of
+special tokens, but for those that a vocabulary has by itself.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from localinfer.checkpoint.folder import Folder, Table
-from localinfer.checkpoint.vocabulary import json_tokenizer, sentencepiece_file
+from localinfer.checkpoint.vocabulary import json_tokenizer, sentencepiece_file, world
 from localinfer.checkpoint.vocabulary.tokens import Tokens
 from localinfer.errors import Unsupported
 from localinfer.files.source import Field
@@ -47,6 +48,9 @@ def read_files(folder: Folder, characters: str) -> Tokens:
     if content and not characters and sentencepiece_file.is_one(content):
         return sentencepiece_file.read(folder.path / sentencepiece_file.NAME, content)
     if not folder.has(json_tokenizer.NAME):
+        lines = folder.text(world.NAME)
+        if lines is not None:
+            return world.read(folder.path / world.NAME, lines)
         what = f"there is neither {json_tokenizer.NAME} nor {sentencepiece_file.NAME}"
         raise folder.error(f"{what}: other kinds of tokenizers are not supported", Unsupported)
     return json_tokenizer.read(folder.table(json_tokenizer.NAME), characters)
@@ -89,13 +93,13 @@ def fields(tokens: Tokens, n_vocab: int) -> dict[str, Field]:
     padded = tokens.padded(n_vocab)
     found = {
         "model": Field.text(tokens.model),
-        "pre": Field.text(tokens.pre),
+        **({"pre": Field.text(tokens.pre)} if tokens.pre else {}),
         "tokens": Field.texts([token.text for token in padded]),
         "token_type": Field.numbers(np.array([token.type for token in padded], np.int32)),
     }
     if tokens.model in ("llama", "t5"):
         found["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
-    elif tokens.model != "bert":
+    elif tokens.model not in ("bert", "rwkv"):
         found["merges"] = Field.texts(tokens.merges)
     if tokens.adds_space is not None:
         found["add_space_prefix"] = Field.flag(tokens.adds_space)

@@ -64,7 +64,7 @@ def special_ids(folder: Folder, tokens: Tokens, n_vocab: int) -> dict[str, int]:
     document = number_of(folder.optional(CONFIG), "eod_token_id")  # what eos means, where there is one
     if document is not None and document < n_vocab:
         ids["eos"] = document
-    return other_ends(folder, tokens, n_vocab, ids) | ids
+    return other_ends(folder, tokens, n_vocab, ids) | ids | dict(tokens.special)
 
 
 def other_ends(folder: Folder, tokens: Tokens, n_vocab: int, ids: dict[str, int]) -> dict[str, int]:

@@ -30,6 +30,7 @@ class Tokens:
     merges: Sequence[str] = ()  # of byte-level BPE
     adds_space: bool | None = None  # whether a text begins with a space; None: nothing is said about it
     more: Mapping[str, Field] = field(default_factory=dict)  # keys of this kind of tokenizer alone
+    special: Mapping[str, int] = field(default_factory=dict)  # ids that it has whatever other files say: see special.py
 
     def add(self, id: int, text: str, *, special: bool) -> None:
         """A token that was added after training. The unknown one, which is listed too, stays what it is."""

@@ -4,9 +4,13 @@ import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from localinfer.server.choices import together
 from localinfer.server.desk import Desk, Seat, Talk
 from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
 from localinfer.server.openai.counts import timings, usage
@@ -69,21 +73,26 @@ def talk_of(fields: Fields) -> Talk:
 async def chunks(question: Question, desk: Desk) -> AsyncGenerator[dict[str, Any], None]:
     """Piece by piece; each choice ends with why it does, and llama.cpp's timings."""
     all_stats: list[Stats] = []
+
+    async def answer(index: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+        async with seat.run(question.talk, question.common.options_for(index)) as run:
+            yield {"choices": [choice(index, {"role": "assistant", "content": ""})]}
+            calls: list[Call] = []
+            async for piece in run.pieces:
+                if delta := delta_of(piece, len(calls)):
+                    yield {"choices": [choice(index, delta, logprobs_of([piece], question, seat.model))]}
+                calls += piece.calls
+        all_stats.append(run.stats)
+        end = choice(index, {}, finish_reason="tool_calls" if calls else run.finish_reason)
+        yield {"choices": [end], "timings": timings(run.stats)}
+
     async with desk.seat(question.common.wanted) as seat:
         head = head_of("chat.completion.chunk", seat)
         extra = {"usage": None} if question.common.include_usage else {}
-        for index in range(question.common.n):
-            async with seat.run(question.talk, question.common.options_for(index)) as run:
-                yield head | {"choices": [choice(index, {"role": "assistant", "content": ""})]} | extra
-                calls: list[Call] = []
-                async for piece in run.pieces:
-                    if delta := delta_of(piece, len(calls)):
-                        logprobs = logprobs_of([piece], question, seat.model)
-                        yield head | {"choices": [choice(index, delta, logprobs)]} | extra
-                    calls += piece.calls
-            all_stats.append(run.stats)
-            end = choice(index, {}, finish_reason="tool_calls" if calls else run.finish_reason)
-            yield head | {"choices": [end]} | extra | {"timings": timings(run.stats)}
+        answers = [partial(answer, index) for index in range(question.common.n)]
+        async with aclosing(together(answers, seat, desk)) as told:
+            async for part in told:
+                yield head | part | extra
     if question.common.include_usage:
         yield head | {"choices": [], "usage": usage(all_stats)}
 
@@ -112,21 +121,25 @@ def choice(
 
 async def completion(question: Question, desk: Desk) -> dict[str, Any]:
     """The whole answer."""
-    choices, all_stats = [], []
+    all_stats: list[Stats] = []
+
+    async def answer(index: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+        async with seat.run(question.talk, question.common.options_for(index)) as run:
+            pieces = [piece async for piece in run.pieces]
+        all_stats.append(run.stats)
+        message = message_of(pieces)
+        yield {
+            "index": index,
+            "message": message,
+            "logprobs": logprobs_of(pieces, question, seat.model),
+            "finish_reason": "tool_calls" if "tool_calls" in message else run.finish_reason,
+        }
+
     async with desk.seat(question.common.wanted) as seat:
-        for index in range(question.common.n):
-            async with seat.run(question.talk, question.common.options_for(index)) as run:
-                pieces = [piece async for piece in run.pieces]
-            all_stats.append(run.stats)
-            message = message_of(pieces)
-            choices.append({
-                "index": index,
-                "message": message,
-                "logprobs": logprobs_of(pieces, question, seat.model),
-                "finish_reason": "tool_calls" if "tool_calls" in message else run.finish_reason,
-            })  # fmt: skip
+        answers = [partial(answer, index) for index in range(question.common.n)]
+        choices = [choice async for choice in together(answers, seat, desk)]
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
-        return head_of("chat.completion", seat) | {"choices": choices} | counts
+        return head_of("chat.completion", seat) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
 def message_of(pieces: "list[Piece]") -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """`/v1/completions`: texts in, what comes after them out."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from localinfer.server.choices import together
 from localinfer.server.desk import Desk, Seat, Text
 from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
 from localinfer.server.openai.chat import LENGTH, MOST_LOGPROBS, head_of
@@ -64,37 +68,47 @@ def shown(prompt: Text, seat: Seat) -> str:
 
 
 async def chunks(question: Question, desk: Desk) -> AsyncGenerator[dict[str, Any], None]:
-    all_stats: list[Stats] = []
+    all_stats: dict[int, Stats] = {}
+
+    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+        async with seat.run(prompt, question.common.options_for(nth)) as run:
+            text = shown(prompt, seat) if question.echo else ""
+            yield {"choices": [choice(index, text, [], question, seat, 0)]}
+            offset = len(text)
+            async for piece in run.pieces:
+                yield {"choices": [choice(index, piece.text, [piece], question, seat, offset)]}
+                offset += len(piece.text)
+        all_stats[index] = run.stats
+        end = choice(index, "", [], question, seat, offset, run.finish_reason)
+        yield {"choices": [end], "timings": timings(run.stats)}
+
     async with desk.seat(question.common.wanted) as seat:
         head = head_of("text_completion", seat, "cmpl-")
         extra = {"usage": None} if question.common.include_usage else {}
-        for index, prompt, nth in question.runs():
-            async with seat.run(prompt, question.common.options_for(nth)) as run:
-                text = shown(prompt, seat) if question.echo else ""
-                yield head | {"choices": [choice(index, text, [], question, seat, 0)]} | extra
-                offset = len(text)
-                async for piece in run.pieces:
-                    yield head | {"choices": [choice(index, piece.text, [piece], question, seat, offset)]} | extra
-                    offset += len(piece.text)
-            all_stats.append(run.stats)
-            end = choice(index, "", [], question, seat, offset, run.finish_reason)
-            yield head | {"choices": [end]} | extra | {"timings": timings(run.stats)}
+        async with aclosing(together([partial(answer, *run) for run in question.runs()], seat, desk)) as told:
+            async for part in told:
+                yield head | part | extra
     if question.common.include_usage:
         yield head | {"choices": [], "usage": sum_of(question, all_stats)}
 
 
 async def completion(question: Question, desk: Desk) -> dict[str, Any]:
-    choices, all_stats = [], []
+    all_stats: dict[int, Stats] = {}
+
+    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+        async with seat.run(prompt, question.common.options_for(nth)) as run:
+            pieces = [piece async for piece in run.pieces]
+        before = shown(prompt, seat) if question.echo else ""
+        text = before + "".join(piece.text for piece in pieces)
+        all_stats[index] = run.stats
+        yield choice(index, text, pieces, question, seat, len(before), run.finish_reason)
+
     async with desk.seat(question.common.wanted) as seat:
-        for index, prompt, nth in question.runs():
-            async with seat.run(prompt, question.common.options_for(nth)) as run:
-                pieces = [piece async for piece in run.pieces]
-            before = shown(prompt, seat) if question.echo else ""
-            text = before + "".join(piece.text for piece in pieces)
-            choices.append(choice(index, text, pieces, question, seat, len(before), run.finish_reason))
-            all_stats.append(run.stats)
-        counts = {"usage": sum_of(question, all_stats), "timings": timings(all_stats[-1])}
-        return head_of("text_completion", seat, "cmpl-") | {"choices": choices} | counts
+        runs = question.runs()
+        choices = [each async for each in together([partial(answer, *run) for run in runs], seat, desk)]
+        counts = {"usage": sum_of(question, all_stats), "timings": timings(all_stats[len(runs) - 1])}
+        head = head_of("text_completion", seat, "cmpl-")
+        return head | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
 def choice(
@@ -106,10 +120,11 @@ def choice(
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def sum_of(question: Question, all_stats: "list[Stats]") -> dict[str, Any]:
-    """Each prompt counts once."""
+def sum_of(question: Question, all_stats: "Mapping[int, Stats]") -> dict[str, Any]:
+    """Each prompt counts once; `all_stats` by the numbers of choices."""
     n = question.common.n
-    parts = [usage(all_stats[start : start + n]) for start in range(0, len(all_stats), n)]
+    in_order = [all_stats[index] for index in sorted(all_stats)]
+    parts = [usage(in_order[start : start + n]) for start in range(0, len(in_order), n)]
     details = {"cached_tokens": sum(part["prompt_tokens_details"]["cached_tokens"] for part in parts)}
     sums = {name: sum(part[name] for part in parts) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return sums | {"prompt_tokens_details": details}

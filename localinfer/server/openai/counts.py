@@ -11,7 +11,7 @@ def usage(all_stats: "Sequence[Stats]") -> dict[str, Any]:
     """Of several answers to the same prompt; the prompt counts once."""
     read = max((stats.prompt_tokens for stats in all_stats), default=0)
     written = sum(stats.generated_tokens for stats in all_stats)
-    cached = all_stats[0].reused_tokens if all_stats else 0
+    cached = min((stats.reused_tokens for stats in all_stats), default=0)
     return {
         "prompt_tokens": read,
         "completion_tokens": written,

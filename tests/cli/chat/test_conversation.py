@@ -122,7 +122,7 @@ def test_calls_and_their_results(conversation: Conversation) -> None:
     list(conversation.ask("call"))
     assert [call["function"]["name"] for call in conversation.open_calls] == ["a", "b"]
     assert conversation.answer == "I look."
-    assert "ids" not in conversation.messages[-1]  # those of the call are no content: templates write it anew
+    assert conversation.messages[-1]["ids"] == [4] == conversation.written
     list(conversation.tell(["one", "two"]))
     assert not conversation.open_calls
     assert [message["role"] for message in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant"]
@@ -183,6 +183,30 @@ def test_what_was_said_is_never_read_again(model: Model) -> None:
     assert new[1] <= new[0] + 4  # what ends an answer, whose last token was not read yet
     texts = [model.tokenize(message["content"], add_special=False) for message in conversation.messages[1::2]]
     assert texts != [message["ids"] for message in conversation.messages[1::2]]
+
+
+SHOWS_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    "{{ c.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# {{ tools }} #}"
+)
+
+
+def test_nor_are_calls_of_tools(model: Model) -> None:
+    """The model writes them otherwise than the template."""
+    conversation, new = Conversation(model, tools=[{"name": "now"}]), []
+    conversation.settings |= {
+        "chat_template": SHOWS_CALLS, "regex": r'<tool_call>\{"arguments" : \{\}, "name":"now"\}</tool_call>',
+        "ignore_eos": False, "n_predict": 200,
+    }  # fmt: skip
+    list(conversation.ask("Hello"))
+    for _ in range(4):
+        list(conversation.tell(["noon"]))
+        new.append(model.stats.prompt_tokens - model.stats.reused_tokens)
+    assert [len(message.get("tool_calls", ())) for message in conversation.messages] == [0, 1] + 4 * [0, 1]
+    assert len(set(new)) == 1
+    behind = model.tokenize("<|im_end|>\n<|im_start|>tool\nnoon<|im_end|>\n<|im_start|>assistant\n", parse_special=True)
+    assert new[0] <= len(behind) + 1  # the last token of an answer was not read yet
 
 
 def test_an_answer_token_by_token(model: Model) -> None:

@@ -150,11 +150,27 @@ def test_what_is_typed_before_a_question_is_no_answer_to_it(
 
 
 @ON_TERMINALS
+def test_a_model_that_calls_the_same_again_and_again(terminal: OpenTerminal, own: str, tools: str) -> None:
+    """The stand-in calls because the result says so."""
+    t = terminal("chat", own, "--tools", tools, "--tool-exec", "/bin/echo call")
+    t.expect("> ")
+    t.type("call\n")
+    t.expect("[a]lways this tool: ")
+    time.sleep(0.1)
+    t.type("a\n")
+    t.expect("The same call again and again: it is not run any more.")
+    assert t.seen.count("← call echo") == 3
+    t.expect("echo has not been run: what you type next is its result.")
+    t.type("enough\n")
+    t.expect("9: enough")
+
+
+@ON_TERMINALS
 def test_without_a_command_the_user_tells_the_result(terminal: OpenTerminal, own: str, tools: str) -> None:
     t = terminal("chat", own, "--tools", tools)
     t.expect("> ")
     t.type("call\n")
-    t.expect("Nothing has been run: what you type next is the result of echo.")
+    t.expect("echo has not been run: what you type next is its result.")
     t.expect("> ")
     t.type("by hand\n")
     t.expect("3: by hand")

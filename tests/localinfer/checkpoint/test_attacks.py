@@ -203,7 +203,7 @@ REQUIRED = (
 def test_numbers_that_are_missing_or_without_sense(key: str, tmp_path: Path) -> None:
     folder = copied("qwen2", tmp_path)
     for value in (None, "1", True, [2], {}, 0, -1, 10**9, 10**400):
-        config(**{key: value})(folder)
+        config(layer_types=None, **{key: value})(folder)
         if value != 10**9 or key != "max_position_embeddings":
             assert f"{key}: " in str(refusal(folder)), value
 

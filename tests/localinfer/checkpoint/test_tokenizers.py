@@ -310,3 +310,31 @@ def test_gemma4_follows_merges_of_characters(tmp_path: Path) -> None:
     assert keys(folder)["model"] == b"gemma4"
     for text in ("hello world", "hello  w", "o\nhell é"):
         assert ours.encode(text, add_special=False) == theirs.encode(text).ids, repr(text)
+
+
+# ------------------------------------------------------------------------------------- RWKV's World
+
+
+def world(folder: Path, *lines: str) -> Path:
+    """A checkpoint with that vocabulary, of which these are the first lines."""
+    path = proofs.checkpoint("rwkv7", folder)
+    (path / "tokenizer.json").unlink()
+    (path / "rwkv_vocab_v20230424.txt").write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_rwkv_spells_tokens_as_python_does(tmp_path: Path) -> None:
+    lines = ["1 '\\x00' 1", "2 '\\n\\n' 2", "3 ' a' 2", "4 b'\\xe6\\x97' 2", "5 '\"' 1", "6 'ä' 2", "7 \"'\" 1"]
+    fields = open_checkpoint(world(tmp_path, *lines)).fields
+    assert fields["tokenizer.ggml.model"].value == b"rwkv"
+    ours = tokenizer.from_gguf(open_gguf(as_f32(tmp_path / "rwkv7", tmp_path / "rwkv7.gguf")))
+    assert ours.encode("\n\n a\"ä'", add_special=False) == [2, 3, 5, 6, 7]
+    assert ours.decode([4]) == "\ufffd"
+    assert fields["tokenizer.ggml.eos_token_id"].value == 0
+    assert fields["tokenizer.ggml.eot_token_id"].value == 2
+
+
+@pytest.mark.parametrize("line", ["2 'a' 1", "1 'a' 2", "1 a 1", "1 1 1", "1", "", "1 '" + "a" * 5000 + "' 5000"])
+def test_rwkv_lines_that_are_no_tokens_are_named(line: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match="line 1: is no token"):
+        open_checkpoint(world(tmp_path, line, "2 'b' 1"))

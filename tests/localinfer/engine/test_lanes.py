@@ -1,6 +1,7 @@
 """Many sequences at a time: each computes the bits that it computes alone, and none is in the way of another."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -114,12 +115,27 @@ def test_a_prefix_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def read(lane: Lane, prompt: list[int]) -> Logits:
             with lane.turn:
                 lane.recall(prompt, len(prompt) - 1)
+                time.sleep(0.02)  # there are things to do before it asks
                 return lane.evaluate(prompt[len(lane.sequence) :])
 
         with ThreadPoolExecutor(6) as threads:
             found = list(threads.map(read, [lanes.lane() for _ in prompts], prompts))
         np.testing.assert_array_equal(found, expected)
         assert sum(computed) == len(COMMON) + 6 * 3
+
+
+def test_who_recalls_and_does_not_ask_is_not_waited_for_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localinfer.engine.lanes.PROMISE", 0.05)
+    path = tiny_llama(tmp_path / "m.gguf")
+    with contextlib.closing(Engine(open_gguf(path), Options(threads=2, ctx_size=200, parallel=2))) as engine:
+        expected = alone(engine, COMMON, 0)[0]
+        lanes = Lanes(engine)
+        silent, other = lanes.lane(), lanes.lane()
+        silent.recall(COMMON, len(COMMON) - 1)
+        other.recall(COMMON, len(COMMON) - 1)
+        np.testing.assert_array_equal(other.evaluate(COMMON), expected)
 
 
 def test_a_fork_goes_its_own_way(engine: Engine) -> None:

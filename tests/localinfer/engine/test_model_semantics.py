@@ -183,12 +183,15 @@ NONSENSE = {
         "attention.head_count": (0, 3, 5, 2**32 - 1),
         "attention.head_count_kv": (0, 3, 8, 2**32 - 1),
         "block_count": (0, 2**32 - 1, Field("UINT64", 2**64 - 1)),
+        "nextn_predict_layers": (1, 2, 2**32 - 1),  # of one block, none can be one that only guesses
         "embedding_length": (0, 1, 2**32 - 1),
         "feed_forward_length": (0, 2**32 - 1),
         "context_length": (0,),
         "rope.dimension_count": (0, 63, 66, 2**32 - 1),
         "rope.freq_base": (0.0, -1.0, float("nan"), float("inf"), float("-inf")),
+        "rope.scaling.attn_factor": (0.0, -1.0, 3e38),
         "attention.layer_norm_rms_epsilon": (0.0, -1e-5, float("nan"), float("inf"), 1e30),
+        "attention.temperature_scale": (float("nan"), 3e38, -3e38),
     },
     "gemma3": {
         "attention.head_count": (0, 2**32 - 1),

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from localinfer.generation.thoughts import Thoughts
+from localinfer.generation.pieces import Piece
+from localinfer.generation.thoughts import Thoughts, as_text
 
 WORDS = {1: b"<think>", 2: b"</think>", 3: b"\n\n", 4: b"so", 5: b"answer"}
 
@@ -14,7 +15,7 @@ class Tokenizer:
         known = {word.decode(): id for id, word in WORDS.items()}
         return [known.get(text, text)]
 
-    def token_bytes(self, id: int) -> bytes:
+    def token_bytes(self, id: int, *, special: bool = False) -> bytes:
         return WORDS[id]
 
 
@@ -53,6 +54,14 @@ def test_budget(tokenizer: Any, budget: int, expected: list[int]) -> None:
 def test_vocabulary_without_tags(tokenizer: Any) -> None:
     tokenizer.split = lambda text: [text]
     assert kinds_of(Thoughts(tokenizer, [1]), [1, 4]) == ["text", "text"]
+
+
+def test_thoughts_as_a_part_of_the_answer(tokenizer: Any) -> None:
+    pieces = [Piece("", 1, "tag"), Piece("so", 4, "thought"), Piece("</think>", 2, "tag"), Piece("answer", 5)]
+    told = list(as_text((piece for piece in pieces), tokenizer))  # a tag may be a control token, which has no text
+    assert [(piece.text, piece.kind) for piece in told] == [
+        ("<think>", "text"), ("so", "text"), ("</think>", "text"), ("answer", "text"),
+    ]  # fmt: skip
 
 
 def kinds_of(thoughts: Thoughts, ids: list[int]) -> list[str]:

@@ -61,6 +61,14 @@ class TestShipped:
 
 
 class TestFind:
+    def test_what_changes_is_read_again(self, user_toml: Write) -> None:
+        path = user_toml('default = "gemma3-270m"')
+        assert registry.catalogue() is registry.catalogue()
+        user_toml('default = "smollm2"')
+        assert registry.catalogue().default == "smollm2"
+        path.unlink()
+        assert registry.catalogue().default == "smollm2"
+
     def test_path_needs_no_registry(self, user_toml: Write, tmp_path: Path) -> None:
         user_toml("not toml at all")
         model = tmp_path / "own.gguf"

@@ -37,7 +37,8 @@ def template_of(source: str) -> ChatTemplate:
 
 
 def rendered(source: str, messages: list[Any]) -> str:
-    return render_in_form(template_of(source), {"messages": messages, "tools": None, "add_generation_prompt": True})
+    variables = {"messages": messages, "tools": None, "add_generation_prompt": True}
+    return render_in_form(template_of(source), variables).text
 
 
 @pytest.mark.parametrize("source", TEXT_ONLY + PARTS_ONLY)

@@ -91,3 +91,21 @@ def test_a_template_from_a_pipe_is_read_once(llama: PromptWriter, tmp_path: Path
     options = Options(chat_template_file=str(pipe))
     assert [llama.write(Conversation(messages=HELLO * n), options).text for n in (1, 2)] == ["1", "2"]
     thread.join()
+
+
+EFFORT, SWITCH = "{{ reasoning_effort }}", "{{ enable_thinking }}"
+
+
+def test_how_much_to_think(llama: PromptWriter) -> None:
+    assert text_of(llama, EFFORT) == ""
+    options = Options(chat_template=EFFORT, reasoning_effort="low")
+    assert llama.write(Conversation(messages=HELLO), options).text == "low"
+    stronger = Conversation(messages=HELLO, template_kwargs={"reasoning_effort": "high"})
+    assert llama.write(stronger, options).text == "high"
+
+
+@pytest.mark.parametrize("given", [{"think": "off"}, {"reasoning_effort": "low"}])
+def test_what_a_template_does_not_ask_for(llama: PromptWriter, given: dict[str, str]) -> None:
+    llama.prepare(Options(chat_template=EFFORT + SWITCH, **given))  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="the chat template "):
+        llama.prepare(Options(chat_template="{{ messages }}", **given))  # type: ignore[arg-type]

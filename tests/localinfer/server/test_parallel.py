@@ -39,8 +39,7 @@ def test_who_leaves_is_in_nobodys_way(server: Served) -> None:
         leaving = server.open(TEXT, endless)
         leaving.readline()
         staying = [clients.submit(answer, server, prompt) for prompt in PROMPTS[:2]]
-        busy = [slot for slot in server.get("/slots").body if slot["is_processing"]]
-        assert any(slot.get("n_past", 0) > 0 and slot["n_ctx"] == 1024 for slot in busy)
+        assert until(lambda: any(slot.get("n_past", 0) > 0 for slot in server.get("/slots").body), 5)
         leaving.close()
         assert [each.result() for each in staying] == [answer(server, prompt) for prompt in PROMPTS[:2]]
     assert until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 1)
@@ -60,3 +59,49 @@ def test_a_prefix_is_read_once(server: Served) -> None:
     for thread in threads:
         thread.join()
     assert sorted(told) == [0, 600, 600, 600]
+
+
+class TestChoices:
+    ASKED = ASKED | {"prompt": [7, 8, 9, 10] * 60, "n": 6}
+
+    def test_are_those_of_one_at_a_time(self, server: Served) -> None:
+        """More than there are slots; with a seed, choice k has seed + k."""
+        body = server.post(TEXT, self.ASKED).body
+        alone = [server.post(TEXT, self.ASKED | {"n": 1, "seed": 3 + k}).body["choices"][0] for k in range(6)]
+        assert body["choices"] == [each | {"index": k} for k, each in enumerate(alone)]
+        assert len({each["text"] for each in alone}) == 6
+        assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (240, 240)
+
+    def test_come_side_by_side(self, server: Served) -> None:
+        events = server.events(TEXT, self.ASKED | {"stream": True})
+        whole = server.post(TEXT, self.ASKED).body["choices"]
+        order = [event["choices"][0]["index"] for event in events]
+        assert order != sorted(order)
+        for number, choice in enumerate(whole):
+            parts = [event["choices"][0] for event in events if event["choices"][0]["index"] == number]
+            assert "".join(part["text"] for part in parts) == choice["text"]
+            assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
+
+    def test_of_a_conversation(self, server: Served) -> None:
+        asked = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1, "n": 3}
+        streamed = asked | {"stream": True, "stream_options": {"include_usage": True}}
+        whole = server.post("/v1/chat/completions", asked).body
+        events = server.events("/v1/chat/completions", streamed)
+        for number, choice in enumerate(whole["choices"]):
+            deltas = [event["choices"][0] for event in events if event["choices"]]
+            text = "".join(each["delta"].get("content", "") for each in deltas if each["index"] == number)
+            assert (number, text) == (choice["index"], choice["message"]["content"])
+        assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+    def test_leave_room_for_others(self, server: Served) -> None:
+        """A slot that somebody waits for is not taken for one more choice, and who leaves frees all."""
+        endless = self.ASKED | {"n": 100, "max_tokens": 700, "stream": True}
+        leaving = server.open(TEXT, endless)
+        leaving.readline()
+        assert until(lambda: all(slot["is_processing"] for slot in server.get("/slots").body), 5)
+        assert server.post(TEXT, ASKED | {"prompt": "Hello"}).status == 200
+        leaving.close()
+        assert until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 2)
+
+    def test_that_cannot_be_are_a_problem_at_once(self, server: Served) -> None:
+        assert server.post(TEXT, self.ASKED | {"prompt": [5] * 2000}).status == 400

@@ -64,6 +64,14 @@ def test_a_kernel_is_compiled_once_and_numba_stays_away(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"{KERNEL.symbol}.o"]
 
 
+def test_a_folder_named_quant_in_the_current_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "quant").mkdir()
+    (tmp_path / "quant" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
+    command = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "cache"), KERNEL.to_json()]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == "compiled False", told.stderr
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "random"])
 def test_a_damaged_kernel_is_compiled_again(tmp_path: Path, damage: str) -> None:
     assert answer(load_elsewhere(tmp_path)) == "compiled False"
