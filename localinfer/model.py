@@ -93,6 +93,7 @@ class Model:
         self._session = Session(self.engine, self.tokenizer, progress, self._draft)
         self._progress = progress
         self._lanes: Lanes | None = None  # once there are models beside it
+        self._draft_lanes: Lanes | None = None  # of the draft model, if there is one
         self._beside: dict[int, Model] = {}
         self._vocabulary: Vocabulary | None = None  # once an answer has a form
         self._writer: PromptWriter | None = None  # once there is a conversation
@@ -111,7 +112,9 @@ class Model:
         with self.engine.tables:
             if number not in self._beside:
                 self._lanes = self._lanes or Lanes(self.engine)
-                self._beside[number] = Beside(self, self._lanes)
+                if self._draft:
+                    self._draft_lanes = self._draft_lanes or Lanes(self._draft)
+                self._beside[number] = Beside(self, self._lanes, self._draft_lanes)
             return self._beside[number]
 
     @property
@@ -415,16 +418,19 @@ class Model:
 class Beside(Model):
     """What `Model.beside` makes: it shares with its model all but the runs."""
 
-    def __init__(self, model: Model, lanes: "Lanes") -> None:
+    def __init__(self, model: Model, lanes: "Lanes", draft_lanes: "Lanes | None") -> None:
         self._model, self._lane = model, lanes.lane()
+        self._draft_lane = draft_lanes.lane() if draft_lanes else None
         self.file, self.options, self.tokenizer, self.engine = model.file, model.options, model.tokenizer, self._lane
         self.stats = Stats()
-        self._session = Session(self._lane, self.tokenizer, model._progress)
+        self._session = Session(self._lane, self.tokenizer, model._progress, self._draft_lane)
 
     def close(self) -> None:
         """Ends its run, and forgets it; the model goes on."""
         self._session.end()
         self._lane.close()
+        if self._draft_lane is not None:
+            self._draft_lane.close()
 
     def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None, behind: Sequence[int] = (),
              begun: Sequence[int] = ()) -> Iterator[Piece]:
@@ -435,6 +441,8 @@ class Beside(Model):
                 yield from pieces
             finally:
                 self._lane.rest()
+                if self._draft_lane is not None:
+                    self._draft_lane.rest()
 
         return until_rest()
 

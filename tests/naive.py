@@ -257,7 +257,8 @@ class Words:
     def feed_forward(
         self, h: Floats, blk: Block, activation: str, *, gated: bool = True, least: float = -math.inf
     ) -> Floats:
-        n = self.keys.counts("feed_forward_length", self.block_count, least=0)[min(blk.number, self.block_count - 1)]
+        lengths = self.keys.counts("feed_forward_length", self.block_count, least=0)
+        n = lengths[min(blk.number, self.block_count - 1)]
         if not gated:
             return ACTIVATIONS[activation](self.matmul(h, f"{blk}ffn_up", n))
         if len(self.model[f"{blk}ffn_up"]) == 2 * n:

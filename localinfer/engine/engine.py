@@ -316,6 +316,9 @@ class Engine:
         with self.turn:
             self.sequence.keep()
 
+    def pause(self) -> None:
+        """Nobody shall wait for its next token, which may take a while. Only lanes wait for each other."""
+
     def reset(self) -> None:
         """Forget all tokens."""
         self.sequence.reset()

@@ -144,10 +144,10 @@ class Lanes:
             raise request.error
         return request.logits
 
-    def rest(self, lane: "Lane") -> None:
-        """Nobody shall wait for it."""
+    def pause(self, lane: "Lane", *, rests: bool = False) -> None:
+        """Nobody shall wait for it; when it rests, it may be made to forget."""
         with self._news:
-            lane.rests = True
+            lane.rests = lane.rests or rests
             self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
             self._news.notify_all()
@@ -354,7 +354,10 @@ class Lane(Engine):
 
     def rest(self) -> None:
         """Nobody shall wait for its next token: there is none, or not soon."""
-        self._lanes.rest(self)
+        self._lanes.pause(self, rests=True)
+
+    def pause(self) -> None:
+        self._lanes.pause(self)
 
     def require_open(self) -> None:
         self._lanes.engine.require_open()

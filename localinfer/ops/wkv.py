@@ -26,16 +26,17 @@ SHORTEST = 1e-12
 
 
 def shift() -> Body:
-    """The kernel y[t] = x[t - 1], and then the tail = x's last row; tail is [slot][n]. A segment's first word is its
-    sequence's slot. Threads share columns."""
+    """The kernel y[t] = x[t - 1], and then the tail = x's last row; tail is [slot][n]. A segment's words are the slot
+    in which it ends, and the one from which it begins. Threads share columns."""
 
     def body(tokens, x, n, segments, tail, y, part, parts, scratch):
         first, end = share(n, 16, part, parts)
         before = 0
         for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
             count, own = load(int64, segment), tail + 4 * n * load(int64, segment + 8)
+            past = tail + 4 * n * load(int64, segment + 16)
             for token in range(before, before + count):
-                source = x + 4 * n * (token - 1) if token > before else own
+                source = x + 4 * n * (token - 1) if token > before else past
                 for i in range(first, end, 16):
                     store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
             last = x + 4 * n * (before + count - 1)
@@ -93,7 +94,7 @@ def prepare(size: int) -> Body:
 
 def recur_wkv(size: int) -> Body:
     """The kernel of the recurrence, of heads with `size` keys and values. `state` is [slot][head][strip][key][column];
-    a segment's first word is its sequence's slot."""
+    a segment's words are the slot in which it ends, and the one from which it begins."""
     strips = size // STATE_STRIP
 
     def body(tokens, r, w, k, v, a, removed, heads, segments, state, y, part, parts, scratch):
@@ -103,21 +104,23 @@ def recur_wkv(size: int) -> Body:
             own, before = state + 4 * size * STATE_STRIP * item, 0
             for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at = 4 * size * (heads * token + head)
                     v0, v1 = load(f32x16, v + at + 4 * column), load(f32x16, v + at + 4 * column + 64)
-                    lost0, lost1 = found(removed + at, size, s, 0), found(removed + at, size, s, 16)
+                    lost0, lost1 = found(removed + at, size, past, 0), found(removed + at, size, past, 16)
                     y0, y1 = zero, zero
                     for i in range(at, at + 4 * size, 4):
                         decay, key, rate, asked = every(w + i), every(k + i), every(a + i), every(r + i)
-                        place = s + STATE_STRIP * (i - at)
-                        s0 = fma(key, v0, decay * load(f32x16, place)) - rate * lost0
-                        s1 = fma(key, v1, decay * load(f32x16, place + 64)) - rate * lost1
-                        store(place, s0)
-                        store(place + 64, s1)
+                        row = STATE_STRIP * (i - at)
+                        s0 = fma(key, v0, decay * load(f32x16, past + row)) - rate * lost0
+                        s1 = fma(key, v1, decay * load(f32x16, past + row + 64)) - rate * lost1
+                        store(s + row, s0)
+                        store(s + row + 64, s1)
                         y0, y1 = fma(asked, s0, y0), fma(asked, s1, y1)
                     store(y + at + 4 * column, y0)
                     store(y + at + 4 * column + 64, y1)
+                    past = s
                 before += count
 
     return body

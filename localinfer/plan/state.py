@@ -30,7 +30,7 @@ class Slots:
     """The states of all layers, (slots, bytes) each."""
 
     plan: Plan
-    pages: Pages = field(init=False)
+    pages: Pages = field(default_factory=lambda: Pages(0))
     segments: Region = field(init=False)  # int64: see `localinfer.ops.segments`
     layers: list[Region] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # of a slot, in bytes

@@ -92,6 +92,7 @@ class Draft:
             if len(self._guessed) == self._most or (enough and all_true * chance < self._gain * (more + self._each)):
                 break
             logits = self._behind(id)
+        self._pause()
         if len(self._guessed) < self._fewest:
             self._guessed = []
         return [id for id, _ in self._guessed]
@@ -114,6 +115,10 @@ class Draft:
     def _behind(self, id: int) -> Logits:
         """The logits after one more guess."""
         return self._logits([id])
+
+    def _pause(self) -> None:
+        """There are no more guesses for now."""
+        self._engine.pause()
 
     def _logits(self, ids: list[int]) -> Logits:
         began = perf_counter()

@@ -28,6 +28,9 @@ class Head(Draft):
         self._position += 1
         return self._further(id)
 
+    def _pause(self) -> None:
+        """The same engine goes on with what is guessed."""
+
     def _further(self, id: int) -> Logits:
         began = perf_counter()
         logits, self._state = self._engine.evaluate_further(id, self._position, self._state)

@@ -1,6 +1,7 @@
 """A draft model: its guesses change no text, it follows by rewinding, and knows when it does not pay."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,23 @@ def test_the_text_is_the_same(
         assert ids_of(model, spec_type=spec_type, **options) == alone
         if way == {"temp": 0} and same and spec_type == "draft-simple":  # it knows what will come
             assert model.stats.accepted_tokens == model.stats.drafted_tokens > 20
+
+
+def test_in_company_the_text_is_the_same(target: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that are computed together have guesses that are computed together."""
+    monkeypatch.setattr("localinfer.generation.speculation.speculation.Pace", pace)
+    monkeypatch.setattr(Draft, "_each", 0.01)
+    ways = [{"n_predict": 60, "ignore_eos": True, **way} for way in ({"temp": 0}, LIVELY, {**LIVELY, "seed": 8})]
+    with localinfer.load(target, spec_draft_model=str(other), ctx_size=128, threads=1, parallel=3) as model:
+        alone = [ids_of(model, spec_type="none", **way) for way in ways]
+        model.engine.reset()
+
+        def text(number: int) -> list[int]:
+            return [piece.id for piece in model.beside(number).generate(PROMPT, **ways[number])]
+
+        with ThreadPoolExecutor(len(ways)) as threads:
+            assert list(threads.map(text, range(len(ways)))) == alone
+        assert all(model.beside(number).stats.drafted_tokens > 0 for number in range(len(ways)))
 
 
 def test_it_follows_by_rewinding(engine: Engine) -> None:
