@@ -3,6 +3,7 @@
 Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -127,6 +128,10 @@ class Program:
     def threads_for(self, tokens: int) -> int:
         """How many threads compute a batch of so many tokens."""
         return self.plan.threads if tokens <= FEW else self.plan.threads_batch
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Have this done at the beginning of each run by the thread that waits for its end: it delays nothing."""
+        self._team.meanwhile = work
 
     def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
         """Run the ops first .. end - 1 for a batch of so many tokens; see `Team.run` for `watch`."""

@@ -47,6 +47,7 @@ class Team:
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
         self._watch: Watch | None = None
+        self.meanwhile = nothing  # is called when all have been sent off, and this thread would only wait
         self._closed = False
         self._members: list[threading.Thread] = []
         try:
@@ -70,6 +71,7 @@ class Team:
         # a lock that was acquired has been counted.
         try:
             self._begun.extend(map(call, self._begin[:members]))
+            self.meanwhile()
             self._await()
         except BaseException:
             self._settle()
@@ -122,6 +124,10 @@ class Team:
                 return
             self.execute(record, number, self._awake, self._scratches[number])
             self._tell_done[number]()
+
+
+def nothing() -> None:
+    """There is nothing to do."""
 
 
 def taken_lock() -> threading.Lock:

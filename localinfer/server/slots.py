@@ -11,10 +11,12 @@ computed.
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localinfer.server.problems import Problem
 
@@ -38,8 +40,9 @@ def leave_if_told(stage: str, _done: int, _total: int) -> None:
 
 
 class Slot:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, outbox: "Outbox") -> None:
         self.number = number
+        self._outbox = outbox
         self.busy = False
         self.model: Model | None = None  # that computes here now
         self._stop = threading.Event()
@@ -66,19 +69,21 @@ class Slot:
 
     async def each(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
         """The items as soon as they are there; then raises what drawing them raised. Follows a `call`."""
-        loop = asyncio.get_running_loop()
+        loop = self._outbox.loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[T | _End] = asyncio.Queue()
 
         def draw() -> None:
+            put = partial(self._outbox.put, arrived.put_nowait)
             try:
                 for item in items:
-                    loop.call_soon_threadsafe(arrived.put_nowait, item)
+                    put(item)
                     if self.stopped:
                         break
             except Left:
                 pass
             finally:
-                loop.call_soon_threadsafe(arrived.put_nowait, END)
+                put(END)
+                self._outbox.send()
 
         done = loop.run_in_executor(self._thread, draw)
         try:
@@ -97,6 +102,32 @@ class Slot:
         _here.slot = self
 
 
+class Outbox:
+    """What the threads of slots have for the event loop, until it is time to wake it.
+
+    Woken at each item, it would take the interpreter away from the thread that is about to have the next token
+    computed. So it is woken when that is being computed, for what all slots have.
+    """
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._left: deque[tuple[Callable[[Any], None], object]] = deque()
+
+    def put(self, give: Callable[[Any], None], item: object) -> None:
+        """Have the loop call `give` with an item when it is next woken."""
+        self._left.append((give, item))
+
+    def send(self) -> None:
+        """Wake the loop, if there is something for it."""
+        if self._left and self.loop:
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._left:
+            give, item = self._left.popleft()
+            give(item)
+
+
 class _End:
     """Stands behind the last item."""
 
@@ -108,7 +139,8 @@ class Slots:
     """So many at work, and so many in line; further ones are sent away with status 503."""
 
     def __init__(self, count: int, queue: int) -> None:
-        self.all = [Slot(number) for number in range(count)]
+        self.outbox = Outbox()
+        self.all = [Slot(number, self.outbox) for number in range(count)]
         self.waiting = 0
         self._queue = queue
         self._free = asyncio.Semaphore(count)

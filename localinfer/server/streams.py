@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -13,11 +13,14 @@ from localinfer.server.problems import Problem, problem_of
 
 Event = Mapping[str, Any]
 DONE = b"data: [DONE]\n\n"
-PATIENCE = 60.0  # seconds that a client may take for a part
+PATIENCE = 30.0  # seconds that a client may take for a part
+
+
+ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def dumped(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return ENCODE(value).encode("utf-8", "replace")
 
 
 def as_event(value: object) -> bytes:
@@ -43,7 +46,7 @@ class Json(Response):
 
 
 class Parts(Response):
-    """Sends what a generator yields, and closes it whatever happens."""
+    """Sends what a generator yields, and closes it whatever happens. A client that does not read has left."""
 
     def __init__(self, parts: AsyncGenerator[bytes, None], media_type: str) -> None:
         super().__init__(media_type=media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
@@ -52,11 +55,15 @@ class Parts(Response):
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         async with aclosing(self.parts):
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for part in self.parts:
-                async with asyncio.timeout(PATIENCE):
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            with suppress(TimeoutError):
+                await self._sent(send)
+
+    async def _sent(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for part in self.parts:
+            async with asyncio.timeout(PATIENCE):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def events(

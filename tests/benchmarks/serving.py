@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import random
+import socket
 import statistics
 import sys
 import threading
@@ -59,13 +60,16 @@ def text_alone(model: Model) -> tuple[str, list[float]]:
 
 def text_served(server: Served) -> tuple[str, list[float]]:
     """The same from the server."""
-    lines, times = [], []
-    with server.open("/v1/completions", ASKED | {"speculative.type": "none"}) as answer:
-        for line in answer:
-            if line.startswith(b"data: {"):
-                times.append(time.perf_counter())
-                lines.append(line)
-    texts = [json.loads(line.removeprefix(b"data: "))["choices"][0]["text"] for line in lines]
+    body = json.dumps(ASKED | {"speculative.type": "none"}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    read, times = b"", []
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head.encode() + body)
+        while came := client.recv(1 << 16):
+            times += [time.perf_counter()] * came.count(b"data: {")
+            read += came
+    events = [line.removeprefix(b"data: ") for line in read.splitlines() if line.startswith(b"data: {")]
+    texts = [json.loads(event)["choices"][0]["text"] for event in events]
     return "".join(texts), times[1:-1]  # the first event has no token yet, the last one says why it is the end
 
 

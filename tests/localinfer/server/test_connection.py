@@ -1,9 +1,11 @@
 """Who connects and does not ask."""
 
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
 
 import pytest
 from served import Served, until
@@ -25,24 +27,53 @@ def sent_for_ever(client: socket.socket, line: bytes) -> None:
         client.sendall(line)
 
 
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Of a server that is not patient."""
+@contextlib.contextmanager
+def impatient(app: Any) -> Iterator[int]:
+    """The port of a server with this application."""
     import uvicorn
-    from starlette.responses import PlainTextResponse
 
-    from localinfer.server import connection
+    from localinfer.server.connection import Connection
 
-    monkeypatch.setattr(connection, "PATIENCE", 0.3)
-    config = uvicorn.Config(PlainTextResponse("here"), http=connection.Connection, lifespan="off", log_level="error")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_level="error"))
     opened = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=[[opened]])
     thread.start()
     assert until(lambda: server.started, 10)
     yield opened.getsockname()[1]
-    server.should_exit = True
+    server.should_exit = server.force_exit = True
     thread.join()
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    from starlette.responses import PlainTextResponse
+
+    from localinfer.server import connection
+
+    monkeypatch.setattr(connection, "PATIENCE", 0.3)
+    with impatient(PlainTextResponse("here")) as port:
+        yield port
+
+
+def test_who_never_reads_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from localinfer.server import streams
+
+    closed = threading.Event()
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield bytes(1 << 20)
+        finally:
+            closed.set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await streams.Parts(parts(), "text/plain")(scope, receive, send)
+
+    monkeypatch.setattr(streams, "PATIENCE", 0.3)
+    with impatient(app) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert closed.wait(10)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD, HEAD + b"X: "])
