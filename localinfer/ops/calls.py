@@ -40,8 +40,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
-NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight count size eps:float y:out")
-RMS_NORM_GROUPS = Call.of("localinfer.ops.norm:rms_norm_groups", "tokens weight step groups size eps:float x:out")
+NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight step count size eps:float y:out")
 NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
@@ -70,6 +69,7 @@ RECUR = {
     )
     for rule in ("delta", "add")
 }
+SCAN = Call.of("localinfer.ops.scan:scan", "tokens x step b c a skip n segments state:out y:out")
 HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 GATHER_HEADS = Call.of("localinfer.ops.heads:gather_heads", "tokens x heads size y:out q:out lined_up:out runs:out")
