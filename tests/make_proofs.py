@@ -264,6 +264,11 @@ def nemotron_h(config: dict[str, Any]) -> dict[str, Any]:
     return plain | {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
 
 
+def with_rank(config: dict[str, Any]) -> dict[str, Any]:
+    """All that is left out otherwise is about training."""
+    return config | {"time_step_rank": config["hidden_size"] // 16}
+
+
 def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
     """It says of each block what is the same of all."""
     each = {"moe_topk": 3, "moe_intermediate_size": config["intermediate_size"], "num_shared_expert": 1}
@@ -847,6 +852,19 @@ PROOFS = {
             vocab_size=proofs.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
             num_hidden_layers=2, **IDS_OF_MARKS,
         ),
+    ),
+    "mamba": Proof(
+        architecture="mamba",
+        config=T.MambaConfig(vocab_size=proofs.N_VOCAB, hidden_size=96, num_hidden_layers=3, **IDS_OF_MARKS),
+        written=with_rank,
+    ),
+    "falcon-mamba": Proof(
+        architecture="mamba",
+        config=T.FalconMambaConfig(
+            vocab_size=proofs.N_VOCAB, hidden_size=160, num_hidden_layers=2, state_size=24, mixer_rms_eps=1e-5,
+            tie_word_embeddings=False, **IDS_OF_MARKS,
+        ),
+        written=with_rank,
     ),
     "falcon-h1": Proof(
         architecture="falcon-h1",

@@ -213,9 +213,14 @@ class Words:
             return layer_norm(x, self.model[name], self.eps) + self.model.bias(name)
         return rms_norm(x, self.model[name], self.eps)
 
-    def norm_parts(self, x: Floats, size: int, tensor: str = "") -> Floats:
+    def norm_parts(
+        self, x: Floats, size: int, tensor: str = "", *, each: bool = False, into: Floats | None = None
+    ) -> Floats:
         parts, weight = x.reshape(len(x), -1, size), self.vector(tensor) if tensor else np.ones(size, x.dtype)
-        return rms_norm(parts, weight, self.eps).reshape(x.shape)
+        y = rms_norm(parts, weight.reshape(-1, size) if each else weight, self.eps).reshape(x.shape)
+        if into is not None:
+            into[:] = y
+        return y
 
     def vector(self, tensor: str) -> Floats:
         return self.model.file.tensors[tensor].data.view(np.float32).astype(self.model.dtype)
@@ -356,12 +361,18 @@ class Words:
         y = layer_norm(y, weight, size * self.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
         return y.reshape(len(y), -1)
 
+    def scan(self, blk: Block, x: Floats, step: Floats, b: Floats, c: Floats) -> Floats:
+        """One token after the other, as the paper has it."""
+        a, dt = self.model.numbers(f"{blk}ssm_a"), np.log1p(np.exp(step))
+        states, y = np.zeros_like(a), self.model.numbers(f"{blk}ssm_d") * x
+        for t in range(len(x)):
+            states = np.exp(a * dt[t][:, None]) * states + np.outer(dt[t] * x[t], b[t])
+            y[t] += states @ c[t]
+        return y
+
     def halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
         parts = x.reshape(len(x), heads, 2, -1)
         return parts[:, :, 0].reshape(len(x), -1), parts[:, :, 1].reshape(len(x), -1)
-
-    def norm_groups(self, x: Floats, name: str, groups: int, *, shared: bool) -> Floats:
-        return rms_norm(x.reshape(len(x), groups, -1), self.model[name], self.eps).reshape(x.shape)
 
     # --- mixtures of experts ---
 

@@ -21,5 +21,5 @@ def state_space(r: Recorder, blk: Block, h: Buffer, shape: Recurrence) -> Buffer
     z, vkq, step = r.slices(h, f"{blk}ssm_in", shape.n_values, shape.n_values + 2 * shape.n_keys, shape.heads)
     vkq = r.convolve(vkq, f"{blk}ssm_conv1d", shape.width, "silu")
     y = r.gate(z, r.recur(blk, vkq, step, None, shape), "silu")
-    normed = r.has(f"{blk}ssm_norm.weight")
-    return r.norm_groups(y, f"{blk}ssm_norm", shape.groups, shared=False) if normed else y
+    norm, size = f"{blk}ssm_norm.weight", shape.n_values // shape.groups
+    return r.norm_parts(y, size, norm, each=True, into=y) if r.has(norm) else y

@@ -31,7 +31,8 @@ def record(r: Recorder, router: Router | None = None, *, neighbours: bool = Fals
         z = r.matmul(h, f"{blk}attn_gate", shape.n_values)
         alpha, beta = rates(blk, h)
         qkv = r.convolve(qkv, f"{blk}ssm_conv1d", shape.width, "silu")
-        y = r.norm_groups(r.recur(blk, qkv, alpha, beta, shape), f"{blk}ssm_norm", shape.heads, shared=True)
+        y = r.recur(blk, qkv, alpha, beta, shape)
+        r.norm_parts(y, shape.value, f"{blk}ssm_norm.weight", into=y)
         return Mixed(r.gate(z, y, "silu"), "ssm_out")
 
     def gated_attention(blk: Block, h: Buffer) -> Mixed:

@@ -568,6 +568,23 @@ MAMBA2 = Architecture(
         "tie_word_embeddings": False,
     },
 )
+MAMBA = Architecture(
+    name="mamba",
+    block=(
+        "attn_norm", "ssm_in", "ssm_conv1d", "ssm_conv1d.bias", "ssm_x", "ssm_dt", "ssm_dt.bias", "ssm_a", "ssm_d",
+        "ssm_out",
+    ),
+    sizes={"ssm_dt": ("n_values", "rank"), "ssm_a": ("n_values", "n_key"), "ssm_d": ("n_values",)},
+    attends=False,
+    turns=False,
+    times=2,
+    spellings=MAMBA2.spellings,
+    own_numbers=own_keys.numbers_of_mamba,
+    own_keys=own_keys.scans,
+    fixed={"use_bias": False, "use_conv_bias": True},
+    defaults={"num_attention_heads": 1, "max_position_embeddings": 1 << 20, "tie_word_embeddings": True},
+)  # fmt: skip
+FALCON_MAMBA = replace(MAMBA, own_keys=own_keys.scans_of_normed)
 FALCON_H1 = Architecture(
     name="falcon-h1",
     block=(*BEFORE, *APART, *STATES, *GATED),
@@ -931,6 +948,8 @@ BY_CLASS: Mapping[str, Architecture | Callable[[Table], Architecture]] = {
     "Qwen3_5MoeForCausalLM": QWEN35MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,  # as above
     "Qwen3NextForCausalLM": QWEN3NEXT,
+    "MambaForCausalLM": MAMBA,
+    "FalconMambaForCausalLM": FALCON_MAMBA,
     "Mamba2ForCausalLM": MAMBA2,
     "FalconH1ForCausalLM": FALCON_H1,
     "GraniteMoeHybridForCausalLM": granite_hybrid,

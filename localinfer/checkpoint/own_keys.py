@@ -267,6 +267,29 @@ def numbers_of_mamba2(config: Table, n: Numbers) -> Numbers:
     return replace(n, sizes=own)
 
 
+def numbers_of_mamba(config: Table, n: Numbers) -> Numbers:
+    """How many numbers a column remembers, and of how many the size of a step is made."""
+    auto = config.values.get("time_step_rank") == "auto"
+    rank = -(-n.n_embd // 16) if auto else config.count("time_step_rank", MOST)
+    size = config.count("mamba_d_state", MOST, 16)
+    own = {
+        "n_values": n.n_ff, "n_convolved": n.n_ff, "n_in": 2 * n.n_ff, "n_key": size, "rank": rank,
+        "n_x": rank + 2 * size, "width": config.count("mamba_d_conv", MOST, 4),
+    }  # fmt: skip
+    return replace(n, sizes=own)
+
+
+def scans(config: Table, n: Numbers, *, normed: bool = False) -> Fields:  # noqa: ARG001
+    """The shape of states, and whether what is learnt and asked is `normed`."""
+    shape = {"conv_kernel": "width", "state_size": "n_key", "time_step_rank": "rank", "inner_size": "n_values"}
+    found = {f"ssm.{key}": Field.uint32(n.sizes[name]) for key, name in shape.items()}
+    return found | {"ssm.dt_b_c_rms": Field.flag(normed)}
+
+
+def scans_of_normed(config: Table, n: Numbers) -> Fields:
+    return scans(config, n, normed=True)
+
+
 def numbers_of_falcon_h1(config: Table, n: Numbers) -> Numbers:
     """What it multiplies vectors with on their way, as factors of the matrices that make these or take them."""
     n = numbers_of_mamba2(config, n)

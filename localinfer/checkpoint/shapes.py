@@ -49,6 +49,7 @@ USUAL = {
     "shortconv.out_proj": (N, N),
     "ssm_in": ("n_in", N),
     "ssm_d": ("n_heads",),
+    "ssm_x": ("n_x", "n_values"),
     "attn_gate": ("n_values", N),
     "ssm_conv1d": ("n_convolved", "width"),
     "ssm_alpha": ("n_heads", N),

@@ -32,7 +32,8 @@ assert all(ggml.TYPES[number].name == name for name, number in TYPES.items())
 F32 = TYPES["F32"]
 MXFP4, NVFP4 = (next(n for n, kind in ggml.TYPES.items() if kind.name == name) for name in ("MXFP4", "NVFP4"))
 ALWAYS_F32 = re.compile(  # even those that are matrices
-    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|time_mix_(lerp_fused|r_k|w[12])"
+    r".*norm(_2)?|position_embd|token_types|ffn_gate_inp(_shexp)?|altup_(predict|correct)_coef|ssm_a"
+    r"|time_mix_(lerp_fused|r_k|w[12])"
 )
 CONVOLUTION = re.compile(r".*\.conv|ssm_conv1d")  # a filter for each column: checkpoints keep a dimension of 1 between
 BLOCK = re.compile(r"blk\.\d+\.")

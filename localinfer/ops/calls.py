@@ -40,8 +40,7 @@ QUANTIZE = Call.of("quant.products.activations:quantize", "tokens x n out:out")
 
 RMS_NORM = Call.of("localinfer.ops.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
 LAYER_NORM = Call.of("localinfer.ops.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
-NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight count size eps:float y:out")
-RMS_NORM_GROUPS = Call.of("localinfer.ops.norm:rms_norm_groups", "tokens weight step groups size eps:float x:out")
+NORM_PARTS = Call.of("localinfer.ops.norm:norm_parts", "tokens x weight step count size eps:float y:out")
 NORM_HEADS = Call.of("localinfer.ops.norm:norm_heads", "tokens weight heads size eps:float x:out")
 
 ADD_BIAS = Call.of("localinfer.ops.residual:add_bias", "tokens bias n x:out")
@@ -75,6 +74,7 @@ LERP = Call.of("localinfer.ops.wkv:lerp", "tokens x other weight step n y:out")
 WKV_PREPARE = Call.of("localinfer.ops.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out")
 RECUR_WKV = Call.of("localinfer.ops.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out")
 WKV_FINISH = Call.of("localinfer.ops.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out")
+SCAN = Call.of("localinfer.ops.scan:scan", "tokens x step b c a skip n segments state:out y:out")
 HALVES = Call.of("localinfer.ops.recur:halves", "tokens x size heads first:out second:out")
 
 GATHER_HEADS = Call.of("localinfer.ops.heads:gather_heads", "tokens x heads size y:out q:out lined_up:out runs:out")

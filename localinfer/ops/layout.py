@@ -54,8 +54,18 @@ def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
     return rows * (8 * key_dim + 64) + weights_bytes(rows) + 2 * rows * row_bytes(value_dim)
 
 
-STATE_STRIP = 32  # columns of a state that lie together
+LANES_OF_SCAN = 16  # columns that a selective scan takes at a time
 STRIP = 64  # columns that a convolution takes at a time
+
+
+def state_strip(value: int) -> int:
+    """Columns of a recurrent head's state that lie together; so many of all must be whole strips."""
+    return 32 if value % 32 == 0 else 16
+
+
+def scan_scratch_bytes(size: int) -> int:
+    """What a thread needs: a strip's rates of forgetting."""
+    return 4 * LANES_OF_SCAN * size
 
 
 def convolution_scratch_bytes(width: int) -> int:

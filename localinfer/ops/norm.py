@@ -107,28 +107,17 @@ def layer_norm(tile: int, passes: int) -> Body:
 
 
 def norm_parts() -> Body:
-    """The kernel that normalises each of so many parts of a row by its mean square, all with the same weights, or with
-    none where that is 0; x and y may be the same."""
+    """The kernel that normalises each of so many parts of a row by its mean square, with weights `step` floats behind
+    those of the last part, or with none where `weight` is 0; x and y may be the same."""
 
-    def body(tokens, x, weight, count, size, eps, y, part, parts, scratch):
+    def body(tokens, x, weight, step, count, size, eps, y, part, parts, scratch):
         items = load(int64, tokens) * count
         for item in range(items * part // parts, items * (part + 1) // parts):
             source, place = x + 4 * size * item, y + 4 * size * item
             if weight:
-                normalize(source, weight, size, eps, place)
+                normalize(source, weight + 4 * step * (item % count), size, eps, place)
             else:
                 scale_to_one(source, size, eps, place)
-
-    return body
-
-
-def rms_norm_groups() -> Body:
-    """The kernel that normalises groups of `size` values in place, each with weights `step` floats behind the last."""
-
-    def body(tokens, weight, step, groups, size, eps, x, part, parts, scratch):
-        items = load(int64, tokens) * groups
-        for item in range(items * part // parts, items * (part + 1) // parts):
-            normalize(x + 4 * size * item, weight + 4 * step * (item % groups), size, eps, x + 4 * size * item)
 
     return body
 

@@ -16,9 +16,9 @@ from typing import Any
 from numba import float32, int64
 
 from localinfer.ops.gate import exp, logistic_product
-from localinfer.ops.layout import STATE_STRIP
+from localinfer.ops.layout import state_strip
 from localinfer.ops.segments import SEGMENT_BYTES, segments_end
-from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, splat, sqrt, store, total
+from quant.jit.vectors import Vector, absolute, extract, f32x16, fma, inline, load, maximum, splat, sqrt, store, total
 
 Body = Callable[..., None]
 LENGTH_EPS = 1e-6  # of the squared length of keys and queries
@@ -59,94 +59,95 @@ def inverse_length(x: int, n: int) -> Any:
 
 
 @inline
-def found(key: int, n: int, state: int, column: int) -> Any:
-    """key . S of sixteen columns."""
-    even, odd = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
-    for i in range(0, n, 2):
-        place = state + 4 * (STATE_STRIP * i + column)
-        even = fma(every(key + 4 * i), load(f32x16, place), even)
-        odd = fma(every(key + 4 * i + 4), load(f32x16, place + 4 * STATE_STRIP), odd)
-    return even + odd
+def number(v: Any) -> Any:
+    """The one that is in all lanes."""
+    return extract(v, 0)
 
 
-@inline
-def learn(
-    key: int, query: int, n: int, decay: Any, d0: Any, d1: Any, past: int, state: int, y: int, factor: Any
-) -> None:
-    """S = decay * past + key (x) d, and y = factor * query . S, for a strip."""
-    y0, y1 = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
-    for i in range(n):
-        k, q, row = every(key + 4 * i), every(query + 4 * i), 4 * STATE_STRIP * i
-        s0 = fma(k, d0, decay * load(f32x16, past + row))
-        s1 = fma(k, d1, decay * load(f32x16, past + row + 64))
-        store(state + row, s0)
-        store(state + row + 64, s1)
-        y0, y1 = fma(q, s0, y0), fma(q, s1, y1)
-    store(y, factor * y0)
-    store(y + 64, factor * y1)
+def words_of(key: int, strip: int) -> tuple[Any, Any]:
+    """The words found(k, past), which is key . past, and learn(k, q, decay, d, past, state), which is query . S with
+    S = decay * past + key (x) d, of a strip of columns."""
+    columns, row_bytes = Vector(float32, strip), 4 * strip
+
+    @inline
+    def found(k: int, past: int) -> Any:
+        even, odd = splat(columns, float32(0.0)), splat(columns, float32(0.0))
+        for i in range(0, key, 2):
+            place = past + row_bytes * i
+            even = fma(splat(columns, load(float32, k + 4 * i)), load(columns, place), even)
+            odd = fma(splat(columns, load(float32, k + 4 * i + 4)), load(columns, place + row_bytes), odd)
+        return even + odd
+
+    @inline
+    def learn(k: int, q: int, decay: float, d: Any, past: int, state: int) -> Any:
+        y, kept = splat(columns, float32(0.0)), splat(columns, decay)
+        for i in range(key):
+            s = fma(splat(columns, load(float32, k + 4 * i)), d, kept * load(columns, past + row_bytes * i))
+            store(state + row_bytes * i, s)
+            y = fma(splat(columns, load(float32, q + 4 * i)), s, y)
+        return y
+
+    return found, learn
+
+
+def recur(key: int, value: int, rule: Any) -> Body:
+    """The kernel of a rule. A token's x is `stride` bytes long, with `groups` heads of queries and keys and `heads` of
+    values; `state` is [slot][head][strip][key][column]; a segment's words are the slot in which it ends, and the one
+    from which it begins."""
+    strip = state_strip(value)
+    strips = value // strip
+
+    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, part, parts, scratch):
+        state_bytes = 4 * key * value * heads
+        for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
+            head, column = item // strips, item % strips * strip
+            own, before = state + 4 * key * strip * item, 0
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
+                for token in range(before, before + count):
+                    at = 4 * (heads * token + head)
+                    dt = softplus(every(step + at) + every(bias + 4 * head))
+                    decay = number(exp(every(a + 4 * head) * dt))
+                    row, own_skip, place = x + stride * token, skip + 4 * head, y + value * at + 4 * column
+                    rule(row, head, column, heads, groups, number(dt), decay, rate + at, own_skip, past, s, place)
+                    past = s
+                before += count
+
+    return body
 
 
 def recur_delta(key: int, value: int, share: int) -> Body:
-    """The kernel of the delta rule; x has the queries, keys and values of a token in rows of `stride` bytes, `groups`
-    heads of queries and keys and `heads` of values: `share` neighbours have the same key, the next ones the next, in
-    turns. `state` is [slot][head][strip][key][column]; a segment's words are the slot in
-    which it ends, and the one from which it begins.
-    """
-    strips, shrink = value // STATE_STRIP, float(key) ** -0.5
+    """By the delta rule; x has queries, keys and values. `share` neighbours have the same key, the next ones the next,
+    in turns."""
+    strip = state_strip(value)
+    (found, learn), columns, shrink = words_of(key, strip), Vector(float32, strip), float(key) ** -0.5
 
-    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, part, parts, scratch):
-        one, state_bytes = splat(f32x16, float32(1.0)), 4 * key * STATE_STRIP * heads * strips
-        for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
-            head, column = item // strips, item % strips * STATE_STRIP
-            own, before = state + 4 * key * STATE_STRIP * item, 0
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
-                past = own + state_bytes * load(int64, segment + 16)
-                for token in range(before, before + count):
-                    q = x + stride * token + 4 * key * (head // share % groups)
-                    k, at = q + 4 * key * groups, 4 * (heads * token + head)
-                    v = x + stride * token + 8 * key * groups + 4 * (value * head + column)
-                    decay = exp(every(a + 4 * head) * softplus(every(step + at) + every(bias + 4 * head)))
-                    beta = logistic_product(one, every(rate + at))
-                    k_scale = splat(f32x16, inverse_length(k, key))
-                    q_scale = splat(f32x16, inverse_length(q, key) * float32(shrink))
-                    d0 = (load(f32x16, v) - decay * k_scale * found(k, key, past, 0)) * (beta * k_scale)
-                    d1 = (load(f32x16, v + 64) - decay * k_scale * found(k, key, past, 16)) * (beta * k_scale)
-                    place = y + 4 * (value * (heads * token + head) + column)
-                    learn(k, q, key, decay, d0, d1, past, s, place, q_scale)
-                    past = s
-                before += count
+    @inline
+    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
+        q = row + 4 * key * (head // share % groups)
+        k, v = q + 4 * key * groups, row + 8 * key * groups + 4 * (value * head + column)
+        beta = number(logistic_product(splat(f32x16, float32(1.0)), every(rate)))
+        k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(shrink)
+        d = load(columns, v) - splat(columns, decay * k_scale) * found(k, past)
+        store(y, splat(columns, q_scale) * learn(k, q, decay, d * splat(columns, beta * k_scale), past, state))
 
-    return body
+    return recur(key, value, rule)
 
 
 def recur_add(key: int, value: int, share: int) -> Body:
-    """The kernel that adds; x has the values, keys and queries of a token, and rate is not used. Otherwise as
-    `recur_delta`."""
-    strips = value // STATE_STRIP
+    """By adding; x has values, keys and queries."""
+    strip = state_strip(value)
+    (_, learn), columns = words_of(key, strip), Vector(float32, strip)
 
-    def body(tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, part, parts, scratch):
-        one, state_bytes = splat(f32x16, float32(1.0)), 4 * key * STATE_STRIP * heads * strips
-        for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
-            head, column = item // strips, item % strips * STATE_STRIP
-            own, before = state + 4 * key * STATE_STRIP * item, 0
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
-                past = own + state_bytes * load(int64, segment + 16)
-                for token in range(before, before + count):
-                    row = x + stride * token
-                    v = row + 4 * (value * head + column)
-                    k = row + 4 * (value * heads + key * (head // share % groups))
-                    dt = softplus(every(step + 4 * (heads * token + head)) + every(bias + 4 * head))
-                    v0, v1, decay = load(f32x16, v), load(f32x16, v + 64), exp(every(a + 4 * head) * dt)
-                    place = y + 4 * (value * (heads * token + head) + column)
-                    learn(k, k + 4 * key * groups, key, decay, dt * v0, dt * v1, past, s, place, one)
-                    store(place, fma(every(skip + 4 * head), v0, load(f32x16, place)))
-                    store(place + 64, fma(every(skip + 4 * head), v1, load(f32x16, place + 64)))
-                    past = s
-                before += count
+    @inline
+    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
+        k = row + 4 * (value * heads + key * (head // share % groups))
+        v = load(columns, row + 4 * (value * head + column))
+        learnt = learn(k, k + 4 * key * groups, decay, splat(columns, dt) * v, past, state)
+        store(y, fma(splat(columns, load(float32, skip)), v, learnt))
 
-    return body
+    return recur(key, value, rule)
 
 
 def halves() -> Body:

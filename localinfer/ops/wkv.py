@@ -13,12 +13,12 @@ from typing import Any
 from numba import float32, int64
 
 from localinfer.ops.gate import exp, sigmoid
-from localinfer.ops.layout import STATE_STRIP
+from localinfer.ops.layout import state_strip
 from localinfer.ops.norm import centre, inverse_rms
-from localinfer.ops.recur import every, found
+from localinfer.ops.recur import words_of
 from localinfer.ops.segments import SEGMENT_BYTES, segments_end
 from quant.jit.threads import share
-from quant.jit.vectors import f32x16, fma, inline, load, splat, sqrt, store, total
+from quant.jit.vectors import Vector, f32x16, fma, inline, load, splat, sqrt, store, total
 
 Body = Callable[..., None]
 SLOWEST = -0.606531  # e^-1/2: a key keeps e^(this * sigmoid(w)) of itself, never less than 0.545
@@ -95,31 +95,29 @@ def prepare(size: int) -> Body:
 def recur_wkv(size: int) -> Body:
     """The kernel of the recurrence, of heads with `size` keys and values. `state` is [slot][head][strip][key][column];
     a segment's words are the slot in which it ends, and the one from which it begins."""
-    strips = size // STATE_STRIP
+    strip = state_strip(size)
+    strips, row_bytes, columns, (found, _) = size // strip, 4 * strip, Vector(float32, strip), words_of(size, strip)
 
     def body(tokens, r, w, k, v, a, removed, heads, segments, state, y, part, parts, scratch):
-        zero, state_bytes = splat(f32x16, float32(0.0)), 4 * size * STATE_STRIP * heads * strips
+        state_bytes = 4 * size * size * heads
         for item in range(heads * strips * part // parts, heads * strips * (part + 1) // parts):
-            head, column = item // strips, item % strips * STATE_STRIP
-            own, before = state + 4 * size * STATE_STRIP * item, 0
+            head, column = item // strips, item % strips * strip
+            own, before = state + size * row_bytes * item, 0
             for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
                 past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at = 4 * size * (heads * token + head)
-                    v0, v1 = load(f32x16, v + at + 4 * column), load(f32x16, v + at + 4 * column + 64)
-                    lost0, lost1 = found(removed + at, size, past, 0), found(removed + at, size, past, 16)
-                    y0, y1 = zero, zero
-                    for i in range(at, at + 4 * size, 4):
-                        decay, key, rate, asked = every(w + i), every(k + i), every(a + i), every(r + i)
-                        row = STATE_STRIP * (i - at)
-                        s0 = fma(key, v0, decay * load(f32x16, past + row)) - rate * lost0
-                        s1 = fma(key, v1, decay * load(f32x16, past + row + 64)) - rate * lost1
-                        store(s + row, s0)
-                        store(s + row + 64, s1)
-                        y0, y1 = fma(asked, s0, y0), fma(asked, s1, y1)
-                    store(y + at + 4 * column, y0)
-                    store(y + at + 4 * column + 64, y1)
+                    value, lost = load(columns, v + at + 4 * column), found(removed + at, past)
+                    answer = splat(columns, float32(0.0))
+                    for i in range(size):
+                        key, place = at + 4 * i, row_bytes * i
+                        decay, rate = splat(columns, load(float32, w + key)), splat(columns, load(float32, a + key))
+                        kept = decay * load(columns, past + place)
+                        learnt = fma(splat(columns, load(float32, k + key)), value, kept) - rate * lost
+                        store(s + place, learnt)
+                        answer = fma(splat(columns, load(float32, r + key)), learnt, answer)
+                    store(y + at + 4 * column, answer)
                     past = s
                 before += count
 

@@ -241,13 +241,22 @@ class Basics:
         return y
 
     def norm_parts(
-        self, x: Buffer, size: int, tensor: str = "", *, eps: float | None = None, into: Buffer | None = None
+        self,
+        x: Buffer,
+        size: int,
+        tensor: str = "",
+        *,
+        each: bool = False,
+        eps: float | None = None,
+        into: Buffer | None = None,
     ) -> Buffer:
-        """Every `size` values of x apart, by their mean square: norm(part) * weight, or norm(part) without a tensor."""
-        y, weight = into or self.plan.buffer(x.n, x.rows), self.tensors.vector(tensor, size) if tensor else 0
+        """Every `size` values of x apart, by their mean square: norm(part) * weight, or norm(part) without a tensor;
+        the weights are the same for all parts, or `each` has its own."""
+        y, shape = into or self.plan.buffer(x.n, x.rows), (x.n // size, size) if each else (size,)
         self.plan.op(
-            tensor or "norm_parts", NORM_PARTS, x.rows, x=x, weight=weight, count=x.n // size, size=size,
-            eps=eps or self.eps, y=y,
+            tensor or "norm_parts", NORM_PARTS, x.rows, rounds=(1, 4), x=x, count=x.n // size, size=size,
+            weight=self.tensors.floats(tensor, *shape) if tensor else 0, step=size if each else 0, eps=eps or self.eps,
+            y=y,
         )  # fmt: skip
         return y
 

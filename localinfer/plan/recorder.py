@@ -18,9 +18,9 @@ from localinfer.ops.calls import (
     NORM_HEADS,
     PUT_PART,
     RECUR,
-    RMS_NORM_GROUPS,
+    SCAN,
 )
-from localinfer.ops.layout import convolution_scratch_bytes
+from localinfer.ops.layout import LANES_OF_SCAN, convolution_scratch_bytes, scan_scratch_bytes
 from localinfer.plan import time_mix
 from localinfer.plan.ahead import Ahead, Behind, Through, record_ahead
 from localinfer.plan.attention import NO_NORMS, Context, HeadNorms
@@ -163,22 +163,27 @@ class Recorder(Basics):
         """What the states of RWKV-7's heads answer to each token, normalised; all inputs but r and v are spoilt."""
         return time_mix.time_mix(self, blk, x)
 
+    def scan(self, blk: Block, x: Buffer, step: Buffer, b: Buffer, c: Buffer) -> Buffer:
+        """What the states of the columns of x answer to each token after they have learnt it: as many numbers for each
+        column as b and c have. See `localinfer.ops.scan`."""
+        if x.n % LANES_OF_SCAN:
+            raise self.keys.refuse("ssm.inner_size", x.n)
+        y, numbers = self.plan.buffer(x.n), x.n * b.n
+        self.plan.need_scratch(scan_scratch_bytes(b.n))
+        self.plan.op(
+            f"{blk}scan", SCAN, x.rows, constants={"size": b.n}, rounds=(1, 4), x=x, step=step, b=b, c=c, n=x.n,
+            a=self.tensors.floats(f"{blk}ssm_a", x.n, b.n), skip=self.tensors.vector(f"{blk}ssm_d", x.n),
+            work=Work(Amount(8 * numbers), Amount(fmas=12 * numbers)), segments=self.state.segments,
+            state=self.state.layer(4 * numbers), y=y,
+        )  # fmt: skip
+        return y
+
     def halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
         """The first halves of the heads that x has, and their second halves."""
         size = x.n // heads // 2
         first, second = self.plan.buffer(x.n // 2), self.plan.buffer(x.n // 2)
         self.plan.op("halves", HALVES, x.rows, rounds=(1, 4), x=x, size=size, heads=heads, first=first, second=second)
         return first, second
-
-    def norm_groups(self, x: Buffer, name: str, groups: int, *, shared: bool) -> Buffer:
-        """Every group of x normalised by the mean square, in place; weights are shared, or one for each value."""
-        size = x.n // groups
-        weight = self.tensors.floats(f"{name}.weight", *([size] if shared else [groups, size]))
-        self.plan.op(
-            name, RMS_NORM_GROUPS, x.rows, rounds=(1, 4), weight=weight, step=0 if shared else size, groups=groups,
-            size=size, eps=self.eps, x=x,
-        )  # fmt: skip
-        return x
 
     # --- mixtures of experts ---
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from localinfer.ops.layout import STATE_STRIP
+from localinfer.ops.layout import state_strip
 from localinfer.plan.keys import Keys
 
 SHAPE_OF_STATES = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
@@ -41,7 +41,7 @@ def read_recurrence(keys: Keys, rule: str, *, neighbours: bool) -> Recurrence:
     key, inner = keys.count("ssm.state_size", most=1 << 12), keys.count("ssm.inner_size", most=1 << 20)
     if heads % groups:
         raise keys.error("ssm.group_count", f"is {groups}; it must divide {heads}, the number of heads")
-    if inner % (heads * STATE_STRIP):
+    if inner % (heads * state_strip(inner // heads)):
         raise keys.refuse("ssm.inner_size", f"{inner} for {heads} heads")
     if key % 16:
         raise keys.refuse("ssm.state_size", key)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from localinfer.files.gguf import Tensor
 from localinfer.ops.calls import LERP, RECUR_WKV, SHIFT, WKV_FINISH, WKV_PREPARE
-from localinfer.ops.layout import STATE_STRIP
+from localinfer.ops.layout import state_strip
 from localinfer.plan.basics import Basics, Block
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
@@ -31,7 +31,7 @@ class HeadInputs:
 def read_head_size(keys: Keys, embedding_length: int) -> int:
     """The values of a head, of which there are as many as make up the embedding; kernels take strips of them."""
     size = keys.count("wkv.head_size", most=1 << 12)
-    if size % STATE_STRIP or embedding_length % size:
+    if size % state_strip(size) or embedding_length % size:
         raise keys.refuse("wkv.head_size", size)
     return size
 

@@ -65,6 +65,8 @@ OTHER = {
     "granite4": {"attention.head_count_kv"},  # the same for all blocks
     "granitehybrid": {"blk.{}.ssm_a"},
     "granitehybrid-experts": {"blk.{}.ssm_a"},
+    "falcon-mamba": {"blk.{}.ssm_a"},
+    "mamba": {"blk.{}.ssm_a"},
     "mamba2": {"blk.{}.ssm_a"},
     "nemotron_h": {"blk.{}.ssm_a"},
     "nemotron_h_moe": {"blk.{}.ssm_a"},
