@@ -362,15 +362,15 @@ def run(name: str, task: Task) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status, centered=bool(mixture.centers))
     threads, with_feedback = threads_for(task.words.threads), task.effort == "max" and bool(mixture.covariances)
     importance = with_assumed(source, mixture.importance, task.search)
-    encoder_of = encoders(task.search, importance)
+    encoder_of = encoders(task.search, importance, mixture.centers)
     if task.effort == "max" and not with_feedback:
         screen.warn("--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal")
     if with_feedback:
         compile_feedback(mixture.changed_types, status)
-        encoder_of = feedback_encoders(importance, triangles_of(mixture.covariances, threads))
+        encoder_of = feedback_encoders(importance, triangles_of(mixture.covariances, threads), mixture.centers)
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     written = quantize(
         source,
