@@ -148,6 +148,7 @@ def show(name: str, task: Task) -> None:
 def run(name: str, task: Task) -> None:
     from cli import guard
     from cli.quantizing.quantize_screen import Drawing, closing_lines
+    from localinfer.quantizing.assumed import with_assumed
     from localinfer.quantizing.gptq import compile_feedback, feedback_encoders, triangles_of
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
@@ -161,14 +162,15 @@ def run(name: str, task: Task) -> None:
         raise mixture.problem
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, task.search, status)
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status, centered=bool(mixture.centers))
     threads, with_feedback = threads_for(task.words.threads), task.effort == "max" and bool(mixture.covariances)
-    encoder_of = encoders(task.search, mixture.importance)
+    importance = with_assumed(source, mixture.importance, task.search)
+    encoder_of = encoders(task.search, importance, mixture.centers)
     if task.effort == "max" and not with_feedback:
         screen.warn("--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal")
     if with_feedback:
         compile_feedback(mixture.changed_types, status)
-        encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances, threads))
+        encoder_of = feedback_encoders(importance, triangles_of(mixture.covariances, threads), mixture.centers)
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     written = quantize(
         source,

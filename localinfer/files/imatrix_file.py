@@ -5,7 +5,8 @@ tensor have a row each. Two forms of file are read and written; strings and numb
 
     GGUF      tensors NAME.in_sum2, float32 (matrices, n), and NAME.counts, float32 (matrices, 1);
               keys imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size (tokens).
-              Ours may also have covariances (`quant.encoders.covariance`): NAME.in_cov, float32 (n, n), the products
+              Ours also have NAME.in_sum, float32 (1, n), the inputs themselves summed up, but not of experts.
+              They may have covariances (`quant.encoders.covariance`): NAME.in_cov, float32 (n, n), the products
               of all pairs of inputs, summed up; and NAME.in_cov_chunks, float32 (1, 2), the sum of squares over chunks
               that tells how far to believe them, and the number of chunks. Matrices with the same inputs share one:
               imatrix.covariance.names are those that have it from imatrix.covariance.owners, one by one.
@@ -31,7 +32,7 @@ from localinfer.files.writer import TensorInfo, lay_out
 from localinfer.text import printable
 from quant.encoders.covariance import Covariance
 
-SUMS, COUNTS, COVARIANCE, CHUNKS = ".in_sum2", ".counts", ".in_cov", ".in_cov_chunks"
+SUMS, COUNTS, TOTALS, COVARIANCE, CHUNKS = ".in_sum2", ".counts", ".in_sum", ".in_cov", ".in_cov_chunks"
 NAMES, OWNERS = "imatrix.covariance.names", "imatrix.covariance.owners"
 F32 = 0
 Floats = NDArray[np.float32]
@@ -40,7 +41,8 @@ Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what th
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Of one tensor: `sums` (matrices, n), `counts` (matrices,), and the covariance of n inputs, if it is known.
+    """Of one tensor: `sums` of squares (matrices, n), `counts` (matrices,), and if they are known the covariance of n
+    inputs, and their `totals`, (n,): the inputs themselves, summed up.
 
     Entries of tensors with the same inputs have the same covariance, not one that is equal.
     """
@@ -48,12 +50,18 @@ class Entry:
     sums: Floats
     counts: Floats
     covariance: Covariance | None = None
+    totals: Floats | None = None
 
     @property
     def means(self) -> Floats:
         """The mean square of each column's inputs, (matrices, n); 1 for experts that were never asked."""
         counts = self.counts[:, None]
         return np.where(counts > 0, self.sums / np.maximum(counts, 1), np.float32(1))
+
+    @property
+    def centers(self) -> Floats | None:
+        """The mean of each column's inputs, (n,), if it is known."""
+        return None if self.totals is None else self.totals / np.maximum(self.counts[0], 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +116,18 @@ def _entry(f: GGUF, name: str, covariance: Covariance | None) -> Entry:
         raise f.error(name, f"has a covariance of {len(covariance.products)} inputs, and {sums.shape[1]} columns")
     for suffix, values in ((SUMS, sums), (COUNTS, counts)):
         _check(f, name + suffix, values)
-    return Entry(sums, counts, covariance)
+    return Entry(sums, counts, covariance, _totals(f, name, sums))
+
+
+def _totals(f: GGUF, name: str, sums: Floats) -> Floats | None:
+    """What is there of one matrix."""
+    if len(sums) != 1 or name + TOTALS not in f.tensors:
+        return None
+    totals = _matrix(f, name + TOTALS).reshape(-1)
+    if len(totals) != sums.shape[1]:
+        raise f.error(name + TOTALS, f"has {len(totals)} values for {sums.shape[1]} columns")
+    _check(f, name + TOTALS, np.abs(totals))
+    return totals
 
 
 def _covariances(f: GGUF) -> dict[str, Covariance]:
@@ -170,6 +189,8 @@ def _as_gguf(imatrix: Imatrix) -> tuple[int, Pieces]:
     shared: dict[str, str] = {}
     for name, entry in sorted(imatrix.entries.items()):
         tensors |= {name + SUMS: entry.sums, name + COUNTS: entry.counts.reshape(-1, 1)}
+        if entry.totals is not None:
+            tensors[name + TOTALS] = entry.totals.reshape(1, -1)
         if entry.covariance in owners:
             shared[name] = owners[entry.covariance]
         elif entry.covariance:

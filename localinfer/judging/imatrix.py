@@ -3,7 +3,8 @@
 For every matrix the squares of what it is multiplied with are summed up, column by column, over all tokens of all
 chunks, as llama-imatrix does it: an error in a column that meets large inputs costs more. With covariance it is the
 products of all pairs of inputs, X^T X, whose diagonal are those sums: what quantization that passes errors on to the
-columns after (Frantar et al., 2022) needs. Matrices with the same inputs share them. Each expert of a mixture has sums
+columns after (Frantar et al., 2022) needs. The inputs themselves are summed up, too: rounding must not move the mean
+of an output. Matrices with the same inputs share them. Each expert of a mixture has sums
 of its own, of the tokens that it saw, and no covariance. Knows nothing of text, nor of how the sums lie in a file.
 """
 
@@ -82,7 +83,10 @@ class Collector:
         """What was summed up so far; `dataset` names the text."""
         entries = {
             name: Entry(
-                inputs.squares.astype(np.float32)[None], np.array([inputs.count], np.float32), inputs.covariance
+                inputs.squares.astype(np.float32)[None],
+                np.array([inputs.count], np.float32),
+                inputs.covariance,
+                inputs.totals.astype(np.float32),
             )
             for names, inputs in self._inputs.items()
             for name in names
@@ -114,7 +118,8 @@ def natural(name: str) -> list[int | str]:
 
 
 def merged(matrices: Sequence[Imatrix], chunk_size: int) -> Imatrix:
-    """All sums together; covariances only where every matrix has them. `chunk_size` is for those that do not say it.
+    """All sums together; covariances, and totals of the inputs, only where every matrix has them. `chunk_size` is for
+    those that do not say it.
 
     Raises LocalInferError when an entry has not the same shape in all.
     """
@@ -144,4 +149,5 @@ def joined(name: str, a: Entry, b: Entry, add: Callable[[Covariance, Covariance]
     if a.sums.shape != b.sums.shape:
         raise LocalInferError(f"{name}: has sums of shape {a.sums.shape} here and of {b.sums.shape} there")
     covariance = add(a.covariance, b.covariance) if a.covariance and b.covariance else None
-    return Entry(a.sums + b.sums, a.counts + b.counts, covariance)
+    totals = None if a.totals is None or b.totals is None else a.totals + b.totals
+    return Entry(a.sums + b.sums, a.counts + b.counts, covariance, totals)

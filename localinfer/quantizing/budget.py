@@ -21,6 +21,7 @@ from typing import NamedTuple
 from localinfer.errors import UsageError
 from localinfer.files.source import Source, SourceTensor
 from localinfer.files.writer import alignment_of, padded
+from localinfer.quantizing.assumed import with_assumed
 from localinfer.quantizing.mixture import Mixture, Request, changed, mix
 from localinfer.quantizing.noise import Progress, measure
 from localinfer.quantizing.quantize import compile_for, encoders, outputs_of
@@ -182,7 +183,7 @@ def measured_offers(
     noise = measure(
         mixture.source,
         new,
-        encoder_of=encoders(effort, mixture.importance),
+        encoder_of=encoders(effort, with_assumed(mixture.source, mixture.importance, effort)),
         importance=mixture.importance,
         threads=threads,
         progress=measuring,

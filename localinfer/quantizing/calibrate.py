@@ -29,6 +29,7 @@ from localinfer.files.safe_file import require_free_name
 from localinfer.files.source import SourceTensor
 from localinfer.files.unfinished import Unfinished, unfinished
 from localinfer.options import Options
+from localinfer.quantizing.assumed import with_assumed
 from localinfer.quantizing.crew import Crew
 from localinfer.quantizing.gptq import checked_triangle, feedback_encoders
 from localinfer.quantizing.mixture import Mixture
@@ -146,7 +147,7 @@ class _Walk:
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._outside(), encoders("normal", {}))
+            self._write(self._outside(), encoders("normal", with_assumed(self._source, {}, "normal")))
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):

@@ -26,9 +26,11 @@ def compile_feedback(types: set[int], progress: loader.Progress | None = None) -
     loader.addresses(map(feedback_kernel, filter(takes_feedback, types)), paths.jit_dir(), progress)
 
 
-def feedback_encoders(importance: Mapping[str, Floats], triangle_for: TriangleFor) -> EncoderOf:
-    """The encoders of --effort max: with feedback for the matrices that have a triangle; others by their importance."""
-    searching = encoders("normal", importance)
+def feedback_encoders(
+    importance: Mapping[str, Floats], triangle_for: TriangleFor, centers: Mapping[str, Floats] | None = None
+) -> EncoderOf:
+    """The encoders of --effort max: with feedback for the matrices that have a triangle; others as with less effort."""
+    searching = encoders("normal", importance, centers)
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         triangle = triangle_for(matrix.tensor.name) if takes_feedback(matrix.type) else None

@@ -52,14 +52,15 @@ class Request:
 class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
-    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `covariances` of some
-    of those which columns' inputs go together.
+    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `centers` of some of
+    those, (n,), what the columns' inputs are on the average, and `covariances` which of them go together.
     """
 
     source: Source
     choices: Mapping[str, Choice]
     fields: Mapping[str, Field]
     importance: Mapping[str, Floats]
+    centers: Mapping[str, Floats]
     covariances: Mapping[str, Covariance]
     problem: LocalInferError | None
 
@@ -82,17 +83,20 @@ def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
     more = dict(request.fields)
     importance: dict[str, Floats] = {}
+    centers: dict[str, Floats] = {}
     covariances: dict[str, Covariance] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
         imatrix = replace(imatrix, entries=renumbered(imatrix.entries, request.pruned))
         importance = importance_for(source, imatrix, request.included, request.excluded)
+        centers = centers_for(source, imatrix, importance)
         covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more
     fields = fields_for(source, request.recipe, more)
     model = traits_of(source, request.fields, bool(importance) or request.calibrated)
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
-    return Mixture(source, choices, fields, importance, covariances, _problem(source, choices, request, importance))
+    problem = _problem(source, choices, request, importance)
+    return Mixture(source, choices, fields, importance, centers, covariances, problem)
 
 
 def changed(mixture: Mixture, request: Request, types: Mapping[str, str]) -> Mixture:
@@ -181,6 +185,12 @@ def importance_for(
     if not found:
         raise LocalInferError(f"{printable(str(source.path))}: no tensor is in the importance matrix")
     return found
+
+
+def centers_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Of the matrices that have an importance, and no experts, the mean of their inputs, if it is known."""
+    known = {name: imatrix.entries[name].centers for name in importance if len(source.tensors[name].shape) == 2}
+    return {name: centers for name, centers in known.items() if centers is not None}
 
 
 def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Covariance]:

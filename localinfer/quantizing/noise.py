@@ -72,10 +72,10 @@ def _measure_one(
     found[type_number] = float(np.mean(shares))
 
 
-def sample(source: Source, matrix: Matrix, data: Bytes) -> Floats:
+def sample(source: Source, matrix: Matrix, data: Bytes, most: int = ROWS) -> Floats:
     """Some rows of a matrix, (rows, n); `data` are the bytes of its tensor."""
     row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
-    chosen = spread(matrix.rows, ROWS)
+    chosen = spread(matrix.rows, most)
     x = np.empty((len(chosen), matrix.n), np.float32)
     for i, row in enumerate(chosen):
         begin = (matrix.number * matrix.rows + row) * row_bytes

@@ -44,6 +44,7 @@ from localinfer.quantizing.rows import (
 from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
+from quant.encoders.offset import OffsetEncoder, offset_kernel, takes_centers
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
@@ -217,21 +218,35 @@ def _check_result(job: Job, piece: Piece, x: Floats, out: Bytes) -> None:
 # --- encoders ---
 
 
-def compile_for(old: Iterable[int], new: Iterable[int], effort: str, progress: loader.Progress | None = None) -> None:
-    """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time."""
+def compile_for(
+    old: Iterable[int],
+    new: Iterable[int],
+    effort: str,
+    progress: loader.Progress | None = None,
+    *,
+    centered: bool = False,
+) -> None:
+    """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time; those for
+    inputs of known means, too, if some are `centered`."""
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
     kernels += [encoding_kernel(number, effort) for number in set(new)]
+    if centered and effort != "fast":
+        kernels += [offset_kernel(number) for number in set(new) if takes_centers(number)]
     for warning in loader.addresses(kernels, paths.jit_dir(), progress)[1]:
         warnings.warn(warning, stacklevel=2)
 
 
-def encoders(effort: str, importance: Mapping[str, Floats]) -> EncoderOf:
-    """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix."""
+def encoders(effort: str, importance: Mapping[str, Floats], centers: Mapping[str, Floats] | None = None) -> EncoderOf:
+    """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix; `centers`:
+    for some of those with one matrix, the means of the columns' inputs."""
     by_type = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir()))
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         weights = importance.get(matrix.tensor.name)
         row = None if weights is None else weights[matrix.number]
+        center = (centers or {}).get(matrix.tensor.name)
+        if row is not None and center is not None and effort != "fast" and takes_centers(matrix.type):
+            return OffsetEncoder(matrix.type, row, center, paths.jit_dir()).rows
         encoder = by_type(matrix.type)
 
         def encode(x: Floats, out: Bytes) -> None:

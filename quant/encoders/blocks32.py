@@ -1,7 +1,7 @@
 """The encoders of blocks of 32 weights: Q4_0, Q4_1, Q5_0 and Q5_1.
 
-Where all columns count the same, the outermost weights of a block give its scale and min, as ggml and the gguf package
-have it, to the bit; with importance the best ones are searched.
+The best scale and min are searched. With the least effort, and where nothing is known of the columns, the outermost
+weights of a block give them, as ggml and the gguf package have it, to the bit.
 """
 
 from typing import Any
@@ -140,13 +140,17 @@ def encoder_of(block: Block, zero: int, bits: int, put32: Any, effort: str) -> A
     size = block.itemsize
 
     @inline
-    def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+    def search(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+        for first in range(0, n // 32, GROUPS):
+            weights, count = importance + 128 * first if importance else 0, min(GROUPS, n // 32 - first)
+            searched(x + 128 * first, weights, count, y + size * first, scratch)
+
+    @inline
+    def search_or_not(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         if importance:
-            for first in range(0, n // 32, GROUPS):
-                weights, count = importance + 128 * first, min(GROUPS, n // 32 - first)
-                searched(x + 128 * first, weights, count, y + size * first, scratch)
+            search(x, importance, n, y, scratch)
         else:
             for i in range(n // 32):
                 plain(x + 128 * i, y + size * i)
 
-    return encode
+    return search_or_not if effort == "fast" else search

@@ -31,16 +31,16 @@ def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 
 
 def transposed_word(length: int) -> Any:
-    """The word transposed(x, count, out): groups of `length` floats that lie one after the other, side by side.
+    """The word transposed(x, stride, count, out): groups of `length` floats, so many bytes apart, side by side.
 
     Where there are less than sixteen, the last is repeated.
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        x, count, out = args
+        x, stride, count, out = args
         last = b.sub(count, I64(1))
         groups = [b.select(b.icmp_signed("<", I64(i), last), I64(i), last) for i in range(GROUPS)]
-        starts = [b.add(x, b.mul(group, I64(4 * length))) for group in groups]
+        starts = [b.add(x, b.mul(group, stride)) for group in groups]
         for first in range(0, length, 16):
             rows = [emit_load(b, f32x16.llvm, b.add(start, I64(4 * first))) for start in starts]
             for column, value in enumerate(emit_transposed(b, rows), first):
@@ -48,8 +48,8 @@ def transposed_word(length: int) -> Any:
         return out
 
     @intrinsic
-    def transposed(typingctx: Any, x: Any, count: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
+    def transposed(typingctx: Any, x: Any, stride: Any, count: Any, out: Any) -> Any:
+        return word(types.void, [types.int64] * 4, emit)
 
     return transposed
 
@@ -70,7 +70,7 @@ def importance_word(length: int, neighbours: int, part: float = 1.0) -> Any:
 
     @inline
     def given(importance: int, count: int, out: int) -> None:
-        transposed(importance, count, out)
+        transposed(importance, 4 * length, count, out)
         most = every(0.0)
         for column in range(length):
             most = maximum(most, load(f32x16, out + 64 * column))
@@ -98,7 +98,7 @@ def units_word(length: int, neighbours: int) -> Any:
 
     @inline
     def in_units(x: int, count: int, out: int) -> Any:
-        transposed(x, count, out)
+        transposed(x, 4 * length, count, out)
         most = every(0.0)
         for column in range(length):
             most = maximum(most, absolute(load(f32x16, out + 64 * column)))

@@ -57,7 +57,7 @@ def counted(importance: int, first: int, unit: float) -> Any:
 def tile_word(group: int, neighbours: int) -> Any:
     """The word make_tile(x, importance, unit, scratch): a tile of 16 groups of so many columns, of which so many share
     a superblock; `unit` times the largest importance is 1. What errors count is said in `quant.encoders.objective`; but
-    a group that stands alone, and of which nothing is known, is held to the plain error, as blocks of Q4_0 are."""
+    a group that stands alone, and of which nothing is known, is held to the plain error."""
     emphasize = emphasis_word(group, neighbours)
 
     @inline

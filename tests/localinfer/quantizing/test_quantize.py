@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
-from numpy.typing import NDArray
+from sources import from_arrays
 from tiny import tiny_llama
 
 from localinfer.errors import LocalInferError, UsageError
@@ -43,16 +43,6 @@ def written(path: Path, out: Path, **more: Any) -> Path:
     source = from_gguf(path)
     quantize(source, out, to_q8_0(source), **{"encoder_of": PLAIN, "threads": 2} | more)
     return out
-
-
-def from_arrays(**arrays: NDArray[np.float32]) -> Source:
-    """A source that lies in memory."""
-
-    def tensor(name: str, values: NDArray[np.float32]) -> SourceTensor:
-        return SourceTensor(name, values.shape, F32, lambda: values.reshape(-1).view(np.uint8))
-
-    tensors = {name: tensor(name, values) for name, values in arrays.items()}
-    return Source(Path("memory"), {"general.architecture": Field.text("llama")}, tensors, ())
 
 
 def names(folder: Path) -> list[str]:

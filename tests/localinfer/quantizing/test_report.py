@@ -40,7 +40,7 @@ def report(folder: Path) -> dict[str, Any]:
     source = from_gguf(folder / "m.gguf")
     mixture = mix(source, Request("Q8_0", imatrix=folder / "i.gguf"))
     found = Report(mixture)
-    encoder_of = encoders("normal", {})  # so that the blocks are the package's
+    encoder_of = encoders("fast", {})  # so that the blocks are the package's
     quantize(source, folder / "out.gguf", mixture.types, encoder_of=encoder_of, threads=2, watch=found)
     return found.as_object()
 
