@@ -102,7 +102,7 @@ class Embedder:
             if progress:
                 progress(STAGE, done, len(ids))
 
-        with self._engine.turn:
+        with self._engine.lock:
             self._engine.file.check_unchanged()
             vectors = pooled(self._engine, ids, self._seen_by_classifier if kind == "rank" else kind, types, tell)
         return self._classifier.scores(vectors) if kind == "rank" and self._classifier else vectors

@@ -48,14 +48,14 @@ class Engine:
 
     Further sequences are made with `begin`, and computed together with `compute`.
 
-    One thread at a time computes: it holds `turn`, and others wait. Who needs the sequence to stay as it is for longer
+    One thread at a time computes: it holds `lock`, and others wait. Who needs the sequence to stay as it is for longer
     than a call holds it, too. `tables` is held, for no longer than that takes, by who changes what any sequence
     remembers.
     """
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         self.file = f
-        self.turn, self.tables = threading.RLock(), threading.RLock()
+        self.lock, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
         self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything
         self._closed = False
@@ -86,7 +86,7 @@ class Engine:
         when the tokens do not fit, unless the ring wraps; KeyboardInterrupt leaves in the sequence what was whole
         batches, or as much as it can be rewound to, and `n_past` says how much that is.
         """
-        with self.turn:
+        with self.lock:
             self.require_predictions()
             ids, done = self.checked(tokens), 0
             cut = 0 if self.sequence.rewinds else max(0, len(ids) - keep) if keep else 0
@@ -115,7 +115,7 @@ class Engine:
         All behind the first of these are guesses: `rewind` is due, and goes back to any of them, or to fewer tokens
         where states are too large to be kept after each; never to fewer than were sure.
         """
-        with self.turn:
+        with self.lock:
             self.require_predictions()
             ids = self.checked(tokens)
             assert len(ids) <= self.at_once
@@ -134,7 +134,7 @@ class Engine:
 
         `before` is the same of the token before, if that is not computed either. Nothing is remembered.
         """
-        with self.turn:
+        with self.lock:
             with self.tables:
                 self._with_room(lambda: self.sequence.place_ahead(position))
                 self.program.place(np.array([id], np.int32), np.array([position]))
@@ -143,7 +143,7 @@ class Engine:
 
     def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the sequence."""
-        with self.turn:
+        with self.lock:
             ids = self.checked(tokens)
             result = np.empty((len(ids), self.n_vocab), np.float32)
             row = 0
@@ -221,7 +221,7 @@ class Engine:
 
     def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
         """Run some of the ops, for so many tokens; `watch` is told at which op that is, a few times a second."""
-        with self.turn:
+        with self.lock:
             self.require_open()
             self.program.run(first, end, tokens, watch)
 
@@ -289,7 +289,7 @@ class Engine:
         at most `plan.outputs` rows. Each sequence computes the same bits as alone. Raises NotEnoughMemory when there
         are not pages enough, and ContextOverflow as `evaluate`; then nothing that is remembered is changed.
         """
-        with self.turn:
+        with self.lock:
             self.require_predictions()
             for each in segments:
                 self.require_fit(each.sequence, len(each.ids))
@@ -313,7 +313,7 @@ class Engine:
 
     def keep(self) -> None:
         """Stay able to rewind to what is remembered now, for some time."""
-        with self.turn:
+        with self.lock:
             self.sequence.keep()
 
     def pause(self) -> None:
@@ -339,7 +339,7 @@ class Engine:
         """Compute texts that do not see each other in one batch; `program.states` tells then what their tokens have
         become. Nothing is remembered of them, nor of what was before. `types`: the parts of pairs that tokens are of.
         """
-        with self.turn:
+        with self.lock:
             self.require_open()
             lengths = [len(text) for text in texts]
             with self.tables:
@@ -350,7 +350,7 @@ class Engine:
 
     def append(self, tokens: Ids) -> None:
         """Compute a batch of tokens behind those that are remembered, without logits."""
-        with self.turn:
+        with self.lock:
             self._feed(tokens)
 
     def require_predictions(self) -> None:
@@ -369,7 +369,7 @@ class Engine:
     def close(self) -> None:
         """End the threads. Nothing can be computed any more; what another thread computes ends after this batch."""
         self._closed = True
-        with self.turn:
+        with self.lock:
             self.program.close()
 
 

@@ -305,7 +305,7 @@ class Lane(Engine):
         self._lanes, engine = lanes, lanes.engine
         self.file, self.program, self.wraps = engine.file, engine.program, engine.wraps
         self.n_ctx, self.n_vocab, self.warnings = engine.n_ctx, engine.n_vocab, engine.warnings
-        self.turn, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
+        self.lock, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
         self.sequence = engine.begin()
         self._logits = np.empty((0, self.n_vocab), np.float32)
 
@@ -333,7 +333,7 @@ class Lane(Engine):
                 yield logits
 
     def evaluate_further(self, id: int, position: int, before: Floats | None = None) -> tuple[Logits, Floats]:
-        with self._lanes.engine.turn:  # between two batches of all
+        with self._lanes.engine.lock:  # between two batches of all
             logits, state = super().evaluate_further(id, position, before)
             return logits.copy(), state
 

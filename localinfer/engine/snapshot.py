@@ -75,7 +75,7 @@ def model_digest(f: GGUF) -> str:
 
 def save(path: Path, engine: Engine, options: Options) -> None:
     """Write what is remembered, in the place of what is there. LocalInferError for what cannot be written."""
-    with engine.turn:
+    with engine.lock:
         tokens = np.array(engine.sequence.tokens, "<i4")
         saved = [[part.reshape(-1).data for part in parts] for parts in engine.sequence.save()]
     header = json.dumps({
@@ -100,7 +100,7 @@ def load(path: Path, engine: Engine, options: Options) -> int:
     LocalInferError for one that is damaged, or of another model or other options, UsageError for any other file: then
     nothing is remembered.
     """
-    with engine.turn:
+    with engine.lock:
         engine.require_open()
         engine.reset()
         file = MappedFile(path)

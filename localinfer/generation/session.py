@@ -52,7 +52,7 @@ class Session:
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
-        with self._engine.turn:
+        with self._engine.lock:
             self._engine.require_open()
             self._current = None
             self._engine.reset()
@@ -65,7 +65,7 @@ class Session:
         """
         thoughts, stream = Thoughts(self._tokenizer, prompt), self._tokenizer.stream()
         pieces = []
-        with self._engine.turn:
+        with self._engine.lock:
             self._engine.require_open()
             self._current = None
             tokens = [*prompt, *ids[:-1]]  # nothing is asked of what comes behind the last one
@@ -167,7 +167,7 @@ class Session:
         def is_last(piece: Piece) -> bool:
             return piece.id in self._tokenizer.eog or chooser.is_complete
 
-        with self._engine.turn:
+        with self._engine.lock:
             logits = self._read([*prompt, *begun], stats)
             with timed(stats):
                 speculation = self._speculation(options, stats)
@@ -181,7 +181,7 @@ class Session:
                 break
             stats.generated_tokens += 1
             yield piece
-            with self._engine.turn:
+            with self._engine.lock:
                 self._check_current(stats)
                 if pieces:
                     continue
@@ -225,11 +225,11 @@ class Session:
         scores = self.sampler(replace(options, samplers="penalties;dry", sampler_seq="", mirostat=0))
         room = max(1, self._engine.n_ctx - len(prompt) + 1)
         limit = min(room, options.n_predict) if options.n_predict > 0 else room
-        with self._engine.turn:
+        with self._engine.lock:
             self._read(prompt, stats)
 
         def logprobs_after(ids: Sequence[int]) -> NDArray[np.floating]:
-            with self._engine.turn:
+            with self._engine.lock:
                 began = perf_counter()
                 self._check_current(stats)
                 tokens = [*prompt, *ids]

@@ -113,7 +113,7 @@ def test_a_prefix_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(engine, "compute", counted)
 
         def read(lane: Lane, prompt: list[int]) -> Logits:
-            with lane.turn:
+            with lane.lock:
                 lane.recall(prompt, len(prompt) - 1)
                 time.sleep(0.02)  # there are things to do before it asks
                 return lane.evaluate(prompt[len(lane.sequence) :])
