@@ -67,7 +67,7 @@ def test_a_package_may_add_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_nearest_one_is_named(tmp_path: Path) -> None:
     f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"general.architecture": "mistral"}))
-    with pytest.raises(Unsupported, match=r"'mistral' is not supported \(the nearest one that is: mistral3\)"):
+    with pytest.raises(Unsupported, match=r"'mistral' is not supported \(the nearest one that is: mistral4\)"):
         architectures.find(f)
 
 
