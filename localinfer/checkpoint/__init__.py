@@ -9,7 +9,7 @@ The way of the data, and where it happens:
     tokenizer_config.json, templates  ->  vocabulary/special.py                     ->  fields
     *.safetensors  ->  stored/        ->  tensors.py: other names, types and orders of rows  ->  tensors
 
-What makes an architecture is a table: architectures.py. Files are hostile until proven otherwise: JSON has limits
+What makes an architecture is a table: architectures/. Files are hostile until proven otherwise: JSON has limits
 (folder.py), no name leads out of the directory, every shape is proven against config.json, and nothing is ever
 unpickled. The keys, names and conventions are llama.cpp's, so that it runs the result.
 """
