@@ -12,10 +12,11 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 
+from quant.jit.functions import alone
 from quant.jit.kernel import Kernel
 from quant.jit.linking import codegen_of_kernels, unfinished
 from quant.jit.record import HEADER_WORDS
-from quant.jit.vectors import inline, load
+from quant.jit.vectors import load
 
 
 def compile_kernel(kernel: Kernel) -> bytes:
@@ -38,7 +39,7 @@ def module_of(kernel: Kernel) -> llvm.ModuleRef:
     expected = [*kernel.parameters, "part", "parts", "scratch"]
     if list(inspect.signature(body).parameters) != expected:
         raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
-    entry = inline(entry_point(inline(body), kernel))
+    entry = alone(entry_point(alone(body), kernel))
     with unfinished():
         entry.compile((numba.int64,) * 4)
     [result] = entry.overloads.values()

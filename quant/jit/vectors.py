@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import config, extending
 from numba.core.datamodel import models
 from numba.core.typing import templates
 
 from quant.jit import cpu
 from quant.jit.emit import I32, I64, call_llvm, emit_load, emit_splat, suffix
+from quant.jit.functions import inline as inline
+from quant.jit.functions import intrinsic as intrinsic
 from quant.jit.simd import (
     emit_dot4,
     emit_fma,
@@ -32,12 +34,8 @@ from quant.jit.simd import (
 vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected(), strict=True))
 
 # What these make is called inside kernels only, where numba gives it its types.
-intrinsic: Any = extending.intrinsic
 signature: Any = templates.signature
 lower_builtin: Any = extending.lower_builtin
-# Only kernels call them: compiling is faster by a quarter without entry points for Python and C.
-NOT_CALLED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-inline: Any = njit(forceinline=True, error_model="numpy", **NOT_CALLED)
 
 # --- the types ----------------------------------------------------------------------------------------------------
 
