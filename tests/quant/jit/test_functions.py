@@ -1,10 +1,12 @@
 """Functions of kernels are made once: for the same code with the same constants inside."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from quant.jit.compiler import uncollected
 from quant.jit.functions import once
 
 
@@ -47,3 +49,15 @@ def test_the_same_lines_in_another_module_are_another_function() -> None:
 def test_constants_that_cannot_be_compared_are_no_error() -> None:
     make = once(lambda function: function)
     assert make(adder([1])) is not make(adder([1]))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_looked_for_again_after_compiling(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
