@@ -34,53 +34,39 @@ SCALES, MINS = CODES + LANES * 256, CODES + LANES * 256 + 4 * LANES * 16  # a ro
 ROW = MINS + 4 * LANES * 16  # the codes, or the scales, of one row
 
 
-def scales_word(words: Words) -> Any:
-    """The word take_scales(block, lane, scratch): the scales and mins of a row's block into its lane."""
-    scales, mins = words.scales, words.mins or words.scales
+def scales_word(words: Words, pitch: int) -> Any:
+    """The word take_scales(block, scales, mins, spare): the scales and mins of a block, each `pitch` bytes behind the
+    one before it; 128 bytes are spare."""
+    scales_of, mins_of = words.scales, words.mins or words.scales
     scale, least = words.scale, words.least or words.scale
     groups, zero = words.groups, words.zero
 
     @inline
-    def of_superblock(block: int, lane: int, scratch: int) -> None:
-        store(scratch + ROW, scales(block))
-        store(scratch + ROW + 64, mins(block))
+    def of_superblock(block: int, scales: int, mins: int, spare: int) -> None:
+        store(spare, scales_of(block))
+        store(spare + 64, mins_of(block))
         for group in range(groups):
-            at = 4 * (LANES * group + lane)
-            store(scratch + SCALES + at, load(float32, scratch + ROW + 4 * group))
-            store(scratch + MINS + at, float32(0.0) if zero else load(float32, scratch + ROW + 64 + 4 * group))
+            store(scales + pitch * group, load(float32, spare + 4 * group))
+            store(mins + pitch * group, float32(0.0) if zero else load(float32, spare + 64 + 4 * group))
 
     @inline
-    def of_block(block: int, lane: int, scratch: int) -> None:
-        store(scratch + SCALES + 4 * lane, scale(block, 0))
-        store(scratch + MINS + 4 * lane, float32(0.0) if zero else least(block, 0))
+    def of_block(block: int, scales: int, mins: int, spare: int) -> None:
+        store(scales, scale(block, 0))
+        store(mins, float32(0.0) if zero else least(block, 0))
 
     return of_block if words.codes32 else of_superblock
 
 
 def codes_word(room: str, width: int) -> Any:
-    """The word put(block, lane, scratch): the codes of a lane into its row's block."""
+    """The word put(block, codes): the codes of a block, a byte each."""
     module = import_module(f"quant.formats.{room}")
+    if width == 256:
+        return module.put_codes
+    put32 = module.put32
 
     @inline
-    def gather_codes(lane: int, scratch: int) -> None:
-        for column in range(width):
-            store(scratch + ROW + column, load(uint8, scratch + CODES + LANES * column + lane))
-
-    if width == 256:
-        put_codes = module.put_codes
-
-        @inline
-        def put(block: int, lane: int, scratch: int) -> None:
-            gather_codes(lane, scratch)
-            put_codes(block, scratch + ROW)
-
-    else:
-        put32 = module.put32
-
-        @inline
-        def put(block: int, lane: int, scratch: int) -> None:
-            gather_codes(lane, scratch)
-            put32(block, load(u8x32, scratch + ROW))
+    def put(block: int, codes: int) -> None:
+        put32(block, load(u8x32, codes))
 
     return put
 
@@ -119,7 +105,7 @@ def feedback(room: str) -> Body:
     """
     words: Words = import_module(f"quant.formats.{room}").WORDS
     width = 32 if words.codes32 else 256
-    take_scales, put = scales_word(words), codes_word(room, width)
+    take_scales, put = scales_word(words, 4 * LANES), codes_word(room, width)
     round_columns = round_word(words, width)
 
     def body(x, x_stride, w, w_stride, a, a_stride, y, row_bytes, rows, errors, part, parts, scratch):
@@ -128,13 +114,16 @@ def feedback(room: str) -> Body:
             valid = min(int64(LANES), rows - LANES * tile)
             for lane in range(LANES):
                 row = LANES * tile + min(lane, valid - 1)
-                take_scales(y + row_bytes * row, lane, scratch)
+                place = scratch + 4 * lane
+                take_scales(y + row_bytes * row, place + SCALES, place + MINS, scratch + ROW)
                 for column in range(width):
                     at = 4 * (LANES * column + lane)
                     store(scratch + X + at, load(float32, x + x_stride * row + 4 * column))
                     store(scratch + W + at, load(float32, w + w_stride * row + 4 * column))
             round_columns(a, a_stride, errors + 4 * LANES * width * tile, scratch)
             for lane in range(valid):
-                put(y + row_bytes * (LANES * tile + lane), lane, scratch)
+                for column in range(width):
+                    store(scratch + ROW + column, load(uint8, scratch + CODES + LANES * column + lane))
+                put(y + row_bytes * (LANES * tile + lane), scratch + ROW)
 
     return body

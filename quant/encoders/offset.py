@@ -31,6 +31,7 @@ DAMPING = 0.03  # of the median of all D, which is added to each: what is hardly
 # Formats whose weight is scale * (code - zero) + min; Q8_0 has hardly any error.
 UNIFORM = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"))
 LEAST = 2.0**-20  # of the mean of all m, where nothing else is left of a D
+LANES = 64  # rows that the kernel rounds side by side
 PARAMETERS = ("x", "n", "shares", "means", "y", "row_bytes", "rows")
 
 
