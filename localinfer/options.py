@@ -26,7 +26,7 @@ Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "form", "speculation", "draft", "chat"]
 Policy = Literal["stop", "drop-turns", "ring"]
-Precision = Literal["fast", "high"]
+Precision = Literal["auto", "fast", "high"]
 Think = Literal["auto", "on", "off"]
 ReasoningFormat = Literal["auto", "deepseek", "none"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
@@ -226,8 +226,8 @@ class Options:
         "", "--architecture", section="model",
         about="A Python file whose function `record` says what the model computes, in place of ours.")
     precision: Precision = option(
-        "fast", "--precision", section="model", choices=get_args(Precision),
-        about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high).")
+        "auto", "--precision", section="model", choices=get_args(Precision),
+        about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high); auto: high for encoders.")
 
     temp: float = option(
         0.8, "--temp", section="sampling", low=0, high=1e6,

@@ -15,7 +15,7 @@ from localinfer.engine.stamps import StampedMemory, Stamps
 from localinfer.engine.team import Team, Watch
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
-from localinfer.options import Options, guessers_named
+from localinfer.options import Options, Precision, guessers_named
 from localinfer.plan.attention import Context
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
@@ -31,7 +31,8 @@ Floats = NDArray[np.float32]
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # whose files do not say so
-PASSES = {"fast": 1, "high": 2}
+PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
+AUTO: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether it is causal: vectors of encoders are compared with each other
 EXECUTE, EXECUTE_STAMPED = (
     Kernel(
         "localinfer.ops.execute",
@@ -76,6 +77,11 @@ class Program:
         if logits:
             return [(0, ahead.look if ahead else end)]
         return [(0, start), *([(ahead.start, ahead.look)] if ahead else [])]
+
+    @property
+    def precision(self) -> Precision:
+        """How activations are rounded: never "auto"."""
+        return next(name for name, passes in PASSES.items() if passes == self.plan.passes)
 
     @property
     def predicts(self) -> bool:
@@ -189,7 +195,8 @@ def record(f: GGUF, options: Options) -> Recorder:
     outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or machine.default_threads()
     ahead = "ahead" in guessers_named(options.spec_type)
-    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision], sequences)
+    precision = AUTO[causal] if options.precision == "auto" else options.precision
+    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[precision], sequences)
     context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, ahead)
     recorder = Recorder(f, keys, plan, context)
     write_down(recorder)
