@@ -32,7 +32,7 @@ LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # whose files do not say so
 PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
-AUTO: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether it is causal: vectors of encoders are compared with each other
+AUTO: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether it is causal
 EXECUTE, EXECUTE_STAMPED = (
     Kernel(
         "localinfer.ops.execute",
