@@ -11,16 +11,16 @@ from numba import float32, int64
 from quant.codes.words import Body, Words
 from quant.encoders.encoding import every, inverses
 from quant.encoders.feedback import LANES
-from quant.encoders.feedback_rows import CODES, MINS, SCALES, X, codes_word, scales_word
+from quant.encoders.feedback_rows import CODES, MINS, SCALES, X, codes_word, nearest_word, scales_word
 from quant.encoders.groups import transposed_word
 from quant.jit.threads import share
-from quant.jit.vectors import convert, f32x16, fma, i32x16, inline, load, maximum, minimum, rint, store, u8x16
+from quant.jit.vectors import f32x16, fma, inline, load, store
 
 
 def round_word(words: Words) -> Any:
     """The word round_group(x, offset, shares, means, scale, least, codes): the codes of a group of columns in sixteen
     rows, a row in a lane; returns the offset of their outputs behind it."""
-    group, zero, top = words.group, words.zero, 2**words.bits - 1
+    group, nearest = words.group, nearest_word(words)
 
     @inline
     def round_group(x: int, offset: Any, shares: int, means: int, scale: Any, least: Any, codes: int) -> Any:
@@ -28,10 +28,9 @@ def round_word(words: Words) -> Any:
         for i in range(group):
             weight = load(f32x16, x + 4 * LANES * i)
             wanted = fma(offset, every(load(float32, shares + 4 * i)), weight)
-            code = rint((wanted - least) * inverse) + every(zero)
-            code = minimum(maximum(code, every(0.0)), every(top))
-            store(codes + LANES * i, convert(u8x16, convert(i32x16, code)))
-            error = weight - fma(code - every(zero), scale, least)
+            steps, code = nearest((wanted - least) * inverse)
+            store(codes + LANES * i, code)
+            error = weight - fma(steps, scale, least)
             offset = fma(error, every(load(float32, means + 4 * i)), offset)
         return offset
 
