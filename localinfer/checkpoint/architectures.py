@@ -5,7 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
 
-from localinfer.checkpoint import own_blocks, own_keys
+from localinfer.checkpoint import eagle3, own_blocks, own_keys
 from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Table
 from localinfer.checkpoint.spelling import spelled
@@ -870,6 +870,33 @@ GEMMA_EMBEDDING = replace(
     GEMMA3, name="gemma-embedding", encoder=True, model=("output_norm",), fixed={"use_bidirectional_attention": True}
 )
 
+EAGLE3 = Architecture(
+    name="eagle3",
+    like="llama",
+    beside=True,
+    block=("attn_norm", "attn_norm_2", *APART, "ffn_norm", *GATED),
+    model=("fc",),
+    optional_model=("token_embd", "output", "enc.output_norm"),
+    sizes={
+        "fc": ("n_embd", "n_features"),
+        "enc.output_norm": ("n_features",),
+        "output": ("n_draft", "n_embd"),
+        "attn_q": ("n_q", "n_pair"),
+        "attn_k": ("n_kv", "n_pair"),
+        "attn_v": ("n_kv", "n_pair"),
+    },
+    names={
+        "fc.weight": "fc.weight",
+        "input_norm.weight": "enc.output_norm.weight",
+        "norm.weight": "output_norm.weight",
+        "embed_tokens.weight": "token_embd.weight",
+        "hidden_norm": "attn_norm_2",
+    },
+    reorder=NEIGHBOURS,
+    own_numbers=eagle3.numbers,
+    own_keys=eagle3.keys,
+)
+
 
 def granite_hybrid(config: Table) -> Architecture:
     """Some of its class have experts, and some no recurrent layers."""
@@ -986,6 +1013,8 @@ def find(config: Table) -> tuple[Architecture, Table]:
 
     Raises Unsupported naming the architecture, and one that is known and has a similar name.
     """
+    if eagle3.is_head(config):  # whatever it calls its class
+        return EAGLE3, eagle3.flat(config)
     classes = config.get("architectures", list)
     name = classes[0] if classes else None
     if not isinstance(name, str) or name not in BY_CLASS:
