@@ -1,13 +1,14 @@
 """Files of tiny models with a head that predicts the token behind the next one: a proof's checkpoint, with one more
-block, which has the weights of its last one with attention."""
+block, which has the weights of its last one with attention; or with a head in a file of its own (`eagle3_heads`)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import eagle3_heads
 import numpy as np
 import proofs
-from checkpoints import F32
+from checkpoints import F32, as_type
 from numpy.typing import NDArray
 
 from localinfer.checkpoint import open_checkpoint
@@ -53,3 +54,16 @@ def random_bytes(shape: tuple[int, ...], seed: int) -> NDArray[np.uint8]:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
     values = 1 + values / 8 if len(shape) == 1 else values * np.float32(shape[-1] ** -0.5)
     return values.view(np.uint8).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    model: Path
+    head: Path
+
+
+def beside(name: str, folder: Path, type: str = "F32") -> Pair:
+    """A model and a head in a file of its own, with matrices in this type."""
+    model = proofs.checkpoint(eagle3_heads.described(name)["model"], folder)
+    head = eagle3_heads.checkpoint(name, folder)
+    return Pair(as_type(model, folder / "model.gguf", type), as_type(head, folder / f"{name}.gguf", type, target=model))

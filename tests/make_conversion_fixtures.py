@@ -1,4 +1,4 @@
-"""Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`.
+"""Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`, and of heads.
 
     python -P tests/make_conversion_fixtures.py path/to/llama.cpp             # all of them
     python -P tests/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others stay as they are
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+import transformers.models.llama.modeling_llama  # while no file here stands for a library `kernels`
 
 sys.path.append(str(Path(__file__).parent))
+import eagle3_heads
 import proofs
 
 sys.path.pop()  # or transformers would take kernels.py for a library that it knows
@@ -28,7 +30,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     target, names = proofs.DATA.parent / "conversion.json", sys.argv[2:]
     kept = json.loads(target.read_text(encoding="utf-8")) if names else {}
-    found = kept | {name: converted(name) for name in names or proofs.NAMES}
+    found = kept | {name: converted(name) for name in names or [*proofs.NAMES, *eagle3_heads.NAMES]}
     lines = [f' "{name}": {json.dumps(found[name])}' for name in sorted(found)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -39,7 +41,11 @@ def converted(name: str) -> dict[str, Any] | str:
     from conversion.base import ModelBase, TextModel, gguf
 
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint, out = proofs.checkpoint(name, Path(folder)), Path(folder) / "model.gguf"
+        head = name in eagle3_heads.NAMES
+        proof, out = eagle3_heads.described(name)["model"] if head else name, Path(folder) / "model.gguf"
+        checkpoint = target = proofs.checkpoint(proof, Path(folder))
+        if head:
+            checkpoint = eagle3_heads.checkpoint(name, Path(folder))
         values = older(ModelBase.load_hparams(checkpoint, False))
         if values["model_type"] == "nemotron_h":  # the class of newer transformers says of experts what is not so
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -50,11 +56,13 @@ def converted(name: str) -> dict[str, Any] | str:
             if "set_vocab" in vars(each):
                 each.set_vocab = lambda self: None
         try:
-            model_class(checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values).write()
+            model_class(
+                checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values, target_model_dir=target if head else None
+            ).write()
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:100]}"
         file = gguf.GGUFReader(out)
-        mine = f"{proofs.architecture(name)}."
+        mine = "eagle3." if head else f"{proofs.architecture(name)}."
         return {
             "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(mine)},
             "tensors": proofs.summary({each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}),

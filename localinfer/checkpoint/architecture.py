@@ -51,6 +51,7 @@ class Architecture:
     merges_characters: str = ""  # tokenizer.ggml.model, if that is a kind of its own where merges are of characters
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
+    beside: bool = False  # a head beside another model, which may use the embedding and the output layer of that
     encoder: bool = False  # tokens see those behind them, and there is no output layer
     learned_positions: bool = False  # a row for each
     stand_ins: Mapping[str, str] = field(default_factory=dict)  # what others want but nobody uses: copies of these

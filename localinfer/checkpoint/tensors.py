@@ -133,7 +133,8 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
     """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
     of_model = [kind for kind in architecture.optional_model if kind in kinds]
     norm = () if architecture.encoder else (architecture.output_norm,)
-    for kind in ("token_embd", *norm, *architecture.model, *of_model):
+    embedding = () if architecture.beside else ("token_embd",)
+    for kind in (*embedding, *norm, *architecture.model, *of_model):
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
     for block in range(numbers.n_layer):
@@ -141,7 +142,7 @@ def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> I
         own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
         for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own, *optional):
             yield Wanted(block, kind, architecture.bare)
-    if not (numbers.tied or architecture.encoder):
+    if not (numbers.tied or architecture.encoder or architecture.beside):
         yield Wanted(NO_BLOCK, "output")
 
 

@@ -44,7 +44,8 @@ class Segment:
 
 
 class Engine:
-    """A model ready to run: a program, and the sequence that goes through it. Raises what `Program` raises.
+    """A model ready to run: a program, and the sequence that goes through it. A `head` in a file of its own may look
+    further ahead for it (`localinfer.plan.eagle3`). Raises what `Program` raises.
 
     Further sequences are made with `begin`, and computed together with `compute`.
 
@@ -53,17 +54,19 @@ class Engine:
     remembers.
     """
 
-    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+    def __init__(
+        self, f: GGUF, options: Options, progress: Progress | None = None, head: GGUF | None = None
+    ) -> None:
         self.file = f
         self.lock, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
         self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything
         self._closed = False
-        self.program = Program(f, options, progress)
+        self.program = Program(f, options, progress, head)
         self.sequence = Sequence(self.program.recorder.memories())
         self.n_ctx, self.n_vocab, self.warnings = self.program.n_ctx, self.program.n_vocab, self.program.warnings
         if options.mlock:
-            problems = {printable(str(each.path)): each.lock() for each in f.files}
+            problems = {printable(str(each.path)): each.lock() for file in self.program.files for each in file.files}
             self.warnings = [*self.warnings, *(f"{path}: {problem}" for path, problem in problems.items() if problem)]
 
     @property
