@@ -8,6 +8,7 @@ The way of the data, and where it happens:
     tokenizer.json, tokenizer.model   ->  vocabulary/                               ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special.py                     ->  fields
     *.safetensors  ->  stored/        ->  tensors.py: other names, types and orders of rows  ->  tensors
+                                      ->  ahead.py: blocks that predict further tokens
 
 What makes an architecture is a table: architectures.py. Files are hostile until proven otherwise: JSON has limits
 (folder.py), no name leads out of the directory, every shape is proven against config.json, and nothing is ever
@@ -16,7 +17,7 @@ unpickled. The keys, names and conventions are llama.cpp's, so that it runs the 
 
 from pathlib import Path
 
-from localinfer.checkpoint import about, hyperparameters, pooling, tensors, vocabulary
+from localinfer.checkpoint import about, ahead, hyperparameters, pooling, tensors, vocabulary
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
 from localinfer.checkpoint.stored import nvfp4, weights
@@ -34,8 +35,9 @@ def open_checkpoint(path: str | Path) -> Source:
     """
     folder = Folder(Path(path))
     architecture, config = find(folder.table(CONFIG))
-    stored = nvfp4.joined(weights.open_weights(folder))
     numbers = hyperparameters.read(architecture, config)
+    stored = ahead.numbered_on(architecture, numbers.n_layer, nvfp4.joined(weights.open_weights(folder)))
+    numbers = ahead.counted(architecture, numbers, stored)
     converted = tensors.convert(folder, architecture, numbers, stored)
     tokens = vocabulary.read(folder, numbers.n_vocab, architecture.merges_characters)
     fields = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import heads
 import numpy as np
 import proofs
 import pytest
@@ -102,17 +103,53 @@ def text(field: Field) -> str:
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     if isinstance(CONVERSION[name], str):
         pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
-    source, other = open_checkpoint(proofs.checkpoint(name, tmp_path)), OTHER.get(name, set())
+    are_alike(name, open_checkpoint(proofs.checkpoint(name, tmp_path)), CONVERSION[name])
+
+
+@pytest.mark.parametrize("name", heads.NAMES)
+def test_blocks_that_predict_further_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    expected = CONVERSION[f"{name}; head"]
+    if name == "deepseek3":  # whose key llama.cpp leaves out, as it does the block
+        expected["keys"]["deepseek2.nextn_predict_layers"] = 1
+    are_alike(name, open_checkpoint(heads.checkpoint(name, tmp_path, own=True)), expected)
+
+
+def are_alike(name: str, source: Source, converted: dict[str, Any]) -> None:
+    """Keys and tensors of a proof are those that llama.cpp's conversion made."""
+    other = OTHER.get(name, set())
     ours, mine = keys_of(source), f"{proofs.architecture(name)}."
-    theirs = {key.removeprefix(mine): value for key, value in CONVERSION[name]["keys"].items()}
+    theirs = {key.removeprefix(mine): value for key, value in converted["keys"].items()}
     assert ours.keys() - theirs.keys() <= MORE
     assert theirs.keys() - ours.keys() == LESS.get(name, set())
     for key in ours.keys() & theirs.keys() - other:
         assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
     tensors = proofs.summary({tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()})
-    expected = CONVERSION[name]["tensors"]
+    expected = converted["tensors"]
     different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
     assert different == other - theirs.keys()
+
+
+def without(path: Path, kind: str) -> Path:
+    """The checkpoint less the tensors that have this in their names."""
+    altered(path, lambda tensors: [tensors.pop(name) for name in list(tensors) if kind in name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"), [("glm4moe", "layers.3."), ("glm4moe", "eh_proj"), ("qwen35", "mtp."), ("qwen35", "mtp.fc")]
+)
+def test_a_checkpoint_may_lack_a_block_that_its_configuration_tells_of(name: str, lacking: str, tmp_path: Path) -> None:
+    """Or what is in front of it, without which it is of no use."""
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain"))
+    source = open_checkpoint(without(heads.checkpoint(name, tmp_path), lacking))
+    assert keys_of(source) == keys_of(plain)
+    assert source.tensors.keys() == plain.tensors.keys()
+
+
+@pytest.mark.parametrize("lacking", ["enorm", "layers.3.self_attn.o_proj"])
+def test_a_block_that_predicts_further_tokens_is_whole(lacking: str, tmp_path: Path) -> None:
+    path = without(heads.checkpoint("glm4moe", tmp_path), lacking)
+    assert f"{lacking.removeprefix('layers.3.')}.weight: is missing" in str(refusal(path))
 
 
 def test_there_is_a_proof_of_each_architecture() -> None:

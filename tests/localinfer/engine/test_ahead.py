@@ -26,7 +26,7 @@ def opened(path: Path, **options: str) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in heads.NAMES), ("qwen3", True)])
+@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in heads.NAMES), ("glm4moe", True)])
 def test_it_expects_what_the_oracle_expects(name: str, own: bool, tmp_path: Path) -> None:
     path, ids = heads.with_head(name, tmp_path, "F32", own=own), proofs.expected(name).ids
     model = naive.Model(open_gguf(path))
@@ -42,7 +42,7 @@ def test_it_expects_what_the_oracle_expects(name: str, own: bool, tmp_path: Path
 
 def test_it_goes_on_behind_its_own_guesses(tmp_path: Path) -> None:
     """By what it makes of these: the same as if that was what they became, and nothing that stays."""
-    path, ids = heads.with_head("qwen3", tmp_path, "F32"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "F32"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         whole = engine.logits(ids)
         engine.reset()
@@ -64,7 +64,7 @@ def test_logits_are_those_without_it(tmp_path: Path) -> None:
 
 
 def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
-    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         alone = []
         for first in (0, 20):
@@ -83,7 +83,7 @@ def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lanes_look_further(tmp_path: Path) -> None:
-    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         engine.evaluate(ids[:30])
         expected = engine.evaluate_further(ids[30], 30)[0].copy()

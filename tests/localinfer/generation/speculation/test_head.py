@@ -22,7 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen35"])
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return heads.with_head(request.param, tmp_path_factory.mktemp("model"), "Q8_0")
 
