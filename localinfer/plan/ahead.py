@@ -40,9 +40,10 @@ class Ahead:
     states: Buffer  # of all tokens of a batch; in the rows behind these, what was before the first one of each segment
     numbers: Region  # int32 [batch]: in which row of these what was before each token is
     before: Buffer  # what was there before each token
-    state: Buffer  # one row: what the token has become here
-    logits: Buffer  # one row
-    one: Rows  # of these
+    picked: Region  # int32 [sequences]: the tokens for which it guesses
+    state: Buffer  # what these have become here
+    logits: Buffer  # of these
+    guessing: Rows  # how many they are: one of each sequence at most
 
     def rows(self) -> NDArray[np.float32]:
         """The rows of `states`."""
@@ -75,13 +76,13 @@ def record_ahead(r: Basics, x: Buffer, through: Through, norm: str) -> Ahead | N
         y = r.matmul(both, f"{own}eh_proj", x.n)
         through(blk, y)
         look = next(number for number in range(keys, len(plan.ops)) if plan.ops[number].name == f"{blk}attention")
-        one, row = plan.rows(1), plan.region(4)
-        picked = plan.buffer(x.n, one)
-        plan.op(f"{own}pick", PICK, one, x=y, numbers=row, n=x.n, y=picked)
+        guessing, picked = plan.rows(plan.sequences), plan.region(4 * plan.sequences)
+        states_here = plan.buffer(x.n, guessing)
+        plan.op(f"{own}pick", PICK, guessing, x=y, numbers=picked, n=x.n, y=states_here)
     own_norm, own_output = f"{own}shared_head_norm", f"{own}shared_head_head"
-    state = r.norm(picked, own_norm if r.has(f"{own_norm}.weight") else norm)
+    state = r.norm(states_here, own_norm if r.has(f"{own_norm}.weight") else norm)
     logits = r.matmul(state, own_output if r.has(f"{own_output}.weight") else r.output, r.n_vocab)
-    return Ahead(start, keys, look, states, numbers, before, state, logits, one)
+    return Ahead(start, keys, look, states, numbers, before, picked, state, logits, guessing)
 
 
 class Behind(Memory):
