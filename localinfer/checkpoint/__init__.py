@@ -8,6 +8,7 @@ The way of the data, and where it happens:
     tokenizer.json, tokenizer.model   ->  vocabulary/                               ->  fields
     tokenizer_config.json, templates  ->  vocabulary/special.py                     ->  fields
     *.safetensors  ->  stored/        ->  tensors.py: other names, types and orders of rows  ->  tensors
+                                      ->  ahead.py: blocks that predict further tokens
 
 What makes an architecture is a table: architectures/. Files are hostile until proven otherwise: JSON has limits
 (folder.py), no name leads out of the directory, every shape is proven against config.json, and nothing is ever
@@ -16,7 +17,7 @@ unpickled. The keys, names and conventions are llama.cpp's, so that it runs the 
 
 from pathlib import Path
 
-from localinfer.checkpoint import about, eagle3, hyperparameters, pooling, tensors, vocabulary
+from localinfer.checkpoint import about, ahead, eagle3, hyperparameters, pooling, tensors, vocabulary
 from localinfer.checkpoint.architectures import find
 from localinfer.checkpoint.folder import CONFIG, Folder
 from localinfer.checkpoint.stored import nvfp4, weights
@@ -43,6 +44,8 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
         own = eagle3.vocabulary(stored, config, numbers)
         converted = tensors.convert(folder, architecture, numbers, eagle3.named(stored)) | own
     else:
+        stored = ahead.numbered_on(architecture, numbers.n_layer, stored)
+        numbers = ahead.counted(architecture, numbers, stored)
         converted = tensors.convert(folder, architecture, numbers, stored)
     tokens = vocabulary.read(spoken, numbers.n_vocab, architecture.merges_characters)
     fields = {

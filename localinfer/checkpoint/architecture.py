@@ -65,7 +65,7 @@ class Architecture:
     attends: bool = True  # whether there is attention at all
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
-    predicts_further: bool = False  # whether there may be blocks that predict further tokens, which are left out
+    predicts_further: bool = False  # whether there may be blocks behind the others that predict further tokens
     truncates: bool = True  # whether YaRN's ramp lies between whole pairs
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
     first_of_period: bool = False  # it is the first of a period that sees everything

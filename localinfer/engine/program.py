@@ -3,7 +3,7 @@
 Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -120,19 +120,22 @@ class Program:
         self.run(self.recorder.head_start, self.recorder.states_end, len(rows))
         return floats_of(self.recorder.states_buffer, len(rows))
 
-    def further(self, before: Floats | float) -> tuple[Floats, Floats]:
-        """The logits of the head that looks further ahead, behind the one token of the batch, (n_vocab,), and the state
-        that it makes of that, (n,): by the state of the token `before` it."""
-        ahead = self.recorder.ahead
+    def further(self, before: Sequence[Floats | float]) -> tuple[Floats, Floats]:
+        """The logits of the head that looks further ahead, behind each token of the batch, which are of different
+        sequences, (tokens, n_vocab), and the states that it makes of them, (tokens, n): by the states of the tokens
+        `before` them. They are valid until the next call."""
+        ahead, count = self.recorder.ahead, len(before)
         assert ahead is not None
-        floats_of(ahead.before, 1)[0] = before
-        ahead.one.set(1)
-        self.run(ahead.keys, len(self.plan.ops), 1)
-        logits = floats_of(ahead.logits, 1)[0]
+        for row, state in zip(floats_of(ahead.before, count), before, strict=True):
+            row[:] = state
+        ahead.guessing.set(count)
+        ahead.picked.view(np.int32)[:count] = np.arange(count)
+        self.run(ahead.keys, len(self.plan.ops), count)
+        logits = floats_of(ahead.logits, count)
         if ahead.ids is not None:
-            some, logits = logits, np.full(self.n_vocab, -np.inf, np.float32)
-            logits[ahead.ids] = some
-        return logits, floats_of(ahead.state, 1)[0]
+            some, logits = logits, np.full((count, self.n_vocab), -np.inf, np.float32)
+            logits[:, ahead.ids] = some
+        return logits, floats_of(ahead.state, count)
 
     def residual(self, tokens: int) -> Floats:
         """The residual stream of a batch of so many tokens."""

@@ -41,9 +41,10 @@ class Ahead:
     states: Buffer  # of all tokens of a batch; in the rows behind these, what was before the first one of each segment
     numbers: Region  # int32 [batch]: in which row of these what was before each token is
     before: Buffer  # what was there before each token
-    state: Buffer  # one row: what the token has become here
-    logits: Buffer  # one row
-    one: Rows  # of these
+    picked: Region  # int32 [sequences]: the tokens for which it guesses
+    state: Buffer  # what these have become here
+    logits: Buffer  # of these
+    guessing: Rows  # how many they are: one of each sequence at most
     ids: NDArray[np.int64] | None = None  # the tokens that logits are of, where these are not all
 
     def rows(self) -> NDArray[np.float32]:
@@ -68,11 +69,12 @@ def record_ahead(r: Basics, x: Buffer, through: Through, norm: str) -> Ahead | N
         embedded = r.norm(r.look_up(name), f"{own}enorm")
         y = r.matmul(side_by_side(plan, embedded, r.norm(before, f"{own}hnorm")), f"{own}eh_proj", x.n)
         through(blk, y)
-        one = first_row(plan, y)
+        picked, guessing = rows_of_guesses(plan, y)
     own_norm, own_output = f"{own}shared_head_norm", f"{own}shared_head_head"
-    state = r.norm(one, own_norm if r.has(f"{own_norm}.weight") else norm)
+    state = r.norm(guessing, own_norm if r.has(f"{own_norm}.weight") else norm)
     logits = r.matmul(state, own_output if r.has(f"{own_output}.weight") else r.output, r.n_vocab)
-    return Ahead(start, keys, attention_of(plan, blk, keys), states, numbers, before, state, logits, one.rows)
+    look = attention_of(plan, blk, keys)
+    return Ahead(start, keys, look, states, numbers, before, picked, state, logits, guessing.rows)
 
 
 def line_up(plan: Plan, states: Buffer) -> tuple[Region, Buffer]:
@@ -95,11 +97,12 @@ def side_by_side(plan: Plan, a: Buffer, b: Buffer) -> Buffer:
     return both
 
 
-def first_row(plan: Plan, x: Buffer) -> Buffer:
-    """That of one token alone, of which there are logits: few rows of these take little memory."""
-    one = plan.buffer(x.n, plan.rows(1))
-    plan.op("ahead.pick", PICK, one.rows, x=x, numbers=plan.region(4), n=x.n, y=one)
-    return one
+def rows_of_guesses(plan: Plan, x: Buffer) -> tuple[Region, Buffer]:
+    """The numbers of the tokens for which there are guesses, one of each sequence at most, and the rows of these: few
+    rows of logits take little memory."""
+    picked, rows = plan.region(4 * plan.sequences), plan.buffer(x.n, plan.rows(plan.sequences))
+    plan.op("ahead.pick", PICK, rows.rows, x=x, numbers=picked, n=x.n, y=rows)
+    return picked, rows
 
 
 def attention_of(plan: Plan, block: object, keys: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.plan.ahead import Ahead, attention_of, first_row, line_up, side_by_side
+from localinfer.plan.ahead import Ahead, attention_of, line_up, rows_of_guesses, side_by_side
 from localinfer.plan.attention import NO_NORMS
 from localinfer.plan.basics import Block
 from localinfer.plan.buffers import Buffer
@@ -57,14 +57,14 @@ def record_eagle3(head: Recorder, model: Recorder) -> Ahead:
         both = side_by_side(plan, head.norm(embedded(head, model), f"{blk}attn_norm"), normed)
         head.matmul(attended(head, blk, both), f"{blk}attn_output", y.n, add_to=y)
         head.matmul(head.feed_forward(head.norm(y, f"{blk}ffn_norm"), blk, "silu"), f"{blk}ffn_down", y.n, add_to=y)
-    state = first_row(plan, y)
+    picked, state = rows_of_guesses(plan, y)
     normed = head.norm(state, "output_norm")
     ids = read_ids(head, model.n_vocab)
     owner = head if head.has("output.weight") else model
     logits = owner.matmul(normed, owner.output, model.n_vocab if ids is None else len(ids))
     head.finish()
     look = attention_of(plan, NAME, keys)
-    return Ahead(start, keys, look, states, numbers, before, state, logits, state.rows, ids)
+    return Ahead(start, keys, look, states, numbers, before, picked, state, logits, state.rows, ids)
 
 
 def embedded(head: Recorder, model: Recorder) -> Buffer:

@@ -52,8 +52,8 @@ class PageTable(Memory):
         self._furthest = max(self._furthest, first + count)
         self._see(np.arange(first, first + count), 0, first + count, at)
 
-    def place_ahead(self, position: int) -> None:
-        self.place(position, 1)
+    def place_ahead(self, position: int, at: int) -> None:
+        self.place(position, 1, at)
 
     def fits(self, lengths: Sequence[int]) -> bool:
         return not self._ring.sinks and self._begin(lengths)[-1] <= self._ring.capacity

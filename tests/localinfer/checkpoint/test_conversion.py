@@ -11,6 +11,7 @@ from typing import Any
 
 import eagle3_heads
 import gguf
+import heads
 import numpy as np
 import proofs
 import pytest
@@ -105,26 +106,59 @@ def text(field: Field) -> str:
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     if isinstance(CONVERSION[name], str):
         pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
-    compare(name, open_checkpoint(proofs.checkpoint(name, tmp_path)), proofs.architecture(name))
+    are_alike(name, open_checkpoint(proofs.checkpoint(name, tmp_path)), CONVERSION[name], proofs.architecture(name))
 
 
 @each_head
 def test_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     model = proofs.checkpoint(eagle3_heads.described(name)["model"], tmp_path)
-    compare(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), "eagle3")
+    are_alike(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
 
 
-def compare(name: str, source: Source, architecture: str) -> None:
+@pytest.mark.parametrize("name", heads.NAMES)
+def test_blocks_that_predict_further_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    expected = CONVERSION[f"{name}; head"]
+    if name == "deepseek3":  # whose key llama.cpp leaves out, as it does the block
+        expected["keys"]["deepseek2.nextn_predict_layers"] = 1
+    source = open_checkpoint(heads.checkpoint(name, tmp_path, own=True))
+    are_alike(name, source, expected, proofs.architecture(name))
+
+
+def are_alike(name: str, source: Source, converted: dict[str, Any], architecture: str) -> None:
+    """Keys and tensors of a checkpoint are those that llama.cpp's conversion made of it."""
     ours, other = keys_of(source), OTHER.get(name, set())
-    theirs = {key.removeprefix(f"{architecture}."): value for key, value in CONVERSION[name]["keys"].items()}
+    theirs = {key.removeprefix(f"{architecture}."): value for key, value in converted["keys"].items()}
     assert ours.keys() - theirs.keys() <= MORE
     assert theirs.keys() - ours.keys() == LESS.get(name, set())
     for key in ours.keys() & theirs.keys() - other:
         assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
     tensors = proofs.summary({tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()})
-    expected = CONVERSION[name]["tensors"]
+    expected = converted["tensors"]
     different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
     assert different == other - theirs.keys()
+
+
+def without(path: Path, kind: str) -> Path:
+    """The checkpoint less the tensors that have this in their names."""
+    altered(path, lambda tensors: [tensors.pop(name) for name in list(tensors) if kind in name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"), [("glm4moe", "layers.3."), ("glm4moe", "eh_proj"), ("qwen35", "mtp."), ("qwen35", "mtp.fc")]
+)
+def test_a_checkpoint_may_lack_a_block_that_its_configuration_tells_of(name: str, lacking: str, tmp_path: Path) -> None:
+    """Or what is in front of it, without which it is of no use."""
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain"))
+    source = open_checkpoint(without(heads.checkpoint(name, tmp_path), lacking))
+    assert keys_of(source) == keys_of(plain)
+    assert source.tensors.keys() == plain.tensors.keys()
+
+
+@pytest.mark.parametrize("lacking", ["enorm", "layers.3.self_attn.o_proj"])
+def test_a_block_that_predicts_further_tokens_is_whole(lacking: str, tmp_path: Path) -> None:
+    path = without(heads.checkpoint("glm4moe", tmp_path), lacking)
+    assert f"{lacking.removeprefix('layers.3.')}.weight: is missing" in str(refusal(path))
 
 
 def test_there_is_a_proof_of_each_architecture() -> None:

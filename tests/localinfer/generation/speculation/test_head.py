@@ -23,7 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen35", "eagle3"])
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3"])
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A model with a head, or the two files of a pair."""
     folder = tmp_path_factory.mktemp("model")
