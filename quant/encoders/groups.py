@@ -30,8 +30,9 @@ def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
-def transposed_word(length: int) -> Any:
-    """The word transposed(x, stride, count, out): groups of `length` floats, so many bytes apart, side by side.
+def transposed_word(length: int, pitch: int = 4 * GROUPS) -> Any:
+    """The word transposed(x, stride, count, out): groups of `length` floats, so many bytes apart, side by side; each
+    column `pitch` bytes behind the one before it.
 
     Where there are less than sixteen, the last is repeated.
     """
@@ -44,7 +45,7 @@ def transposed_word(length: int) -> Any:
         for first in range(0, length, 16):
             rows = [emit_load(b, f32x16.llvm, b.add(start, I64(4 * first))) for start in starts]
             for column, value in enumerate(emit_transposed(b, rows), first):
-                b.store(value, b.inttoptr(b.add(out, I64(64 * column)), f32x16.llvm.as_pointer()), align=4)
+                b.store(value, b.inttoptr(b.add(out, I64(pitch * column)), f32x16.llvm.as_pointer()), align=4)
         return out
 
     @intrinsic

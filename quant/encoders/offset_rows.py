@@ -1,38 +1,74 @@
 """The kernel that rounds whole rows again, so that their outputs keep their mean, made of a format's words.
 
-What for is said in `quant.encoders.offset`.
+What for is said in `quant.encoders.offset`. What is carried along a row makes every column wait for the one before it:
+as many rows go side by side as the processor has sums in hand meanwhile.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from numba import float32, int64
+from llvmlite import ir
+from numba import float32, int64, types
 
 from quant.codes.words import Body, Words
-from quant.encoders.encoding import every, inverses
-from quant.encoders.feedback import LANES
-from quant.encoders.feedback_rows import CODES, MINS, SCALES, X, codes_word, scales_word
+from quant.encoders.encoding import inverses
+from quant.encoders.feedback_rows import codes_word, nearest_word, scales_word
 from quant.encoders.groups import transposed_word
+from quant.encoders.offset import LANES
+from quant.jit.emit import I32, I64, cut, emit_load
 from quant.jit.threads import share
-from quant.jit.vectors import convert, f32x16, fma, i32x16, inline, load, maximum, minimum, rint, store, u8x16
+from quant.jit.vectors import Vector, f32x16, fma, inline, intrinsic, load, splat, store, word
+
+f32, u8 = Vector(types.float32, LANES), Vector(types.uint8, LANES)
+WIDE = 4 * LANES
+# In scratch: the weights of a group of columns and their codes, a lane for each row; a row of lanes for each group;
+# the codes of a block of every row.
+X, CODES, SCALES, INVERSES, MINS, ROWS = (WIDE * at for at in (0, 32, 40, 56, 72, 88))
+SPARE = ROWS + 256 * LANES
+
+
+@intrinsic
+def turn_codes(typingctx: Any, codes: Any, out: Any) -> Any:
+    """turn_codes(codes, out): sixteen columns of LANES bytes as LANES rows, 256 bytes apart, of sixteen bytes.
+
+    Columns i and i + 8 become neighbours, byte by byte; done four times, that turns squares of sixteen.
+    """
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        source, place = args
+        columns = [emit_load(b, u8.llvm, b.add(source, I64(LANES * i))) for i in range(16)]
+        pairs = [[first + i + more for first in range(0, LANES, 16) for i in range(8) for more in (0, LANES)]]
+        pairs += [[lane + 8 for lane in pairs[0]]]
+        masks = [ir.Constant(ir.VectorType(I32, LANES), lanes) for lanes in pairs]
+        for _ in range(4):
+            columns = [b.shuffle_vector(columns[i], columns[i + 8], mask) for i in range(8) for mask in masks]
+        for row in range(LANES):
+            v = cut(b, columns[row % 16], row // 16 * 16, 16)
+            b.store(v, b.inttoptr(b.add(place, I64(256 * row)), v.type.as_pointer()), align=1)
+        return place
+
+    return word(types.void, [types.int64, types.int64], emit)
 
 
 def round_word(words: Words) -> Any:
-    """The word round_group(x, offset, shares, means, scale, least, codes): the codes of a group of columns in sixteen
-    rows, a row in a lane; returns the offset of their outputs behind it."""
-    group, zero, top = words.group, words.zero, 2**words.bits - 1
+    """The word round_group(scratch, group, offset, shares, means): the codes of a group of columns, a row in a lane;
+    returns the offset of the rows' outputs behind it."""
+    length, zero, nearest = words.group, words.zero, nearest_word(words, LANES)
 
     @inline
-    def round_group(x: int, offset: Any, shares: int, means: int, scale: Any, least: Any, codes: int) -> Any:
-        inverse = inverses(scale)
-        for i in range(group):
-            weight = load(f32x16, x + 4 * LANES * i)
-            wanted = fma(offset, every(load(float32, shares + 4 * i)), weight)
-            code = rint((wanted - least) * inverse) + every(zero)
-            code = minimum(maximum(code, every(0.0)), every(top))
-            store(codes + LANES * i, convert(u8x16, convert(i32x16, code)))
-            error = weight - fma(code - every(zero), scale, least)
-            offset = fma(error, every(load(float32, means + 4 * i)), offset)
+    def round_group(scratch: int, group: int, offset: Any, shares: int, means: int) -> Any:
+        at = scratch + WIDE * group
+        scale, inverse, least = load(f32, at + SCALES), load(f32, at + INVERSES), load(f32, at + MINS)
+        for i in range(length):
+            weight = load(f32, scratch + X + WIDE * i)
+            wanted = fma(offset, splat(f32, load(float32, shares + 4 * i)), weight)
+            if zero == 0:
+                wanted = wanted - least
+            steps, code = nearest(wanted * inverse)
+            store(scratch + CODES + LANES * i, code)
+            error = weight - (fma(steps, scale, least) if zero == 0 else steps * scale)
+            offset = fma(error, splat(f32, load(float32, means + 4 * i)), offset)
         return offset
 
     return round_group
@@ -45,33 +81,32 @@ def offset(room: str) -> Body:
     """
     words: Words = import_module(f"quant.formats.{room}").WORDS
     width = 32 if words.codes32 else 256
-    size = words.superblock_bytes * width // 256
-    take_scales, put, round_group = scales_word(words), codes_word(room, width), round_word(words)
-    transposed, length = transposed_word(16), words.group
+    size, length = words.superblock_bytes * width // 256, words.group
+    take_scales, put, round_group = scales_word(words, WIDE), codes_word(room, width), round_word(words)
+    transposed = transposed_word(length, WIDE)
 
     def body(x, n, shares, means, y, row_bytes, rows, part, parts, scratch):
         first, end = share((rows + LANES - 1) // LANES, 1, part, parts)
         for tile in range(first, end):
             row, valid = LANES * tile, min(int64(LANES), rows - LANES * tile)
-            off = every(0.0)
+            off = splat(f32, float32(0.0))
             for column in range(0, n, width):
                 block = y + row_bytes * row + size * (column // width)
                 for lane in range(LANES):
-                    take_scales(block + row_bytes * min(lane, valid - 1), lane, scratch)
-                for at in range(0, width, 16):
-                    transposed(x + 4 * (n * row + column + at), 4 * n, valid, scratch + X + 4 * LANES * at)
+                    place = scratch + 4 * lane
+                    take_scales(block + row_bytes * min(lane, valid - 1), place + SCALES, place + MINS, scratch + SPARE)
+                for at in range(0, WIDE * width // length, 64):
+                    store(scratch + INVERSES + at, inverses(load(f32x16, scratch + SCALES + at)))
                 for group in range(width // length):
-                    here, scales = length * group, 4 * LANES * group
-                    off = round_group(
-                        scratch + X + 4 * LANES * here,
-                        off,
-                        shares + 4 * (column + here),
-                        means + 4 * (column + here),
-                        load(f32x16, scratch + SCALES + scales),
-                        load(f32x16, scratch + MINS + scales),
-                        scratch + CODES + LANES * here,
-                    )
+                    here = column + length * group
+                    for lane in range(0, LANES, 16):
+                        place = row + min(lane, valid - 1)
+                        count = max(min(int64(16), valid - lane), 1)
+                        transposed(x + 4 * (n * place + here), 4 * n, count, scratch + X + 4 * lane)
+                    off = round_group(scratch, group, off, shares + 4 * here, means + 4 * here)
+                    for at in range(0, length, 16):
+                        turn_codes(scratch + CODES + LANES * at, scratch + ROWS + length * group + at)
                 for lane in range(valid):
-                    put(block + row_bytes * lane, lane, scratch)
+                    put(block + row_bytes * lane, scratch + ROWS + 256 * lane)
 
     return body

@@ -7,10 +7,12 @@ ForConditionalGeneration see pictures too: their text model is read, and the res
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
+from localinfer.checkpoint import eagle3
 from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.architectures import (
     bitnet,
     cohere,
+    eagle,
     encoders,
     experts,
     falcon,
@@ -47,6 +49,8 @@ def find(config: Table) -> tuple[Architecture, Table]:
 
     Raises Unsupported naming the architecture, and one that is known and has a similar name.
     """
+    if eagle3.is_head(config):  # whatever it calls its class
+        return eagle.EAGLE3, eagle3.flat(config)
     classes = config.get("architectures", list)
     name = classes[0] if classes else None
     if not isinstance(name, str) or name not in BY_CLASS:

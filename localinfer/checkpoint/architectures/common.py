@@ -24,5 +24,6 @@ FUSED_SIZES = {"ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd"
 HALVES = {"ffn_gate_exps": reorder.first_half, "ffn_up_exps": reorder.second_half}
 GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
 
+
 def biases(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}.bias" for name in names)

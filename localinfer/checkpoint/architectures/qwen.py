@@ -55,6 +55,7 @@ QWEN35 = Architecture(
     },
     norm_offset=1.0,
     part_turns=True,
+    predicts_further=True,
     own_numbers=own_keys.numbers_of_delta_net,
     own_keys=own_keys.delta_net,
     fixed={"attention_bias": False, "attn_output_gate": True},
