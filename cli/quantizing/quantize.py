@@ -142,6 +142,7 @@ def show(name: str, task: Task) -> None:
     status = screen.Status()
     mixture = mixed(opened(name, task, status), task, status)
     print("\n".join(dry_table(mixture)))
+    warn_of_unweighted(mixture)
     if problem := mixture.problem:
         screen.warn(str(problem))
 
@@ -161,6 +162,7 @@ def run(name: str, task: Task) -> None:
     mixture = mixed(source, task, status)
     if mixture.problem:
         raise mixture.problem
+    warn_of_unweighted(mixture)
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
     compile_for(mixture.old_types, mixture.changed_types, task.search, status, centered=bool(mixture.centers))
@@ -191,6 +193,12 @@ def run(name: str, task: Task) -> None:
         screen.note(line)
     if task.page and report:
         write_report(task.page, report)
+
+
+def warn_of_unweighted(mixture: "Mixture") -> None:
+    if names := mixture.unweighted:
+        more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+        screen.warn(f"not in the importance matrix: {screen.one_line(', '.join(names[:3]))}{more}")
 
 
 def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:

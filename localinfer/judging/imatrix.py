@@ -8,6 +8,7 @@ of an output. Matrices with the same inputs share them. Each expert of a mixture
 of its own, of the tokens that it saw, and no covariance. Knows nothing of text, nor of how the sums lie in a file.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -83,13 +84,13 @@ class Collector:
         """What was summed up so far; `dataset` names the text."""
         entries = {
             name: Entry(
-                inputs.squares.astype(np.float32)[None],
-                np.array([inputs.count], np.float32),
+                np.repeat(inputs.squares.astype(np.float32)[None], count, axis=0),
+                np.full(count, inputs.count, np.float32),
                 inputs.covariance,
                 inputs.totals.astype(np.float32),
             )
             for names, inputs in self._inputs.items()
-            for name in names
+            for name, count in ((name, self._matrices(name)) for name in names)
         }
         entries |= {
             name: Entry(inputs.squares.astype(np.float32), inputs.counts.astype(np.float32))
@@ -97,6 +98,10 @@ class Collector:
             for name in names
         }
         return Imatrix(entries, (dataset,), self.chunks, self._engine.n_ctx)
+
+    def _matrices(self, name: str) -> int:
+        """How many a tensor has; without experts all of them have the same inputs."""
+        return math.prod(self._engine.file.tensors[name].shape[:-2])
 
 
 def unseen(matrix: Imatrix) -> Mapping[str, Sequence[int]]:

@@ -90,6 +90,15 @@ class Mixture:
         """The types that tensors are turned into."""
         return {number for name, number in self.types.items() if number != self.source.tensors[name].type}
 
+    @property
+    def unweighted(self) -> list[str]:
+        """The layers' matrices that become blocks and that the importance matrix, if there is one, knows nothing of."""
+        return [
+            name
+            for name, choice in self.choices.items()
+            if self.importance and name.startswith("blk.") and choice.type not in FLOATS and name not in self.importance
+        ]
+
 
 def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""

@@ -259,6 +259,11 @@ class TestImatrix:
         assert "blk.0.attn_q.weight: " in run(model, *options, "--include-weights", "ffn")[2]
         assert run(model, *options, "--include-weights", "attn", "--include-weights", "ffn")[2] == ""
 
+    def test_matrices_that_it_does_not_know_are_named(self, run: Run, model: Path, matrix: Path) -> None:
+        line = run(model, "out", "Q8_0", "--imatrix", matrix, "--exclude-weights", "attn_q")[2]
+        assert "warning: not in the importance matrix: blk.0.attn_q.weight" in line
+        assert "not in the importance matrix" not in run(model, "other", "Q8_0", "--imatrix", matrix)[2]
+
     def test_of_another_model(self, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
         entry = Entry(np.ones((1, 64), np.float32), np.ones(1, np.float32))
         write_imatrix(tmp_path / "other.gguf", Imatrix({"blk.0.attn_q.weight": entry}))
