@@ -6,7 +6,7 @@ It feeds a sequence through the model's program, a batch of its tokens at a time
 import threading
 from collections import abc
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,24 @@ class Look:
     def state(self) -> Floats | float:
         """What the token before has become."""
         return self.sequence.state(self.position - 1) if self.before is None else self.before
+
+
+class Ask(NamedTuple):
+    """Tokens that are to be computed next; nobody wants logits of the first `skip` of them."""
+
+    ids: list[int]
+    skip: int = 0
+
+
+class Course(Protocol):
+    """What is computed step by step, where each step is chosen by the logits of the one before."""
+
+    def ask(self) -> Ask:
+        """The next tokens."""
+
+    def take(self, logits: Logits) -> bool:
+        """Choose by the logits of these, float32 (len(ids) - skip, n_vocab), which are valid until this ends; whether
+        it is certain that there is a next step."""
 
 
 class Engine:
@@ -141,6 +159,10 @@ class Engine:
             if len(ids) > skip + 1:
                 self.sequence.guess(skip + 1)
             return self._feed(ids, np.arange(skip, len(ids), dtype=np.int32))
+
+    def follow(self, course: Course) -> None:
+        """Take a step of a course, as `evaluate_guesses` does."""
+        course.take(self.evaluate_guesses(*course.ask()))
 
     @property
     def looks_further(self) -> bool:

@@ -3,12 +3,17 @@
     lanes = Lanes(engine)
     lane = lanes.lane()        # an Engine for a thread of its own; at most `plan.sequences` of them
     lane.evaluate(tokens)      # waits until the tokens have gone through, in company if there is some
+    lane.follow(course)        # the same, of an answer: its next step is begun before it is asked for
     lane.rest()                # nobody shall wait for its next token
 
-No thread is there for computing alone: who asks for tokens while nobody leads does. A leader waits for those who were
-in the last batch, as long as they keep coming, and takes one batch after the other through the program until its own
-tokens are done; then another one leads. Few tokens go first, as answers ask for them one by one. What room a batch has
-left is for prompts, a piece at a time, so that no answer stands still while a long prompt is read.
+A thread of its own, which is there as long as somebody asks for tokens, takes one batch after the other through the
+program. It waits for those who were in the last batch, as long as they keep coming. Few tokens go first, as answers ask
+for them one by one. What room a batch has left is for prompts, a piece at a time, so that no answer stands still while
+a long prompt is read.
+
+The steps of a `Course` follow each other without anybody being waited for: the same thread has it choose by the logits,
+and takes what it asks for then into the next batch. Who follows the course is woken while that is being computed, and
+does meanwhile what it does with a token; it is never more than one step behind.
 
 What any lane remembers of a prompt is not computed again: they share pages. Who is to read what another lane is reading
 waits for that.
@@ -24,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Look, Segment, Tokens, common_prefix, joined
+from localinfer.engine.engine import NO_ROWS, Course, Engine, Ids, Logits, Look, Segment, Tokens, common_prefix, joined
 from localinfer.engine.program import Floats
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch, taken_lock
@@ -32,27 +37,32 @@ from quant.jit.loader import Progress
 
 FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
 PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
-PATIENCE = 0.005  # seconds that a leader waits for the next of those who were in the last batch
+PATIENCE = 0.005  # seconds that a batch waits for the next of those who were in the last batch
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
 GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
+IDLE = 1.0  # seconds after which the thread that computes ends when there is nothing to do
 PROMISE = 2.0  # seconds that others wait for a lane which has recalled a prompt to ask for the rest of it
 
 
 @dataclass(eq=False)
 class Request:
-    """Tokens that shall go through behind those of a sequence, the numbers of those whose logits are wanted, and where
-    these are to be put, float32 (len(rows), n_vocab)."""
+    """Tokens that shall go through behind those of a sequence, and the numbers of those whose logits are wanted. Either
+    these are to be put into `logits`, float32 (len(rows), n_vocab), or a course is to take them."""
 
     sequence: Sequence
     ids: Ids
     rows: Ids
-    logits: Logits
+    logits: Logits | None = None
+    course: Course | None = None
+    ahead: "Request | None" = None  # the next step of the course, once this one is over
+    past: int = 0  # tokens that the sequence remembered before
     done: int = 0  # tokens that went through
     told: int = 0  # rows that are in their place
     error: BaseException | None = None
-    leads: bool = False
     moves: bool = False  # it is in the batch that is being computed
+    is_entered: bool = False  # it goes through, or did
+    is_awaited: bool = False  # its lane has come for it
     asleep: threading.Lock = field(default_factory=taken_lock)  # who asks waits for it to be given back
 
     @property
@@ -64,7 +74,9 @@ class Request:
         return len(self.ids) <= FEW
 
     def piece(self, room: int) -> Ids:
-        """As many of its next tokens as there is room for."""
+        """As many of its next tokens as there is room for; a step of a course is not cut."""
+        if self.course and room < len(self.ids):
+            return self.ids[:0]
         return self.ids[self.done : self.done + room]
 
     def wanted(self, count: int) -> Ids:
@@ -76,9 +88,21 @@ class Request:
 
     def take(self, count: int, logits: Logits) -> None:
         """So many next tokens went through; what came of those that are wanted."""
-        self.logits[self.told : self.told + len(logits)] = logits
-        self.told += len(logits)
         self.done += count
+        if self.logits is not None:
+            self.logits[self.told : self.told + len(logits)] = logits
+            self.told += len(logits)
+        elif self.course and self.course.take(logits):
+            self.ahead = step_of(self.course, self.sequence)
+
+
+def step_of(course: Course, sequence: Sequence) -> Request:
+    """What a course asks for next."""
+    ids, skip = course.ask()
+    if len(ids) > skip + 1:
+        sequence.guess(skip + 1)
+    rows = np.arange(skip, len(ids), dtype=np.int32)
+    return Request(sequence, np.array(ids, np.int32), rows, course=course, past=len(sequence))
 
 
 @dataclass(eq=False)
@@ -120,10 +144,13 @@ class Lanes:
         self._waiting: list[Request] = []
         self._asked: deque[Asked] = deque()
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
-        self._has_leader = False
+        self._moving: list[Request] = []  # the batch that is being computed
+        self._due: list[Request] = []  # who is to be woken when the next batch is on its way
+        self._is_staffed = False  # whether there is a thread that computes
         self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
         engine.forget = self._forget
+        engine.program.meanwhile(self._wake)
 
     def lane(self) -> "Lane":
         """One more."""
@@ -132,27 +159,33 @@ class Lanes:
 
     # --- computing ---
 
-    def compute(self, request: Request, watch: Watch | None) -> Logits:
-        """The wanted rows, when all tokens have gone through. `watch` may raise: then what went through, did."""
+    def compute(self, request: Request, watch: Watch | None = None) -> None:
+        """Wait until all of its tokens have gone through. `watch` may raise: then what went through, did."""
         with self._news:
-            self._waiting.append(request)
-            self._promises.pop(request.sequence, None)
-            request.leads, self._has_leader = not self._has_leader, True
-            self._came(request.sequence)
+            if not request.is_entered:
+                self._enter(request)
+            elif request.ahead and not request.moves:  # it was over before it was asked for
+                self._enter(request.ahead)
+            request.is_awaited = True
+            is_last = request.moves and all(each.is_awaited for each in self._moving)
+        if is_last:
+            self.engine.program.idle()
         try:
             while not request.is_over:
                 if watch:
                     watch(len(self.engine.plan.ops) * request.done // len(request.ids))
-                if request.leads:
-                    self._gather()
-                    self._step()
-                else:
-                    request.asleep.acquire(timeout=GLANCE)
+                request.asleep.acquire(timeout=GLANCE)
         finally:
-            self._leave(request)
+            self.leave(request)
         if request.error:
             raise request.error
-        return request.logits
+
+    def leave(self, request: Request) -> None:
+        """Nobody waits for it any more; it is over, or does not go through."""
+        with self._news:
+            self._news.wait_for(lambda: not request.moves)
+            if request in self._waiting:
+                self._waiting.remove(request)
 
     def look_further(self, look: Look) -> tuple[Logits, Floats]:
         """See `Engine.evaluate_further`. Who comes first looks for all who have come meanwhile."""
@@ -186,11 +219,31 @@ class Lanes:
             self._absent.discard(lane.sequence)
             self._news.notify_all()
 
+    def _enter(self, request: Request) -> None:
+        """It is to go through, and nobody waits for its sequence any more."""
+        request.is_entered = True
+        self._waiting.append(request)
+        self._promises.pop(request.sequence, None)
+        self._came(request.sequence)
+        if not self._is_staffed:
+            self._is_staffed = True
+            threading.Thread(target=self._work, daemon=True, name="localinfer-lanes").start()
+
     def _came(self, sequence: Sequence) -> None:
-        """Nobody waits for it any more. A leader is told when that was the last one, as each time costs time."""
+        """Nobody waits for it any more."""
         self._absent.discard(sequence)
         if not self._absent:
             self._news.notify_all()
+
+    def _work(self) -> None:
+        """Take batches through the program until there have been none for a while."""
+        while True:
+            with self._news:
+                if not self._news.wait_for(lambda: self._waiting, IDLE):
+                    self._is_staffed = False
+                    return
+            self._gather()
+            self._step()
 
     def _gather(self) -> None:
         """Wait for those of the last batch, as long as they keep coming."""
@@ -204,15 +257,17 @@ class Lanes:
         """Take a batch of what is waiting through the program."""
         with self._news:
             batch = self._chosen()
-            for part in batch:
-                part.request.moves = True
+            self._moving = [part.request for part in batch]
+            for request in self._moving:
+                request.moves = True
         try:
-            self._run(batch)
+            if batch:  # otherwise they have left
+                self._run(batch)
         except Exception as error:
-            for part in batch:
-                part.request.error = error
+            for request in self._moving:
+                request.error = error
         finally:
-            self._close([part.request for part in batch])
+            self._close()
 
     def _run(self, batch: abc.Sequence[Part]) -> None:
         before = accumulate((len(part.ids) for part in batch), initial=0)
@@ -220,18 +275,34 @@ class Lanes:
         logits = self.engine.compute([Segment(part.request.sequence, part.ids) for part in batch], rows)
         before = accumulate((len(part.rows) for part in batch), initial=0)
         for part, first in zip(batch, before, strict=False):
-            part.request.take(len(part.ids), logits[first : first + len(part.rows)])
+            try:
+                part.request.take(len(part.ids), logits[first : first + len(part.rows)])
+            except Exception as error:  # of its course: the others go on
+                part.request.error = error
 
-    def _close(self, batch: abc.Sequence[Request]) -> None:
-        """A batch went through, or did not: wake whose tokens are done."""
-        over = [request for request in batch if request.is_over]
+    def _close(self) -> None:
+        """A batch went through, or did not: steps that follow are to go through next, and whose tokens are done is
+        woken: when that is on its way, unless somebody is waited for."""
         with self._news:
-            for request in batch:
+            over = [request for request in self._moving if request.is_over]
+            for request in self._moving:
                 request.moves = False
-            self._absent = {request.sequence for request in over}
+            self._moving = []
             self._waiting = [request for request in self._waiting if not request.is_over]
+            for request in over:
+                if request.ahead and request.is_awaited:
+                    self._enter(request.ahead)
+                elif request.ahead or not request.course:
+                    self._absent.add(request.sequence)
+            self._due += over
+            if self._absent or not self._waiting:
+                self._wake()
             self._news.notify_all()
-        for request in over:
+
+    def _wake(self) -> None:
+        """Those whose tokens are done."""
+        due, self._due = self._due, []
+        for request in due:
             wake(request)
 
     def _chosen(self) -> list[Part]:
@@ -250,18 +321,6 @@ class Lanes:
                 chosen.append(Part(request, ids, rows))
                 room, outputs = room - len(ids), outputs - len(rows)
         return chosen
-
-    def _leave(self, request: Request) -> None:
-        """Its thread goes on; if it was the leader, another one is."""
-        with self._news:
-            self._news.wait_for(lambda: not request.moves)
-            if request in self._waiting:
-                self._waiting.remove(request)
-            if request.leads:
-                self._has_leader = bool(self._waiting)
-                for other in self._waiting[:1]:
-                    other.leads = True
-                    wake(other)
 
     # --- remembering ---
 
@@ -342,13 +401,40 @@ class Lane(Engine):
         self.lock, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
         self.sequence = engine.begin()
         self._logits = np.empty((0, self.n_vocab), np.float32)
+        self._ahead: Request | None = None  # the next step of a course
 
     def batches(self, ids: Ids) -> list[Ids]:
         return [ids] if len(ids) else []  # they are cut as there is room for them
 
     def _feed(self, ids: Ids, rows: Ids = NO_ROWS, watch: Watch | None = None) -> Logits:
         self.rests = False
-        return self._lanes.compute(Request(self.sequence, ids, rows, self._room(len(rows))), watch)
+        self._leave_course()
+        logits = self._room(len(rows))
+        self._lanes.compute(Request(self.sequence, ids, rows, logits), watch)
+        return logits
+
+    def follow(self, course: Course) -> None:
+        if not self.sequence.rewinds:  # a step that nobody asks for could not be forgotten
+            super().follow(course)
+            return
+        self.rests = False
+        with self.lock:
+            if self._ahead is None or self._ahead.course is not course:
+                self._leave_course()
+                self._ahead = step_of(course, self.sequence)
+            request = self._ahead
+            try:
+                self._lanes.compute(request)
+            finally:
+                self._ahead = request.ahead
+
+    def _leave_course(self) -> None:
+        """A step that was begun and that nobody asks for any more never was."""
+        request, self._ahead = self._ahead, None
+        if request is not None:
+            self._lanes.leave(request)
+            if request.done:
+                self.rewind(request.past)
 
     def _room(self, rows: int) -> Logits:
         """For so many rows of logits; the same each time. One that another thread lets go of would leave holes in what
@@ -370,6 +456,7 @@ class Lane(Engine):
         return self._lanes.look_further(Look(self.sequence, id, position, before))
 
     def recall(self, tokens: abc.Sequence[int], most: int, progress: Progress | None = None) -> int:
+        self._leave_course()
         return self._lanes.recall(self, tokens, most, progress)
 
     def rewind(self, n: int) -> int:
@@ -381,11 +468,13 @@ class Lane(Engine):
             super().keep()
 
     def reset(self) -> None:
+        self._leave_course()
         with self.tables:
             super().reset()
 
     def rest(self) -> None:
         """Nobody shall wait for its next token: there is none, or not soon."""
+        self._leave_course()
         self._lanes.pause(self, rests=True)
 
     def pause(self) -> None:

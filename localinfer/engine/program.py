@@ -63,7 +63,8 @@ class Program:
         addresses, self.warnings = loader.addresses([EXECUTE, *self.plan.kernels], paths.jit_dir(), progress)
         self._records = self.plan.ready(addresses)
         self._stop = self.plan.stop.view(np.int64)
-        self._team = Team(addresses[EXECUTE], self._records, self._stop, self.plan.scratches)
+        self._works: list[Callable[[], None]] = []
+        self._team = Team(addresses[EXECUTE], self._records, self._stop, self.plan.scratches, self.idle)
 
     # --- batches ---
 
@@ -147,7 +148,13 @@ class Program:
 
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Have this done at the beginning of each run by the thread that waits for its end: it delays nothing."""
-        self._team.meanwhile = work
+        if work not in self._works:
+            self._works.append(work)
+
+    def idle(self) -> None:
+        """Do what is to be done by who would only wait."""
+        for work in self._works:
+            work()
 
     def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
         """Run the ops first .. end - 1 for a batch of so many tokens; see `Team.run` for `watch`."""
@@ -160,7 +167,8 @@ class Program:
         addresses, _ = loader.addresses([EXECUTE_STAMPED], paths.jit_dir())
         self._stamped = StampedMemory(self.plan.members, self.plan.scratch_bytes)
         self._team.close()
-        self._team = Team(addresses[EXECUTE_STAMPED], self._records, self._stop, self._stamped.scratches)
+        scratches = self._stamped.scratches
+        self._team = Team(addresses[EXECUTE_STAMPED], self._records, self._stop, scratches, self.idle)
 
     def stamps(self) -> Stamps:
         """The stamps of what was run since they were last taken."""

@@ -23,21 +23,29 @@ Watch = Callable[[int], None]  # is told the number of an op
 DEAF_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
 
 
+def nothing() -> None:
+    """There is nothing to do."""
+
+
 class Team:
     """A thread for each address in `scratches`, memory that it has to itself, for one program of op records.
 
-    `execute` is the address of the executor kernel, `stop` the flag that long kernels look at.
+    `execute` is the address of the executor kernel, `stop` the flag that long kernels look at; `meanwhile` is called
+    when all have been sent off, and the caller's thread would only wait.
     """
 
     def __init__(
-        self, execute: int, program: NDArray[np.int64], stop: NDArray[np.int64], scratches: Sequence[int]
-    ) -> None:
+        self, execute: int, program: NDArray[np.int64], stop: NDArray[np.int64], scratches: Sequence[int],
+        meanwhile: Callable[[], None] = nothing,
+    ) -> None:  # fmt: skip
         threads = len(scratches)
         self._scratches = scratches
         self._program, self._stop = program, stop
         words = np.zeros((sync_bytes(threads) + LINE) // 8, np.int64)
         self._sync = words[-words.ctypes.data % LINE // 8 :]
         self._call = np.zeros(HEADER_WORDS + 5, np.int64)
+        self._call[HEADER_WORDS + 2 :] = [each.ctypes.data for each in (program, self._sync, stop)]
+        self._record = self._call.ctypes.data  # asking numpy takes as long as all else that begins a run
         self.execute: Callable[[int, int, int, int], None] = RUN(execute)
         self._go, done = ([taken_lock() for _ in range(threads)] for _ in range(2))
         self._tell_done = [lock.release for lock in done]
@@ -47,7 +55,7 @@ class Team:
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
         self._watch: Watch | None = None
-        self.meanwhile = nothing  # is called when all have been sent off, and this thread would only wait
+        self._meanwhile = meanwhile
         self._closed = False
         self._members: list[threading.Thread] = []
         try:
@@ -71,7 +79,7 @@ class Team:
         # a lock that was acquired has been counted.
         try:
             self._begun.extend(map(call, self._begin[:members]))
-            self.meanwhile()
+            self._meanwhile()
             self._await()
         except BaseException:
             self._settle()
@@ -82,9 +90,8 @@ class Team:
         self._stop[0] = 0
         self._sync[:] = 0
         self._sync[STAGE // 8] = first - 1
-        addresses = (each.ctypes.data for each in (self._program, self._sync, self._stop))
-        self._call[HEADER_WORDS:] = first, end, *addresses
-        return self._call.ctypes.data
+        self._call[HEADER_WORDS], self._call[HEADER_WORDS + 1] = first, end
+        return self._record
 
     def close(self) -> None:
         """End the threads."""
@@ -117,17 +124,12 @@ class Team:
         self._members.append(member)
 
     def _member(self, number: int) -> None:
-        record = self._call.ctypes.data
         while True:
             self._go[number].acquire()
             if self._closed:
                 return
-            self.execute(record, number, self._awake, self._scratches[number])
+            self.execute(self._record, number, self._awake, self._scratches[number])
             self._tell_done[number]()
-
-
-def nothing() -> None:
-    """There is nothing to do."""
 
 
 def taken_lock() -> threading.Lock:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 Logits = NDArray[np.float32]
 SamplerFunction = Callable[[Logits, Sequence[int]], int]
 """Returns the id of the next token, by the logits, float32 (n_vocab,), and the ids of prompt and text so far."""
+Choose = Callable[[Logits, Sequence[int]], Piece]
+"""The next piece, by the logits (n_vocab,) after these tokens."""
 
 
 class Chooser:
     """Chooses a token by its logits, and makes a piece of it that has no text yet.
 
     With `logprobs`, the piece has its token's probability and as many of the most probable tokens; `text_of` makes the
-    texts of these.
+    texts of these. One that `is_quick` may choose for many runs in turn: what their forms and probabilities take, and
+    samplers of users, are not for others to wait for.
     """
 
     def __init__(
@@ -34,8 +37,11 @@ class Chooser:
         constraint: "Constraint | None" = None,
         logprobs: int = 0,
         text_of: Callable[[int], str] = str,
+        *,
+        is_quick: bool = False,
     ) -> None:
         self.constraint = constraint
+        self.is_quick = is_quick and constraint is None and not logprobs
         self._sampler, self._logprobs, self._text_of = sampler, logprobs, text_of
 
     def __call__(self, logits: Logits, tokens: Sequence[int], forced: int | None = None) -> Piece:

@@ -21,6 +21,7 @@ from localinfer.generation.choosing import Chooser, SamplerFunction, checked, wi
 from localinfer.generation.pieces import FinishReason, Outlet, Piece, Stats
 from localinfer.generation.sampling import Breakers, Sampler, chosen_seed
 from localinfer.generation.sampling.logprobs import log_probabilities
+from localinfer.generation.steps import Steps
 from localinfer.generation.thoughts import Thoughts
 from localinfer.options import Options, guessers_named
 from localinfer.tokenizer import Tokenizer
@@ -113,7 +114,7 @@ class Session:
             tokens = self._searched(prompt, options, stats)
         else:
             chain = checked(sampler, self._engine.n_vocab) if sampler else self.sampler(options)
-            chooser = Chooser(chain, constraint, options.logprobs, self._shown)
+            chooser = Chooser(chain, constraint, options.logprobs, self._shown, is_quick=sampler is None)
             tokens = self._sampled(prompt, begun, options, stats, chooser)
         self._current = stats
         return stats, self._pieces(tokens, options, stats, constraint)
@@ -167,11 +168,15 @@ class Session:
         def is_last(piece: Piece) -> bool:
             return piece.id in self._tokenizer.eog or chooser.is_complete
 
+        def room(count: int) -> int:
+            return self._room(options, stats.prompt_tokens, count)
+
+        steps = Steps(self._engine, choose, is_last, room, alone=not chooser.is_quick)
         with self._engine.lock:
             logits = self._read([*prompt, *begun], stats)
             with timed(stats):
-                speculation = self._speculation(options, stats)
-                pieces = [choose(logits, self.tokens)]
+                steps.speculation = speculation = self._speculation(options, stats)
+                pieces = [steps.first(logits)]
         yield from given  # not before all is read: whoever shows them shows how far that is, too
         while True:
             piece = pieces.pop(0)
@@ -190,14 +195,11 @@ class Session:
                 if stats.generated_tokens == options.n_predict:
                     stats.finish_reason = "length"
                     return
-                if not self._room(options, stats):
+                if not room(stats.generated_tokens):
                     stats.finish_reason = "context"
                     return
                 with timed(stats):
-                    if speculation is None:
-                        pieces = [choose(self._engine.evaluate([piece.id]), self.tokens)]
-                    else:
-                        pieces = speculation.behind(piece.id, self._room(options, stats), choose, is_last)
+                    pieces = steps.pieces()
         stats.finish_reason = "stop"
 
     def _speculation(self, options: Options, stats: Stats) -> "Speculation | None":
@@ -211,11 +213,11 @@ class Session:
         self._guessing = self._guessing or Guessing(self._engine, self._draft)
         return self._guessing.begin(self.tokens, names, options, stats)
 
-    def _room(self, options: Options, stats: Stats) -> int:
+    def _room(self, options: Options, prompt_tokens: int, generated_tokens: int) -> int:
         """How many tokens there may be yet, when all but the last one have been computed."""
-        length = stats.prompt_tokens + stats.generated_tokens - 1
+        length = prompt_tokens + generated_tokens - 1
         context = self._engine.n_ctx - length if not self._engine.wraps else self._engine.n_ctx
-        wanted = options.n_predict - stats.generated_tokens if options.n_predict > 0 else context
+        wanted = options.n_predict - generated_tokens if options.n_predict > 0 else context
         return min(context, wanted)
 
     def _searched(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:

@@ -44,6 +44,8 @@ class Share:
 class Draft:
     """A model that guesses tokens of another one, whose `pace` it is. It outlives a run: its engine remembers texts."""
 
+    is_quick = False
+
     def __init__(self, engine: Engine, pace: Pace, n_vocab: int, share: float) -> None:
         """The other one knows `n_vocab` tokens; a pass here takes this `share` of one there until it was measured."""
         self._engine, self._pace, self._n_vocab, self._share = engine, pace, n_vocab, share

@@ -22,6 +22,8 @@ class Lookup:
     made: what guesses are worth is known before the first one, and whenever it changes.
     """
 
+    is_quick = True
+
     def __init__(self, pace: Pace) -> None:
         self.length = 0
         self._pace = pace

@@ -20,7 +20,8 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import Protocol
 
-from localinfer.engine.engine import Engine, Logits
+from localinfer.engine.engine import Ask, Engine, Logits
+from localinfer.generation.choosing import Choose
 from localinfer.generation.pieces import Piece, Stats
 from localinfer.generation.speculation.draft import Draft
 from localinfer.generation.speculation.head import Head
@@ -28,12 +29,11 @@ from localinfer.generation.speculation.lookup import Lookup
 from localinfer.generation.speculation.pace import Pace
 from localinfer.options import Options
 
-Choose = Callable[[Logits, Sequence[int]], Piece]
-"""The next piece, by the logits (n_vocab,) after these tokens."""
-
 
 class Guesser(Protocol):
-    """Guesses what follows a text that it is told of token by token."""
+    """Guesses what follows a text that it is told of token by token. One that `is_quick` computes nothing for it."""
+
+    is_quick: bool
 
     def read(self, ids: Iterable[int]) -> None:
         """The prompt."""
@@ -58,6 +58,9 @@ class Speculation:
         self._engine, self._guessers, self._pace, self._stats = engine, guessers, pace, stats
         self._fewest, self._most = fewest, min(most, engine.at_once - 1)
         self._again: list[int] = []  # tokens of the text that the model has forgotten with the guesses behind them
+        self._tokens: list[int] = []  # of the text, up to what was asked last
+        self._guessed: Sequence[int] = ()  # behind them
+        self._began = self._asked = 0.0
         self._seconds = self._seconds_without = 0.0
 
     def read(self, ids: Sequence[int]) -> None:
@@ -65,16 +68,26 @@ class Speculation:
         for guesser in self._guessers:
             guesser.read(ids)
 
-    def behind(self, id: int, room: int, choose: Choose, is_last: Callable[[Piece], bool]) -> list[Piece]:
-        """The pieces behind the token `id`, which was chosen last: at least one, and at most `room`."""
+    @property
+    def is_quick(self) -> bool:
+        """Whether guesses cost next to nothing, whoever waits for them."""
+        return all(each.is_quick for each in self._guessers)
+
+    def ask(self, id: int, room: int) -> Ask:
+        """The token `id`, which was chosen last, with what the model has forgotten before it, and the guesses behind
+        it: so many that at most `room` pieces come of them."""
         self._follow(id)
-        began = perf_counter()
+        self._began = perf_counter()
         again = self._again
-        guesses = self._guesses(min(self._most - len(again), room - 1))
-        tokens = [*self._engine.sequence.tokens, *again, id]
-        guessed = perf_counter()
-        rows = self._engine.evaluate_guesses([*again, id, *guesses], skip=len(again))
+        self._guessed = self._guesses(min(self._most - len(again), room - 1))
+        self._tokens = [*self._engine.sequence.tokens, *again, id]
+        self._asked = perf_counter()
+        return Ask([*again, id, *self._guessed], skip=len(again))
+
+    def judged(self, rows: Logits, choose: Choose, is_last: Callable[[Piece], bool]) -> list[Piece]:
+        """The pieces behind what was asked last, at least one, by the logits after the token and after each guess."""
         ended = perf_counter()
+        guesses, tokens, again = self._guessed, self._tokens, self._again
         pieces: list[Piece] = []
         try:
             for row, guess in zip_longest(rows, guesses):
@@ -86,10 +99,10 @@ class Speculation:
             self._again = tokens[self._engine.rewind(len(tokens)) :]
         for piece in pieces[:-1]:
             self._follow(piece.id)
-        self._pace.cost.tell(len(again) + 1 + len(guesses), ended - guessed)
+        self._pace.cost.tell(len(again) + 1 + len(guesses), ended - self._asked)
         if (right := len(pieces) - 1) < len(guesses):
             self._pace.tell(right, len(self._again))
-        self._seconds += ended - began
+        self._seconds += ended - self._began
         self._stats.drafted_tokens += len(guesses)
         return pieces
 

@@ -1,6 +1,7 @@
 """Many sequences at a time: each computes the bits that it computes alone, and none is in the way of another."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,10 @@ import numpy as np
 import proofs
 import pytest
 from numpy.typing import NDArray
+from served import until
 from tiny import tiny_gemma3, tiny_llama
 
-from localinfer.engine.engine import Engine, Segment
+from localinfer.engine.engine import Ask, Engine, Segment
 from localinfer.engine.lanes import Lane, Lanes
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
@@ -96,6 +98,75 @@ def test_lanes_answer_together_what_they_answer_alone(engine: Engine) -> None:
 
     with ThreadPoolExecutor(SEQUENCES) as threads:
         list(threads.map(answer, [lanes.lane() for _ in PROMPTS], PROMPTS, expected))
+
+
+class Greedy:
+    """A course that takes the most probable token again and again, so often; it may break down at one of them."""
+
+    def __init__(self, first: int, steps: int, breaks_at: int = -1) -> None:
+        self.ids, self.steps, self.breaks_at = [first], steps, breaks_at
+
+    def ask(self) -> Ask:
+        return Ask(self.ids[-1:])
+
+    def take(self, logits: Logits) -> bool:
+        if len(self.ids) == self.breaks_at:
+            raise ArithmeticError("broken")
+        self.ids.append(int(logits[0].argmax()))
+        return len(self.ids) <= self.steps
+
+
+def begun(lane: Lane, prompt: Sequence[int]) -> int:
+    """The first token of an answer."""
+    lane.recall(prompt, len(prompt) - 1)
+    return int(lane.evaluate(prompt[len(lane.sequence) :]).argmax())
+
+
+def test_courses_go_where_they_go_alone(engine: Engine) -> None:
+    """Those that are followed to their end, those that somebody leaves, and beside one that breaks down."""
+    expected = [[int(row.argmax()) for row in alone(engine, prompt, 20)] for prompt in PROMPTS]
+    lanes = Lanes(engine)
+
+    def answer(number: int, lane: Lane) -> None:
+        prompt, steps = PROMPTS[number], 20 - 3 * number
+        for breaks_at in (-1, number - 1, -1):
+            course = Greedy(begun(lane, prompt), 20, breaks_at)
+            with contextlib.suppress(ArithmeticError):
+                for _ in range(steps):
+                    lane.follow(course)
+            if breaks_at > 0:
+                assert len(course.ids) == breaks_at
+            lane.rest()
+            taken = len(course.ids) if breaks_at > 0 else steps
+            assert course.ids == expected[number][: len(course.ids)]
+            assert lane.sequence.tokens == [*prompt, *course.ids[:taken]]
+
+    with ThreadPoolExecutor(SEQUENCES) as threads:
+        list(threads.map(answer, range(SEQUENCES), [lanes.lane() for _ in PROMPTS]))
+
+
+def test_a_step_is_begun_before_it_is_asked_for(tmp_path: Path) -> None:
+    """One, and not two; then it is for the lane to ask."""
+    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
+        lane = Lanes(engine).lane()
+        course = Greedy(begun(lane, COMMON), 9)
+        for step in range(1, 4):
+            lane.follow(course)
+            assert until(lambda taken=step + 2: len(course.ids) == taken, 5)
+            time.sleep(0.02)
+            assert len(course.ids) == step + 2
+
+
+def test_the_thread_that_computes_ends_when_there_is_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localinfer.engine.lanes.IDLE", 0.05)
+    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
+        expected, lane = alone(engine, COMMON, 0)[0], Lanes(engine).lane()
+        for _ in range(2):
+            np.testing.assert_array_equal(lane.evaluate(COMMON), expected)
+            lane.reset()
+            assert until(lambda: not any(each.name == "localinfer-lanes" for each in threading.enumerate()), 5)
 
 
 def test_a_prefix_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
