@@ -75,7 +75,7 @@ RayWorkersOption = Annotated[
 ]
 
 
-@with_options("model", "sampling", "generation", "form", "speculation", "chat", defaults=USUAL)
+@with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat", defaults=USUAL)
 def batch_command(
     model: ModelArgument,
     given: Layer,
@@ -183,7 +183,10 @@ def opened_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
 
     f = open_gguf(fetched(model, screen.Status()))
     named, proposed = registry.default_options(model), from_metadata(f.metadata, f.path)
-    return f, merge(given, from_environment(os.environ), named, proposed, USUAL)
+    options = merge(given, from_environment(os.environ), named, proposed, USUAL)
+    if options.spec_draft_model:
+        fetched(options.spec_draft_model, screen.Status())
+    return f, options
 
 
 # --- the job ---

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
+from localinfer.architectures import EAGLE3
 from localinfer.engine.engine import Engine, require_room_to_load
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
@@ -86,10 +87,12 @@ class Model:
         self.stats = Stats()
         require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
-        self.engine = Engine(f, options, progress)
+        draft = self._draft_file()
+        head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
+        self.engine = Engine(f, options, progress, head)
         for warning in (*self.engine.warnings, *beyond_training(self), *without_a_guesser(options)):
             warnings.warn(warning, stacklevel=3)
-        self._draft = self._draft_engine(progress)
+        self._draft = self._draft_engine(draft, progress) if draft and not head else None
         self._session = Session(self.engine, self.tokenizer, progress, self._draft)
         self._progress = progress
         self._lanes: Lanes | None = None  # once there are models beside it
@@ -337,14 +340,21 @@ class Model:
         """The chain of samplers that these options describe: a function of logits and ids, as `generate` takes one."""
         return self._session.sampler(self._chosen(options))
 
-    def _draft_engine(self, progress: Progress | None) -> Engine | None:
-        """The engine of the draft model, if the options name one."""
+    def _draft_file(self) -> GGUF | None:
+        """The draft model, or the head in a file of its own, if the options name one; it knows the same tokens."""
         if not self.options.spec_draft_model:
             return None
+        from localinfer.generation.speculation.pairing import require_same_tokens
+
+        f = open_gguf(registry.find(self.options.spec_draft_model))
+        require_same_tokens(f, self.file)
+        return f
+
+    def _draft_engine(self, f: GGUF, progress: Progress | None) -> Engine:
+        """The engine of the draft model."""
         from localinfer.generation.speculation.pairing import draft_engine
 
         try:
-            f = open_gguf(registry.find(self.options.spec_draft_model))
             return draft_engine(f, self.engine, self.options, progress)
         except BaseException:
             self.engine.close()

@@ -26,7 +26,7 @@ Value = int | float | bool | str | tuple[str, ...]
 Layer = dict[str, Value]
 Section = Literal["model", "sampling", "generation", "form", "speculation", "draft", "chat"]
 Policy = Literal["stop", "drop-turns", "ring"]
-Precision = Literal["fast", "high"]
+Precision = Literal["auto", "fast", "high"]
 Think = Literal["auto", "on", "off"]
 ReasoningFormat = Literal["auto", "deepseek", "none"]
 CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
@@ -161,7 +161,7 @@ def bias_of(text: str) -> tuple[int, float]:
 GUESSERS = {  # of --spec-type, llama.cpp's among them: who guesses here
     "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
     "ngram-mod": "ngram", "ngram-cache": "ngram",
-    "draft-simple": "draft", "draft-eagle3": "", "draft-mtp": "ahead", "draft-dflash": "", "draft-dspark": "",
+    "draft-simple": "draft", "draft-eagle3": "ahead", "draft-mtp": "ahead", "draft-dflash": "", "draft-dspark": "",
 }  # fmt: skip
 
 
@@ -226,8 +226,8 @@ class Options:
         "", "--architecture", section="model",
         about="A Python file whose function `record` says what the model computes, in place of ours.")
     precision: Precision = option(
-        "fast", "--precision", section="model", choices=get_args(Precision),
-        about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high).")
+        "auto", "--precision", section="model", choices=get_args(Precision),
+        about="Round activations to 8 bits (fast), as llama.cpp does, or to 15 (high); auto: high for encoders.")
 
     temp: float = option(
         0.8, "--temp", section="sampling", low=0, high=1e6,
@@ -365,10 +365,10 @@ class Options:
         about="Answer with one of these texts, which have commas between them; may be given several times.")
 
     spec_type: str = option(
-        "ngram,draft-simple,draft-mtp", "--spec-type", section="speculation", read=guessers_named,
+        "ngram,draft-simple,draft-mtp,draft-eagle3", "--spec-type", section="speculation", read=guessers_named,
         about="Who guesses tokens, which are then computed together where that is faster; the text is the same: what "
         "stands in it already (ngram), a draft model if there is one (draft-simple), a head of the model that predicts "
-        "further tokens if it has one (draft-mtp), or nobody (none).")
+        "further tokens if it has one (draft-mtp), or there is one beside it (draft-eagle3), or nobody (none).")
     spec_draft_n_max: int = option(
         48, "--spec-draft-n-max", section="speculation", low=0, high=1024,
         about="The most tokens that are guessed at a time; fewer where fewer pay.")
@@ -382,7 +382,8 @@ class Options:
 
     spec_draft_model: str = option(
         "", "-md", "--model-draft", "--spec-draft-model", section="draft",
-        about="A smaller model with the same vocabulary, which guesses tokens: a path or a name.")
+        about="A smaller model with the same vocabulary, which guesses tokens, or an EAGLE-3 head of the model: a path "
+        "or a name.")
     ctx_size_draft: int = option(
         0, "-cd", "--ctx-size-draft", section="draft", low=0, high=INT32_MAX,
         about="Tokens that it can look back on; behind them it guesses none (0: as many as the model).")

@@ -35,14 +35,19 @@ def as_f32(checkpoint: Path, out: Path) -> Path:
     return as_type(checkpoint, out, "F32")
 
 
-def as_type(checkpoint: Path, out: Path, type: str) -> Path:
+def as_type(checkpoint: Path, out: Path, type: str, *, target: Path | None = None) -> Path:
     """Its GGUF file, with matrices in this type; F32 is what a recipe keeps, and rows that are no whole blocks."""
-    source = open_checkpoint(checkpoint)
+    source = open_checkpoint(checkpoint, target)
     number, block = next((number, each) for number, each in ggml.TYPES.items() if each.name == type)
 
     def fits(tensor: SourceTensor) -> bool:
         return may_change(tensor) and tensor.shape[-1] % block.elements == 0
 
-    types = {name: number if fits(tensor) else F32 for name, tensor in source.tensors.items()}
+    types = {name: number if fits(tensor) else kept(tensor) for name, tensor in source.tensors.items()}
     quantize(source, out, types, encoder_of=encoders("fast", {}))
     return out
+
+
+def kept(tensor: SourceTensor) -> int:
+    """The type of what no recipe changes: of numbers that are whole, their own."""
+    return tensor.type if tensor.type_name == "I64" else F32

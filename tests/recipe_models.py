@@ -24,6 +24,7 @@ class Shape:
     n_ff: int = 512
     more: Mapping[str, Value] = field(default_factory=dict)
     kinds: tuple[Shapes, ...] = ()  # the tensors of layers, in turns, where they are not those of `layer`
+    ahead: Shapes = field(default_factory=dict)  # ... of the last one, if that predicts further tokens
 
     @property
     def metadata(self) -> dict[str, Value]:
@@ -47,7 +48,8 @@ class Shape:
         if not self.tied:
             shapes["output.weight"] = (32, self.n_embd)
         for layer in range(self.n_layer):
-            for name, shape in (self.kinds[layer % len(self.kinds)] if self.kinds else self.layer).items():
+            usual = self.kinds[layer % len(self.kinds)] if self.kinds else self.layer
+            for name, shape in (self.ahead if layer == self.n_layer - 1 and self.ahead else usual).items():
                 shapes[f"blk.{layer}.{name}.weight"] = shape
         return shapes
 
@@ -117,6 +119,11 @@ NEXT_DELTA_NET: Shapes = {**STATE, "ssm_ba": (8, N)}
 CONVOLUTION: Shapes = {
     **NORMS, "shortconv.in_proj": (3 * N, N), "shortconv.conv": (N, 3), "shortconv.out_proj": (N, N)
 }
+NEXTN: Shapes = {
+    "nextn.eh_proj": (N, 2 * N), "nextn.enorm": (N,), "nextn.hnorm": (N,), "nextn.embed_tokens": (32, N),
+    "nextn.shared_head_head": (32, N), "nextn.shared_head_norm": (N,),
+}
+AHEAD = {"nextn_predict_layers": 1}
 WIDTH = {"expert_feed_forward_length": FF, "expert_shared_feed_forward_length": FF, "expert_shared_count": 1}
 RECURRENT = {
     "ssm.conv_kernel": 4, "ssm.inner_size": N, "ssm.state_size": 64, "ssm.time_step_rank": 4, "ssm.group_count": 4,
@@ -198,6 +205,15 @@ SHAPES = {
     "glm4moe": Shape(
         "glm4moe", 46, n_head_kv=1, n_expert=E, more=WIDTH | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+    ),
+    "glm4moe, ahead": Shape(
+        "glm4moe", 47, n_head_kv=1, n_expert=E, kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+        more=WIDTH | AHEAD | {"leading_dense_block_count": 0, "expert_gating_func": 2},
+        ahead=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
+    ),
+    "qwen35, ahead": Shape(
+        "qwen35", 33, n_head_kv=2, more=RECURRENT | SECTIONS | AHEAD,
+        kinds=((DELTA_NET | DENSE,) * 3 + (GATED_ATTENTION | DENSE,)), ahead=GATED_ATTENTION | DENSE | NEXTN,
     ),
     "rwkv7": Shape("rwkv7", 24, n_head=0, n_head_kv=0, more=RWKV, kinds=(TIME_MIX,)),
 }

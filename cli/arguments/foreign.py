@@ -256,7 +256,7 @@ VALUES = {  # of a flag that is here, too: what it is here, and what there is to
     "--json-schema": {"json": ('{"type": "object"}', "")},
     "--keep": {"-1": ("4", "the first 4 tokens are kept, not the whole prompt")},
     "--spec-type": dict.fromkeys(
-        ("draft-eagle3", "draft-dflash", "draft-dspark"),
+        ("draft-dflash", "draft-dspark"),
         ("ngram", "such heads are not read: tokens are guessed by what stands in the text"),
     ),
     "--reasoning-format": {"deepseek-legacy": ("deepseek", "thoughts are told apart; none leaves them in the text")},

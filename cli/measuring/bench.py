@@ -135,13 +135,13 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
         from localinfer.judging.roofline import measured
 
     f = open_gguf(path)
-    subject = subject_of(f, given)
     n_ctx = max(test.depth + test.tokens for test in tests)
     results: list[Result] = []
     for count in dict.fromkeys(test.threads for test in tests):
         options = dataclasses.replace(given, ctx_size=n_ctx, threads=count)
         with status.busy(f"loading {screen.one_line(model)}"):
             engine = Engine(f, options, status)
+        subject = subject_of(f, dataclasses.replace(given, precision=engine.program.precision))
         try:
             for test in (each for each in tests if each.threads == count):
                 at_once = test.n_prompt or 1

@@ -51,6 +51,7 @@ class Task(NamedTuple):
     replace: bool
     page: Path | None
     calibration: Calibration | None
+    model: str | None  # the checkpoint of what a head guesses for
 
     @property
     def search(self) -> str:

@@ -52,6 +52,10 @@ Effort = Annotated[
         help="How long to search; max: make up for errors, too, by an imatrix with covariances [default: normal].",
     ),
 ]
+TargetModelDir = Annotated[
+    str | None,
+    typer.Option("--target-model-dir", metavar="DIR", help="The checkpoint of the model that a head guesses for."),
+]
 Pure = Annotated[bool, typer.Option("--pure", help="One type for all matrices.")]
 LeaveOutputTensor = Annotated[bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")]
 OutputTensorType = Annotated[

@@ -51,6 +51,7 @@ def quantize_command(
     calibrate: flags.Calibrate = None,
     calibrate_chunks: flags.CalibrateChunks = None,
     effort: flags.Effort = None,
+    target_model_dir: flags.TargetModelDir = None,
     pure: flags.Pure = False,
     leave_output_tensor: flags.LeaveOutputTensor = False,
     output_tensor_type: flags.OutputTensorType = None,
@@ -108,7 +109,7 @@ def quantize_command(
         calibrated=calibration is not None,
     )
     page = promised("--report", report, REPORTS) if report is not None else None
-    task = Task(asked, request, target, effort, keep_split, force, page, calibration)
+    task = Task(asked, request, target, effort, keep_split, force, page, calibration, target_model_dir)
     if dry_run:
         show(source, task)
     elif calibration:
@@ -130,7 +131,7 @@ def opened(name: str, task: Task, status: screen.Status) -> "Source":
     from localinfer.files.split import from_gguf
     from localinfer.quantizing.prune import without_layers
 
-    source = open_checkpoint(name) if Path(name).is_dir() else from_gguf(fetched(name, status))
+    source = open_checkpoint(name, task.model) if Path(name).is_dir() else from_gguf(fetched(name, status))
     return without_layers(source, task.request.pruned)
 
 

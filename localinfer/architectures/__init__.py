@@ -17,6 +17,7 @@ from localinfer.text import printable
 Record = Callable[[Recorder], None]  # records a whole forward pass
 
 ENTRY_POINTS = "localinfer.architectures"
+EAGLE3 = "eagle3"  # no model by itself: see `localinfer.plan.eagle3`
 
 
 def known() -> list[str]:
@@ -39,6 +40,9 @@ def find(f: GGUF, own: str = "") -> Record:
         return record
     for added in of_packages(name):
         return added
+    if name == EAGLE3:
+        what = f"{name!r} is a head that guesses for another model: --spec-draft-model names it beside that"
+        raise f.error("general.architecture", what, Unsupported)
     raise f.error("general.architecture", f"{printable(name, 80)!r} is not supported ({hint(module)})", Unsupported)
 
 

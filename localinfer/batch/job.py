@@ -22,7 +22,8 @@ from localinfer.text import printable
 
 PREFIX = "batch_req_"
 DIGEST_BYTES = 4
-FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that change no answer
+FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that change no answer,
+GUESSES = ("speculation", "draft")  # nor do those of these sections
 RESTART_HINT = "--restart begins anew, and drops what is there"
 
 
@@ -134,9 +135,11 @@ class Job:
 
 def job_digest(f: GGUF, options: Options) -> str:
     """A digest of the model, of all options that change answers, and of the contents of files that options name."""
-    values = {name: value for name, value in asdict(options).items() if name not in FOR_SPEED}
+    values = {name: value for name, value in asdict(options).items() if value != FLAGS[name].default}
     digest = blake2b(model_digest(f).encode(), digest_size=DIGEST_BYTES)
-    for name in sorted(name for name, value in values.items() if value != FLAGS[name].default):
+    for name in sorted(values):
+        if name in FOR_SPEED or FLAGS[name].section in GUESSES:
+            continue
         digest.update(repr((name, values[name])).encode())
         if name.endswith("_file") or name == "architecture":
             digest.update(content_of(str(values[name])))

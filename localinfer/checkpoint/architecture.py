@@ -51,6 +51,7 @@ class Architecture:
     merges_characters: str = ""  # tokenizer.ggml.model, if that is a kind of its own where merges are of characters
     ternary: tuple[str, ...] = ()  # matrices whose values are rounded to -m, 0 and m before they are used
 
+    beside: bool = False  # a head beside another model, which may use the embedding and the output layer of that
     encoder: bool = False  # tokens see those behind them, and there is no output layer
     learned_positions: bool = False  # a row for each
     stand_ins: Mapping[str, str] = field(default_factory=dict)  # what others want but nobody uses: copies of these
@@ -64,7 +65,7 @@ class Architecture:
     attends: bool = True  # whether there is attention at all
     turns: bool = True  # whether positions are rotary embeddings
     part_turns: bool = False  # whether a part of a head may turn
-    predicts_further: bool = False  # whether there may be blocks that predict further tokens, which are left out
+    predicts_further: bool = False  # whether there may be blocks behind the others that predict further tokens
     truncates: bool = True  # whether YaRN's ramp lies between whole pairs
     period: int | None = None  # layers with a window: all but the last of so many (0: all); None: there are none
     first_of_period: bool = False  # it is the first of a period that sees everything

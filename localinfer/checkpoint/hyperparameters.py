@@ -243,7 +243,7 @@ def refuse_other_scale(architecture: Architecture, config: Table, numbers: Numbe
 def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[str, Field]:
     """The keys `<architecture>.*`."""
     values = {
-        "block_count": Field.uint32(numbers.n_layer),
+        "block_count": Field.uint32(numbers.n_layer + numbers.n_ahead),
         "context_length": Field.uint32(numbers.rope.n_ctx or numbers.n_ctx),
         "embedding_length": Field.uint32(numbers.n_embd),
         "attention.head_count": Field.uint32(numbers.n_head if architecture.attends else 0),
@@ -258,6 +258,8 @@ def fields(architecture: Architecture, config: Table, numbers: Numbers) -> dict[
             "attention.key_length": Field.uint32(numbers.head_dim),
             "attention.value_length": Field.uint32(numbers.head_dim),
         }
+    if numbers.n_ahead:
+        values["nextn_predict_layers"] = Field.uint32(numbers.n_ahead)
     if architecture.turns:
         values |= rope_fields(numbers)
     values |= windows.fields(architecture, numbers)

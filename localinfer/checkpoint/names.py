@@ -7,7 +7,9 @@ it imports much else.
 import re
 from collections.abc import Callable, Mapping
 
+from localinfer.checkpoint import ahead
 from localinfer.checkpoint.architecture import Architecture
+from localinfer.checkpoint.numbers import Numbers
 from localinfer.checkpoint.stored.weights import Stacked, Stored
 from localinfer.errors import LocalInferError, Unsupported
 
@@ -31,17 +33,19 @@ ONE_OF_MANY = re.compile(  # a norm for each head, a matrix for each expert, or 
 IN_BLOCK = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|\.scale|\.input_scale|)")
 
 
-def present(architecture: Architecture, n_layer: int, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
+def present(architecture: Architecture, numbers: Numbers, stored: Mapping[str, Stored]) -> dict[str, Stored | Stacked]:
     """The text model's tensors by GGUF's names.
 
     Raises Unsupported naming a tensor that has none.
     """
-    known = names_of(architecture.like or architecture.name, n_layer)
+    blocks = numbers.n_layer + numbers.n_ahead
+    known = names_of(architecture.like or architecture.name, blocks)
+    own = {**architecture.names, **(ahead.NAMES if architecture.predicts_further else {})}
     found: dict[str, Stored | Stacked] = {}
     for name, tensor in stacked(text_model(used(architecture, stored))).items():
-        if architecture.predicts_further and (block := IN_BLOCK.fullmatch(name)) and int(block["block"]) >= n_layer:
+        if architecture.predicts_further and (block := IN_BLOCK.fullmatch(name)) and int(block["block"]) >= blocks:
             continue
-        renamed = own_name(name, architecture.names) or known(name)
+        renamed = own_name(name, own) or known(name)
         if renamed is None:
             raise foreign(tensor, architecture)
         whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.bare

@@ -45,9 +45,10 @@ class Numbers:
     n_input: int = 0  # values that each block has of a token for itself
     own: tuple[Own, ...] = ()  # of each block; none: they are all alike
     n_ff_shared: int = 0  # of experts that see every token
+    n_ahead: int = 0  # blocks behind these, which predict further tokens
     n_dense: int = 0  # blocks without experts, before those that have some
     experts_step: int = 1  # of so many blocks, the last one has experts
-    kinds: tuple[str, ...] = ()  # of each block, where there are several
+    kinds: tuple[str, ...] = ()  # of each block, and of those ahead, where there are several
     sizes: Mapping[str, int] = field(default_factory=dict)  # that only one architecture has, by names of its own
     factors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # of tensors, or of each of their rows
     packed: int = 0  # ternary matrices are packed, and have a scale to this power (1 or -1); 0: they are not
@@ -76,6 +77,10 @@ class Numbers:
     @property
     def one(self) -> int:
         return 1
+
+    @property
+    def n_2embd(self) -> int:
+        return 2 * self.n_embd
 
     @property
     def n_q(self) -> int:

@@ -114,8 +114,8 @@ def sigmoid_experts(config: Table, n: Numbers) -> Fields:
 
 
 def experts_of_glm(config: Table, n: Numbers) -> Fields:
-    """Blocks that predict further tokens are left out."""
-    return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(0)}
+    """Whether there are blocks that predict further tokens is said in any case."""
+    return sigmoid_experts(config, n) | {"nextn_predict_layers": Field.uint32(n.n_ahead)}
 
 
 def experts_of_granite(config: Table, n: Numbers) -> Fields:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.checkpoint import names
+from localinfer.checkpoint import ahead, names
 from localinfer.checkpoint.architecture import Architecture
 from localinfer.checkpoint.folder import Folder
 from localinfer.checkpoint.numbers import Numbers
@@ -81,10 +81,10 @@ def convert(
 
     Raises LocalInferError naming the tensor that is missing or has another shape, Unsupported one that is foreign.
     """
-    present = names.present(architecture, numbers.n_layer, stored)
+    present = names.present(architecture, numbers, stored)
     left = dict(present)
     tensors: dict[str, SourceTensor] = {}
-    for wanted in expected(architecture, numbers, {BLOCK.sub("", name).removesuffix(".weight") for name in present}):
+    for wanted in expected(architecture, numbers, present):
         part, here = wanted.part_of(architecture, present), wanted.numbers(numbers)
         source = wanted.named(part)
         blocks, scales = (source.replace(".weight", ending) for ending in (".blocks", ".scales"))
@@ -129,19 +129,28 @@ def factors_of(
                 yield SourceTensor(wanted.name.replace(".weight", ending), values.shape, F32, partial(raw, values))
 
 
-def expected(architecture: Architecture, numbers: Numbers, kinds: set[str]) -> Iterator[Wanted]:
-    """Every tensor that there must be; what is optional must be in all blocks, if it is among the `kinds` of one."""
+def expected(architecture: Architecture, numbers: Numbers, present: Present) -> Iterator[Wanted]:
+    """Every tensor that there must be; what is optional must be in all blocks, if one has it, but for those blocks that
+    predict further tokens."""
+    kinds = {BLOCK.sub("", name).removesuffix(".weight") for name in present}
     of_model = [kind for kind in architecture.optional_model if kind in kinds]
     norm = () if architecture.encoder else (architecture.output_norm,)
-    for kind in ("token_embd", *norm, *architecture.model, *of_model):
+    embedding = () if architecture.beside else ("token_embd",)
+    for kind in (*embedding, *norm, *architecture.model, *of_model):
         yield Wanted(NO_BLOCK, kind)
     optional = [kind for kind in architecture.optional if architecture.parts.get(kind, kind) in kinds]
-    for block in range(numbers.n_layer):
+    for block in range(numbers.n_layer + numbers.n_ahead):
         branch = architecture.mixture if numbers.has_experts(block) else architecture.dense
         own = architecture.kinds[numbers.kinds[block]] if architecture.kinds else ()
-        for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own, *optional):
+        for kind in (*architecture.block, *(architecture.not_first if block else ()), *branch, *own):
             yield Wanted(block, kind, architecture.bare)
-    if not (numbers.tied or architecture.encoder):
+        if block < numbers.n_layer:
+            yield from (Wanted(block, kind, architecture.bare) for kind in optional)
+        else:
+            yield from (Wanted(block, kind) for kind in ahead.NEEDED)
+            further = (Wanted(block, kind, architecture.bare) for kind in (*optional, *ahead.OPTIONAL))
+            yield from (each for each in further if each.named(each.part_of(architecture, present)) in present)
+    if not (numbers.tied or architecture.encoder or architecture.beside):
         yield Wanted(NO_BLOCK, "output")
 
 

@@ -43,8 +43,25 @@ class Segment:
     ids: Ids
 
 
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A token at a position of a sequence that is not computed yet, behind which a head shall look. `before` is what
+    the head has made of the token before, if that is not computed either."""
+
+    sequence: Sequence
+    id: int
+    position: int
+    before: Floats | None = None
+
+    @property
+    def state(self) -> Floats | float:
+        """What the token before has become."""
+        return self.sequence.state(self.position - 1) if self.before is None else self.before
+
+
 class Engine:
-    """A model ready to run: a program, and the sequence that goes through it. Raises what `Program` raises.
+    """A model ready to run: a program, and the sequence that goes through it. A `head` in a file of its own may look
+    further ahead for it (`localinfer.plan.eagle3`). Raises what `Program` raises.
 
     Further sequences are made with `begin`, and computed together with `compute`.
 
@@ -53,17 +70,19 @@ class Engine:
     remembers.
     """
 
-    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+    def __init__(
+        self, f: GGUF, options: Options, progress: Progress | None = None, head: GGUF | None = None
+    ) -> None:
         self.file = f
         self.lock, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
         self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything
         self._closed = False
-        self.program = Program(f, options, progress)
+        self.program = Program(f, options, progress, head)
         self.sequence = Sequence(self.program.recorder.memories())
         self.n_ctx, self.n_vocab, self.warnings = self.program.n_ctx, self.program.n_vocab, self.program.warnings
         if options.mlock:
-            problems = {printable(str(each.path)): each.lock() for each in f.files}
+            problems = {printable(str(each.path)): each.lock() for file in self.program.files for each in file.files}
             self.warnings = [*self.warnings, *(f"{path}: {problem}" for path, problem in problems.items() if problem)]
 
     @property
@@ -134,12 +153,24 @@ class Engine:
 
         `before` is the same of the token before, if that is not computed either. Nothing is remembered.
         """
+        logits, states = self.look_further([Look(self.sequence, id, position, before)])
+        return logits[0], states[0]
+
+    def look_further(self, looks: abc.Sequence[Look]) -> tuple[Logits, Floats]:
+        """The same of several sequences, at most `plan.sequences`, in one pass: (len(looks), n_vocab), (len(looks),
+        n). Each has the same bits as alone."""
+
+        def place() -> None:
+            for at, look in enumerate(looks):
+                look.sequence.place_ahead(look.position, at)
+
         with self.lock:
             with self.tables:
-                self._with_room(lambda: self.sequence.place_ahead(position))
-                self.program.place(np.array([id], np.int32), np.array([position]))
-            logits, state = self.program.further(self.sequence.state(position - 1) if before is None else before)
-            return logits, state.copy()
+                self._with_room(place)
+                ids, positions = ([each.id for each in looks], [each.position for each in looks])
+                self.program.place(np.array(ids, np.int32), np.array(positions))
+            logits, states = self.program.further([each.state for each in looks])
+            return logits, states.copy()
 
     def logits(self, tokens: Tokens) -> Logits:
         """The logits after each of `tokens`, float32 (len(tokens), n_vocab); appends them to the sequence."""

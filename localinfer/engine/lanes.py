@@ -17,14 +17,14 @@ waits for that.
 import contextlib
 import threading
 import time
-from collections import abc
+from collections import abc, deque
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Segment, Tokens, common_prefix, joined
+from localinfer.engine.engine import NO_ROWS, Engine, Ids, Logits, Look, Segment, Tokens, common_prefix, joined
 from localinfer.engine.program import Floats
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch, taken_lock
@@ -81,6 +81,15 @@ class Request:
         self.done += count
 
 
+@dataclass(eq=False)
+class Asked:
+    """A look further ahead that a lane waits for, and what was found: the logits, and what the token has become; or why
+    nothing was."""
+
+    look: Look
+    found: tuple[Logits, Floats] | Exception | None = None
+
+
 @dataclass(frozen=True)
 class Promise:
     """A lane has recalled the beginning of these tokens, and is about to ask for the others."""
@@ -109,6 +118,7 @@ class Lanes:
         self._lanes: list[Lane] = []
         self._news = threading.Condition(engine.tables)  # told of every batch that was computed, and who comes and goes
         self._waiting: list[Request] = []
+        self._asked: deque[Asked] = deque()
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
         self._has_leader = False
         self._promises: dict[Sequence, Promise] = {}
@@ -143,6 +153,30 @@ class Lanes:
         if request.error:
             raise request.error
         return request.logits
+
+    def look_further(self, look: Look) -> tuple[Logits, Floats]:
+        """See `Engine.evaluate_further`. Who comes first looks for all who have come meanwhile."""
+        asked = Asked(look)
+        self._asked.append(asked)
+        with self.engine.lock:  # between two batches of all
+            while asked.found is None:
+                self._find(asked)
+        if isinstance(asked.found, Exception):
+            raise asked.found
+        return asked.found
+
+    def _find(self, mine: "Asked") -> None:
+        """What some wait for; when my thread is told to end meanwhile, others look for the rest."""
+        together = [self._asked.popleft() for _ in range(min(len(self._asked), self.engine.plan.sequences))]
+        try:
+            logits, states = self.engine.look_further([each.look for each in together])
+            for number, each in enumerate(together):
+                each.found = logits[number].copy(), states[number]
+        except Exception as error:
+            for each in together:
+                each.found = error
+        finally:
+            self._asked.extend(each for each in together if each.found is None and each is not mine)
 
     def pause(self, lane: "Lane", *, rests: bool = False) -> None:
         """Nobody shall wait for it; when it rests, it may be made to forget."""
@@ -333,9 +367,7 @@ class Lane(Engine):
                 yield logits
 
     def evaluate_further(self, id: int, position: int, before: Floats | None = None) -> tuple[Logits, Floats]:
-        with self._lanes.engine.lock:  # between two batches of all
-            logits, state = super().evaluate_further(id, position, before)
-            return logits.copy(), state
+        return self._lanes.look_further(Look(self.sequence, id, position, before))
 
     def recall(self, tokens: abc.Sequence[int], most: int, progress: Progress | None = None) -> int:
         return self._lanes.recall(self, tokens, most, progress)

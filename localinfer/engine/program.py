@@ -3,7 +3,7 @@
 Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from localinfer.engine.stamps import StampedMemory, Stamps
 from localinfer.engine.team import Team, Watch
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
-from localinfer.options import Options, guessers_named
+from localinfer.options import Options, Precision, guessers_named
 from localinfer.plan.attention import Context
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
@@ -31,7 +31,8 @@ Floats = NDArray[np.float32]
 LOGITS_BYTES = 32 << 20  # rows of logits that are computed at a time take about so much
 LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
 BIDIRECTIONAL = ("gemma-embedding",)  # whose files do not say so
-PASSES = {"fast": 1, "high": 2}
+PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
+AUTO: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether it is causal
 EXECUTE, EXECUTE_STAMPED = (
     Kernel(
         "localinfer.ops.execute",
@@ -44,15 +45,17 @@ EXECUTE, EXECUTE_STAMPED = (
 
 
 class Program:
-    """`recorder` and `plan` are what was recorded, to look at.
+    """`recorder` and `plan` are what was recorded, to look at; `files` the model's, and that of a head beside it.
 
     Raises LocalInferError for a file without sense, Unsupported for one that cannot be run, NotEnoughMemory when what
     it needs beside the weights does not fit.
     """
 
-    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
-        self.file = f
-        self.recorder = record_within(machine.available_memory(), f, options)
+    def __init__(
+        self, f: GGUF, options: Options, progress: Progress | None = None, head: GGUF | None = None
+    ) -> None:
+        self.files = (f, head) if head else (f,)
+        self.recorder = record_within(machine.available_memory(), f, options, head)
         self.plan = self.recorder.plan
         self.n_ctx = self.recorder.context.n_ctx
         self.n_vocab = self.recorder.n_vocab
@@ -78,6 +81,11 @@ class Program:
         return [(0, start), *([(ahead.start, ahead.look)] if ahead else [])]
 
     @property
+    def precision(self) -> Precision:
+        """How activations are rounded: never "auto"."""
+        return next(name for name, passes in PASSES.items() if passes == self.plan.passes)
+
+    @property
     def predicts(self) -> bool:
         """Whether it has an output layer: an encoder has none."""
         return self.recorder.logits_buffer is not None
@@ -88,7 +96,8 @@ class Program:
 
         Raises LocalInferError when the file's weights are no longer those that it was opened with.
         """
-        self.file.check_unchanged()
+        for f in self.files:
+            f.check_unchanged()
         r, count = self.recorder, len(ids)
         self.plan.tokens.set(count)
         r.ids.view(np.int32)[:count] = ids
@@ -111,15 +120,22 @@ class Program:
         self.run(self.recorder.head_start, self.recorder.states_end, len(rows))
         return floats_of(self.recorder.states_buffer, len(rows))
 
-    def further(self, before: Floats | float) -> tuple[Floats, Floats]:
-        """The logits of the head that looks further ahead, behind the one token of the batch, (n_vocab,), and the state
-        that it makes of that, (n,): by the state of the token `before` it."""
-        ahead = self.recorder.ahead
+    def further(self, before: Sequence[Floats | float]) -> tuple[Floats, Floats]:
+        """The logits of the head that looks further ahead, behind each token of the batch, which are of different
+        sequences, (tokens, n_vocab), and the states that it makes of them, (tokens, n): by the states of the tokens
+        `before` them. They are valid until the next call."""
+        ahead, count = self.recorder.ahead, len(before)
         assert ahead is not None
-        floats_of(ahead.before, 1)[0] = before
-        ahead.one.set(1)
-        self.run(ahead.keys, len(self.plan.ops), 1)
-        return floats_of(ahead.logits, 1)[0], floats_of(ahead.state, 1)[0]
+        for row, state in zip(floats_of(ahead.before, count), before, strict=True):
+            row[:] = state
+        ahead.guessing.set(count)
+        ahead.picked.view(np.int32)[:count] = np.arange(count)
+        self.run(ahead.keys, len(self.plan.ops), count)
+        logits = floats_of(ahead.logits, count)
+        if ahead.ids is not None:
+            some, logits = logits, np.full((count, self.n_vocab), -np.inf, np.float32)
+            logits[:, ahead.ids] = some
+        return logits, floats_of(ahead.state, count)
 
     def residual(self, tokens: int) -> Floats:
         """The residual stream of a batch of so many tokens."""
@@ -163,19 +179,21 @@ def floats_of(buffer: Buffer | None, rows: int) -> Floats:
     return found
 
 
-def record_within(available: int, f: GGUF, options: Options) -> Recorder:
+def record_within(available: int, f: GGUF, options: Options, head: GGUF | None = None) -> Recorder:
     """As `record`; where nobody has chosen a context, half of it as often as it takes to fit into memory."""
-    recorder = record(f, options)
-    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    recorder = record(f, options, head)
+    weights = sum(tensor.nbytes for each in (f, head) if each for tensor in each.tensors.values())
     while not options.ctx_size and recorder.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
         if weights + recorder.plan.nbytes <= available:
             break
-        recorder = record(f, replace(options, ctx_size=max(recorder.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)))
+        n_ctx = max(recorder.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
+        recorder = record(f, replace(options, ctx_size=n_ctx), head)
     return recorder
 
 
-def record(f: GGUF, options: Options) -> Recorder:
-    """The model's forward pass, recorded and checked; nothing is allocated or compiled."""
+def record(f: GGUF, options: Options, head: GGUF | None = None) -> Recorder:
+    """The model's forward pass, recorded and checked; nothing is allocated or compiled. A `head` beside it looks
+    further ahead, instead of its own one."""
     write_down = architectures.find(f, options.architecture)
     keys = Keys(f)
     n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
@@ -189,12 +207,27 @@ def record(f: GGUF, options: Options) -> Recorder:
     outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
     threads = options.threads or machine.default_threads()
     ahead = "ahead" in guessers_named(options.spec_type)
-    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[options.precision], sequences)
-    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, ahead)
+    precision = AUTO[causal] if options.precision == "auto" else options.precision
+    plan = Plan(batch, outputs, threads, options.threads_batch or threads, PASSES[precision], sequences)
+    own = ahead and head is None
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, own)
     recorder = Recorder(f, keys, plan, context)
-    write_down(recorder)
+    if head and ahead and causal:
+        record_beside(recorder, write_down, head)
+    else:
+        write_down(recorder)
     recorder.finish()
     return recorder
+
+
+def record_beside(recorder: Recorder, write_down: architectures.Record, head: GGUF) -> None:
+    """Record the forward pass of a model, and that of a head beside it."""
+    from localinfer.plan.eagle3 import feature_blocks, record_eagle3
+
+    own = Recorder(head, Keys(head), recorder.plan, recorder.context)
+    recorder.keep_inputs(feature_blocks(own, recorder))
+    write_down(recorder)
+    recorder.ahead = record_eagle3(own, recorder)
 
 
 def sinks_for(keep: int, n_ctx: int) -> int:

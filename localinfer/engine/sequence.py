@@ -35,10 +35,10 @@ class Sequence:
         for memory in self._memories:
             memory.place(len(self), count, at)
 
-    def place_ahead(self, position: int) -> None:
-        """Have the next run, of one token, look from a position that is not to be remembered. Raises NoRoom."""
+    def place_ahead(self, position: int, at: int) -> None:
+        """Have the token `at` of the next run look from a position that is not to be remembered. Raises NoRoom."""
         for memory in self._memories:
-            memory.place_ahead(position)
+            memory.place_ahead(position, at)
 
     def state(self, position: int) -> NDArray[np.float32] | float:
         """What the token at a position has become behind all layers; 0 where that is not known."""

@@ -56,7 +56,7 @@ def identity(engine: Engine, options: Options) -> Identity:
     own = Path(options.architecture).read_bytes() if options.architecture else b""
     return {
         "localinfer": VERSION,
-        "model": [engine.file.size, model_digest(engine.file)],
+        "model": [what for f in engine.program.files for what in (f.size, model_digest(f))],
         "architecture": blake2b(own, digest_size=DIGEST_BYTES).hexdigest(),
         "context": [context.n_ctx, context.sinks, context.wraps, context.k_type, context.v_type, context.ahead],
         "batch": plan.batch,

@@ -23,6 +23,7 @@ from localinfer.ops.calls import PICK, PUT_PART
 from localinfer.plan.basics import Basics, Block
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.memory import Bytes, Memory
+from localinfer.plan.plan import Plan
 
 HELD = 64  # states of the last tokens of a batch: of these some may have been guesses
 
@@ -40,9 +41,11 @@ class Ahead:
     states: Buffer  # of all tokens of a batch; in the rows behind these, what was before the first one of each segment
     numbers: Region  # int32 [batch]: in which row of these what was before each token is
     before: Buffer  # what was there before each token
-    state: Buffer  # one row: what the token has become here
-    logits: Buffer  # one row
-    one: Rows  # of these
+    picked: Region  # int32 [sequences]: the tokens for which it guesses
+    state: Buffer  # what these have become here
+    logits: Buffer  # of these
+    guessing: Rows  # how many they are: one of each sequence at most
+    ids: NDArray[np.int64] | None = None  # the tokens that logits are of, where these are not all
 
     def rows(self) -> NDArray[np.float32]:
         """The rows of `states`."""
@@ -59,29 +62,52 @@ def record_ahead(r: Basics, x: Buffer, through: Through, norm: str) -> Ahead | N
         return None
     plan, start = r.plan, len(r.plan.ops)
     states = r.norm(x, norm)
-    states.floats.nbytes *= 2
-    numbers, before = plan.region(4 * plan.batch), plan.buffer(x.n)
-    plan.op(f"{own}before", PICK, plan.tokens, x=states, numbers=numbers, n=x.n, y=before)
+    numbers, before = line_up(plan, states)
     keys = len(plan.ops)
     with plan.recycling():
         name = f"{own}embed_tokens" if r.has(f"{own}embed_tokens.weight") else "token_embd"
         embedded = r.norm(r.look_up(name), f"{own}enorm")
-        both = plan.buffer(2 * x.n)
-        for first, part in enumerate((embedded, r.norm(before, f"{own}hnorm"))):
-            plan.op(
-                f"{own}part", PUT_PART, x.rows, rounds=(1, 4), x=part, x_first=0, x_step=x.n, heads=1, size=x.n, y=both,
-                y_first=first * x.n, y_step=both.n,
-            )  # fmt: skip
-        y = r.matmul(both, f"{own}eh_proj", x.n)
+        y = r.matmul(side_by_side(plan, embedded, r.norm(before, f"{own}hnorm")), f"{own}eh_proj", x.n)
         through(blk, y)
-        look = next(number for number in range(keys, len(plan.ops)) if plan.ops[number].name == f"{blk}attention")
-        one, row = plan.rows(1), plan.region(4)
-        picked = plan.buffer(x.n, one)
-        plan.op(f"{own}pick", PICK, one, x=y, numbers=row, n=x.n, y=picked)
+        picked, guessing = rows_of_guesses(plan, y)
     own_norm, own_output = f"{own}shared_head_norm", f"{own}shared_head_head"
-    state = r.norm(picked, own_norm if r.has(f"{own_norm}.weight") else norm)
+    state = r.norm(guessing, own_norm if r.has(f"{own_norm}.weight") else norm)
     logits = r.matmul(state, own_output if r.has(f"{own_output}.weight") else r.output, r.n_vocab)
-    return Ahead(start, keys, look, states, numbers, before, state, logits, one)
+    look = attention_of(plan, blk, keys)
+    return Ahead(start, keys, look, states, numbers, before, picked, state, logits, guessing.rows)
+
+
+def line_up(plan: Plan, states: Buffer) -> tuple[Region, Buffer]:
+    """In which row of the states what was before each token is, and a copy of that. There is room for as many rows
+    behind those of the batch."""
+    states.floats.nbytes *= 2
+    numbers, before = plan.region(4 * plan.batch), plan.buffer(states.n)
+    plan.op("ahead.before", PICK, plan.tokens, x=states, numbers=numbers, n=states.n, y=before)
+    return numbers, before
+
+
+def side_by_side(plan: Plan, a: Buffer, b: Buffer) -> Buffer:
+    """The values of both, a row behind the other's."""
+    both = plan.buffer(a.n + b.n)
+    for first, part in ((0, a), (a.n, b)):
+        plan.op(
+            "ahead.part", PUT_PART, part.rows, rounds=(1, 4), x=part, x_first=0, x_step=part.n, heads=1, size=part.n,
+            y=both, y_first=first, y_step=both.n,
+        )  # fmt: skip
+    return both
+
+
+def rows_of_guesses(plan: Plan, x: Buffer) -> tuple[Region, Buffer]:
+    """The numbers of the tokens for which there are guesses, one of each sequence at most, and the rows of these: few
+    rows of logits take little memory."""
+    picked, rows = plan.region(4 * plan.sequences), plan.buffer(x.n, plan.rows(plan.sequences))
+    plan.op("ahead.pick", PICK, rows.rows, x=x, numbers=picked, n=x.n, y=rows)
+    return picked, rows
+
+
+def attention_of(plan: Plan, block: object, keys: int) -> int:
+    """The op, behind the one that is told, with which a block begins to look back."""
+    return next(number for number in range(keys, len(plan.ops)) if plan.ops[number].name == f"{block}attention")
 
 
 class Behind(Memory):

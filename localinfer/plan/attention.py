@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from localinfer.files.gguf import Tensor
 from localinfer.ops.calls import APPEND, ATTENTION, COMBINE, ROPE
@@ -60,7 +61,7 @@ class Attention:
         self.positions = plan.region(4 * plan.batch)
         self.tables: dict[tuple[Rope, bool], RopeTable] = {}
         self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
-        self.rings: dict[tuple[int, bool, bool], Ring] = {}
+        self.rings: dict[tuple[int, bool, bool, int], Ring] = {}
         self.caches: dict[str, LayerCache] = {}
         self._partial = plan.region(0)
 
@@ -81,19 +82,21 @@ class Attention:
         cap: float,
         attn_sinks: Tensor | None,
         k_bias: Tensor | None,
+        unseen: int = 0,
     ) -> Buffer:
         """Put keys and values into the cache, and have queries look at it, or at that of another block; float32
         [token][head][value]. Without values, these are the last ones of the keys. `k_bias` is what every key has been
-        added, if it has, before it turns."""
+        added, if it has, before it turns. Nobody sees
+        the first `unseen` positions."""
         table, own = self._table(rope or NO_ROPE), self._table(rope or NO_ROPE, grow=True)
         if of is None:
             anchored = k_bias is not None and self.context.k_type in ANCHORED
-            ring = self._ring(window, stretches=stretches, anchored=anchored)
+            ring = self._ring(window, stretches=stretches, anchored=anchored, unseen=unseen)
             self.caches[blk] = ring.layer(
                 self.plan, heads, self.context.k_type, self.context.v_type, values=v is not None
             )
         cache = self.caches[of or blk]
-        ring = self._ring(window, stretches=stretches, anchored=cache.anchored)
+        ring = self._ring(window, stretches=stretches, anchored=cache.anchored, unseen=unseen)
         q_sink = q
         if own.sinks and ring.sinks:
             q_sink = self.plan.buffer(heads.count * heads.key_dim)
@@ -239,27 +242,23 @@ class Attention:
 
     # --- what layers share ---
 
-    def _ring(self, window: int, *, stretches: bool, anchored: bool) -> Ring:
+    def _ring(self, window: int, *, stretches: bool, anchored: bool, unseen: int) -> Ring:
         """The ring of all layers with this window (0: the whole context), or these stretches of positions, whose blocks
         of keys have anchors or not. If they have, a block is used again when nobody looks at any of its cells."""
-        key = window, stretches, anchored
+        key = window, stretches, anchored, unseen
         if key not in self.rings:
             context, plan, batch = self.context, self.plan, self.plan.batch
             around = batch + (BLOCK if anchored else 0)  # cells beside those that a token looks at
             slides = window and window + (0 if context.wraps else batch) < context.n_ctx
-            stretch = window if stretches else 0
+            reserve = partial(Ring.reserve, plan, anchored, stretch=window if stretches else 0, unseen=unseen)
             if slides:
-                n_ctx, span = context.n_ctx, window + around
-                ring = Ring.reserve(plan, anchored, window=window, span=span, n_ctx=n_ctx, stretch=stretch)
+                ring = reserve(window=window, span=window + around, n_ctx=context.n_ctx)
             elif context.wraps:
                 span = context.n_ctx - context.sinks
-                sinks, n_ctx = context.sinks, context.n_ctx
-                ring = Ring.reserve(
-                    plan, anchored, window=span, span=span + around, sinks=sinks, n_ctx=n_ctx, stretch=stretch
-                )
+                ring = reserve(window=span, span=span + around, sinks=context.sinks, n_ctx=context.n_ctx)
             else:
                 seen, span = window or EVERYTHING, max(context.n_ctx, 0 if context.causal else PACKED)
-                ring = Ring.reserve(plan, anchored, window=seen, span=span, causal=context.causal, stretch=stretch)
+                ring = reserve(window=seen, span=span, causal=context.causal)
             self.rings[key] = ring
         return self.rings[key]
 

@@ -72,6 +72,8 @@ class Basics:
         self.head_start = 0
         self.types = plan.region(4 * plan.batch)  # which part of a pair each token is of: 0 or 1
         self.type_count = 1
+        self.inputs: Buffer | None = None  # what went into the blocks that `keep_inputs` names, side by side
+        self._kept: Sequence[int] = ()
         self.linked = False  # whether blocks need more than what the one before them leaves in the residual stream
         self.residual: Buffer | None = None
         self.states_buffer: Buffer | None = None
@@ -183,6 +185,7 @@ class Basics:
     def states(self, x: Buffer, norm: str = "") -> Buffer:
         """What the picked tokens have become, behind a norm if there is one: what texts are compared by, and what
         logits follow from. A classifier of such states may be in the file (`localinfer.embedding.classifier`)."""
+        self._keep_input(self.block_count, x)
         self.head_start = len(self.plan.ops)
         picked = self.plan.buffer(x.n, self.plan.picked)
         self.plan.op("pick", PICK, picked.rows, x=x, numbers=self.picked_rows, n=x.n, y=picked)
@@ -213,8 +216,22 @@ class Basics:
         """Each block in turn; the memory that one computes in is used again by the next."""
         for number, heads in enumerate(self.heads):
             self.block_starts.append(len(self.plan.ops))
+            self._keep_input(number, self.residual)
             with self.plan.recycling():
                 yield Block(number, heads)
+
+    def keep_inputs(self, blocks: Sequence[int]) -> None:
+        """Have what goes into these blocks stay for somebody who looks at it behind all of them; the number behind the
+        last one stands for its output. To be asked for before the first one."""
+        self._kept, self.inputs = blocks, self.plan.buffer(len(blocks) * self.embedding_length)
+
+    def _keep_input(self, number: int, x: Buffer | None) -> None:
+        for place, kept in enumerate(self._kept):
+            if kept == number and x and self.inputs:
+                self.plan.op(
+                    "input", COPY, x.rows, rounds=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=self.inputs,
+                    y_n=self.inputs.n, y_first=place * x.n,
+                )  # fmt: skip
 
     def block_ops(self, number: int) -> tuple[int, int]:
         """The first op of a block, and the first one behind it."""

@@ -68,7 +68,7 @@ class Keys:
 
     def counts(self, key: str, blocks: int, default: int | None = None, *, least: int = 1) -> list[int]:
         """An integer for each block: the file's array, or one number for all."""
-        given = self.f.metadata.get(self.name(key))
+        given = self._of_blocks(key, blocks)
         if not isinstance(given, np.ndarray):
             return [self.count(key, default, least=least)] * blocks
         if len(given) != blocks or given.dtype.kind not in "iu":
@@ -77,7 +77,7 @@ class Keys:
 
     def flags(self, key: str, blocks: int, default: Callable[[int], bool]) -> list[bool]:
         """A truth value for each block: the file's array, or what the default says of a block's number."""
-        given = self.f.metadata.get(self.name(key))
+        given = self._of_blocks(key, blocks)
         if not isinstance(given, np.ndarray):
             return [default(block) for block in range(blocks)]
         if len(given) != blocks:
@@ -86,7 +86,7 @@ class Keys:
 
     def numbers(self, key: str, blocks: int, default: Callable[[int], float]) -> list[float]:
         """A number for each block, which may be infinite: the file's array, or what the default says of a block."""
-        given = self.f.metadata.get(self.name(key))
+        given = self._of_blocks(key, blocks)
         if given is None:
             return [default(block) for block in range(blocks)]
         if not isinstance(given, np.ndarray) or len(given) != blocks or np.isnan(given).any():
@@ -129,6 +129,12 @@ class Keys:
             if foreign and not is_neutral(value):
                 what = f"{described(value)} is not supported by the {printable(self.architecture, 80)} architecture"
                 raise self.f.error(name, what, Unsupported)
+
+    def _of_blocks(self, key: str, blocks: int) -> Value | None:
+        """What the file says at a key; of an array that goes on behind the blocks, for those that predict further
+        tokens, the blocks' part."""
+        given, further = self.f.metadata.get(self.name(key)), self.count("nextn_predict_layers", 0, least=0)
+        return given[:blocks] if isinstance(given, np.ndarray) and len(given) == blocks + further else given
 
     def _within(self, key: str, value: int, least: int, most: int | None) -> int:
         highest = LARGEST.get(key, MOST) if most is None else most

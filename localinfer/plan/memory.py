@@ -35,8 +35,8 @@ class Memory(ABC):
         """Have the next run compute these positions, as the tokens from `at` on of its batch; a batch is begun at 0.
         Raises NoRoom unless there was room reserved."""
 
-    def place_ahead(self, position: int) -> None:  # noqa: B027 (only what keeps keys does something)
-        """Have the next run, of one token, look from a position that is not to be remembered. Raises NoRoom."""
+    def place_ahead(self, position: int, at: int) -> None:  # noqa: B027 (only what keeps keys does something)
+        """Have the token `at` of the next run look from a position that is not to be remembered. Raises NoRoom."""
 
     def state(self, position: int) -> NDArray[np.float32] | None:  # noqa: ARG002 (only one memory knows that)
         """What the token at a position has become behind all layers, where that is known."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from localinfer.ops.layout import BLOCK
 from localinfer.plan.memory import Bytes, Memory
-from localinfer.plan.ring import Ring, whole_blocks
+from localinfer.plan.ring import NEVER, Ring, whole_blocks
 
 Positions = NDArray[np.int64]
 
@@ -48,11 +48,12 @@ class PageTable(Memory):
         for token, n, cell in self._stretches(first, count):
             cells[at + token : at + token + n] = np.arange(cell, cell + n)
             positions[cell : cell + n] = np.arange(first + token, first + token + n)
+            positions[cell : cell + max(0, self._ring.unseen - first - token)] = NEVER
         self._furthest = max(self._furthest, first + count)
         self._see(np.arange(first, first + count), 0, first + count, at)
 
-    def place_ahead(self, position: int) -> None:
-        self.place(position, 1)
+    def place_ahead(self, position: int, at: int) -> None:
+        self.place(position, 1, at)
 
     def fits(self, lengths: Sequence[int]) -> bool:
         return not self._ring.sinks and self._begin(lengths)[-1] <= self._ring.capacity

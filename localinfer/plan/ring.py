@@ -72,13 +72,14 @@ class Ring:
     causal: bool = True  # tokens look back only
     anchored: bool = False  # blocks of keys have anchors: nothing of a block outlives the first cell that is used again
     stretch: int = 0  # positions lie in stretches of so many, and tokens see none before their own; 0: there are none
+    unseen: int = 0  # so many first positions are seen by nobody
     layers: list[LayerCache] = field(default_factory=list)
     tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # of all sequences: the pages of each
 
     @classmethod
     def reserve(
         cls, plan: Plan, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0, causal: bool = True,
-        stretch: int = 0,
+        stretch: int = 0, unseen: int = 0,
     ) -> "Ring":  # fmt: skip
         """Rings that hold at least `span` positions each beside the sinks. Sums are those of a ring that holds the
         context and no more, if that is smaller: so a ring that wraps changes nothing before it does."""
@@ -91,7 +92,7 @@ class Ring:
         sizes = of_tokens, 4 * BLOCK * len(pages), of_tokens, of_tokens, of_segments
         cells, positions, oldest, newest, segments = map(plan.region, sizes)
         regions = cells, positions, oldest, newest, segments
-        return cls(window, capacity, sinks, pages, *regions, chunk, causal, anchored, stretch)
+        return cls(window, capacity, sinks, pages, *regions, chunk, causal, anchored, stretch, unseen)
 
     def layer(self, plan: Plan, heads: Heads, k_type: str, v_type: str, *, values: bool = True) -> LayerCache:
         """Cells for one more layer, with `values` of its own or without: those of another one of its shape, where texts

@@ -18,12 +18,24 @@ from localinfer.files.imatrix_file import Imatrix, read_imatrix
 from localinfer.files.source import Field, Source, SourceTensor
 from localinfer.quantizing.prune import renumbered
 from localinfer.quantizing.recipe_rules import EMBEDDINGS, NUMBER_OF_TYPE
-from localinfer.quantizing.recipes import COPY, FLOATS, RECIPES, Choice, Traits, Wishes, choose, requires_imatrix
+from localinfer.quantizing.recipes import (
+    COPY,
+    FLOATS,
+    RECIPES,
+    Choice,
+    Traits,
+    Wishes,
+    choose,
+    fitting,
+    layer_of,
+    requires_imatrix,
+)
 from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.covariance import Covariance
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
+WITHOUT_IMPORTANCE = "Q4_K"  # the type of matrices of which an importance matrix may know nothing
 
 Floats = NDArray[np.float32]
 
@@ -95,8 +107,24 @@ def mix(source: Source, request: Request) -> Mixture:
     fields = fields_for(source, request.recipe, more)
     model = traits_of(source, request.fields, bool(importance) or request.calibrated)
     choices = choose(request.recipe, model, source.tensors.values(), request.wishes)
+    if request.imatrix:
+        choices |= unmeasured_ahead(source, choices, model, request, importance)
     problem = _problem(source, choices, request, importance)
     return Mixture(source, choices, fields, importance, centers, covariances, problem)
+
+
+def unmeasured_ahead(
+    source: Source, choices: Mapping[str, Choice], model: Traits, request: Request, importance: Mapping[str, Floats]
+) -> dict[str, Choice]:
+    """Other types for matrices that predict further tokens, which an importance matrix knows nothing of, where those
+    chosen are worth nothing without. What they compute is only a guess."""
+    first = model.n_layer - model.n_ahead
+    return {
+        name: Choice(fitting(source.tensors[name], WITHOUT_IMPORTANCE), WITHOUT_IMPORTANCE)
+        for name, choice in choices.items()
+        if layer_of(name, -1) >= first and name not in importance and request.wishes.of(name) is None
+        if requires_imatrix(request.recipe, name, choice.type)
+    }
 
 
 def changed(mixture: Mixture, request: Request, types: Mapping[str, str]) -> Mixture:
@@ -148,7 +176,8 @@ def traits_of(source: Source, more: Mapping[str, Field], weighted: bool) -> Trai
 
     heads = number("attention.head_count", 1)
     groups = number("attention.head_count_kv", heads)
-    return Traits(name, number("block_count", 0), heads, groups, number("expert_count", 0), weighted)
+    n_ahead = number("nextn_predict_layers", 0)
+    return Traits(name, number("block_count", 0), heads, groups, number("expert_count", 0), weighted, n_ahead)
 
 
 def _integer(field: Field | None, default: int) -> int:

@@ -14,6 +14,7 @@ from localinfer.files.source import Field, Source
 
 IN_LAYER = re.compile(r"blk\.(\d+)\.")
 OF_NO_LAYER = ("rope.dimension_sections",)  # arrays that may be as long as the model has layers, and mean others
+AHEAD = "nextn_predict_layers"
 Value = TypeVar("Value")
 
 
@@ -30,7 +31,7 @@ def without_layers(source: Source, layers: Collection[int]) -> Source:
         return source
     architecture, count = _counted(source)
     kept = [number for number in range(count) if number not in layers]
-    if not kept or max(layers) >= count:
+    if not kept or kept[0] >= count - _ahead(source.fields, architecture) or max(layers) >= count:
         raise UsageError(f"--prune-layers: {max(layers)}: the model has layers 0 to {count - 1}, and one must be left")
     if _is_local_by_number(source.fields, architecture):
         warnings.warn("which layers look back how far goes by their numbers, and so it is not as before", stacklevel=2)
@@ -62,6 +63,12 @@ def _counted(source: Source) -> tuple[str, int]:
     return architecture, field.value
 
 
+def _ahead(fields: Mapping[str, Field], architecture: str) -> int:
+    """How many of the layers, the last ones, predict further tokens."""
+    field = fields.get(f"{architecture}.{AHEAD}")
+    return field.value if field and isinstance(field.value, int) else 0
+
+
 def _is_local_by_number(fields: Mapping[str, Field], architecture: str) -> bool:
     """Whether some layers have a sliding window, and which ones is not said one by one."""
     pattern = fields.get(f"{architecture}.attention.sliding_window_pattern")
@@ -75,4 +82,6 @@ def _fields_of(fields: Mapping[str, Field], architecture: str, count: int, kept:
         own = key.removeprefix(f"{architecture}.")
         if own != key and own not in OF_NO_LAYER and field.length == count:
             found[key] = field.only(kept)
+    if ahead := _ahead(fields, architecture):
+        found[f"{architecture}.{AHEAD}"] = Field.uint32(sum(number >= count - ahead for number in kept))
     return {**found, f"{architecture}.block_count": Field.uint32(len(kept))}

@@ -81,6 +81,7 @@ class Traits:
     n_head_kv: int = 1
     n_expert: int = 0
     has_imatrix: bool = False
+    n_ahead: int = 0  # of the layers, the last ones, which predict further tokens
 
     @property
     def heads_per_kv(self) -> int:

@@ -1,7 +1,7 @@
 """How a block-quantized format describes itself: a handful of words, from which `quant.products.rows` makes its
 kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -15,7 +15,7 @@ Body = Callable[..., None]
 class Words:
     """A weight is scale * (code - zero) + min: a code below 2**bits, one scale and min for every `group` columns.
 
-    A format with a zero has no mins.
+    A format with a zero has no mins. Where blocks hold places in a `table` of numbers, codes are these, plus zero.
 
     256 columns are a superblock: one block of a k-quant, or as many smaller ones as it takes. It is given by its
     address, and so is a row, which smaller blocks may end within a superblock.
@@ -39,6 +39,7 @@ class Words:
     zero: int = 0
     order: str = "columns"
     ordered: Any = None
+    table: Sequence[int] = ()
 
     @property
     def kind(self) -> Any:

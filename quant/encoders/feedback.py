@@ -31,8 +31,8 @@ from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
 from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
-# Formats whose weight is scale * (code - zero) + min, so that there is a nearest code.
-UNIFORM = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"))
+# Formats that have a code for each column, so that there is a nearest one.
+SCALAR = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"))
 LANES = 16  # rows that the kernel rounds side by side
 STRETCH = 256  # columns that errors are passed on to at once
 ROWS = 256  # a call with fewer is slower: for each, all of the triangle is read
@@ -46,7 +46,7 @@ PARAMETERS = ("x", "x_stride", "w", "w_stride", "a", "a_stride", "y", "row_bytes
 
 def takes_feedback(type_number: int) -> bool:
     """Whether rows can be encoded so into this type."""
-    return TYPES[type_number].name in UNIFORM
+    return TYPES[type_number].name in SCALAR
 
 
 def feedback_kernel(type_number: int) -> Kernel:

@@ -6,17 +6,18 @@ What for is said in `quant.encoders.feedback`.
 from importlib import import_module
 from typing import Any
 
-from numba import float32, int64, uint8
+from numba import float32, int64, types, uint8
 
 from quant.codes.words import Body, Words
 from quant.encoders.encoding import every, inverses
 from quant.encoders.feedback import LANES
+from quant.encoders.searches.table import staircase
 from quant.jit.threads import share
 from quant.jit.vectors import (
+    Vector,
     convert,
     f32x16,
     fma,
-    i32x16,
     inline,
     load,
     maximum,
@@ -24,7 +25,6 @@ from quant.jit.vectors import (
     rint,
     splat,
     store,
-    u8x16,
     u8x32,
 )
 
@@ -71,23 +71,45 @@ def codes_word(room: str, width: int) -> Any:
     return put
 
 
+def nearest_word(words: Words, lanes: int = LANES) -> Any:
+    """The word nearest(t): of weights in units of their scales, the nearest numbers that codes stand for, and what
+    blocks hold of these codes, a byte in each lane."""
+    floats, ints, codes = (Vector(element, lanes) for element in (types.float32, types.int32, types.uint8))
+    zero, top = words.zero, 2**words.bits - 1
+
+    @inline
+    def nearest_code(t: Any) -> Any:
+        low, high = splat(floats, float32(-zero)), splat(floats, float32(top - zero))
+        steps = minimum(maximum(rint(t), low), high)
+        return steps, convert(codes, convert(ints, steps - low))
+
+    if not words.table:
+        return nearest_code
+    value_of = staircase(words.table, floats, words.table)
+    place_of = staircase(words.table, ints, range(len(words.table)))
+
+    @inline
+    def nearest_entry(t: Any) -> Any:
+        return value_of(t), convert(codes, place_of(t))
+
+    return nearest_entry
+
+
 def round_word(words: Words, width: int) -> Any:
     """The word round_columns(a, a_stride, errors, scratch): sixteen rows, column by column.
 
     Of a column's error, that of its weights and not of what was wanted, the columns behind it get a[i][j] each.
     """
-    group, zero, top = words.group, float32(words.zero), float32(2**words.bits - 1)
+    group, nearest = words.group, nearest_word(words)
 
     @inline
     def round_columns(a: int, a_stride: int, errors: int, scratch: int) -> None:
         for i in range(width):
             at = 4 * LANES * (i // group)
             scale, least = load(f32x16, scratch + SCALES + at), load(f32x16, scratch + MINS + at)
-            code = rint((load(f32x16, scratch + X + 4 * LANES * i) - least) * inverses(scale)) + every(zero)
-            code = minimum(maximum(code, every(0.0)), splat(f32x16, top))
-            store(scratch + CODES + LANES * i, convert(u8x16, convert(i32x16, code)))
-            value = fma(code - every(zero), scale, least)
-            error = load(f32x16, scratch + W + 4 * LANES * i) - value
+            steps, code = nearest((load(f32x16, scratch + X + 4 * LANES * i) - least) * inverses(scale))
+            store(scratch + CODES + LANES * i, code)
+            error = load(f32x16, scratch + W + 4 * LANES * i) - fma(steps, scale, least)
             store(errors + 4 * LANES * i, error)
             for j in range(i + 1, width):
                 place = scratch + X + 4 * LANES * j

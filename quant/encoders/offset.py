@@ -21,6 +21,7 @@ import numpy as np
 
 from quant import FORMATS
 from quant.encoders.encode import Bytes, Encoder, Floats, scratch_room
+from quant.encoders.feedback import SCALAR
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
@@ -28,8 +29,7 @@ from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
 TRUST = 0.8  # of the means' squares: other texts have other means
 DAMPING = 0.03  # of the median of all D, which is added to each: what is hardly used may be used elsewhere
-# Formats whose weight is scale * (code - zero) + min; Q8_0 has hardly any error.
-UNIFORM = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"))
+CARRYING = SCALAR - {"Q8_0"}  # which has hardly any error
 LEAST = 2.0**-20  # of the mean of all m, where nothing else is left of a D
 LANES = 64  # rows that the kernel rounds side by side
 PARAMETERS = ("x", "n", "shares", "means", "y", "row_bytes", "rows")
@@ -37,7 +37,7 @@ PARAMETERS = ("x", "n", "shares", "means", "y", "row_bytes", "rows")
 
 def takes_centers(type_number: int) -> bool:
     """Whether rows of this type can be encoded so."""
-    return TYPES[type_number].name in UNIFORM
+    return TYPES[type_number].name in CARRYING
 
 
 def offset_kernel(type_number: int) -> Kernel:

@@ -13,28 +13,14 @@ from numba import float32, int64, types
 
 from quant.codes.words import Body, Words
 from quant.encoders.encoding import inverses
-from quant.encoders.feedback_rows import codes_word, scales_word
+from quant.encoders.feedback_rows import codes_word, nearest_word, scales_word
 from quant.encoders.groups import transposed_word
 from quant.encoders.offset import LANES
 from quant.jit.emit import I32, I64, cut, emit_load
 from quant.jit.threads import share
-from quant.jit.vectors import (
-    Vector,
-    convert,
-    f32x16,
-    fma,
-    inline,
-    intrinsic,
-    load,
-    maximum,
-    minimum,
-    rint,
-    splat,
-    store,
-    word,
-)
+from quant.jit.vectors import Vector, f32x16, fma, inline, intrinsic, load, splat, store, word
 
-f32, i32, u8 = (Vector(element, LANES) for element in (types.float32, types.int32, types.uint8))
+f32, u8 = Vector(types.float32, LANES), Vector(types.uint8, LANES)
 WIDE = 4 * LANES
 # In scratch: the weights of a group of columns and their codes, a lane for each row; a row of lanes for each group;
 # the codes of a block of every row.
@@ -68,21 +54,20 @@ def turn_codes(typingctx: Any, codes: Any, out: Any) -> Any:
 def round_word(words: Words) -> Any:
     """The word round_group(scratch, group, offset, shares, means): the codes of a group of columns, a row in a lane;
     returns the offset of the rows' outputs behind it."""
-    length, zero, top = words.group, words.zero, 2**words.bits - 1
+    length, zero, nearest = words.group, words.zero, nearest_word(words, LANES)
 
     @inline
     def round_group(scratch: int, group: int, offset: Any, shares: int, means: int) -> Any:
         at = scratch + WIDE * group
         scale, inverse, least = load(f32, at + SCALES), load(f32, at + INVERSES), load(f32, at + MINS)
-        low, high = splat(f32, float32(-zero)), splat(f32, float32(top - zero))
         for i in range(length):
             weight = load(f32, scratch + X + WIDE * i)
             wanted = fma(offset, splat(f32, load(float32, shares + 4 * i)), weight)
             if zero == 0:
                 wanted = wanted - least
-            code = minimum(maximum(rint(wanted * inverse), low), high)
-            store(scratch + CODES + LANES * i, convert(u8, convert(i32, code - low)))
-            error = weight - (fma(code, scale, least) if zero == 0 else code * scale)
+            steps, code = nearest(wanted * inverse)
+            store(scratch + CODES + LANES * i, code)
+            error = weight - (fma(steps, scale, least) if zero == 0 else steps * scale)
             offset = fma(error, splat(f32, load(float32, means + 4 * i)), offset)
         return offset
 

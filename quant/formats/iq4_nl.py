@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import from_table, halves
+from quant.codes.nibbles import from_table, halves, put_four_bits
 from quant.codes.words import Words
 from quant.encoders.searches.scales import as_half, ideal_scales, trying
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
@@ -20,9 +20,13 @@ ZERO = 128
 CODES = [value + ZERO for value in KVALUES]
 
 codes64, codes32, ordered = from_table(BLOCK, CODES)
+put32 = put_four_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(8, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered)
+WORDS = Words(
+    *(8, 32, SIZE, codes64, scales),
+    codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered, table=KVALUES,
+)  # fmt: skip
 
 
 def encoder(effort: str) -> Any:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from numba import int32, uint16, uint32
+from numba import int32, uint8, uint16, uint32
 
 from quant.codes.nibbles import nibbles64
 from quant.codes.planes import halves_of_nibbles
@@ -25,6 +25,7 @@ from quant.jit.vectors import (
     splat,
     store,
     store_half,
+    u8x16,
     u32x8,
 )
 
@@ -58,7 +59,15 @@ def scales(block: int) -> Any:
     return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, half(block + D))
 
 
-WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO, order="halves", ordered=ordered)
+@inline
+def put_codes(block: int, codes: int) -> None:
+    """Write 256 places in the table, a byte each, under the scales that are there."""
+    for group in range(8):
+        low, high = load(u8x16, codes + 32 * group), load(u8x16, codes + 32 * group + 16)
+        store(block + QS + 16 * group, low | (high << splat(u8x16, uint8(4))))
+
+
+WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO, order="halves", ordered=ordered, table=KVALUES)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------

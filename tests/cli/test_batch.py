@@ -58,6 +58,10 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def texts_of(text: str) -> list[str]:
+    return [line["response"]["body"]["choices"][0]["message"]["content"] for line in lines_of(text)]
+
+
 def ids(out: Path) -> list[str]:
     return [line["custom_id"] for line in lines_of(out.read_text())]
 
@@ -119,6 +123,17 @@ class TestJob:
         _, stdout, _ = run(written(tmp_path, *asked), "-o", out, "--json")
         told = json.loads(stdout)
         assert told["prompt_tokens"] - told["cached_tokens"] < told["prompt_tokens"] / 2
+
+    def test_a_draft_model_changes_no_answer(self, run: Run, tiny: Path, prompts: Path, out: Path) -> None:
+        """Nor whether a job is the same one."""
+        wishes = ("--ignore-eos", "--temp", "0", "-n", "40", "--spec-draft-n-min", "2")
+        assert run(prompts, "-o", out, *wishes, "--spec-type", "none")[0] == 0
+        plain = out.read_text()
+        code, stdout, _ = run(prompts, "-o", out, *wishes, "-md", tiny, "--json")
+        assert (code, json.loads(stdout)["earlier"], out.read_text()) == (0, 3, plain)
+        assert run(prompts, "-o", out, *wishes, "-md", tiny, "--restart")[0] == 0
+        assert texts_of(out.read_text()) == texts_of(plain)
+        assert run(prompts, "-o", out, "-md", "no-such-model")[0] == 3
 
     def test_lines_of_text(self, run: Run, tmp_path: Path, out: Path) -> None:
         text = tmp_path / "a.txt"

@@ -1,4 +1,5 @@
-"""Guesses by the model's own head that predicts the token behind the next one (`localinfer.plan.ahead`).
+"""Guesses by a head of the model that predicts the token behind the next one (`localinfer.plan.ahead`), which may be in
+a file of its own (`localinfer.plan.eagle3`).
 
 It needs no model beside, and reads no text: it has taken in what the model has computed. Given its own guesses, it
 guesses on.
@@ -10,6 +11,8 @@ from localinfer.engine.engine import Engine, Logits
 from localinfer.engine.program import Floats
 from localinfer.generation.speculation.draft import Draft
 from localinfer.generation.speculation.pace import Pace
+
+OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 
 
 class Head(Draft):
@@ -41,7 +44,8 @@ class Head(Draft):
 def share_of_head(engine: Engine) -> float:
     """What is read of the weights for a guess, as a part of what is read for a token."""
     blocks = engine.program.recorder.block_count
-    sizes = {name: tensor.nbytes for name, tensor in engine.file.tensors.items()}
-    head = sum(size for name, size in sizes.items() if name.startswith(f"blk.{blocks}."))
-    output = sizes.get("output.weight", sizes["token_embd.weight"])
-    return (head + output) / (sum(sizes.values()) - head)
+    sizes, *beside = ({name: tensor.nbytes for name, tensor in f.tensors.items()} for f in engine.program.files)
+    within = sum(size for name, size in sizes.items() if name.startswith(f"blk.{blocks}."))
+    head = sum(size for name, size in beside[0].items() if name != EMBEDDING) if beside else within
+    output = 0 if beside and OUTPUT in beside[0] else sizes.get(OUTPUT, sizes[EMBEDDING])
+    return (head + output) / (sum(sizes.values()) - within)

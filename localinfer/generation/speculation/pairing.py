@@ -15,9 +15,7 @@ MODEL = "tokenizer.ggml.model"
 
 
 def draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
-    """An engine for the draft model in `f`, with the options that are said of it. UsageError for one that knows other
-    tokens; raises what `Engine` raises."""
-    require_same_tokens(f, target.file)
+    """An engine for the draft model in `f`, with the options that are said of it. Raises what `Engine` raises."""
     own = replace(
         options,
         ctx_size=options.ctx_size_draft or target.n_ctx,

@@ -39,8 +39,8 @@ def ends(effort: str) -> list[float]:
 
 
 def staircase(table: Sequence[int], kind: Any, values: Sequence[int]) -> Any:
-    """The word nearest(t): what belongs to the number of an ascending table that is nearest, for every lane of an
-    f32x16: one of `values`, in a vector of `kind`."""
+    """The word nearest(t): what belongs to the number of an ascending table that is nearest, for every lane of
+    some floats: one of `values`, in a vector of `kind`."""
     between = [(low + high) / 2 for low, high in pairwise(table)]
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:

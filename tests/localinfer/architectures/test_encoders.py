@@ -78,6 +78,21 @@ def test_a_decoder_takes_texts_together_and_long_ones_in_parts(tmp_path: Path) -
         np.testing.assert_allclose(again[kind], found[kind], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["bert", "gemma-embedding"])
+def test_activations_of_an_encoder_are_rounded_finely(name: str, tmp_path: Path) -> None:
+    """Unless told otherwise: what is left is what weights in eight bits cost."""
+    ids = proofs.expected(name).ids
+    furthest = {}
+    for precision in ("auto", "fast"):
+        folder = tmp_path / precision
+        folder.mkdir()
+        with engine(name, folder, "Q8_0", Options(threads=1, precision=precision)) as running:
+            assert running.program.precision == {"auto": "high"}.get(precision, precision)
+            exact = naive.hidden(naive.Model(running.file), ids)
+            furthest[precision] = np.abs(states(running, ids)[0] - exact).max()
+    assert furthest["auto"] < furthest["fast"] / 4
+
+
 def test_an_encoder_expects_no_next_token(tmp_path: Path) -> None:
     with engine("bert", tmp_path, "F32", FAST) as running, pytest.raises(Unsupported, match="bert is an encoder"):
         running.evaluate([1, 2])

@@ -24,13 +24,22 @@ FAST = Options(ctx_size=128, threads=1)
 DIFFERENT = [
     "command-r-plus", "deepseek2", "deepseek3", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
     "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "gpt-oss", "gpt2", "granitehybrid",
-    "granitehybrid-experts", "hunyuan", "lfm2", "llama4", "mamba2", "ministral3", "mistral4", "nemotron", "nemotron_h",
-    "nemotron_h_moe", "nemotron_h_moe-latent", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe", "qwen35", "qwen3moe",
-    "qwen3next", "rwkv7", "stablelm",
+    "granitehybrid-experts", "hunyuan", "lfm2", "llama4", "mamba", "mamba2", "ministral3", "mistral4", "nemotron",
+    "nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent", "olmo3", "phi2", "phi3-long", "phimoe", "qwen2moe",
+    "qwen35", "qwen3moe", "qwen3next", "rwkv7", "stablelm",
 ]  # fmt: skip
 ENDLESS = [name for name in DIFFERENT if name != "gpt2"]  # whose learned positions end
-# A random router may have two experts that are so near each other for some token that eight bits change its choice.
-DECIDED = [name for name in DIFFERENT if name not in ("granitehybrid-experts", "phimoe", "qwen3next")]
+# Mean KL to transformers with weights in Q8_0: of exact arithmetic on them, of llama.cpp (0.3.36), and the most that we
+# may have in `fast`. A random router may have two experts so near each other for a token that eight bits change its
+# choice: a third of granitehybrid-experts' mean is one position of 32. Mamba's decays are exponentials of what its
+# weights make.
+SENSITIVE = {
+    "granitehybrid-experts": (1.0e-3, 2.0e-3, 2e-3),
+    "mamba": (1.5e-3, 2.8e-3, 4e-3),
+    "phimoe": (3.7e-3, None, 1e-2),  # llama.cpp weighs its experts in another way: 0.18 in F32, too
+    "qwen3next": (6.7e-3, 1.5e-2, 1e-2),
+}
+TIED = ["phimoe"]  # two experts are so near each other that 15 bits decide otherwise than exact arithmetic does
 File = Callable[[str, str], Path]
 
 each = pytest.mark.parametrize("name", proofs.NAMES)
@@ -84,13 +93,24 @@ def test_keys_with_a_bias_have_anchors(name: str, file: File) -> None:
     np.testing.assert_allclose(found, proof.logits, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("name", DECIDED)
-@pytest.mark.parametrize(("options", "most"), [(EXACT, 1e-3), (FAST, 2e-3)], ids=["exact", "fast"])
-def test_quantized_they_differ_little(name: str, options: Options, most: float, file: File) -> None:
+@pytest.mark.parametrize("name", [name for name in DIFFERENT if name not in TIED])
+def test_quantized_they_are_what_their_weights_say(name: str, file: File) -> None:
+    """Exact arithmetic on weights in eight bits: what these cost is not ours."""
+    proof, path = proofs.expected(name), file(name, "Q8_0")
+    model = naive.Model(open_gguf(path))
+    model.ctx_size = EXACT.ctx_size
+    with engine(path, EXACT) as running:
+        found = running.logits(proof.ids)
+    assert proofs.divergence(naive.forward(model, proof.ids), found).max() <= 5e-6
+
+
+@different
+def test_quantized_they_differ_little(name: str, file: File) -> None:
     """By what weights in eight bits cost, and activations in eight bits."""
     proof = proofs.expected(name)
-    with engine(file(name, "Q8_0"), options) as running:
+    with engine(file(name, "Q8_0"), FAST) as running:
         found = running.logits(proof.ids)[proof.positions]
+    most = SENSITIVE[name][-1] if name in SENSITIVE else 2e-3
     assert proofs.divergence(proof.logits, found).mean() <= most
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import eagle3_heads
 import gguf
+import heads
 import numpy as np
 import proofs
 import pytest
@@ -17,7 +19,8 @@ from checkpoints import changed
 from safetensors.numpy import load_file, save_file
 
 from localinfer.checkpoint import architectures, open_checkpoint
-from localinfer.errors import LocalInferError, Unsupported
+from localinfer.checkpoint.architecture import Architecture
+from localinfer.errors import LocalInferError, Unsupported, UsageError
 from localinfer.files.source import Field, Source
 from localinfer.plan.recurrence import SHAPE_OF_STATES
 
@@ -25,6 +28,7 @@ CONVERSION: dict[str, Any] = json.loads((proofs.DATA.parent / "conversion.json")
 STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
 IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that look at the keys of others
 each = pytest.mark.parametrize("name", proofs.NAMES)
+each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
 
 # Keys that are always written here, where llama.cpp leaves out what is usual, and keys that it does not know.
 MORE = {
@@ -102,23 +106,65 @@ def text(field: Field) -> str:
 def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     if isinstance(CONVERSION[name], str):
         pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
-    source, other = open_checkpoint(proofs.checkpoint(name, tmp_path)), OTHER.get(name, set())
-    ours, mine = keys_of(source), f"{proofs.architecture(name)}."
-    theirs = {key.removeprefix(mine): value for key, value in CONVERSION[name]["keys"].items()}
+    are_alike(name, open_checkpoint(proofs.checkpoint(name, tmp_path)), CONVERSION[name], proofs.architecture(name))
+
+
+@each_head
+def test_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    model = proofs.checkpoint(eagle3_heads.described(name)["model"], tmp_path)
+    are_alike(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
+
+
+@pytest.mark.parametrize("name", heads.NAMES)
+def test_blocks_that_predict_further_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    expected = CONVERSION[f"{name}; head"]
+    if name == "deepseek3":  # whose key llama.cpp leaves out, as it does the block
+        expected["keys"]["deepseek2.nextn_predict_layers"] = 1
+    source = open_checkpoint(heads.checkpoint(name, tmp_path, own=True))
+    are_alike(name, source, expected, proofs.architecture(name))
+
+
+def are_alike(name: str, source: Source, converted: dict[str, Any], architecture: str) -> None:
+    """Keys and tensors of a checkpoint are those that llama.cpp's conversion made of it."""
+    ours, other = keys_of(source), OTHER.get(name, set())
+    theirs = {key.removeprefix(f"{architecture}."): value for key, value in converted["keys"].items()}
     assert ours.keys() - theirs.keys() <= MORE
     assert theirs.keys() - ours.keys() == LESS.get(name, set())
     for key in ours.keys() & theirs.keys() - other:
         assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
     tensors = proofs.summary({tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()})
-    expected = CONVERSION[name]["tensors"]
+    expected = converted["tensors"]
     different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
     assert different == other - theirs.keys()
 
 
+def without(path: Path, kind: str) -> Path:
+    """The checkpoint less the tensors that have this in their names."""
+    altered(path, lambda tensors: [tensors.pop(name) for name in list(tensors) if kind in name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"), [("glm4moe", "layers.3."), ("glm4moe", "eh_proj"), ("qwen35", "mtp."), ("qwen35", "mtp.fc")]
+)
+def test_a_checkpoint_may_lack_a_block_that_its_configuration_tells_of(name: str, lacking: str, tmp_path: Path) -> None:
+    """Or what is in front of it, without which it is of no use."""
+    plain = open_checkpoint(proofs.checkpoint(name, tmp_path / "plain"))
+    source = open_checkpoint(without(heads.checkpoint(name, tmp_path), lacking))
+    assert keys_of(source) == keys_of(plain)
+    assert source.tensors.keys() == plain.tensors.keys()
+
+
+@pytest.mark.parametrize("lacking", ["enorm", "layers.3.self_attn.o_proj"])
+def test_a_block_that_predicts_further_tokens_is_whole(lacking: str, tmp_path: Path) -> None:
+    path = without(heads.checkpoint("glm4moe", tmp_path), lacking)
+    assert f"{lacking.removeprefix('layers.3.')}.weight: is missing" in str(refusal(path))
+
+
 def test_there_is_a_proof_of_each_architecture() -> None:
-    known = (each for each in vars(architectures).values() if isinstance(each, architectures.Architecture))
-    proven = {proofs.architecture(name) for name in [*proofs.NAMES, *proofs.ENCODERS]}
-    assert proven == {each.name for each in known}
+    told = (each for kin in architectures.KINS for each in vars(kin).values())
+    known = {each.name for each in told if isinstance(each, Architecture)}
+    assert known == {proofs.architecture(name) for name in [*proofs.NAMES, *proofs.ENCODERS]}
 
 
 # ----------------------------------------------------------------------------------------- the same in other words
@@ -380,3 +426,64 @@ def test_the_context_of_command_r_is_what_it_was_trained_for(tmp_path: Path) -> 
     folder = proofs.checkpoint("command-r", tmp_path)
     changed(folder / "config.json", lambda config: config.update(model_max_length=131_072))
     assert keys_of(open_checkpoint(folder))["context_length"] == 131_072
+
+
+# ----------------------------------------------------------------------------------------- heads beside a model
+
+
+def head_and_model(folder: Path) -> tuple[Path, Path]:
+    return eagle3_heads.checkpoint("eagle3", folder), proofs.checkpoint("smollm3", folder)
+
+
+def test_a_head_has_the_words_of_its_model(tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    source, whole = open_checkpoint(head, model), open_checkpoint(model)
+    for key, field in whole.fields.items():
+        if key.startswith("tokenizer."):
+            assert source.fields[key] == field
+    assert {*whole.files} & {*source.files}
+
+
+def test_a_head_without_its_model_is_refused(tmp_path: Path) -> None:
+    head, _ = head_and_model(tmp_path)
+    with pytest.raises(UsageError, match=r"config\.json: is of a head \(EAGLE-3\): --target-model-dir names"):
+        open_checkpoint(head)
+
+
+def test_names_and_places_of_older_and_newer_heads(tmp_path: Path) -> None:
+    """A layer may be `layers.0`, and its numbers a table of their own."""
+    head, model = head_and_model(tmp_path)
+    before = open_checkpoint(head, model)
+    tensors = load_file(head / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
+    save_file(renamed, head / "model.safetensors")
+    nested = ("hidden_size", "num_hidden_layers", "head_dim", "num_attention_heads", "rope_parameters")
+
+    def nest(config: dict[str, Any]) -> None:
+        config["transformer_layer_config"] = {key: config.pop(key) for key in nested}
+
+    changed(head / "config.json", nest)
+    after = open_checkpoint(head, model)
+    assert keys_of(after) == keys_of(before)
+    assert {*after.tensors} == {*before.tensors}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [(-1, 0, "beyond the vocabulary"), (264, 0, "beyond the vocabulary"), (1, 0, "to one token twice")],
+)
+def test_a_vocabulary_that_is_none_is_refused(first: int, second: int, problem: str, tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    tensors = load_file(head / "model.safetensors")
+    tensors["d2t"][:2] = first, second
+    save_file(tensors, head / "model.safetensors")
+    with pytest.raises(LocalInferError, match=f"tensor d2t: leads {problem}"):
+        open_checkpoint(head, model)
+
+
+@pytest.mark.parametrize("layers", [[1, 2], [1, 2, 6], [1, 2, "3"]])
+def test_layers_that_the_model_has_not_are_refused(layers: list[object], tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    changed(head / "config.json", lambda config: config.update(eagle_aux_hidden_state_layer_ids=layers))
+    with pytest.raises(LocalInferError, match="eagle_aux_hidden_state_layer_ids: is "):
+        open_checkpoint(head, model)

@@ -1,9 +1,12 @@
 """A head that looks further ahead expects what the oracle does, however it came to know the text."""
 
 import contextlib
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import heads
 import naive
@@ -11,8 +14,9 @@ import numpy as np
 import proofs
 import pytest
 
-from localinfer.engine.engine import Engine, Segment
+from localinfer.engine.engine import Engine, Look, Segment
 from localinfer.engine.lanes import Lanes
+from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 
@@ -26,7 +30,7 @@ def opened(path: Path, **options: str) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in heads.NAMES), ("qwen3", True)])
+@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in heads.NAMES), ("glm4moe", True)])
 def test_it_expects_what_the_oracle_expects(name: str, own: bool, tmp_path: Path) -> None:
     path, ids = heads.with_head(name, tmp_path, "F32", own=own), proofs.expected(name).ids
     model = naive.Model(open_gguf(path))
@@ -42,7 +46,7 @@ def test_it_expects_what_the_oracle_expects(name: str, own: bool, tmp_path: Path
 
 def test_it_goes_on_behind_its_own_guesses(tmp_path: Path) -> None:
     """By what it makes of these: the same as if that was what they became, and nothing that stays."""
-    path, ids = heads.with_head("qwen3", tmp_path, "F32"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "F32"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         whole = engine.logits(ids)
         engine.reset()
@@ -63,8 +67,59 @@ def test_logits_are_those_without_it(tmp_path: Path) -> None:
         np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
 
 
+def test_it_looks_for_several_at_once(tmp_path: Path) -> None:
+    """Behind tokens, and behind guesses: the same bits as alone."""
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
+    with opened(path) as engine:
+        sequences = engine.begin(), engine.begin()
+        engine.compute([Segment(s, np.array(ids[n : n + 20 + n], np.int32)) for n, s in enumerate(sequences)])
+        looks = [Look(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
+        for _ in range(2):
+            alone = [[found[0].copy() for found in engine.look_further([look])] for look in looks]
+            logits, states = engine.look_further(looks)
+            for number, (expected_logits, expected_state) in enumerate(alone):
+                np.testing.assert_array_equal(logits[number], expected_logits)
+                np.testing.assert_array_equal(states[number], expected_state)
+            looks = [Look(s, ids[60 + n], 21 + n, states[n]) for n, s in enumerate(sequences)]
+
+
+def test_lanes_look_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
+    with opened(path) as engine:
+        lanes = Lanes(engine)
+        both = lanes.lane(), lanes.lane()
+        for number, lane in enumerate(both):
+            lane.evaluate(ids[number : number + 30])
+        alone = [lane.evaluate_further(ids[50], 30)[0] for lane in both]
+        together: list[int] = []
+        look_further = engine.look_further
+        monkeypatch.setattr(engine, "look_further", lambda looks: together.append(len(looks)) or look_further(looks))
+        with ThreadPoolExecutor(2) as threads:
+            with engine.lock:  # as during a batch
+                found = [threads.submit(lane.evaluate_further, ids[50], 30) for lane in both]
+                while len(lanes._asked) < 2:
+                    time.sleep(0.001)
+            for each, expected in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(each.result()[0], expected)
+        assert together == [2]
+
+
+def test_who_waits_is_told_what_went_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
+    with opened(path) as engine:
+        lane = Lanes(engine).lane()
+        lane.evaluate(ids[:30])
+        expected = lane.evaluate_further(ids[50], 30)[0]
+        for error in (NotEnoughMemory("no pages"), KeyboardInterrupt()):
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "look_further", Mock(side_effect=error))
+                with pytest.raises(type(error)):
+                    lane.evaluate_further(ids[50], 30)
+            np.testing.assert_array_equal(lane.evaluate_further(ids[50], 30)[0], expected)
+
+
 def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
-    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         alone = []
         for first in (0, 20):
@@ -83,7 +138,7 @@ def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
 
 
 def test_lanes_look_further(tmp_path: Path) -> None:
-    path, ids = heads.with_head("qwen3", tmp_path, "Q8_0"), proofs.expected("qwen3").ids
+    path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
         engine.evaluate(ids[:30])
         expected = engine.evaluate_further(ids[30], 30)[0].copy()

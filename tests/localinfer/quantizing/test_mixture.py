@@ -1,22 +1,26 @@
 """What a source says of itself is what recipes are told; an importance matrix is laid beside the right columns."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from localinfer.errors import LocalInferError
-from localinfer.files.imatrix_file import Entry, Imatrix
+from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
 from localinfer.files.source import Field, Source, SourceTensor
 from localinfer.quantizing.mixture import (
+    Request,
     fields_for,
     importance_for,
+    mix,
     parsed_field,
     parsed_pattern,
     parsed_type,
     traits_of,
 )
-from localinfer.quantizing.recipes import COPY
+from localinfer.quantizing.recipes import COPY, Wishes
 
 
 def source_of(fields: dict[str, Field], **shapes: tuple[int, ...]) -> Source:
@@ -34,6 +38,28 @@ LLAMA = {
     "llama.attention.head_count_kv": Field.uint32(2),
     "llama.expert_count": Field.uint32(8),
 }
+
+
+def imatrix_of(path: Path, name: str, n: int) -> Path:
+    """An importance matrix that knows one tensor."""
+    write_imatrix(path, Imatrix({name: Entry(np.ones((1, n)), np.ones(1))}, (), 1, 8))
+    return path
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_matrices_that_predict_further_tokens_may_be_unknown(calibrated: bool, tmp_path: Path) -> None:
+    """They take a type that needs no importance, unless they are known, or the user says another."""
+    names = [f"blk.{layer}.{kind}.weight" for layer, kind in ((2, "attn_q"), (3, "attn_q"), (3, "nextn.eh_proj"))]
+    source = source_of(LLAMA | {"llama.nextn_predict_layers": Field.uint32(1)}, **dict.fromkeys(names, (256, 256)))
+    path = imatrix_of(tmp_path / "m.imatrix", names[0], 256)
+    request = Request("IQ2_XXS", imatrix=path, calibrated=calibrated)
+    mixture = mix(source, request)
+    assert mixture.problem is None
+    assert [mixture.choices[name].type for name in names] == ["IQ2_XXS", "Q4_K", "Q4_K"]
+    wish = Wishes(patterns=((re.compile("eh_proj"), "IQ2_XS"),))
+    problem = mix(source, replace(request, wishes=wish)).problem
+    assert calibrated or "blk.3.nextn.eh_proj.weight: IQ2_XS is worth nothing" in str(problem)
+    assert mix(source, replace(request, imatrix=None, calibrated=False)).problem is not None
 
 
 class TestTraits:

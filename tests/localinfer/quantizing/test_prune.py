@@ -10,6 +10,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 import localinfer
 from cli import __main__
+from localinfer.errors import UsageError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
 from localinfer.files.source import Field
@@ -57,6 +58,15 @@ def test_arrays_of_a_value_a_layer(tmp_path: Path) -> None:
     assert fields["llama.attention.sliding_window_pattern"] == Field.flags([True, False])
     for key in ("llama.rope.dimension_sections", "general.numbers"):
         assert fields[key] == source.fields[key]
+
+
+@pytest.mark.parametrize(("layers", "left"), [((1, 2), 1), ((3,), 0)])
+def test_the_last_layers_may_predict_further_tokens(layers: tuple[int, ...], left: int, tmp_path: Path) -> None:
+    key = "llama.nextn_predict_layers"
+    source = from_gguf(tiny_llama(tmp_path / "source", n_layer=4, **{key: Metadatum("UINT32", 1)}))
+    assert without_layers(source, layers).fields[key] == Field.uint32(left)
+    with pytest.raises(UsageError, match="one must be left"):
+        without_layers(source, (0, 1, 2))
 
 
 def test_the_importance_of_the_others(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from localinfer import paths
 from quant.encoders.covariance import Covariance
 from quant.encoders.encode import Encoder
-from quant.encoders.feedback import UNIFORM, FeedbackEncoder, Triangle, factor, takes_feedback, triangle_of
+from quant.encoders.feedback import SCALAR, FeedbackEncoder, Triangle, factor, takes_feedback, triangle_of
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]
@@ -136,7 +136,7 @@ def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64]
     assert same.mean() > 0.99, "but for weights that lie half way, and what follows from them"
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
 def test_products_come_out_nearer(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
     covariance = inputs.T @ inputs
     search = Encoder(NUMBERS[name], "normal", paths.jit_dir())
@@ -154,8 +154,8 @@ def test_rows_do_not_depend_on_how_they_are_cut(inputs: NDArray[np.float64], wei
     assert (whole == np.concatenate(parts)).all()
 
 
-def test_formats_with_tables_take_none() -> None:
-    assert {name for name, number in NUMBERS.items() if takes_feedback(number)} == set(UNIFORM)
+def test_formats_with_codebooks_take_none() -> None:
+    assert {name for name, number in NUMBERS.items() if takes_feedback(number)} == set(SCALAR)
 
 
 def test_shapes_are_proven(weights: Floats) -> None:

@@ -6,7 +6,7 @@ from encoding import GAUSSIAN, cruel_rows, decoded, encode
 from kernels import NUMBERS
 
 from localinfer import paths
-from quant.encoders.offset import DAMPING, TRUST, UNIFORM, OffsetEncoder, carried
+from quant.encoders.offset import CARRYING, DAMPING, TRUST, OffsetEncoder, carried
 
 RNG = np.random.default_rng(4)
 N = 512
@@ -34,7 +34,7 @@ def test_what_is_carried_is_that_of_the_triangle() -> None:
     np.testing.assert_allclose(np.triu(np.outer(u, shares), 1), np.triu(r / r.diagonal(), 1), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(UNIFORM))
+@pytest.mark.parametrize("name", sorted(CARRYING))
 @pytest.mark.parametrize("count", [1, 64, 83])
 def test_outputs_keep_their_mean(name: str, count: int) -> None:
     x = MANY[:count]
@@ -45,7 +45,7 @@ def test_outputs_keep_their_mean(name: str, count: int) -> None:
     assert np.abs(kept @ MEANS).mean() < 0.35 * np.sqrt(np.square(plain) @ np.square(MEANS)).mean()
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q3_K", "Q4_K"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS"])
 def test_codes_are_those_of_plain_numpy(name: str) -> None:
     """Column by column, with the scales that were found: the nearest value to what is wanted, but for ties."""
     x = GAUSSIAN[:5, :N]
@@ -62,7 +62,7 @@ def test_codes_are_those_of_plain_numpy(name: str) -> None:
         assert (np.abs(values - targets) <= np.abs(nearest - targets) + 1e-4).all()
 
 
-@pytest.mark.parametrize("name", sorted(UNIFORM))
+@pytest.mark.parametrize("name", sorted(CARRYING))
 def test_cruel_rows_become_finite_blocks(name: str) -> None:
     none = np.zeros(N, np.float32)
     for x in cruel_rows():

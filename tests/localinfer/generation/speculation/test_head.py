@@ -12,6 +12,7 @@ from tiny import tiny_llama
 
 import localinfer
 from localinfer import Model
+from localinfer.errors import Unsupported, UsageError
 from localinfer.generation.speculation.head import Head
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -22,9 +23,14 @@ WAYS: dict[str, dict[str, Any]] = {
 OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen35"])
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return heads.with_head(request.param, tmp_path_factory.mktemp("model"), "Q8_0")
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3"])
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A model with a head, or the two files of a pair."""
+    folder = tmp_path_factory.mktemp("model")
+    if request.param == "eagle3":
+        pair = heads.beside(request.param, folder, "Q8_0")
+        return {"path_or_name": str(pair.model), "spec_draft_model": str(pair.head)}
+    return {"path_or_name": str(heads.with_head(request.param, folder, "Q8_0"))}
 
 
 @pytest.fixture
@@ -35,8 +41,8 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def model(path: Path, eager: None) -> Iterator[Model]:
-    with localinfer.load(path, ctx_size=128, threads=1, parallel=3, spec_draft_n_min=2) as opened:
+def model(files: dict[str, Any], eager: None) -> Iterator[Model]:
+    with localinfer.load(**files, ctx_size=128, threads=1, parallel=3, spec_draft_n_min=2) as opened:
         yield opened
 
 
@@ -69,3 +75,30 @@ def test_without_a_head_nobody_looks_further(tmp_path: Path) -> None:
         assert not model.engine.looks_further
         ids_of(model, spec_type="draft-mtp", n_predict=20)
         assert model.stats.drafted_tokens == 0
+
+
+def test_what_is_remembered_is_of_the_pair(tmp_path: Path) -> None:
+    """A snapshot made without the head is not one of both."""
+    pair, kept = heads.beside("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
+    given: dict[str, Any] = {"ctx_size": 64, "threads": 1}
+    with localinfer.load(pair.model, **given) as model:
+        ids_of(model, n_predict=20)
+        model.save_cache(kept)
+    with localinfer.load(pair.model, spec_draft_model=str(pair.head), **given) as model:
+        with pytest.warns(UserWarning, match="is of another model"):
+            assert model.load_cache(kept) == 0
+        ids_of(model, n_predict=20)
+        model.save_cache(kept)
+        assert model.load_cache(kept) > 0
+
+
+def test_a_head_is_no_model(tmp_path: Path) -> None:
+    pair = heads.beside("eagle3", tmp_path)
+    with pytest.raises(Unsupported, match="'eagle3' is a head that guesses for another model: --spec-draft-model"):
+        localinfer.load(pair.head)
+
+
+def test_a_head_knows_the_same_tokens(tmp_path: Path) -> None:
+    pair, other = heads.beside("eagle3", tmp_path), tiny_llama(tmp_path / "other.gguf")
+    with pytest.raises(UsageError, match=r"cannot guess for other\.gguf"):
+        localinfer.load(other, spec_draft_model=str(pair.head))
