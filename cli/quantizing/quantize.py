@@ -155,6 +155,7 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
     from quant.encoders.feedback import ROWS
+    from quant.encoders.offset import LANES
 
     status = screen.Status()
     source = opened(name, task, status)
@@ -181,7 +182,7 @@ def run(name: str, task: Task) -> None:
         mixture.types,
         encoder_of=encoder_of,
         fields=mixture.fields,
-        least_rows=ROWS if with_feedback else 1,
+        least_rows=ROWS if with_feedback else LANES if mixture.centers else 1,
         threads=threads,
         replace=task.replace,
         keep_split=task.keep_split,

@@ -72,9 +72,9 @@ def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
 
 
 def pieces(matrix: Matrix, data: Bytes, least: int = 1) -> Iterator[Piece]:
-    """All rows of a matrix, at least so many at a time; `data` are the bytes of its tensor."""
+    """All rows of a matrix, a multiple of `least` at a time; `data` are the bytes of its tensor."""
     row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
-    step = max(least, PIECE // matrix.n)
+    step = least * max(1, PIECE // matrix.n // least)
     for first in range(0, matrix.rows, step):
         count = min(step, matrix.rows - first)
         begin = (matrix.number * matrix.rows + first) * row_bytes

@@ -134,7 +134,7 @@ def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: 
             total_w = weigh(importance + at if importance else 0, count, columns, weights)
             mean, low, high = center(columns, weights, total_w)
             low = minimum(low, every(0.0) - mean)
-            scale, least = search(columns, weights, mean, total_w, low, maximum(low, high))
+            scale, least = search(columns, weights, mean, total_w, low, maximum(low, high), importance != 0)
             d, dmin, scales, mins = superblock(columns, weights, mean, total_w, scale, least, unit, inverse)
             store(numbers, convert(u8x16, convert(i32x16, scales)))
             store(numbers + GROUPS, convert(u8x16, convert(i32x16, mins)))

@@ -93,19 +93,19 @@ def plain_word(block: Block, zero: int, bits: int, put32: Any) -> Any:
 def searched_word(block: Block, zero: int, bits: int, put32: Any, effort: str) -> Any:
     """The word searched(x, importance, count, y, scratch): up to sixteen blocks."""
     in_units, weigh = units_word(32, 1), importance_word(32, 1)
-    search_symmetric, center = search_symmetric_word(32, zero, effort), center_word(32)
+    search_symmetric, center = search_symmetric_word(32, zero), center_word(32)
     search_affine = search_affine_word(32, 2**bits, False, effort)
     to_bytes, d_at, size = bytes_word(2**bits - 1), offset(block, "d"), block.itemsize
     m_at = 0 if zero else offset(block, "m")
 
     @inline
-    def symmetric(columns: int, weights: int, total_w: Any) -> Any:
-        return search_symmetric(columns, weights), every(0.0)
+    def symmetric(columns: int, weights: int, total_w: Any, known: bool) -> Any:
+        return search_symmetric(columns, weights, known), every(0.0)
 
     @inline
-    def affine(columns: int, weights: int, total_w: Any) -> Any:
+    def affine(columns: int, weights: int, total_w: Any, known: bool) -> Any:
         mean, low, high = center(columns, weights, total_w)
-        scale, least = search_affine(columns, weights, mean, total_w, low, high)
+        scale, least = search_affine(columns, weights, mean, total_w, low, high, known)
         return scale, least + mean
 
     search = symmetric if zero else affine
@@ -121,7 +121,8 @@ def searched_word(block: Block, zero: int, bits: int, put32: Any, effort: str) -
     @inline
     def searched(x: int, importance: int, count: int, y: int, scratch: int) -> None:
         unit, _ = in_units(x, count, scratch)
-        scale, least = search(scratch, scratch + WEIGHTS, weigh(importance, count, scratch, scratch + WEIGHTS))
+        total_w = weigh(importance, count, scratch, scratch + WEIGHTS)
+        scale, least = search(scratch, scratch + WEIGHTS, total_w, importance != 0)
         store(scratch + SCALES, scale * unit)
         store(scratch + MINS, least * unit)
         for i in range(count):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from quant import FORMATS
 from quant.encoders.covariance import STRIPE, Covariance, together
-from quant.encoders.encode import SCRATCH_BYTES, Bytes, Encoder, Floats, is_plain, require
+from quant.encoders.encode import Bytes, Encoder, Floats, is_plain, require, scratch_room
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
@@ -110,7 +110,7 @@ class FeedbackEncoder:
         return np.ascontiguousarray(errors.transpose(0, 2, 1).reshape(-1, self._width)[: len(x)])
 
     def _run(self, x: Floats, w: Floats, a: Floats, y: Bytes, errors: Floats) -> None:
-        record, scratch = np.zeros(RECORD_WORDS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
+        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (
             *(x.ctypes.data, x.strides[0], w.ctypes.data, w.strides[0], a.ctypes.data, a.strides[0]),
             *(y.ctypes.data, y.strides[0], len(x), errors.ctypes.data),

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from quant import FORMATS
-from quant.encoders.encode import SCRATCH_BYTES, Bytes, Encoder, Floats
+from quant.encoders.encode import Bytes, Encoder, Floats, scratch_room
 from quant.encoders.feedback import SCALAR
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
@@ -80,7 +80,7 @@ class OffsetEncoder:
     def rows(self, x: Floats, out: Bytes) -> None:
         """Encode x, (rows, n), into out, (rows, row_bytes). Raises ValueError when a shape or a layout is not that."""
         self._search.rows(x, self._costs, out)
-        record, scratch = np.zeros(RECORD_WORDS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
+        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (
             *(x.ctypes.data, x.shape[1], self._shares.ctypes.data, self._means.ctypes.data),
             *(out.ctypes.data, out.shape[1], len(x)),

@@ -79,7 +79,7 @@ def encoder_of(words: Words, limit: int, put_scales: Any, put_codes: Any, effort
     """
     length, groups, size = words.group, words.groups, words.superblock_bytes
     in_units, weigh = units_word(length, groups), importance_word(length, groups)
-    search, superblock = search_word(length, words.zero, effort), superblock_word(words, limit, effort)
+    search, superblock = search_word(length, words.zero), superblock_word(words, limit, effort)
     put_nearest = nearest_word(words, put_codes)
 
     @inline
@@ -89,7 +89,7 @@ def encoder_of(words: Words, limit: int, put_scales: Any, put_codes: Any, effort
             count, at = min(GROUPS, n // length - first), 4 * length * first
             unit, inverse = in_units(x + at, count, columns)
             weigh(importance + at if importance else 0, count, columns, weights)
-            d, scales = superblock(columns, weights, search(columns, weights), unit, inverse)
+            d, scales = superblock(columns, weights, search(columns, weights, importance != 0), unit, inverse)
             store(numbers, convert(i8x16, convert(i32x16, scales)))
             for block in range(count // groups):
                 lane = groups * block

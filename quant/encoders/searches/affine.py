@@ -2,8 +2,8 @@
 
 Each of several spans, the group's own from its smallest to its largest weight, widened or narrowed at either end, gives
 codes; for these codes least squares gives the best scale and min and, without another look at the weights, their error.
-The best of all is improved by rounding again. Weights are given less their mean, which keeps sums small: so `min` is
-the min less the mean here.
+About the best of all, some more are tried; and what is best then is improved by rounding again. Weights are given less
+their mean, which keeps sums small: so `min` is the min less the mean here.
 
 Sums over the columns of a group, each column times its importance: total_w of 1, total_q of codes, total_qq of codes
 squared, total_qx of codes times weights.
@@ -17,8 +17,12 @@ from quant.jit.vectors import f32x16, fma, inline, load, maximum, minimum, rint,
 SURE = 1e-5  # of the size of a determinant: what is left of a smaller one may be rounding
 CLEARLY = 1 + 1e-5  # times better; by less may be rounding, too, and the first of equals is what ggml would find
 
-# By how many steps of the codes a span is moved at its ends: so often, so far apart. And how often codes are improved.
-SPANS = {"fast": (3, 0.6, 1), "normal": (5, 0.5, 1)}
+# By how many steps of the codes a span is narrowed at its two ends; by the larger ones only where a few columns count
+# for much more than others, and need not have the outermost weights.
+SPANS = tuple((low, high) for low in (0.0, -1.0, 0.5) for high in (0.0, -1.0, 0.5))
+NARROW = ((1.25, 0.0), (0.0, 1.25), (1.25, 1.25))
+# The best of these is moved at one end; with least effort nothing is.
+MOVES = {"fast": (), "normal": ((0.25, 0.0), (-0.25, 0.0), (0.0, 0.25), (0.0, -0.25))}
 
 
 def center_word(length: int) -> Any:
@@ -110,26 +114,30 @@ def fit_word(below_zero: bool) -> Any:
 
 
 def search_word(length: int, levels: int, below_zero: bool, effort: str) -> Any:
-    """The word search(columns, weights, mean, total_w, low, high): the best scale and min of every group.
+    """The word search(columns, weights, mean, total_w, low, high, known): the best scale and min of every group.
 
     low and high are the smallest and the largest weight, less the mean; where mins are below zero, low + mean is, too.
+    known: whether columns count differently.
     """
-    totals, fit = totals_word(length, levels), fit_word(below_zero)
-    ends, apart, again = SPANS[effort]
-    moves = tuple(apart / (levels - 1) * (-1) ** i * ((i + 1) // 2) for i in range(ends))
-    last = float(levels - 1)
+    totals, fit, last = totals_word(length, levels), fit_word(below_zero), float(levels - 1)
+    few, spans, moves = len(SPANS), len(SPANS + NARROW), len(MOVES[effort])
+    lows, highs = (tuple(each[end] / last for each in SPANS + NARROW + MOVES[effort]) for end in (0, 1))
 
     @inline
-    def search(columns: int, weights: int, mean: Any, total_w: Any, low: Any, high: Any) -> Any:
+    def search(columns: int, weights: int, mean: Any, total_w: Any, low: Any, high: Any, known: bool) -> Any:
         flat = minimum(every(0.0), every(0.0) - mean) if below_zero else every(0.0)
         span, best = high - low, every(0.0) - flat * flat * total_w
-        best_scale, best_min = every(0.0), flat
-        for i in range(ends * ends + again):
-            start, inverse = best_min, inverses(best_scale)
-            if i < ends * ends:
-                first, second = moves[i // ends], moves[i % ends]
-                start = low + span * every(first)
-                inverse = every(last) * inverses(span * every(1.0 - first - second))
+        best_scale, best_min, best_low, best_high = every(0.0), flat, every(0.0), every(0.0)
+        tried = spans if known else few
+        for i in range(tried + moves + 1):
+            at_low, at_high, start, inverse = best_low, best_high, best_min, inverses(best_scale)
+            if i < tried + moves:
+                number = i if i < tried else i - tried + spans
+                at_low, at_high = every(lows[number]), every(highs[number])
+                if i >= tried:
+                    at_low, at_high = best_low + at_low, best_high + at_high
+                start = low + span * at_low
+                inverse = every(last) * inverses(span * (every(1.0) - at_low - at_high))
             total_q, total_qq, total_qx = totals(columns, weights, inverse, start)
             scale, least, gain = fit(mean, total_w, total_q, total_qq, total_qx)
             wins = gain > best * every(CLEARLY)
@@ -138,6 +146,7 @@ def search_word(length: int, levels: int, below_zero: bool, effort: str) -> Any:
                 select(wins, scale, best_scale),
                 select(wins, least, best_min),
             )
+            best_low, best_high = select(wins, at_low, best_low), select(wins, at_high, best_high)
         return best_scale, best_min
 
     return search

@@ -2,9 +2,13 @@
 squared error.
 
 A scale has either sign, so that the larger side of the codes meets the larger side of the weights. Each of several
-scales, about those that give the largest weight one of the outermost codes, gives codes; for these codes least squares
-gives the best scale and, without another look at the weights, the error that it takes away. The best of all is improved
-by rounding again.
+scales, which give the largest weight a code about the outermost ones, gives codes; for these codes least squares gives
+the best scale and, without another look at the weights, the error that it takes away. About the best of all, some more
+are tried; and what is best then is improved by rounding again.
+
+Scales far from the outermost codes are worth trying where a few columns count for much more than others, and need not
+have the largest weight; so is the smaller side of the codes for it. Where nothing is known of the columns that hardly
+ever finds anything.
 
 Sums over the columns of a group, each column times its importance: total_qq of codes squared, total_qx of codes times
 weights.
@@ -13,20 +17,25 @@ weights.
 from typing import Any
 
 from quant.encoders.encoding import every, inverses
-from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, minimum, rint, select
+from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, minimum, select
 
-# How many scales are tried for each sign, and how often codes are improved. The largest weight is given a code from a
-# quarter below the outermost, where the others may happen to lie closer to codes, to four above it, where it is cut.
-TRIED = {"fast": (10, 1), "normal": (19, 1)}
-LESS, MORE = 0.25, 4.0
+# The largest weight is given codes from a quarter of them below the outermost, where the others may happen to lie
+# closer to codes, to so many above it, where it is cut; one code apart, and then so far to either side of the best.
+ABOVE, CUT = 1, 5  # where nothing is known of the columns, and where it is
+MOVES = (1 / 3, -1 / 3)
 
 
 def code_word(zero: int) -> Any:
-    """The word code(x, scale inverse): the nearest codes."""
+    """The word code(x, scale inverse): the nearest codes.
+
+    Numbers about 1.5 * 2^23 have no fraction, so what is added to one is rounded.
+    """
+    whole = 1.5 * 2**23
 
     @inline
     def code(x: Any, inverse: Any) -> Any:
-        return minimum(maximum(rint(x * inverse), every(-zero)), every(zero - 1))
+        near = fma(x, inverse, every(whole))
+        return minimum(maximum(near, every(whole - zero)), every(whole + zero - 1)) - every(whole)
 
     return code
 
@@ -64,12 +73,12 @@ def error_word(length: int, zero: int) -> Any:
     return error
 
 
-def search_word(length: int, zero: int, effort: str) -> Any:
-    """The word search(columns, weights): the best scale of every group."""
+def search_word(length: int, zero: int) -> Any:
+    """The word search(columns, weights, known): the best scale of every group; whether columns count differently."""
     totals = totals_word(length, zero)
-    tried, again = TRIED[effort]
-    less = LESS * zero
-    apart = (less + MORE) / (tried - 1)
+    outer = [-float(zero + above) for above in range(-(zero // 4), CUT + 1)]
+    codes = (*outer, *(zero - 1.0 + above for above in range(-(zero // 4), CUT + 1)))
+    few, moves = zero // 4 + ABOVE + 1, len(MOVES)
 
     @inline
     def largest(columns: int) -> Any:
@@ -81,17 +90,25 @@ def search_word(length: int, zero: int, effort: str) -> Any:
         return found
 
     @inline
-    def search(columns: int, weights: int) -> Any:
-        over, best, best_scale = inverses(largest(columns)), every(0.0), every(0.0)
-        for i in range(2 * tried + again):
-            inverse = inverses(best_scale)
-            if i < 2 * tried:
-                moved = apart * (i // 2) - less
-                inverse = over * every(zero - 1 + moved if i % 2 else -zero - moved)
+    def search(columns: int, weights: int, known: bool) -> Any:
+        over, best, best_scale, best_code = inverses(largest(columns)), every(0.0), every(0.0), every(-zero)
+        tried = len(codes) if known else few
+        for i in range(tried + moves + 1):
+            code, inverse = best_code, inverses(best_scale)
+            if i < tried:
+                code = every(codes[i])
+                inverse = over * code
+            elif i < tried + moves:
+                inverse = over * (best_code + every(MOVES[i - tried]))
             total_qq, total_qx = totals(columns, weights, inverse)
             scale = total_qx * inverses(total_qq)
             gain = scale * total_qx
-            best, best_scale = maximum(gain, best), select(gain > best, scale, best_scale)
+            wins = gain > best
+            best, best_scale, best_code = (
+                maximum(gain, best),
+                select(wins, scale, best_scale),
+                select(wins, code, best_code),
+            )
         return best_scale
 
     return search

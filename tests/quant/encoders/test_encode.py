@@ -40,10 +40,10 @@ K_QUANTS = {
     "Q6_K": Searched(16, 64, zero=32, top=127),
 }
 SEARCHED = K_QUANTS | {
-    "Q4_0": Searched(32, 16, zero=8, more=1.003),
-    "Q4_1": Searched(32, 16, more=1.003),
-    "Q5_0": Searched(32, 32, zero=16, more=1.003),
-    "Q5_1": Searched(32, 32, more=1.003),
+    "Q4_0": Searched(32, 16, zero=8, more=1.01),
+    "Q4_1": Searched(32, 16, more=1.01),
+    "Q5_0": Searched(32, 32, zero=16, more=1.01),
+    "Q5_1": Searched(32, 32, more=1.01),
 }
 ALL = [*AS_GGUF, *K_QUANTS]
 IMPORTANCE = np.random.default_rng(1).chisquare(1, 2048).astype(np.float32)
