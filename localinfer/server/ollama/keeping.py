@@ -8,7 +8,8 @@ from localinfer.server.problems import bad
 from localinfer.text import printable
 
 SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-PART = re.compile(r"(\d+\.?\d*|\.\d+)(h|ms|m|s|us|µs|ns)")
+PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
+LONGEST = 64  # characters of a text
 DURATION = re.compile(rf"([+-]?)((?:{PART.pattern})+|0)")
 
 
@@ -27,7 +28,7 @@ def kept_for(fields: Fields) -> float | None:
 def seconds_of(given: object) -> float | None:
     if isinstance(given, int | float) and not isinstance(given, bool):
         return float(max(-1, min(given, 10**12)))
-    found = DURATION.fullmatch(given) if isinstance(given, str) else None
+    found = DURATION.fullmatch(given) if isinstance(given, str) and len(given) <= LONGEST else None
     if found is None:
         return None
     size = sum(float(number) * SECONDS[unit] for number, unit in PART.findall(found[2]))
