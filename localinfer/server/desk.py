@@ -12,10 +12,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from localinfer.errors import ContextOverflow, Incomplete
+from localinfer.server.problems import Problem
 from localinfer.server.settings import Settings
 from localinfer.server.shelf import Offered, Shelf
 from localinfer.server.slots import Slot, Slots
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
     from localinfer.model import Model
 
+AGAIN = 1.0  # second until it is tried again to let go of a model
+LONGEST = 1e8  # seconds that a model may be kept, some years; for longer is for ever
 Message = Mapping[str, object]
 Options = Mapping[str, Any]  # by the names of `localinfer.options.Options`, checked
 
@@ -138,6 +142,8 @@ class Desk:
         self.observer: Observer | None = None
         self._door = asyncio.Lock()  # who waits in it is let in first
         self._left = asyncio.Event()  # somebody has
+        self.leaves_at: dict[str, datetime] = {}  # the models that do when nobody asks for them
+        self._leaving_soon: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
     async def seat(self, wanted: str | None) -> AsyncIterator[Seat]:
@@ -148,6 +154,7 @@ class Desk:
             if self.observer:
                 self.observer.waited(perf_counter() - came)
             with self._used(await self._model(slot, offered), slot) as model:
+                self._stays(offered.name)
                 yield Seat(slot, model, offered.name, deadline, came, self.observer)
 
     def has_room_beside(self, seat: Seat) -> bool:
@@ -194,6 +201,30 @@ class Desk:
         """Take the model out of memory, unless somebody else is using it."""
         if self._at_work() == 1:
             await seat.slot.call(lambda: self.shelf.unload(seat.name))
+
+    def keep(self, name: str, seconds: float | None) -> None:
+        """Have a model leave memory when nobody has asked for it for so many seconds. If nothing is said it stays until
+        another one needs the room."""
+        self._stays(name)
+        if seconds is not None and seconds < LONGEST:
+            self.leaves_at[name] = datetime.now(UTC) + timedelta(seconds=seconds)
+            self._leaving_soon[name] = asyncio.create_task(self._leave(name, seconds))
+
+    def _stays(self, name: str) -> None:
+        self.leaves_at.pop(name, None)
+        if task := self._leaving_soon.pop(name, None):
+            task.cancel()
+
+    async def _leave(self, name: str, seconds: float) -> None:
+        """Try again where others are at work: until one of them asks for it."""
+        while name in self.leaves_at:
+            await asyncio.sleep(seconds)
+            seconds = max(seconds, AGAIN)
+            with suppress(Problem):
+                async with self.slots.one(self.settings.timeout) as slot, self._door:
+                    if not self._at_work():
+                        self.leaves_at.pop(name, None)
+                        await slot.call(lambda: self.shelf.unload(name))
 
     async def model(self, wanted: str | None) -> "tuple[Offered, Model]":
         """A model to ask what needs no computing; one that is not in memory is loaded, in a slot."""

@@ -28,6 +28,7 @@ async function answer() {
   leaving = new AbortController();
   busy(true);
   showAll();
+  say("The model is answering.");
   try {
     for await (const chunk of server.chunks({ model: at("model").value, messages, ...sampling() }, settings.key, leaving.signal)) take(chunk, node);
     say("The answer is complete.");
@@ -128,9 +129,9 @@ function tools(node) {
   else add("Again", "Have this answered once more", () => again(node));
   const versions = store.versions(conversation, node), place = versions.findIndex(each => each.id === node.id);
   if (versions.length > 1) {
-    if (place > 0) add("‹", "The version before", () => turn(versions[place - 1]));
+    if (place > 0) add("‹", "The version before", () => turn(versions[place - 1], "The version before"));
     bar.append(element("span", [`${place + 1}/${versions.length}`]));
-    if (place + 1 < versions.length) add("›", "The next version", () => turn(versions[place + 1]));
+    if (place + 1 < versions.length) add("›", "The next version", () => turn(versions[place + 1], "The next version"));
   }
   if (node.note) bar.append(element("span", [node.note]));
   return bar;
@@ -144,10 +145,11 @@ function edit(node) {
   const field = element("textarea", [], "edit"), send = element("button", ["Send"]), cancel = element("button", ["Cancel"]);
   field.value = node.content;
   field.setAttribute("aria-label", "Edit this message");
-  const done = () => { conversation.leaf = node.parent; store.add(conversation, node.parent, { role: "user", content: field.value }); answer(); };
+  const back = () => { showAll(); refocus(node, "Edit this message and ask anew"); };
+  const done = () => { if (!field.value.trim()) return; conversation.leaf = node.parent; store.add(conversation, node.parent, { role: "user", content: field.value }); answer(); };
   send.addEventListener("click", done);
-  cancel.addEventListener("click", showAll);
-  field.addEventListener("keydown", event => { if (event.key === "Escape") showAll(); else if (sends(event)) { event.preventDefault(); done(); } });
+  cancel.addEventListener("click", back);
+  field.addEventListener("keydown", event => { if (event.key === "Escape") back(); else if (sends(event)) { event.preventDefault(); done(); } });
   item.querySelector(".text").replaceWith(field);
   item.querySelector(".tools").replaceChildren(send, cancel);
   field.focus();
@@ -156,14 +158,22 @@ function edit(node) {
 function again(node) {
   if (leaving) return;
   conversation.leaf = node.parent;
-  answer();
+  answer().then(() => refocus({ id: conversation.leaf }, "Have this answered once more"));
 }
 
-function turn(node) {
+function turn(node, title) {
   if (leaving) return;
   store.turnTo(conversation, node);
   store.save(conversation);
   showAll();
+  refocus(node, title);
+}
+
+/** Messages are drawn anew, and the button that was pressed is gone: who has no mouse goes on from the same one. */
+function refocus(node, title) {
+  if (document.activeElement !== document.body) return; // they are elsewhere already
+  const tools = at("messages").querySelector(`[data-id="${node.id}"] .tools`);
+  (tools?.querySelector(`[title="${title}"]`) ?? tools?.querySelector("[title*=version]"))?.focus();
 }
 
 // ---- around it ----
@@ -185,8 +195,11 @@ function go(to) {
 }
 
 function busy(now) {
+  const leaves = now ? at("send") : at("stop");
+  const focused = document.activeElement === leaves;
   at("send").hidden = now;
   at("stop").hidden = !now;
+  if (focused) at(now ? "stop" : "question").focus();
 }
 
 const say = text => { at("status").textContent = text; };

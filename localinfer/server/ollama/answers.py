@@ -1,6 +1,7 @@
 """`/api/chat` and `/api/generate`."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from json import dumps
@@ -12,8 +13,9 @@ from starlette.responses import Response
 
 from localinfer.options import Layer
 from localinfer.server import streams
-from localinfer.server.desk import Asked, Desk, Talk, Text
+from localinfer.server.desk import Asked, Desk, Seat, Talk, Text
 from localinfer.server.fields import SAMPLING, Fields, body_of, get, length_of, options_of
+from localinfer.server.ollama.keeping import kept_for
 from localinfer.server.openai.probabilities import of_chat
 from localinfer.server.problems import bad
 from localinfer.server.streams import Json
@@ -34,7 +36,7 @@ class Question:
     asked: Asked | None  # None: the model shall be loaded, or let go of
     options: Layer
     stream: bool
-    leaves: bool  # the model, from memory, behind the answer
+    kept_for: float | None  # seconds that the model stays in memory behind the answer, if the request says so
     top_logprobs: int | None
     shown: Callable[[str, str], Part]
 
@@ -80,7 +82,7 @@ def question_of(fields: Fields, asked: Asked | None, shown: Callable[[str, str],
         asked=asked,
         options=options,
         stream=get(fields, "stream", bool, True),
-        leaves=fields.get("keep_alive") in (0, "0", "0s", "0m"),
+        kept_for=kept_for(fields),
         top_logprobs=top if wants_logprobs else None,
         shown=shown,
     )
@@ -159,25 +161,34 @@ def joined(all_parts: list[Part]) -> Part:
 async def parts(question: Question, desk: Desk) -> AsyncGenerator[Part, None]:
     began = perf_counter_ns()
     async with desk.seat(question.wanted) as seat:
-        loaded = perf_counter_ns()
-        head = {"model": seat.name}
-        if question.asked is None:
-            reason = "unload" if question.leaves else "load"
-            yield head | now() | question.shown("content", "") | {"done": True, "done_reason": reason}
-        else:
-            async with seat.run(question.asked, question.options) as run:
-                async for piece in run.pieces:
-                    if piece.kind != "tag" and (piece.text or piece.logprob is not None):
-                        told = probabilities(piece, question, seat.model)
-                        text = question.shown(FIELD_OF[piece.kind], piece.text)
-                        yield head | now() | text | told | {"done": False}
-                    if piece.calls:
-                        yield head | now() | in_calls(piece.calls) | {"done": False}
-            end = {"done": True, "done_reason": run.finish_reason, "total_duration": perf_counter_ns() - began}
-            end |= {"load_duration": loaded - began} | counts(run.stats)
-            yield head | now() | question.shown("content", "") | end
-        if question.leaves:
+        try:
+            async with aclosing(parts_of(seat, question, began)) as found:
+                async for part in found:
+                    yield part
+        finally:
+            desk.keep(seat.name, question.kept_for)
+        if question.kept_for == 0:
             await desk.let_go(seat)
+
+
+async def parts_of(seat: Seat, question: Question, began: int) -> AsyncGenerator[Part, None]:
+    loaded = perf_counter_ns()
+    head = {"model": seat.name}
+    if question.asked is None:
+        reason = "unload" if question.kept_for == 0 else "load"
+        yield head | now() | question.shown("content", "") | {"done": True, "done_reason": reason}
+        return
+    async with seat.run(question.asked, question.options) as run:
+        async for piece in run.pieces:
+            if piece.kind != "tag" and (piece.text or piece.logprob is not None):
+                told = probabilities(piece, question, seat.model)
+                text = question.shown(FIELD_OF[piece.kind], piece.text)
+                yield head | now() | text | told | {"done": False}
+            if piece.calls:
+                yield head | now() | in_calls(piece.calls) | {"done": False}
+    end = {"done": True, "done_reason": run.finish_reason, "total_duration": perf_counter_ns() - began}
+    end |= {"load_duration": loaded - began} | counts(run.stats)
+    yield head | now() | question.shown("content", "") | end
 
 
 def probabilities(piece: "Piece", question: Question, model: Any) -> Part:

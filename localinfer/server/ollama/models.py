@@ -20,7 +20,7 @@ from localinfer.server.streams import Json
 from localinfer.text import printable
 
 SPEAKS = "0.12.6"  # the version of Ollama whose API this is: clients compare it with the one that they need
-FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # models stay until another one needs the room
+FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # models stay until another one needs the room, if no request says else
 LONGEST = 64  # values of a list of the file's metadata that are told
 
 
@@ -37,9 +37,12 @@ async def running(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     loaded = {name: model.n_ctx for name, model in desk.shelf.loaded.items()}
     offered = [each for each in desk.shelf.offered() if each.name in loaded]
-    more = {"expires_at": FOREVER.isoformat(), "size_vram": 0}
+    ends = {name: desk.leaves_at.get(name, FOREVER).isoformat() for name in loaded}
     found = await asyncio.to_thread(all_described, offered)
-    return Json({"models": [each | more | {"context_length": loaded[each["name"]]} for each in found]})
+    for each in found:
+        name = each["name"]
+        each |= {"expires_at": ends[name], "size_vram": 0, "context_length": loaded[name]}
+    return Json({"models": found})
 
 
 async def show(request: Request) -> Response:

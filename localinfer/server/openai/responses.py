@@ -122,13 +122,13 @@ async def events(question: Question, desk: Desk) -> AsyncGenerator[Item, None]:
                     yield event("content_part.added", **output.place, part=part_of(""))
                 output.text += piece.text
                 yield event("output_text.delta", **output.place, delta=piece.text, logprobs=[])
+        if run.finish_reason == "length":
+            output.status = "incomplete"
+            head["incomplete_details"] = {"reason": "max_output_tokens"}
         for item in output.ended(event):
             yield item
-        is_cut = run.finish_reason == "length"
-        end = head | {"status": "incomplete" if is_cut else "completed", "output": output.items, "usage": usage(run)}
-        if is_cut:
-            end["incomplete_details"] = {"reason": "max_output_tokens"}
-        yield event("incomplete" if is_cut else "completed", response=end)
+        end = head | {"status": output.status, "output": output.items, "usage": usage(run)}
+        yield event(output.status, response=end)
 
 
 class Output:
@@ -136,18 +136,19 @@ class Output:
 
     def __init__(self) -> None:
         self.text = self.thoughts = ""
+        self.status = "completed"  # or incomplete: of the message, and of all
         self.calls: list[Call] = []
         self.id = new("msg")
         self.place: Item = {"item_id": self.id, "output_index": 0, "content_index": 0}
 
     def message(self, status: str) -> Item:
-        content = [part_of(self.text)] if status == "completed" else []
+        content = [] if status == "in_progress" else [part_of(self.text)]
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
 
     @property
     def items(self) -> list[Item]:
         """The message first: it has been told to be number 0."""
-        items = [self.message("completed")] if self.text or not self.calls else []
+        items = [self.message(self.status)] if self.text or not self.calls else []
         return items + [call_of(call) for call in self.calls] + self._reasoning
 
     @property

@@ -1,7 +1,9 @@
 """Ollama's API, asked over HTTP."""
 
 import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,29 @@ class TestAnswers:
         [told] = server.lines_of("/api/generate", {"model": "tiny", "keep_alive": 0})
         assert told["done_reason"] == "unload"
         assert server.get("/api/ps").body == {"models": []}
+
+    @pytest.mark.parametrize("keep_alive", [0.5, "500ms", "0h0.5s"])
+    def test_a_model_leaves_when_it_was_not_asked_for(self, keep_alive: object, server: Served) -> None:
+        server.lines_of("/api/chat", CHAT | {"keep_alive": keep_alive})
+        began = time.monotonic()
+        while server.get("/api/ps").body["models"]:
+            assert time.monotonic() - began < 60
+            time.sleep(0.05)
+        assert time.monotonic() - began > 0.3
+
+    def test_how_long_it_stays(self, server: Served) -> None:
+        """The last request counts; those that say nothing keep it."""
+        for keep_alive, least, most in (("1h30m", 5390, 5410), (-1, 1e9, 1e10), (90, 80, 100), (None, 1e9, 1e10)):
+            server.post("/api/embed", {"model": "tiny", "input": "a", "keep_alive": keep_alive})
+            [told] = server.get("/api/ps").body["models"]
+            ends = datetime.fromisoformat(told["expires_at"])
+            assert least < (ends - datetime.now(UTC)).total_seconds() < most
+
+    @pytest.mark.parametrize("keep_alive", ["abc", "10", "5x", "1h-3m", [], True, ""])
+    def test_how_long_must_make_sense(self, keep_alive: object, server: Served) -> None:
+        status, answer, _ = server.post("/api/chat", CHAT | {"keep_alive": keep_alive})
+        assert status == 400
+        assert answer["error"].startswith("keep_alive: must be seconds, or a text such as 10m")
 
     @pytest.mark.parametrize(
         "changed",

@@ -182,6 +182,28 @@ def test_by_keyboard_and_for_ears(page: Any) -> None:
     assert page.input_value("#question") == "x"
 
 
+def test_who_has_no_mouse_stays_where_they_are(page: Any) -> None:
+    """Behind a button that is drawn anew, the next one like it has the focus."""
+    focused = "document.activeElement.title || document.activeElement.id"
+    answer_with(page, "Yes.")
+    ask(page, "Hello")
+    for selector, expected in (
+        ("[title='Edit this message and ask anew']", ""),
+        (".edit", "Edit this message and ask anew"),
+        ("[title='Have this answered once more']", "Have this answered once more"),
+        ("[title='The version before']", "The next version"),
+    ):
+        page.focus(f"{selector} >> nth=-1")
+        page.keyboard.press("Escape" if selector == ".edit" else "Enter")
+        page.wait_for_selector("#send:visible")
+        page.wait_for_function(f"({focused}) === {json.dumps(expected)}")
+    page.fill("#question", "Once more")
+    page.focus("#send")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#send:visible")
+    page.wait_for_function(f"({focused}) === 'question'")
+
+
 def test_dark_and_light(page: Any) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     page.emulate_media(color_scheme="dark")

@@ -19,6 +19,7 @@ def test_the_same_text_as_in_a_chat(server: Served) -> None:
     answer = server.post("/v1/responses", ASKED).body
     assert text_of(answer) == chat["choices"][0]["message"]["content"]
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert [item["status"] for item in answer["output"]] == ["incomplete"]
     assert answer["usage"]["output_tokens"] == 12
     items = [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
     assert text_of(server.post("/v1/responses", ASKED | {"input": items}).body) == text_of(answer)
