@@ -36,24 +36,25 @@ LLAMA3_ROPE = {
 }  # fmt: skip
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {  # the model's proof, and what config.json says beside COMMON
     "eagle3": (
-        "smollm3",  # five layers: [2, 2, 2] would be the usual choice
+        "llama3",
         {
             "hidden_size": 96, "head_dim": 32, "draft_vocab_size": 160, "rope_parameters": LLAMA3_ROPE,
-            "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+            "eagle_aux_hidden_state_layer_ids": [0, 1, 1],
         },
     ),
     "eagle3-normed": (
-        "qwen3",  # two layers, of which the output counts, too
+        "qwen3",
         {
             "architectures": ["Eagle3Speculator"], "hidden_size": 64, "head_dim": 16, "num_attention_heads": 4,
             "draft_vocab_size": 264, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
-            "eagle_aux_hidden_state_layer_ids": [0, 1, 2], "norm_before_residual": True, "norm_before_fc": True,
+            "eagle_aux_hidden_state_layer_ids": [1, 0, 1], "norm_before_residual": True, "norm_before_fc": True,
         },
     ),
     "eagle3-borrowing": (
         "smollm3",
         {
             "hidden_size": 96, "head_dim": 16, "draft_vocab_size": 264,
+            "eagle_aux_hidden_state_layer_ids": [2, 4, 5],  # what comes out of the last of five, too
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
         },
     ),

@@ -432,7 +432,7 @@ def test_the_context_of_command_r_is_what_it_was_trained_for(tmp_path: Path) -> 
 
 
 def head_and_model(folder: Path) -> tuple[Path, Path]:
-    return eagle3_heads.checkpoint("eagle3", folder), proofs.checkpoint("smollm3", folder)
+    return eagle3_heads.checkpoint("eagle3", folder), proofs.checkpoint("llama3", folder)
 
 
 def test_a_head_has_the_words_of_its_model(tmp_path: Path) -> None:
@@ -481,9 +481,15 @@ def test_a_vocabulary_that_is_none_is_refused(first: int, second: int, problem: 
         open_checkpoint(head, model)
 
 
-@pytest.mark.parametrize("layers", [[1, 2], [1, 2, 6], [1, 2, "3"]])
+@pytest.mark.parametrize("layers", [[1, 2], [1, 2, 3], [1, 2, "1"]])
 def test_layers_that_the_model_has_not_are_refused(layers: list[object], tmp_path: Path) -> None:
     head, model = head_and_model(tmp_path)
     changed(head / "config.json", lambda config: config.update(eagle_aux_hidden_state_layer_ids=layers))
     with pytest.raises(LocalInferError, match="eagle_aux_hidden_state_layer_ids: is "):
         open_checkpoint(head, model)
+
+
+def test_which_layers_a_head_looks_at_may_follow_from_their_number(tmp_path: Path) -> None:
+    head, model = eagle3_heads.checkpoint("eagle3-borrowing", tmp_path), proofs.checkpoint("smollm3", tmp_path)
+    changed(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
+    assert keys_of(open_checkpoint(head, model))["target_layers"] == [2, 2, 2]  # of five

@@ -123,7 +123,7 @@ def changed(path: Path, **fields: Field) -> Path:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"target_layers": Field.numbers(np.array([0, 1, 6]))}, "target_layers: has 6; the model has 5 blocks"),
+        ({"target_layers": Field.numbers(np.array([0, 1, 3]))}, "target_layers: has 3; the model has 2 blocks"),
         ({"target_layers": Field.numbers(np.array([0, 1]))}, "target_layers: must have an integer for each"),
         ({"target_hidden_size": Field.uint32(64)}, "target_hidden_size: is 64; the model's embedding has 96 values"),
         ({"block_count": Field.uint32(2)}, "block_count: is 2; it must be 1 to 1"),
