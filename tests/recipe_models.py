@@ -116,6 +116,12 @@ STATE: Shapes = {
 }
 DELTA_NET: Shapes = {**STATE, "ssm_alpha": (4, N), "ssm_beta": (4, N)}
 NEXT_DELTA_NET: Shapes = {**STATE, "ssm_ba": (8, N)}
+ATTENTION_ONLY: Shapes = {name: shape for name, shape in ATTENTION.items() if name != "ffn_norm"}
+UP_DOWN: Shapes = {"attn_norm": (N,), "ffn_up": (FF, N), "ffn_down": (N, FF)}
+UNGATED_EXPERTS: Shapes = {
+    "attn_norm": (N,), "ffn_gate_inp": (E, N), "exp_probs_b": (E,), "ffn_up_exps": (E, FF, N),
+    "ffn_down_exps": (E, N, FF), "ffn_up_shexp": (FF, N), "ffn_down_shexp": (N, FF),
+}
 CONVOLUTION: Shapes = {
     **NORMS, "shortconv.in_proj": (3 * N, N), "shortconv.conv": (N, 3), "shortconv.out_proj": (N, N)
 }
@@ -124,11 +130,29 @@ NEXTN: Shapes = {
     "nextn.shared_head_head": (32, N), "nextn.shared_head_norm": (N,),
 }
 AHEAD = {"nextn_predict_layers": 1}
+SCAN: Shapes = {  # Mamba's: 2 N in, 16 numbers a state, a rank of 16
+    "attn_norm": (N,), "ssm_in": (4 * N, N), "ssm_conv1d": (2 * N, 4), "ssm_x": (48, 2 * N), "ssm_dt": (2 * N, 16),
+    "ssm_out": (N, 2 * N),
+}
+HEADED_SCAN: Shapes = {  # Mamba 2's: 8 heads, one group, 64 numbers a state
+    "attn_norm": (N,), "ssm_in": (4 * N + 136, N), "ssm_conv1d": (2 * N + 128, 4), "ssm_norm": (1, 2 * N),
+    "ssm_out": (N, 2 * N),
+}
 WIDTH = {"expert_feed_forward_length": FF, "expert_shared_feed_forward_length": FF, "expert_shared_count": 1}
 RECURRENT = {
     "ssm.conv_kernel": 4, "ssm.inner_size": N, "ssm.state_size": 64, "ssm.time_step_rank": 4, "ssm.group_count": 4,
     "full_attention_interval": 4, "rope.dimension_count": 16, "attention.key_length": 64, "attention.value_length": 64,
 }
+SELECTIVE = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * N, "ssm.state_size": 16, "ssm.time_step_rank": 16}
+HEADED = SELECTIVE | {"ssm.state_size": 64, "ssm.time_step_rank": 8, "ssm.group_count": 1}
+
+
+def in_layers(n_layer: int, period: int, place: int, number: int) -> tuple[int, ...]:
+    """The number in the layers that stand at this place of every period, 0 in the others."""
+    return tuple(number if layer % period == place else 0 for layer in range(n_layer))
+
+
+NEMOTRON = HEADED | {"attention.layer_norm_epsilon": 1e-5}
 SECTIONS = {"rope.dimension_sections": (11, 11, 10, 0)}
 HEADS_64 = {"attention.key_length": 64, "attention.value_length": 64}
 TIME_MIX: Shapes = {
@@ -214,6 +238,34 @@ SHAPES = {
     "qwen35, ahead": Shape(
         "qwen35", 33, n_head_kv=2, more=RECURRENT | SECTIONS | AHEAD,
         kinds=((DELTA_NET | DENSE,) * 3 + (GATED_ATTENTION | DENSE,)), ahead=GATED_ATTENTION | DENSE | NEXTN,
+    ),
+    "mamba": Shape("mamba", 64, n_head=0, n_head_kv=0, n_ff=0, tied=True, more=SELECTIVE, kinds=(SCAN,)),
+    "mamba2": Shape("mamba2", 64, n_head=0, n_head_kv=0, n_ff=0, more=HEADED, kinds=(HEADED_SCAN,)),
+    "falcon-h1": Shape(
+        "falcon-h1", 44, n_head_kv=1, more=HEADED | HEADS_64, kinds=(HEADED_SCAN | ATTENTION | DENSE,)
+    ),
+    "granitehybrid": Shape(
+        "granitehybrid", 40, n_head_kv=0, tied=True, more=HEADED | {"attention.head_count_kv": in_layers(40, 10, 5, 1)},
+        kinds=((HEADED_SCAN | DENSE,) * 5 + (ATTENTION | DENSE,) + (HEADED_SCAN | DENSE,) * 4),
+    ),
+    "granitehybrid, experts": Shape(
+        "granitehybrid", 40, n_head_kv=0, n_expert=E, tied=True,
+        more=HEADED | WIDTH | {"attention.head_count_kv": in_layers(40, 10, 5, 1)},
+        kinds=(
+            (HEADED_SCAN | EXPERTS | SHARED,) * 5 + (ATTENTION | EXPERTS | SHARED,)
+            + (HEADED_SCAN | EXPERTS | SHARED,) * 4
+        ),
+    ),
+    "nemotron_h": Shape(
+        "nemotron_h", 40, n_head_kv=0, kinds=(HEADED_SCAN, UP_DOWN, HEADED_SCAN, ATTENTION_ONLY), more=NEMOTRON | {
+            "attention.head_count_kv": in_layers(40, 4, 3, 1), "feed_forward_length": in_layers(40, 4, 1, FF)
+        },
+    ),
+    "nemotron_h_moe": Shape(
+        "nemotron_h_moe", 52, n_head_kv=0, n_expert=E,
+        kinds=(HEADED_SCAN, UNGATED_EXPERTS, HEADED_SCAN, ATTENTION_ONLY), more=NEMOTRON | WIDTH | {
+            "attention.head_count_kv": in_layers(52, 4, 3, 1), "feed_forward_length": in_layers(52, 4, 1, FF)
+        },
     ),
     "rwkv7": Shape("rwkv7", 24, n_head=0, n_head_kv=0, more=RWKV, kinds=(TIME_MIX,)),
 }

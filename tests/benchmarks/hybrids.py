@@ -1,6 +1,7 @@
 """Model files in the shapes of recurrent and hybrid models, with random weights, for speed.py.
 
-    python tests/benchmarks/hybrids.py /dev/shm                  # Qwen3.5-4B and Mamba2-2.7B in Q4_K_M
+    python tests/benchmarks/hybrids.py /dev/shm          # Qwen3.5-4B, Mamba2-2.7B and RWKV7-World-2.9B in Q4_K_M
+    python tests/benchmarks/hybrids.py /dev/shm rwkv7    # one of them
     python tests/benchmarks/speed.py /dev/shm/qwen35.gguf /dev/shm/mamba2.gguf -t 2
 
 Four layers each (of Qwen3.5, three with a delta net and one with attention), and a small vocabulary: what is timed is
@@ -28,6 +29,12 @@ MAMBA2 = tiny.Dimensions(
     n_layer=N_LAYER, n_embd=2560, n_ff=0, n_head=0, n_head_kv=0, head_dim=0, n_ctx=32768, tied=False
 )
 MAMBA2_SSM = {"state_size": 128, "group_count": 1, "time_step_rank": 80, "inner_size": 5120, "conv_kernel": WIDTH}
+
+RWKV7 = tiny.Dimensions(
+    n_layer=N_LAYER, n_embd=2560, n_ff=10240, n_head=0, n_head_kv=0, head_dim=0, n_ctx=32768, tied=False
+)
+RWKV7_HEAD = 64
+RWKV7_RANKS = {"w": ("decay", 96), "a": ("iclr", 96), "v": ("value_residual_mix", 64), "g": ("gate", 320)}
 
 
 def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
@@ -88,13 +95,42 @@ def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
     return tiny.common_metadata("mamba2", MAMBA2) | own, shapes
 
 
+def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
+    """The same of a model whose layers see the token before each."""
+    n, n_ff = RWKV7.n_embd, RWKV7.n_ff
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, n), "output.weight": (N_VOCAB, n)}
+    shapes |= {f"{norm}.{each}": (n,) for norm in ("token_embd_norm", "output_norm") for each in ("weight", "bias")}
+    for layer in range(N_LAYER):
+        blk, norms = f"blk.{layer}", ("attn_norm", "attn_norm_2", "time_mix_ln")
+        shapes |= {f"{blk}.{norm}.{each}": (n,) for norm in norms for each in ("weight", "bias")}
+        shapes |= {f"{blk}.time_mix_{each}.weight": (n,) for each in ("k_k", "k_a", "r_k")}
+        shapes |= {f"{blk}.time_mix_{each}.weight": (n, n) for each in ("key", "value", "receptance", "output")}
+        for kind, (_, rank) in RWKV7_RANKS.items():
+            shapes |= {f"{blk}.time_mix_{kind}0.weight": (n,)} if kind != "g" else {}
+            width = RWKV7_RANKS["a"][1] if kind == "v" and layer == 0 else rank  # unused, but llama.cpp reads it so
+            shapes |= {f"{blk}.time_mix_{kind}1.weight": (width, n), f"{blk}.time_mix_{kind}2.weight": (n, width)}
+        shapes |= {
+            f"{blk}.time_mix_lerp_fused.weight": (6, 1, 1, n),
+            f"{blk}.channel_mix_lerp_k.weight": (n,),
+            f"{blk}.channel_mix_key.weight": (n_ff, n),
+            f"{blk}.channel_mix_value.weight": (n, n_ff),
+        }
+    own = {f"rwkv7.attention.{name}_lora_rank": rank for name, rank in RWKV7_RANKS.values()}
+    own |= {"rwkv7.wkv.head_size": RWKV7_HEAD, "rwkv7.attention.layer_norm_epsilon": 1e-5}
+    keys = tiny.common_metadata("rwkv7", RWKV7) | own
+    del keys["rwkv7.attention.layer_norm_rms_epsilon"]
+    return keys, shapes
+
+
 def types(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """As llama-quantize's Q4_K_M has them."""
 
     def type_of(name: str) -> str:
         part = name.removesuffix(".weight").rpartition(".")[2]
-        if len(shapes[name]) == 1 or part in ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm"):
+        if len(shapes[name]) == 1 or part in ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm") or "lerp" in part:
             return "F32"
+        if part in (f"time_mix_{kind}{number}" for kind in RWKV7_RANKS for number in "12"):
+            return "F16"
         if part == "output" or (part in ("attn_v", "ffn_down") and uses_more_bits(int(name.split(".")[1]), N_LAYER)):
             return "Q6_K"
         return "Q5_K" if part == "attn_qkv" else "Q4_K"
@@ -103,8 +139,10 @@ def types(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write both files."""
-    for name, (keys, shapes) in {"qwen35": qwen35(), "mamba2": mamba2()}.items():
+    """Write the files."""
+    models = {"qwen35": qwen35, "mamba2": mamba2, "rwkv7": rwkv7}
+    for name in sys.argv[2:] or models:
+        keys, shapes = models[name]()
         keys |= {f"{name}.vocab_size": N_VOCAB} | vocabulary(N_VOCAB)
         path = write_file(Path(sys.argv[1]) / f"{name}.gguf", keys, shapes, types(shapes))
         print(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
