@@ -9,10 +9,10 @@ from tiny import tiny_llama
 
 import localinfer
 from localinfer.errors import ContextOverflow
-from localinfer.model import Model
+from localinfer.model import Model, Piece
 
 PROMPT = [1, 5, 6, 7, 5, 6, 7, 5, 6]
-LIVELY = {"temp": 1.0, "seed": 3, "n_predict": 30}
+LIVELY: dict[str, Any] = {"temp": 1.0, "seed": 3, "n_predict": 30}
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": LIVELY | {"temp": 0.0},
     "drawn": LIVELY,
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 def run(model: Model, **options: Any) -> tuple[Any, ...]:
     """Pieces, how the run ended, and what is remembered of it."""
-    pieces = []
+    pieces: list[Piece] = []
     with contextlib.suppress(ContextOverflow):
         pieces.extend(model.generate(PROMPT, **options))
     return pieces, model.stats.generated_tokens, model.stats.finish_reason, list(model._session.tokens)
