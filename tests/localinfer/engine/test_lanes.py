@@ -43,6 +43,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "convolutions": (partial(proof, "lfm2"), {}),
     "delta": (partial(proof, "qwen35"), {}),
     "add": (partial(proof, "mamba2"), {}),
+    "scan": (partial(proof, "mamba"), {}),
+    "wkv": (partial(proof, "rwkv7"), {}),
     "shared keys": (partial(proof, "gemma4"), {"batch_size": 32}),
 }
 SEQUENCES = len(PROMPTS)
