@@ -323,20 +323,25 @@ def tokens_words(words: Words, passes: int, count: int) -> tuple[Any, Any, Any]:
     return start_all, add_all, deliver_all
 
 
-def loop_word(words: Words, passes: int, count: int, fetch: Any) -> Any:
-    """The word dots of `dot_row`, which asks for memory as it is told."""
+def loop_word(words: Words, passes: int, count: int, fetch: Any, *, both: bool = False) -> Any:
+    """The word dots of `dot_row`, which asks for memory as it is told. With `both`, the row behind goes beside: neither
+    waits for the end of the other, and activations are read once."""
     start, add, deliver = tokens_words(words, passes, count)
     superblock_bytes = words.superblock_bytes
 
     @inline
     def dots(row: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int, add_to: int) -> None:
         columns, last = 256 * superblocks_of(n), row + row_bytes - superblock_bytes
-        sums = start()
+        sums, below = start(), start()
         for block in range(columns // 256):
             at = min(row + block * superblock_bytes, last)
             fetch(at)
             sums = add(at, block, x, x_stride, columns, sums)
+            if both:
+                below = add(at + row_bytes, block, x, x_stride, columns, below)
         deliver(sums, y, y_stride, add_to)
+        if both:
+            deliver(below, y + 4, y_stride, add_to)
 
     return dots
 
@@ -368,6 +373,7 @@ def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens; `base` may be 0."""
     words = words_of(room)
     one, two, four = (dot_row(words, passes, count) for count in (1, 2, 4))
+    pair, pairs = loop_word(words, passes, 1, nothing, both=True), target().far_sighted
     lengthen, superblock_bytes, token_bytes = lengthen_word(words), words.superblock_bytes, flat_bytes(256, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
@@ -375,6 +381,10 @@ def matvec(room: str, passes: int) -> Body:
         count, x_stride = load(int64, tokens), superblocks_of(n_in) * token_bytes
         size = max(row_bytes, superblock_bytes)
         put_base(base, base_stride, y, y_stride, count, first, end)
+        if pairs and count == 1 and superblock_bytes <= row_bytes and n_in < LONG:
+            for number in range(first, end - 1, 2):
+                pair(w + number * row_bytes, row_bytes, x, 0, n_in, y + 4 * number, 0, base)
+            first = end - (end - first) % 2
         for number in range(first, end):
             row, place = w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
