@@ -19,7 +19,7 @@ from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory,
 from localinfer.files.gguf import GGUF
 from localinfer.ops.layout import EVERYTHING
 from localinfer.options import Options
-from localinfer.plan.pages import NoRoom
+from localinfer.plan.memory.pages import NoRoom
 from localinfer.plan.plan import Plan
 from localinfer.plan.work import NOTHING_TO_DO, Amount
 from localinfer.text import printable

@@ -19,9 +19,9 @@ from localinfer.options import Options, Precision, guessers_named
 from localinfer.plan.attention import Context
 from localinfer.plan.buffers import Buffer
 from localinfer.plan.keys import Keys
+from localinfer.plan.memory.ring import whole_blocks
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recorder import Recorder
-from localinfer.plan.ring import whole_blocks
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress

@@ -5,7 +5,7 @@ from collections import abc
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.plan.memory import Bytes, Memory
+from localinfer.plan.memory.memory import Bytes, Memory
 
 
 class Sequence:

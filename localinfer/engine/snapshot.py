@@ -28,7 +28,7 @@ from localinfer.files.gguf import GGUF
 from localinfer.files.mapped import MappedFile
 from localinfer.files.safe_file import appearing
 from localinfer.options import Options
-from localinfer.plan.memory import Bytes
+from localinfer.plan.memory.memory import Bytes
 from localinfer.version import VERSION
 
 MAGIC = b"LISNAPSH"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from localinfer.ops.calls import PICK, PUT_PART
 from localinfer.plan.basics import Basics, Block
 from localinfer.plan.buffers import Buffer, Region, Rows
-from localinfer.plan.memory import Bytes, Memory
+from localinfer.plan.memory.memory import Bytes, Memory
 from localinfer.plan.plan import Plan
 
 HELD = 64  # states of the last tokens of a batch: of these some may have been guesses

@@ -18,8 +18,8 @@ from localinfer.ops.layout import (
 )
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.heads import Heads
+from localinfer.plan.memory.ring import PACKED, LayerCache, Ring
 from localinfer.plan.plan import FEW, Plan
-from localinfer.plan.ring import PACKED, LayerCache, Ring
 from localinfer.plan.rope import NO_ROPE, Angles, BlockTable, Rope, RopeTable
 from localinfer.plan.work import Amount, Work
 from quant.jit.kernel import Constants
@@ -29,7 +29,7 @@ LOG2_E = 1.4426950408889634  # scores are in powers of two
 
 @dataclass(frozen=True)
 class Context:
-    """How much of the past is kept, and whether tokens look back only: see `localinfer.plan.ring`."""
+    """How much of the past is kept, and whether tokens look back only: see `localinfer.plan.memory.ring`."""
 
     n_ctx: int
     sinks: int = 0

@@ -28,10 +28,10 @@ from localinfer.plan.attention import Attention, Context
 from localinfer.plan.buffers import Buffer, Region
 from localinfer.plan.heads import Heads, read_heads
 from localinfer.plan.keys import Keys
-from localinfer.plan.memory import Memory
-from localinfer.plan.page_table import PageTable
+from localinfer.plan.memory.memory import Memory
+from localinfer.plan.memory.page_table import PageTable
+from localinfer.plan.memory.state import Slots, State
 from localinfer.plan.plan import Plan
-from localinfer.plan.state import Slots, State
 from localinfer.plan.tensors import Tensors, rows_of
 from localinfer.plan.work import Amount, Work
 from quant import FORMATS

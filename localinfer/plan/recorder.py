@@ -29,7 +29,7 @@ from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.experts import Choice, Networks, Router, choose, mix, read_router, room_to_choose
 from localinfer.plan.keys import Keys, sliding, sources_of_keys
 from localinfer.plan.latent import Latent, read_latent
-from localinfer.plan.memory import Memory
+from localinfer.plan.memory.memory import Memory
 from localinfer.plan.plan import FEW, Plan
 from localinfer.plan.recurrence import Recurrence, read_recurrence
 from localinfer.plan.rope import BASE, Rope, plain_rope, read_growth, read_rope, still_rope

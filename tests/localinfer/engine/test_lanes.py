@@ -21,7 +21,7 @@ from localinfer.engine.engine import Ask, Engine, Segment
 from localinfer.engine.lanes import Lane, Lanes
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
-from localinfer.plan.pages import NoRoom, Pages
+from localinfer.plan.memory.pages import NoRoom, Pages
 
 Logits = NDArray[np.float32]
 RANDOM = np.random.default_rng(0)

@@ -16,8 +16,8 @@ import numpy as np
 
 from localinfer.ops.layout import SEGMENT_WORDS
 from localinfer.plan.buffers import Region
-from localinfer.plan.memory import Bytes, Memory
-from localinfer.plan.pages import Pages
+from localinfer.plan.memory.memory import Bytes, Memory
+from localinfer.plan.memory.pages import Pages
 from localinfer.plan.plan import Plan
 
 COPIES = 4  # two for each turn: the last two turns of a conversation can be answered anew

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.ops.layout import BLOCK
-from localinfer.plan.memory import Bytes, Memory
-from localinfer.plan.ring import NEVER, Ring, whole_blocks
+from localinfer.plan.memory.memory import Bytes, Memory
+from localinfer.plan.memory.ring import NEVER, Ring, whole_blocks
 
 Positions = NDArray[np.int64]
 

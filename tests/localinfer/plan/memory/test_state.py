@@ -13,7 +13,7 @@ from localinfer.engine.engine import Engine, Segment
 from localinfer.engine.team import Watch
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
-from localinfer.plan.state import COPIES, GUESSES
+from localinfer.plan.memory.state import COPIES, GUESSES
 
 IDS = proofs.expected("lfm2").ids
 

@@ -3,7 +3,7 @@
 Layers that see the same stretch of the past share a ring. That of a sliding window holds it and one batch, so that the
 tokens of a batch never overwrite what their first still looks at. With sinks, the first positions keep cells of their
 own in front of the ring (Xiao et al., 2023). Each sequence goes round in a ring of its own, a table of pages
-(`localinfer.plan.page_table`).
+(`localinfer.plan.memory.page_table`).
 
 Where tokens look ahead, too, as an encoder's do, a text is computed in one batch, and nothing of it is of use for the
 next one: then all layers share the same cells, and a window reaches to both sides.
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from localinfer.ops.layout import ANCHORED, BLOCK, SEGMENT_WORDS, block_bytes
 from localinfer.plan.buffers import Region
 from localinfer.plan.heads import Heads
-from localinfer.plan.memory import Bytes
-from localinfer.plan.pages import NoRoom, Pages
+from localinfer.plan.memory.memory import Bytes
+from localinfer.plan.memory.pages import NoRoom, Pages
 from localinfer.plan.plan import Plan
 
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
