@@ -1,0 +1,69 @@
+"""Documents are ranked as transformers ranks them, by the tiny XLM-R with a unigram vocabulary in data/reranker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from checkpoints import as_f32
+from tokenizer_texts import tricky
+
+import localinfer
+from cli.__main__ import run
+from localinfer.errors import ContextOverflow
+
+FOLDER = Path(__file__).parents[2] / "data" / "reranker"
+EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
+DOCUMENTS: list[str] = EXPECTED["documents"]
+EXACT = {"threads": 1, "precision": "high", "cache_type_k": "f32", "cache_type_v": "f32"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return as_f32(FOLDER, tmp_path_factory.mktemp("reranker") / "reranker.gguf")
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Iterator[localinfer.Model]:
+    with localinfer.load(path, **EXACT) as opened:
+        yield opened
+
+
+def test_ids_are_those_of_sentencepiece(model: localinfer.Model) -> None:
+    for text, ids in EXPECTED["ids"].items():
+        assert model.tokenize(text, add_special=False) == ids, repr(text)
+
+
+def test_ids_are_those_of_tokenizers(model: localinfer.Model) -> None:
+    """Of texts whose only space is " ": the rules of this small vocabulary leave others as they are."""
+    theirs = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    for text in (text for text in tricky() if not any(each.isspace() for each in text.replace(" ", ""))):
+        assert model.tokenize(text, parse_special=True) == theirs.encode(text).ids, repr(text)
+
+
+@pytest.mark.parametrize("query", EXPECTED["scores"])
+def test_scores_are_those_of_transformers(query: str, model: localinfer.Model) -> None:
+    """Also those of empty texts, which keep the marks around them."""
+    np.testing.assert_allclose(model.rerank(query, DOCUMENTS), EXPECTED["scores"][query], rtol=0, atol=1e-4)
+
+
+def test_a_long_document_is_cut_if_that_is_wished(model: localinfer.Model) -> None:
+    long = "It is a bear. " * 40
+    with pytest.raises(ContextOverflow, match="text 2 has"):
+        model.rerank("What?", ["short", long])
+    with pytest.warns(UserWarning, match="its end is left out"):
+        scores = model.rerank("What?", ["short", long], truncate=True)
+    assert np.isfinite(scores).all()
+    assert scores[0] == pytest.approx(model.rerank("What?", ["short"])[0], abs=1e-6)
+
+
+def test_the_command_sorts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "What is a panda?"
+    assert run(["rerank", str(path), query, *DOCUMENTS[:4], "--json", "--top-n", "3"]) == 0
+    best = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    order = np.argsort(EXPECTED["scores"][query][:4])[::-1][:3]
+    assert [each["index"] for each in best] == order.tolist()
+    assert [each["document"] for each in best] == [DOCUMENTS[index] for index in order]
