@@ -1,6 +1,6 @@
 """Write tests/data/reranker: a tiny XLM-R with a classifier and a unigram vocabulary, and how it ranks.
 
-    python -P tests/make_reranker.py        # or transformers would take kernels.py for a library that it knows
+    python tests/making/make_reranker.py
 
 Needs torch, transformers and sentencepiece, which trains the vocabulary on data/varied.txt. The checkpoint has random
 weights, and a tokenizer.json as models that are shared have it (BGE's rerankers, for example). expected.json beside it
@@ -19,7 +19,7 @@ import transformers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 FOLDER = DATA / "reranker"
 MARKS = ["<s>", "<pad>", "</s>", "<unk>"]
 RULES = {"ﬁ": "fi", "½": "1/2", "Ａ": "A", "e\u0301": "é", "\u00a0": " ", "\u200b": ""}  # what NFKC is about, in small
