@@ -7,14 +7,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from places import PYTHONPATH, TESTS
 from random_blocks import NAMES, random_blocks
 
 import localinfer
 from localinfer.files.gguf import open_gguf
 from localinfer.files.source import SourceTensor
 
-BENCHMARKS = Path(__file__).parent / "benchmarks"
-sys.path.append(str(BENCHMARKS))
+BENCHMARKS = TESTS / "benchmarks"
+sys.path += PYTHONPATH
 
 import calibration  # noqa: E402
 import dither  # noqa: E402

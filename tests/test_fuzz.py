@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from guard_pages import fenced, gaps, is_intact
-from places import CHECKOUT
+from places import PYTHONPATH, TESTS
 from tiny import tiny_llama
 
-TESTS = CHECKOUT / "tests"
 TRIED = """
 import ctypes, sys
 from pathlib import Path
@@ -53,7 +52,7 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
 )
 def test_what_is_found_is_told(body: str, kind: str, said: str, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "model.gguf")
-    code = f"import sys; sys.path[:0] = {[str(CHECKOUT), str(TESTS)]}\n" + TRIED.format(body=body)
+    code = f"import sys; sys.path[:0] = {PYTHONPATH}\n" + TRIED.format(body=body)
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2

@@ -2,7 +2,7 @@
 
 Every tensor is checked, by name, shape and type, when it is first mentioned; an architecture file only says what is
 computed. A matrix or a norm is named without the `.weight` of its tensor: where the file has a `.bias` of that name, it
-is added. `tests/naive.py` computes the same words in plain numpy.
+is added. `tests/oracles/naive.py` computes the same words in plain numpy.
 """
 
 from collections.abc import Sequence

@@ -35,8 +35,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path.append(str(Path(__file__).parents[1]))
+from places import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
 
 import start  # noqa: E402
 import synthetic  # noqa: E402

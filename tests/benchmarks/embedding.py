@@ -17,9 +17,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-import checkpoints
+from places import DATA, PYTHONPATH
 
-TEXTS = sorted((Path(__file__).parents[1] / "data" / "quality").glob("*.txt"))
+sys.path[:0] = PYTHONPATH
+
+import checkpoints  # noqa: E402
+
+TEXTS = sorted((DATA / "quality").glob("*.txt"))
 COUNT, WORDS, ROUNDS, THREADS = 256, (4, 40), 5, 2
 
 LLAMA_CPP = """

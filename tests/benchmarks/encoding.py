@@ -23,8 +23,7 @@ import numba  # noqa: F401  (kernels are compiled in this process then)
 import numpy as np
 from numpy.typing import NDArray
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS.parent), str(TESTS)]
+sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from localinfer import paths  # noqa: E402
 from localinfer.files.gguf import open_gguf  # noqa: E402

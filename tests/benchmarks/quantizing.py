@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.append(str(Path(__file__).parents[1]))
+from places import CHECKOUT, PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
 
 import synthetic  # noqa: E402
 
@@ -55,7 +57,7 @@ def timed(command: Sequence[str]) -> Run:
     """Run a command to its end. Its peak counts pages of mapped files that it looked at."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=said, stderr=said)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -14,13 +14,20 @@ import statistics
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
-from served import Served, events_of
 
-from localinfer import load
-from localinfer.model import Model
+sys.path.append(str(Path(__file__).parents[1]))
+from places import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+from served import Served, events_of  # noqa: E402
+
+from localinfer import load  # noqa: E402
+from localinfer.model import Model  # noqa: E402
 
 PROMPT = "Once upon a time"
 TOKENS, ROUNDS = 64, 40

@@ -264,7 +264,7 @@ class TestInterrupted:
             terminal.close()
 
     def test_killed_at_random(self, smollm2: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-        """tests/benchmarks/killing.py does so as often as one likes."""
+        """tests/benchmarks/checks/killing.py does so as often as one likes."""
         killed.run(str(smollm2), tmp_path, kills=3, seed=15, environment=environment)
 
 

@@ -101,6 +101,6 @@ def test_flag(names: list[str], values: int, command: str) -> None:
 
 
 def test_the_page_about_all_this_is_up_to_date() -> None:
-    """If not: python tests/make_command_line_page.py"""
+    """If not: python tests/making/make_command_line_page.py"""
     text = PAGE.read_text()
     assert page(text) == text

@@ -19,8 +19,10 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).parents[2]
-sys.path[:1] = [str(ROOT), str(ROOT / "tests")]
+sys.path[0] = str(Path(__file__).parents[1])
+from places import PYTHONPATH  # noqa: E402
+
+sys.path[:1] = PYTHONPATH
 
 from fuzz.server import FINDINGS, Server  # noqa: E402
 from fuzz.sources import Source, sources_in  # noqa: E402

@@ -1,6 +1,6 @@
 """Checkpoints of all architectures, beside what llama.cpp's own conversion makes of them: data/conversion.json.
 
-What its files compute is another question, which benchmarks/proving.py answers.
+What its files compute is another question, which benchmarks/checks/proving.py answers.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Every kind of vocabulary, and every way to cut words: the ids that llama.cpp has for files made by rule.
 
-Where a digest differs, `python tests/benchmarks/vocabularies.py --made --names` shows the texts.
+Where a digest differs, `python tests/benchmarks/checks/vocabularies.py --made --names` shows the texts.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from places import CHECKOUT
+from places import CHECKOUT, PYTHONPATH
 
 from quant.jit import cpu
 
@@ -58,8 +58,9 @@ LINUX = "x86_64-unknown-linux-gnu"
 def test_what_cannot_run_here_is_compiled_to(
     triple: str, name: str, kind: str, function: str, instruction: str
 ) -> None:
-    environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, str(CHECKOUT / "tests" / "assembly.py"), triple, kind, function]
+    where = os.pathsep.join(PYTHONPATH)
+    environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": where}
+    command = [sys.executable, str(CHECKOUT / "tests" / "harness" / "assembly.py"), triple, kind, function]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-1000:]
     assert result.stdout.count(f"\t{instruction}\t") >= 8

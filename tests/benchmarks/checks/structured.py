@@ -1,0 +1,159 @@
+"""Answers that a JSON schema describes: how many are valid, and what holding a run to a schema costs.
+
+    python tests/benchmarks/checks/structured.py smollm2 path/to/model.gguf --schemas 200
+    python tests/benchmarks/checks/structured.py path/to/model.gguf --schemas 0 --cost 9
+
+A schema of each number is drawn, the model is asked for a document, and `jsonschema` judges what comes. Answers that -n
+cuts off are counted apart: nothing says that a model ends a list. The cost is measured on one answer, whose tokens are
+given: runs with and without the schema in turn, the median of the ratios of neighbours. Prints a Markdown table.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[3])]
+
+import localinfer  # noqa: E402
+from localinfer import Incomplete, Model, Unsupported  # noqa: E402
+
+WORDS = ["name", "title", "city", "count", "price", "status", "tags", "notes", "author", "size", "color", "started"]
+PROMPT = "A book as JSON: "
+N_PREDICT = 400
+DOCUMENT = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 60},
+        "year": {"type": "integer", "minimum": 1900, "maximum": 2100},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 4, "maxItems": 8},
+        "author": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 30}, "alive": {"type": "boolean"}},
+            "required": ["name", "alive"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["title", "year", "tags", "author"],
+    "additionalProperties": False,
+}
+
+
+def drawn_schema(random: np.random.Generator, depth: int = 2) -> dict[str, Any]:
+    """An object with one to five properties of all kinds."""
+    names = random.choice(WORDS, int(random.integers(1, 6)), replace=False).tolist()
+    required = [name for name in names if random.random() < 0.7]
+    properties = {name: drawn_part(random, depth) for name in names}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def drawn_part(random: np.random.Generator, depth: int) -> dict[str, Any]:
+    def some(low: int, high: int) -> int:
+        return int(random.integers(low, high))
+
+    flat: list[dict[str, Any]] = [
+        {"type": "string", "maxLength": some(3, 40)},
+        {"type": "string", "minLength": 2, "maxLength": some(5, 20)},
+        {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,4}$"},
+        {"type": "string", "format": str(random.choice(["date", "uuid", "time"]))},
+        {"enum": random.choice(WORDS, some(1, 5), replace=False).tolist()},
+        {"const": some(0, 100)},
+        {"type": "integer", "minimum": some(-50, 0), "maximum": some(0, 1000)},
+        {"type": "number", "minimum": 0, "maximum": some(1, 100)},
+        {"type": "boolean"},
+        {"type": ["string", "null"], "maxLength": some(2, 20)},
+        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}]},
+    ]
+    if depth and random.random() < 0.35:
+        low = some(0, 3)
+        items = drawn_part(random, depth - 1)
+        if random.random() < 0.5:
+            return drawn_schema(random, depth - 1)
+        return {"type": "array", "items": items, "minItems": low, "maxItems": low + some(0, 4)}
+    return flat[some(0, len(flat))]
+
+
+def asked(model: Model, schema: dict[str, Any], **options: Any) -> str:
+    """The answer: of a chat where the model can chat."""
+    request = f"Write a JSON document that fits this JSON schema:\n{json.dumps(schema)}\n"
+    try:
+        run = model.chat([{"role": "user", "content": request}], schema=schema, **options)
+    except Unsupported:
+        run = model.generate(request, schema=schema, **options)
+    return "".join(piece.text for piece in run)
+
+
+def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
+    """How many answers were valid, cut off, or wrong."""
+    found: Counter[str] = Counter()
+    for number in numbers:
+        print(f"\r{dict(found)}", end="", file=sys.stderr, flush=True)  # it takes a while
+        schema = drawn_schema(np.random.default_rng(number))
+        try:
+            text = asked(model, schema, seed=number, n_predict=N_PREDICT, temp=0.8)
+            jsonschema.validate(json.loads(text), schema)
+            found["valid"] += 1
+        except Incomplete:
+            found["cut off"] += 1
+        except (ValueError, jsonschema.ValidationError) as error:
+            found["wrong"] += 1
+            print(f"\n{number}: {error}: {text!r} of {json.dumps(schema)}", file=sys.stderr)
+    return found
+
+
+class Cost(NamedTuple):
+    """Of a token: seconds without the schema, and how many times as long and as much CPU time it takes with it."""
+
+    seconds: float
+    longer: float
+    more: float
+
+
+def cost(model: Model, runs: int) -> Cost:
+    ids = [piece.id for piece in model.generate(PROMPT, schema=DOCUMENT, temp=0.7, seed=1, n_predict=N_PREDICT)]
+    prompt = model.tokenize(PROMPT)
+
+    def spent(**form: Any) -> tuple[float, float]:
+        """Wall and CPU time of all tokens but the first: what comes before it is no decoding."""
+        given = model.generate(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
+        next(given)
+        wall, cpu = time.perf_counter(), time.process_time()
+        assert len(list(given)) == len(ids) - 1
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+    spent(schema=DOCUMENT)
+    pairs = [(spent(schema=DOCUMENT), spent()) for _ in range(runs)]
+    longer, more = (statistics.median(held[n] / free[n] for held, free in pairs) for n in (0, 1))
+    return Cost(statistics.median(free[0] for _, free in pairs) / (len(ids) - 1), longer, more)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--schemas", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first schema")
+    parser.add_argument("--cost", type=int, default=5, help="pairs of runs")
+    parser.add_argument("-t", "--threads", type=int, default=2)
+    given = parser.parse_args()
+    print("| model | vocabulary | valid, of those that ended | cut off | ms a token | time with a schema | CPU time |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name in given.models:
+        with localinfer.load(name, threads=given.threads, ctx_size=2048) as model:
+            found = judged(model, range(given.first, given.first + given.schemas))
+            print(file=sys.stderr)
+            costs = cost(model, given.cost) if given.cost else Cost(0, 0, 0)
+            valid = f"{found['valid']} of {found['valid'] + found['wrong']}"
+            times = f"{1000 * costs.seconds:.1f} | {costs.longer:.3f} | {costs.more:.3f}"
+            print(f"| {name} | {model.n_vocab} | {valid} | {found['cut off']} | {times} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Are our tokens llama.cpp's? Random and natural texts through both, there and back: a table of differences.
+
+    python tests/benchmarks/checks/vocabularies.py                             # all that is said below
+    python tests/benchmarks/checks/vocabularies.py model.gguf -n 2000 --seed 2 # only these files
+    python tests/benchmarks/checks/vocabularies.py --made --names              # only what needs no download
+    python tests/benchmarks/checks/vocabularies.py model.gguf --code-points    # all of Unicode, in seven contexts
+
+Without files: llama.cpp's own vocabularies, which are fetched as part of the source distribution of
+llama-cpp-python (--folder keeps them); vocabularies of the other kinds, made by tests/models/made_vocabularies.py; and
+for every name of tokenizer.ggml.pre one in which any two bytes of a word may merge. Texts are encoded as they are and
+with special tokens parsed and added. Meant to differ, and left out:
+
+    what is not parsed becomes no control token; llama.cpp makes them in rwkv and plamo2 out of plain text;
+    behind a first token that is not shown there is no space, though llama.cpp's own decoding has one;
+    no spaces before signs are taken away, as it does for most vocabularies with BPE;
+    a character that spells no byte stands for itself, and not for [UNK_BYTE_0x...], nor (whitespace) for a byte.
+
+`pieces` and `ends` are the tokens whose text, and which as ends of a generation, differ. Needs the dependency groups
+`test` and `bench`. Prints a Markdown table, the first differences of each row in short form, and fails for any.
+"""
+
+import argparse
+import itertools
+import subprocess
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[2]))
+from places import DATA, PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+from llama_cpp_vocabulary import Vocabulary, tidied  # noqa: E402
+from made_vocabularies import MADE, every_pair, write  # noqa: E402
+from tokenizer_texts import random_texts, tricky  # noqa: E402
+
+from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.tokenizer import Tokenizer, from_gguf  # noqa: E402
+from localinfer.tokenizer.pretokenizers import NAMED  # noqa: E402
+
+PACKAGE = "llama-cpp-python"
+MODELS = "vendor/llama.cpp/models/ggml-vocab-"
+NATURAL = (DATA / "varied.txt").read_text(encoding="utf-8").split("\n\n")
+WAYS = ((False, False), (False, True), (True, True))  # add_special, parse_special
+BACK = ((False, True), (True, False), (True, True))  # parsed there, shown back
+SHOWN = 3  # differences a row
+AT_ONCE = 16  # code points in a text
+LONGEST = 4000  # characters: std::regex, which llama.cpp cuts with, calls itself for each
+
+
+class Row(NamedTuple):
+    """How many texts there were, and how many comparisons differed."""
+
+    name: str
+    texts: int
+    encoded: int
+    decoded: int
+    pieces: int
+    ends: int
+
+
+class Pair:
+    """One vocabulary, ours and theirs."""
+
+    def __init__(self, path: Path) -> None:
+        self.ours: Tokenizer = from_gguf(open_gguf(path))
+        self.theirs = Vocabulary(path)
+        self.hidden = {id for id in range(self.ours.n_vocab) if not self.ours.token_bytes(id)}
+
+    def encodings_differ(self, text: str, add_special: bool, parse_special: bool) -> bool:
+        flags = {"add_special": add_special, "parse_special": parse_special}
+        ours, theirs = self.ours.encode(text, **flags), self.theirs.encode(text, **flags)
+        return ours != theirs and (parse_special or not self.hidden & (set(theirs) - set(ours)))
+
+    def decodings_differ(self, ids: list[int], special: bool) -> bool:
+        ours = self.ours.decode(ids, special=special)
+        if self.ours.add_bos and ids[:1] == [self.ours.bos] and not special:
+            ids = ids[1:]
+        theirs = self.theirs.decode(ids, special=special)
+        if "[UNK_BYTE_" in theirs:
+            theirs = b"".join(self.theirs.piece(id, special=special) for id in ids).decode("utf-8", "replace")
+        return theirs not in (ours, tidied(ours))
+
+    def other_pieces(self) -> int:
+        return sum(
+            self.ours.token_bytes(id, special=special) != self.theirs.piece(id, special=special)
+            for id in range(self.ours.n_vocab)
+            for special in (False, True)
+        )
+
+    def special_texts(self) -> list[str]:
+        """Of the tokens that are not shown, some hundred."""
+        return [self.ours.decode([id], special=True) for id in sorted(self.hidden)[:200]]
+
+
+def compare(name: str, path: Path, texts: Callable[[Pair], Iterator[str]], *, back: bool = True) -> Row:
+    """The first differences are shown, each as a text without all that could be left out; `back`: decoding, too."""
+    pair = Pair(path)
+    n = encoded = decoded = 0
+    for text in texts(pair):
+        n += 1
+        for way in WAYS:
+            if pair.encodings_differ(text, *way):
+                encoded += 1
+                if encoded <= SHOWN:
+                    show(name, pair, shortened(text, lambda text, way=way: pair.encodings_differ(text, *way)), way)
+        for parse_special, special in BACK if back else ():
+            ids = pair.theirs.encode(text, add_special=False, parse_special=parse_special)
+            if pair.decodings_differ(ids, special):
+                decoded += 1
+                if decoded <= SHOWN:
+                    ours, theirs = (each.decode(ids, special=special) for each in (pair.ours, pair.theirs))
+                    print(f"{name}: {ids[:20]} {ours[:80]!a} {theirs[:80]!a}", file=sys.stderr)
+    pieces = pair.other_pieces() if back else 0
+    row = Row(name, n, encoded, decoded, pieces, len(pair.ours.eog ^ set(pair.theirs.eog())))
+    pair.theirs.close()
+    return row
+
+
+def show(name: str, pair: Pair, text: str, way: tuple[bool, bool]) -> None:
+    flags = dict(zip(("add_special", "parse_special"), way, strict=True))
+    ours, theirs = pair.ours.encode(text, **flags), pair.theirs.encode(text, **flags)
+    print(f"{name}: {text!a} {flags}\n  ours   {ours}\n  theirs {theirs}", file=sys.stderr)
+
+
+def shortened(text: str, differs: Callable[[str], bool]) -> str:
+    """`text` without all that can be left out while it still `differs`."""
+    size = len(text) // 2
+    while size:
+        for start in range(len(text) - size, -1, -size):
+            without = text[:start] + text[start + size :]
+            text = without if differs(without) else text
+        size //= 2
+    return text
+
+
+# ------------------------------------------------------------------------------------------------- texts
+
+
+def mixtures(n: int, seed: int) -> Callable[[Pair], Iterator[str]]:
+    """`n` texts: tricky ones, natural ones, and random mixtures with the vocabulary's own tokens."""
+
+    def texts(pair: Pair) -> Iterator[str]:
+        tokens = [pair.ours.decode([id], special=True) for id in range(0, pair.ours.n_vocab, 7)]
+        endless = itertools.chain(tricky(), NATURAL, random_texts(seed, tokens, pair.special_texts()))
+        return itertools.islice((text for text in endless if len(text) <= LONGEST), n)
+
+    return texts
+
+
+def code_points(_: Pair) -> Iterator[str]:
+    """Texts in which every code point stands between letters, digits, spaces and symbols."""
+    contexts = ("a{0}b", "1{0}2", " {0} ", "{0}{0}", "'{0}s\n{0}!", "A{0}\n", "-{0} {0}a")
+    codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(codes), AT_ONCE):
+        chars = [chr(code) for code in codes[start : start + AT_ONCE]]
+        yield "|".join(context.format(char) for char in chars for context in contexts)
+
+
+# ----------------------------------------------------------------------------------------- vocabularies
+
+
+def fetched(folder: Path) -> list[Path]:
+    """llama.cpp's vocabularies, out of the source distribution of the version that is installed here."""
+    found = sorted(folder.glob("ggml-vocab-*.gguf"))
+    if not found:
+        wanted = f"{PACKAGE}=={version(PACKAGE)}"
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", wanted]
+        subprocess.run([*command, "-d", folder], check=True)
+        (archive,) = folder.glob("*.tar.gz")
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if MODELS in member.name and member.name.endswith(".gguf"):
+                    member.name = Path(member.name).name
+                    tar.extract(member, folder, filter="data")
+        found = sorted(folder.glob("ggml-vocab-*.gguf"))
+    return found
+
+
+def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
+    texts = code_points if arguments.code_points else mixtures(arguments.n, arguments.seed)
+    everything = not (arguments.files or arguments.made or arguments.names)
+    for path in arguments.files or (fetched(arguments.folder or folder) if everything else []):
+        yield compare(path.stem.removeprefix("ggml-vocab-"), path, texts)
+    for name, keys in MADE.items() if everything or arguments.made else ():
+        yield compare(f"made: {name}", write(folder / "made.gguf", keys()), texts, back=name != "whitespace")
+    for name in NAMED if everything or arguments.names else ():
+        yield compare(f"pre: {name}", write(folder / "made.gguf", every_pair() | {"pre": name}), texts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="GGUF files, with or without weights")
+    parser.add_argument("-n", type=int, default=10_000, help="texts for each vocabulary (default: 10000)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--made", action="store_true", help="the kinds that llama.cpp has no file of")
+    parser.add_argument("--names", action="store_true", help="every name of tokenizer.ggml.pre")
+    parser.add_argument("--code-points", action="store_true", help="every code point instead of mixtures")
+    parser.add_argument("--folder", type=Path, help="where llama.cpp's vocabularies are, or shall be kept")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # two of the files are from before there was tokenizer.ggml.pre
+    with tempfile.TemporaryDirectory() as folder:
+        print("| vocabulary | texts | encoded | decoded | pieces | ends |\n|---|---:|---:|---:|---:|---:|")
+        different = 0
+        for row in rows(arguments, Path(folder)):
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+            different += sum(row[2:])
+    sys.exit(different > 0)
+
+
+if __name__ == "__main__":
+    main()

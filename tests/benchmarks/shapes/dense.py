@@ -1,0 +1,114 @@
+"""Model files in the shapes of dense families, with random weights in Q4_K_M, for speed.py.
+
+    python tests/benchmarks/shapes/dense.py /dev/shm                     # all of them
+    python tests/benchmarks/shapes/dense.py /dev/shm phi3 heads-80       # some
+    python tests/benchmarks/speed.py /dev/shm/phi3.gguf -t 2
+
+A small vocabulary, and of large models two layers only: what is timed is the layers. Those with heads of 80 to 128
+values are for `localinfer profile FILE -p 2048`, which tells the time of attention. Needs the dependency group `test`.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
+from places import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+import tiny  # noqa: E402
+from synthetic import RECIPES, vocabulary, write_file  # noqa: E402
+
+N_VOCAB = 32_768
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """`own` are metadata keys without the architecture in front; a matrix of `fused` is in the place of others."""
+
+    architecture: str
+    dimensions: tiny.Dimensions
+    own: Mapping[str, tiny.Metadatum] = field(default_factory=dict)
+    norms: Mapping[str, int] = field(default_factory=dict)  # of each layer, beside the common ones
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def shapes(self) -> Shapes:
+        shapes = tiny.common_shapes(self.dimensions, N_VOCAB)
+        for layer in range(self.dimensions.n_layer):
+            blk = f"blk.{layer}"
+            shapes |= {f"{blk}.{name}.weight": (n,) for name, n in self.norms.items()}
+            for name, parts in self.fused.items():
+                rows = [shapes.pop(f"{blk}.{part}.weight", None) for part in parts]
+                kept = [shape for shape in rows if shape]
+                shapes[f"{blk}.{name}.weight"] = (sum(n for n, _ in kept), kept[0][1])
+        return shapes
+
+    def metadata(self) -> dict[str, tiny.Metadatum]:
+        d = self.dimensions
+        heads = {"attention.key_length": d.head_dim, "attention.value_length": d.head_dim}
+        keys = heads | {"rope.dimension_count": d.head_dim, "vocab_size": N_VOCAB} | dict(self.own)
+        common = tiny.common_metadata(self.architecture, d) | {"general.name": "random weights"}
+        return common | {f"{self.architecture}.{key}": value for key, value in keys.items()} | vocabulary(N_VOCAB)
+
+    def types(self) -> Iterator[tuple[str, str]]:
+        recipe, n_layer = RECIPES["Q4_K_M"], self.dimensions.n_layer
+        for name, shape in self.shapes().items():
+            table = name in ("token_embd.weight", "output.weight")
+            yield name, "F32" if len(shape) == 1 else recipe.tokens if table else recipe.type_of(name, n_layer)
+
+
+def heads_of(size: int, count: int) -> Dense:
+    """A llama with narrow feed-forward networks, so that attention is most of it."""
+    return Dense(
+        "llama",
+        tiny.Dimensions(
+            n_layer=2, n_embd=size * count, n_ff=512, n_head=count, n_head_kv=count, head_dim=size, n_ctx=8192
+        ),
+    )
+
+
+SHAPES = {
+    "qwen3": Dense(  # Qwen3-0.6B
+        "qwen3",
+        tiny.Dimensions(n_layer=28, n_embd=1024, n_ff=3072, n_head=16, n_head_kv=8, head_dim=128, n_ctx=8192),
+        norms={"attn_q_norm": 128, "attn_k_norm": 128},
+    ),
+    "gemma2": Dense(  # Gemma-2-2B
+        "gemma2",
+        tiny.Dimensions(n_layer=2, n_embd=2304, n_ff=9216, n_head=8, n_head_kv=4, head_dim=256, n_ctx=8192),
+        own={"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        norms={"post_attention_norm": 2304, "post_ffw_norm": 2304},
+    ),
+    "phi3": Dense(  # Phi-3-mini
+        "phi3",
+        tiny.Dimensions(
+            n_layer=2, n_embd=3072, n_ff=8192, n_head=32, n_head_kv=32, head_dim=96, n_ctx=8192, tied=False
+        ),
+        fused={"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_up": ("ffn_gate", "ffn_up")},
+    ),
+    "heads-80": heads_of(80, 32), "heads-96": heads_of(96, 32),
+    "heads-100": heads_of(100, 64), "heads-128": heads_of(128, 50),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=", ".join(SHAPES))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.shapes) - SHAPES.keys():
+        parser.error(f"no such shape: {', '.join(sorted(unknown))}")
+    for name in arguments.shapes or SHAPES:
+        shape = SHAPES[name]
+        path = write_file(arguments.folder / f"{name}.gguf", shape.metadata(), shape.shapes(), dict(shape.types()))
+        print(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()

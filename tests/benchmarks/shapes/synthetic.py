@@ -1,0 +1,186 @@
+"""Model files in real shapes with random weights: timing does not care about the values.
+
+    python tests/benchmarks/shapes/synthetic.py /tmp/models Q4_K_M Q8_0                   # Llama-3.2-1B's shape
+    python tests/benchmarks/shapes/synthetic.py /tmp/models IQ2_XS --layers 4 --vocab 32064
+
+A recipe is one of llama-quantize's mixes, or the name of a tensor type: then all matrices have it, but for the
+one of tokens and logits. Making a gigabyte takes about a second, as a megabyte of random blocks is made for each
+tensor and then repeated; a folder in memory, such as /dev/shm, spares the disk. llama.cpp and localinfer load the
+files; the tokenizer has bytes, a few merges, and words that no text reaches. Needs the dependency group `test`.
+"""
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+sys.path.append(str(Path(__file__).parents[2]))
+from places import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+import random_blocks  # noqa: E402
+import tiny  # noqa: E402
+
+LLAMA_1B = tiny.Dimensions(n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64, n_ctx=131072)
+VOCABULARY = 128_256
+FREQ_BASE = 500_000.0
+CHUNK = 1 << 20  # bytes of a tensor that are made, and then repeated
+
+
+class Recipe(NamedTuple):
+    """Types of tensors, as llama-quantize chooses them; "" is the base type."""
+
+    base: str
+    tokens: str  # token_embd, which is the output layer too
+    more_bits: str = ""  # attn_v and ffn_down of the first and last layers, and of every third between
+    attn_v: str = ""
+    early_ffn_down: str = ""  # of the first eighth of the layers
+
+    def type_of(self, name: str, n_layer: int) -> str:
+        """The type of a tensor of a model with so many layers."""
+        if name == "token_embd.weight":
+            return self.tokens
+        _, number, part, _ = name.split(".")
+        layer, eighth = int(number), n_layer // 8
+        if self.more_bits and part in ("attn_v", "ffn_down") and uses_more_bits(layer, n_layer):
+            return self.more_bits
+        if self.attn_v and part == "attn_v":
+            return self.attn_v
+        if self.early_ffn_down and part == "ffn_down" and layer < eighth:
+            return self.early_ffn_down
+        return self.base
+
+
+def uses_more_bits(layer: int, n_layer: int) -> bool:
+    """Whether the mixes "_M" of llama.cpp spend more on this layer."""
+    eighth = n_layer // 8
+    return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
+
+
+def pure(base: str) -> Recipe:
+    """One type for all, except the matrix of tokens."""
+    if base in (*random_blocks.FLOATS, "Q8_0"):
+        return Recipe(base, base)
+    coarse = base.startswith(("IQ1", "IQ2", "IQ3_XXS"))
+    return Recipe(base, "Q5_K" if coarse else "Q6_K")
+
+
+RECIPES: dict[str, Recipe] = {name: pure(name) for name in random_blocks.NAMES} | {
+    "Q4_K_M": Recipe("Q4_K", "Q6_K", more_bits="Q6_K"),
+    "Q5_K_M": Recipe("Q5_K", "Q6_K", more_bits="Q6_K"),
+    "IQ4_XS": Recipe("IQ4_XS", "Q6_K", attn_v="Q5_K", early_ffn_down="Q5_K"),
+}
+
+
+def write(path: Path, recipe: str, *, n_layer: int = LLAMA_1B.n_layer, n_vocab: int = VOCABULARY) -> Path:
+    """Write the file, and wait until it is on the disk: writing it back would disturb what is timed next."""
+    dimensions = replace(LLAMA_1B, n_layer=n_layer)
+    shapes = tiny.common_shapes(dimensions, n_vocab)
+    types = {
+        name: "F32" if len(shape) == 1 else RECIPES[recipe].type_of(name, n_layer) for name, shape in shapes.items()
+    }
+    return write_file(path, metadata(recipe, dimensions, n_vocab), shapes, types)
+
+
+def write_file(
+    path: Path,
+    keys: Mapping[str, tiny.Metadatum],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, str],
+) -> Path:
+    """A file with these keys, and tensors of these shapes and types."""
+    writer = gguf.GGUFWriter(path, "")
+    writer.kv_data[0].clear()  # the writer's own general.architecture: it is among ours
+    for key, value in keys.items():
+        tiny.add_key(writer, key, tiny.as_field(value))
+    for name, shape in shapes.items():
+        number = GGMLQuantizationType[types[name]]
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), tensor_bytes(shape, types[name]), number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("ab") as file:
+        rng = np.random.default_rng(0)
+        for name, shape in shapes.items():
+            file.write(bytes(-file.tell() % writer.data_alignment))
+            for part in parts(rng, name, shape, types[name]):
+                file.write(part)
+        file.write(bytes(-file.tell() % writer.data_alignment))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def metadata(recipe: str, dimensions: tiny.Dimensions, n_vocab: int) -> Mapping[str, tiny.Metadatum]:
+    """Everything but the tensors."""
+    return (
+        tiny.common_metadata("llama", dimensions)
+        | {
+            "general.name": f"synthetic {recipe}",
+            "llama.rope.freq_base": FREQ_BASE,
+            "llama.rope.dimension_count": dimensions.head_dim,
+            "llama.vocab_size": n_vocab,
+        }
+        | vocabulary(n_vocab)
+    )
+
+
+def vocabulary(n_vocab: int) -> dict[str, tiny.Field]:
+    """The tiny models' byte-level BPE, and words that no merge makes, up to n_vocab tokens."""
+    keys = tiny.bpe_vocabulary()
+    n = tiny.n_tokens(keys)
+    words = ("".join(letters) for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=6))
+    more = {
+        "tokenizer.ggml.tokens": list(itertools.islice(words, n_vocab - n)),
+        "tokenizer.ggml.token_type": [tiny.NORMAL] * (n_vocab - n),
+    }
+    return keys | {key: keys[key]._replace(value=[*keys[key].value, *values]) for key, values in more.items()}
+
+
+def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
+    """The size of a tensor."""
+    n_elements, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
+    return int(np.prod(shape)) // n_elements * n_bytes
+
+
+def parts(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
+    """The tensor's data: values with which activations keep their size from layer to layer."""
+    left = tensor_bytes(shape, type_name)
+    if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
+        yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
+        return
+    n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
+    size = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5
+    chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, left) // n_bytes, size).tobytes()
+    while left:
+        yield chunk[:left]
+        left -= min(left, len(chunk))
+
+
+def main() -> None:
+    """Parse the command line, write the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("recipes", nargs="+", choices=RECIPES, metavar="RECIPE", help=", ".join(RECIPES))
+    parser.add_argument("--layers", type=int, default=LLAMA_1B.n_layer, help="default: 16")
+    parser.add_argument("--vocab", type=int, default=VOCABULARY, help=f"tokens (default: {VOCABULARY})")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for recipe in arguments.recipes:
+        path = arguments.folder / f"synthetic-{recipe}.gguf"
+        write(path, recipe, n_layer=arguments.layers, n_vocab=arguments.vocab)
+        print(f"{path}: {path.stat().st_size / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()

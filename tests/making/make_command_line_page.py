@@ -1,0 +1,116 @@
+"""Bring the tables of docs/command-line.md up to date: every flag, from where the program has it.
+
+    python tests/making/make_command_line_page.py
+
+What stands between two marks in the page is made here; the rest is written by hand.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+from places import CHECKOUT
+
+from cli.app import COMMANDS, command_line
+from cli.arguments import commands, foreign
+from cli.flags import PANELS
+from localinfer.options import FLAGS
+
+PAGE = CHECKOUT / "docs" / "command-line.md"
+NO_DEFAULT = ("", (), False)
+PART = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def page(text: str) -> str:
+    """The same page with the parts between marks as they must be."""
+    return PART.sub(lambda found: found[1] + "\n".join(PARTS[found[2]]()) + "\n" + found[3], text)
+
+
+def settings() -> Iterator[str]:
+    """Options of the model and of runs, which have a default and a variable of the environment."""
+    for section, title in PANELS.items():
+        yield f"\n**{title}**\n"
+        flags = [flag for flag in FLAGS.values() if flag.section == section]
+        rows = (
+            (code(*flag.names), "" if flag.default in NO_DEFAULT else code(flag.default), flag.about) for flag in flags
+        )
+        yield from table(("flag", "default", "what it does"), rows)
+    yield ""
+
+
+def own() -> Iterator[str]:
+    """Arguments and options of each command, but for those settings."""
+    for name in COMMANDS:
+        program: Any = command_line([name]).commands[name]
+        params = {param.name: param for param in program.params if param.param_type_name == "option"}
+        yield f"\n### {name}\n"
+        yield f"`localinfer {' '.join([name, *(argument for argument, _ in program.arguments)])}`: {COMMANDS[name][1]}"
+        with_settings = []
+        for section, title in PANELS.items():
+            flags = {name: flag for name, flag in FLAGS.items() if flag.section == section}
+            missing = [flag.long for name, flag in flags.items() if name not in params]
+            if len(missing) < len(flags) / 2:
+                params = {name: param for name, param in params.items() if name not in flags}
+                with_settings.append(f"*{title}*" + (f" (but for {code(*missing)})" if missing else ""))
+        if with_settings:
+            yield f"With the settings of {', '.join(with_settings)}."
+        yield ""
+        rows = ((code(*each.opts, *each.secondary_opts), each.metavar or "", each.help) for each in params.values())
+        yield from table(("flag", "value", "what it does"), rows)
+
+
+def same() -> Iterator[str]:
+    meant: dict[str, list[str]] = {}
+    for flag, prefix in foreign.MODEL.items():
+        meant.setdefault(f"{prefix}{'OWNER/REPO[:QUANT]' if prefix else 'MODEL'}", []).append(flag)
+    meant["hf:OWNER/REPO/FILE.gguf"] = list(foreign.HUB_FILE)
+    for flag, (option, prefix) in foreign.PREFIXED.items():
+        meant.setdefault(f"{option} {prefix}OWNER/REPO[:QUANT]", []).append(flag)
+    for flag, words in [*foreign.SAME.items(), *((flag, (model,)) for flag, model in foreign.MODELS.items())]:
+        meant.setdefault(" ".join(words), []).append(flag)
+    yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))
+
+
+def idle() -> Iterator[str]:
+    for heading, rows in (
+        ("What they ask for is always so", foreign.AS_IT_IS),
+        ("They do nothing", foreign.NOTHING),
+        ("They are not supported: the program goes on without", foreign.MISSING),
+        *((f"In `{name}` they do nothing", rows) for name, rows in foreign.IN_ONE_COMMAND.items()),
+    ):
+        yield f"\n**{heading}**\n"
+        yield from table(("flags", "because"), ((code(*names(row)), row[0]) for row in rows))
+    yield ""
+
+
+def names(row: tuple[str, str, str]) -> list[str]:
+    return [name.partition(":")[0] for name in f"{row[1]} {row[2]}".split()]
+
+
+def first_words() -> Iterator[str]:
+    same = {name: f"`localinfer {ours}`" for name, ours in commands.SAME.items()}
+    rows = ((code(name), text) for name, text in {**same, **commands.INSTEAD}.items())
+    yield from table(("typed", "what happens"), rows)
+
+
+def code(*texts: object) -> str:
+    return " ".join(f"`{text}`" for text in texts)
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Of Markdown; nothing if there are no rows."""
+    lines = ["| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if lines:
+        headings = list(headings)
+        yield f"| {' | '.join(headings)} |"
+        yield "|" + "---|" * len(headings)
+    yield from lines
+
+
+PARTS = {"settings": settings, "own": own, "same": same, "idle": idle, "first_words": first_words}
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

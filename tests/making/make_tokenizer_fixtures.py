@@ -1,0 +1,82 @@
+"""Write tests/data/tokenizer_*.json: llama.cpp's ids for the texts of tokenizer_texts.py.
+
+    python tests/making/make_tokenizer_fixtures.py tokenizer_smollm2 path/to/smollm2.gguf
+    python tests/making/make_tokenizer_fixtures.py tokenizer_gemma3 path/to/gemma3-270m.gguf
+    python tests/making/make_tokenizer_fixtures.py tokenizer_made   # every kind, and every tokenizer.ggml.pre
+
+Needs llama-cpp-python. Of a model each text has its ids as plain text, and with the first token added and special
+tokens parsed; `pieces` are digests of what all tokens stand for, hidden and shown. Of the vocabularies that are made by
+rule there are only digests: where one differs, tests/benchmarks/checks/vocabularies.py shows what.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
+from places import DATA, PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+from llama_cpp_vocabulary import Vocabulary  # noqa: E402
+from made_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
+from tokenizer_texts import tricky  # noqa: E402
+
+from localinfer.tokenizer.pretokenizers import NAMED  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("model", type=Path, nargs="?")
+    arguments = parser.parse_args()
+    content = of_a_model(arguments.model) if arguments.model else of_made_ones()
+    (DATA / f"{arguments.name}.json").write_text(content, encoding="ascii")
+
+
+def of_a_model(path: Path) -> str:
+    vocabulary = Vocabulary(path)
+    fixture = {
+        "llama_cpp_python": version("llama-cpp-python"),
+        "eog": list(vocabulary.eog()),
+        "pieces": {"hidden": digest(vocabulary, special=False), "shown": digest(vocabulary, special=True)},
+    }
+    lines = [json.dumps(fixture)[:-1] + ', "texts": [', ",\n".join(line(vocabulary, text) for text in tricky())]
+    return "\n".join([*lines, "]}\n"])
+
+
+def of_made_ones() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "made.gguf"
+
+        def digest_of(keys: dict[str, Any], texts: Iterable[str]) -> str:
+            return digest_of_ids(Vocabulary(write(path, keys)).encode, texts)
+
+        fixture = {
+            "llama_cpp_python": version("llama-cpp-python"),
+            "kinds": {name: digest_of(keys(), tricky()) for name, keys in MADE.items()},
+            "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in NAMED},
+        }
+    return json.dumps(fixture, indent=1) + "\n"
+
+
+def line(vocabulary: Vocabulary, text: str) -> str:
+    plain = vocabulary.encode(text, add_special=False, parse_special=False)
+    parsed = vocabulary.encode(text, add_special=True, parse_special=True)
+    return json.dumps({"text": text, "plain": plain, "parsed": parsed}, separators=(",", ":"))
+
+
+def digest(vocabulary: Vocabulary, *, special: bool) -> str:
+    """Of all pieces, each behind its length as decimal text."""
+    pieces = (vocabulary.piece(id, special=special) for id in range(vocabulary.n_vocab))
+    return hashlib.sha256(b"".join(b"%d %b" % (len(piece), piece) for piece in pieces)).hexdigest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Heads in files of their own (EAGLE-3): tiny checkpoints beside those of `proofs`, and what torch computes with them.
+
+data/heads/NAME.json has the name of the model's proof, a config.json and the shapes of the tensors; their values follow
+from their names, as with proofs. NAME.npz has what make_eagle3_heads.py computed for the ids of that proof's text.
+Knows nothing of localinfer's own code.
+
+    folder = eagle3_heads.checkpoint("eagle3", tmp_path)
+    expected = eagle3_heads.expected("eagle3")            # .positions, .logits, .chains
+    pair = heads.beside("eagle3", tmp_path)               # .model and .head, GGUF files
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import proofs
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+DATA = Path(__file__).parents[1] / "data" / "heads"
+NAMES = sorted(path.stem for path in DATA.glob("*.json"))
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """`logits` are float32 (len(positions), n), by the tokens at these `positions` and all before them. A chain begins
+    behind the token of a position: `tokens` that are guessed, one by the other, and the logits that each was."""
+
+    positions: NDArray[np.intp]
+    logits: Floats
+    chains: NDArray[np.intp]  # positions
+    chain_tokens: NDArray[np.intp]  # (chains, steps)
+    chain_logits: Floats  # (chains, steps, n)
+    tokens: NDArray[np.int64]  # the token of each logit
+
+
+def described(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def expected(name: str) -> Expected:
+    with np.load(DATA / f"{name}.npz") as found:
+        return Expected(**found)
+
+
+def draft_tokens(name: str) -> NDArray[np.int64]:
+    """The token of each row of the output layer: all, or some of them."""
+    count = described(name)["config"]["draft_vocab_size"]
+    return np.arange(proofs.N_VOCAB) if count == proofs.N_VOCAB else np.arange(count) * 3 // 2
+
+
+def weights(name: str) -> dict[str, Floats]:
+    """All tensors that are trained, by name."""
+    shapes = described(name)["tensors"]
+    return {each: proofs.values(f"{name}/{each}", tuple(shape), 1.0) for each, shape in shapes.items()}
+
+
+def checkpoint(name: str, folder: Path) -> Path:
+    """The head's directory, made below `folder`."""
+    path, tokens = folder / name, draft_tokens(name)
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(described(name)["config"]), encoding="utf-8")
+    tensors: dict[str, NDArray[Any]] = dict(weights(name))
+    if len(tokens) < proofs.N_VOCAB:
+        tensors["d2t"] = tokens - np.arange(len(tokens))
+        tensors["t2d"] = np.isin(np.arange(proofs.N_VOCAB), tokens)
+    save_file(tensors, path / "model.safetensors")
+    return path

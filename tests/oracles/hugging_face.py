@@ -1,0 +1,48 @@
+"""What transformers makes of chat templates: requests on stdin, answers on stdout, a line of JSON each.
+
+    PYTHON_WITH_TRANSFORMERS tests/oracles/hugging_face.py < requests.jsonl > answers.jsonl
+
+A request is {"template": ..., "messages": ...} and what else `localinfer.Model.render` takes; an answer is
+{"text": ...} or {"error": ...}. Needs transformers and nothing of localinfer. `answers` asks from another Python.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def answers(python: str, requests: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
+    """What the transformers of this Python answer."""
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    done = subprocess.run([python, __file__], input=lines, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def main() -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), **TOKENS)
+    for line in sys.stdin:
+        print(json.dumps(answer(tokenizer, **json.loads(line))), flush=True)
+
+
+def answer(tokenizer: Any, template: str, messages: list[Any], template_kwargs: dict[str, Any] | None = None,
+           add_generation_prompt: bool = True, **more: Any) -> dict[str, str]:
+    asks = add_generation_prompt and not more.get("continue_final_message")
+    more |= {"chat_template": template, "add_generation_prompt": asks, **(template_kwargs or {})}
+    try:
+        return {"text": tokenizer.apply_chat_template(messages, tokenize=False, **more)}
+    except Exception as error:  # a template may raise anything
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    sys.path.remove(str(Path(__file__).parent))  # tests are no packages for transformers to find
+    main()
