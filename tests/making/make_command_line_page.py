@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import CHECKOUT, PYTHONPATH
+from places import CHECKOUT
 
-sys.path[:0] = PYTHONPATH
-
-from cli.app import COMMANDS, command_line  # noqa: E402
-from cli.arguments import commands, foreign  # noqa: E402
-from cli.flags import PANELS  # noqa: E402
-from localinfer.options import FLAGS  # noqa: E402
+from cli.app import COMMANDS, command_line
+from cli.arguments import commands, foreign
+from cli.flags import PANELS
+from localinfer.options import FLAGS
 
 PAGE = CHECKOUT / "docs" / "command-line.md"
 NO_DEFAULT = ("", (), False)

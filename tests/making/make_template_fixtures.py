@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-from places import DATA, PYTHONPATH
-
-sys.path[:0] = PYTHONPATH
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / "models"), str(TESTS / "oracles")]
 
 import conversations as given  # noqa: E402
 import hugging_face  # noqa: E402
+
+DATA = TESTS / "data"
 
 # --- templates of our own, for transformers ---
 
