@@ -8,7 +8,7 @@
 
 A thread of its own, which is there as long as somebody asks for tokens, takes one batch after the other through the
 program. It waits for those who were in the last batch, as long as they keep coming. Few tokens go first, as answers ask
-for them one by one. What room a batch has left is for prompts, a piece at a time, so that no answer stands still while
+for them one by one. What room a batch has left is for prompts, a slice at a time, so that no answer stands still while
 a long prompt is read.
 
 The steps of a `Course` follow each other without anybody being waited for: the same thread has it choose by the logits,
@@ -38,7 +38,7 @@ from localinfer.errors import LocalInferError, NotEnoughMemory
 from quant.jit.loader import Progress
 
 FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
-PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
+SLICE = 64  # tokens of prompts in a batch that has others: some tenths of a second
 PATIENCE = 0.005  # seconds that a batch waits for the next of those who were in the last batch
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
@@ -75,7 +75,7 @@ class Request:
     def is_short(self) -> bool:
         return len(self.ids) <= FEW
 
-    def piece(self, room: int) -> Ids:
+    def slice(self, room: int) -> Ids:
         """As many of its next tokens as there is room for; a step of a course is not cut."""
         if self.course and room < len(self.ids):
             return self.ids[:0]
@@ -360,8 +360,8 @@ class Lanes:
         for request in [*few, *long]:
             if len(chosen) == plan.sequences:
                 break
-            most = min(room, PIECE) if few and not request.is_short else room
-            ids = request.piece(most)
+            most = min(room, SLICE) if few and not request.is_short else room
+            ids = request.slice(most)
             rows = request.wanted(len(ids))
             if len(ids) and len(rows) <= outputs:
                 chosen.append(Part(request, ids, rows))
