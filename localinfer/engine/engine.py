@@ -3,6 +3,7 @@
 It feeds a sequence through the model's program, a batch of its tokens at a time.
 """
 
+import os
 import threading
 from collections import abc
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Engine:
         self.lock, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
         self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self.program = Program(f, options, progress, head)
         self.sequence = Sequence(self.program.recorder.memories())
         self.n_ctx, self.n_vocab, self.warnings = self.program.n_ctx, self.program.n_vocab, self.program.warnings
@@ -415,9 +416,11 @@ class Engine:
     # --- the end ---
 
     def require_open(self) -> None:
-        """Raise LocalInferError after `close`."""
+        """Raise LocalInferError after `close`, and in a process that was forked off, where no threads are."""
         if self._closed:
             raise LocalInferError("the model is closed")
+        if os.getpid() != self._process:
+            raise LocalInferError("the model was loaded by another process, which this one was forked from")
 
     def close(self) -> None:
         """End the threads. Nothing can be computed any more; what another thread computes ends after this batch."""

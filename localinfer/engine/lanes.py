@@ -8,7 +8,7 @@
 
 A thread of its own, which is there as long as somebody asks for tokens, takes one batch after the other through the
 program. It waits for those who were in the last batch, as long as they keep coming. Few tokens go first, as answers ask
-for them one by one. What room a batch has left is for prompts, a piece at a time, so that no answer stands still while
+for them one by one. What room a batch has left is for prompts, a slice at a time, so that no answer stands still while
 a long prompt is read.
 
 The steps of a `Course` follow each other without anybody being waited for: the same thread has it choose by the logits,
@@ -19,6 +19,7 @@ What any lane remembers of a prompt is not computed again: they share pages. Who
 waits for that.
 """
 
+import atexit
 import contextlib
 import threading
 import time
@@ -33,10 +34,11 @@ from localinfer.engine.engine import NO_ROWS, Course, Engine, Ids, Logits, Look,
 from localinfer.engine.program import Floats
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch, taken_lock
+from localinfer.errors import LocalInferError, NotEnoughMemory
 from quant.jit.loader import Progress
 
 FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
-PIECE = 64  # tokens of prompts in a batch that has others: some tenths of a second
+SLICE = 64  # tokens of prompts in a batch that has others: some tenths of a second
 PATIENCE = 0.005  # seconds that a batch waits for the next of those who were in the last batch
 WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
@@ -73,7 +75,7 @@ class Request:
     def is_short(self) -> bool:
         return len(self.ids) <= FEW
 
-    def piece(self, room: int) -> Ids:
+    def slice(self, room: int) -> Ids:
         """As many of its next tokens as there is room for; a step of a course is not cut."""
         if self.course and room < len(self.ids):
             return self.ids[:0]
@@ -146,7 +148,8 @@ class Lanes:
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
         self._moving: list[Request] = []  # the batch that is being computed
         self._due: list[Request] = []  # who is to be woken when the next batch is on its way
-        self._is_staffed = False  # whether there is a thread that computes
+        self._thread: threading.Thread | None = None  # that computes, as long as it is there
+        self._ends = False  # the process does
         self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
         engine.forget = self._forget
@@ -161,16 +164,16 @@ class Lanes:
 
     def compute(self, request: Request, watch: Watch | None = None) -> None:
         """Wait until all of its tokens have gone through. `watch` may raise: then what went through, did."""
-        with self._news:
-            if not request.is_entered:
-                self._enter(request)
-            elif request.ahead and not request.moves:  # it was over before it was asked for
-                self._enter(request.ahead)
-            request.is_awaited = True
-            is_last = request.moves and all(each.is_awaited for each in self._moving)
-        if is_last:
-            self.engine.program.idle()
         try:
+            with self._news:
+                if not request.is_entered:
+                    self._enter(request)
+                elif request.ahead and not request.moves:  # it was over before it was asked for
+                    self._enter(request.ahead)
+                request.is_awaited = True
+                is_last = request.moves and all(each.is_awaited for each in self._moving)
+            if is_last:
+                self.engine.program.idle()
             while not request.is_over:
                 if watch:
                     watch(len(self.engine.plan.ops) * request.done // len(request.ids))
@@ -181,19 +184,32 @@ class Lanes:
             raise request.error
 
     def leave(self, request: Request) -> None:
-        """Nobody waits for it any more; it is over, or does not go through."""
+        """Nobody waits for it any more; it is over, or does not go through. Where it is in a batch, no Ctrl-C comes
+        before that batch ends: what the lane remembers is being changed."""
+        interrupt: KeyboardInterrupt | None = None
         with self._news:
-            self._news.wait_for(lambda: not request.moves)
+            while request.moves and self._is_there():
+                try:
+                    self._news.wait(GLANCE)
+                except KeyboardInterrupt as error:
+                    interrupt = error
             if request in self._waiting:
                 self._waiting.remove(request)
+        if interrupt:
+            raise interrupt
 
     def look_further(self, look: Look) -> tuple[Logits, Floats]:
         """See `Engine.evaluate_further`. Who comes first looks for all who have come meanwhile."""
         asked = Asked(look)
         self._asked.append(asked)
-        with self.engine.lock:  # between two batches of all
-            while asked.found is None:
-                self._find(asked)
+        try:
+            with self.engine.lock:  # between two batches of all
+                while asked.found is None:
+                    self._find(asked)
+        except BaseException:  # the sequence may go elsewhere: nobody else shall look for it
+            with contextlib.suppress(ValueError):
+                self._asked.remove(asked)
+            raise
         if isinstance(asked.found, Exception):
             raise asked.found
         return asked.found
@@ -221,13 +237,12 @@ class Lanes:
 
     def _enter(self, request: Request) -> None:
         """It is to go through, and nobody waits for its sequence any more."""
+        if self._thread is None:
+            self._thread = self._started()
         request.is_entered = True
         self._waiting.append(request)
         self._promises.pop(request.sequence, None)
         self._came(request.sequence)
-        if not self._is_staffed:
-            self._is_staffed = True
-            threading.Thread(target=self._work, daemon=True, name="localinfer-lanes").start()
 
     def _came(self, sequence: Sequence) -> None:
         """Nobody waits for it any more."""
@@ -235,12 +250,42 @@ class Lanes:
         if not self._absent:
             self._news.notify_all()
 
+    def _started(self) -> threading.Thread:
+        """A thread that computes. A daemon would be stopped in the midst of a batch when the process ends, and whoever
+        leaves a run then would wait for it for ever: so it is told before that, by `end`."""
+        if self._ends:
+            raise LocalInferError("the process is about to end: nothing is computed any more")
+        thread = threading.Thread(target=self._work, daemon=True, name="localinfer-lanes")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no room for its stack, or too many processes
+            raise NotEnoughMemory(f"a thread that computes: {error}") from None
+        atexit.register(self.end)
+        return thread
+
+    def _is_there(self) -> bool:
+        """Whether there is a thread that computes: in a process that was forked off there is none."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def computes_here(self) -> bool:
+        """Whether this is the thread that computes."""
+        return threading.current_thread() is self._thread
+
+    def end(self) -> None:
+        """The process ends: so does the thread that computes, behind its batch."""
+        if (thread := self._thread) is not None and thread.is_alive():
+            with self._news:
+                self._ends = True
+                self._news.notify_all()
+            thread.join()
+
     def _work(self) -> None:
         """Take batches through the program until there have been none for a while."""
         while True:
             with self._news:
-                if not self._news.wait_for(lambda: self._waiting, IDLE):
-                    self._is_staffed = False
+                if not self._news.wait_for(lambda: self._waiting or self._ends, IDLE) or self._ends:
+                    self._thread = None
+                    atexit.unregister(self.end)
                     return
             self._gather()
             self._step()
@@ -263,7 +308,7 @@ class Lanes:
         try:
             if batch:  # otherwise they have left
                 self._run(batch)
-        except Exception as error:
+        except BaseException as error:  # whatever it is: those who wait are told, and the thread lives on
             for request in self._moving:
                 request.error = error
         finally:
@@ -272,13 +317,14 @@ class Lanes:
     def _run(self, batch: abc.Sequence[Part]) -> None:
         before = accumulate((len(part.ids) for part in batch), initial=0)
         rows = joined([part.rows + first for part, first in zip(batch, before, strict=False)])
-        logits = self.engine.compute([Segment(part.request.sequence, part.ids) for part in batch], rows)
-        before = accumulate((len(part.rows) for part in batch), initial=0)
-        for part, first in zip(batch, before, strict=False):
-            try:
-                part.request.take(len(part.ids), logits[first : first + len(part.rows)])
-            except Exception as error:  # of its course: the others go on
-                part.request.error = error
+        with self.engine.lock:  # until all logits are taken, nobody else shall compute others in their place
+            logits = self.engine.compute([Segment(part.request.sequence, part.ids) for part in batch], rows)
+            before = accumulate((len(part.rows) for part in batch), initial=0)
+            for part, first in zip(batch, before, strict=False):
+                try:
+                    part.request.take(len(part.ids), logits[first : first + len(part.rows)])
+                except BaseException as error:  # of its course: the others go on
+                    part.request.error = error
 
     def _close(self) -> None:
         """A batch went through, or did not: steps that follow are to go through next, and whose tokens are done is
@@ -314,8 +360,8 @@ class Lanes:
         for request in [*few, *long]:
             if len(chosen) == plan.sequences:
                 break
-            most = min(room, PIECE) if few and not request.is_short else room
-            ids = request.piece(most)
+            most = min(room, SLICE) if few and not request.is_short else room
+            ids = request.slice(most)
             rows = request.wanted(len(ids))
             if len(ids) and len(rows) <= outputs:
                 chosen.append(Part(request, ids, rows))
@@ -432,9 +478,11 @@ class Lane(Engine):
         """A step that was begun and that nobody asks for any more never was."""
         request, self._ahead = self._ahead, None
         if request is not None:
-            self._lanes.leave(request)
-            if request.done:
-                self.rewind(request.past)
+            try:
+                self._lanes.leave(request)
+            finally:
+                if request.done:
+                    self.rewind(request.past)
 
     def _room(self, rows: int) -> Logits:
         """For so many rows of logits; the same each time. One that another thread lets go of would leave holes in what
@@ -474,8 +522,12 @@ class Lane(Engine):
 
     def rest(self) -> None:
         """Nobody shall wait for its next token: there is none, or not soon."""
-        self._leave_course()
-        self._lanes.pause(self, rests=True)
+        if self._lanes.computes_here():  # an abandoned run is ended by whichever thread collects garbage
+            return  # this one cannot wait for its own batch: who uses the lane next leaves the course
+        try:
+            self._leave_course()
+        finally:
+            self._lanes.pause(self, rests=True)
 
     def pause(self) -> None:
         self._lanes.pause(self)

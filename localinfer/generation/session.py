@@ -53,8 +53,8 @@ class Session:
 
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits after each token, float32 (len(tokens), n_vocab); every one is computed anew."""
+        self._engine.require_open()
         with self._engine.lock:
-            self._engine.require_open()
             self._current = None
             self._engine.reset()
             return self._engine.logits(tokens)
@@ -66,8 +66,8 @@ class Session:
         """
         thoughts, stream = Thoughts(self._tokenizer, prompt), self._tokenizer.stream()
         pieces = []
+        self._engine.require_open()
         with self._engine.lock:
-            self._engine.require_open()
             self._current = None
             tokens = [*prompt, *ids[:-1]]  # nothing is asked of what comes behind the last one
             kept = self._engine.recall(tokens, len(prompt) - 1)

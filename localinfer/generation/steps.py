@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """An `engine.Course`. `room` says how many pieces there may be yet behind so many; with `alone`, the run's own
-    thread chooses, as that takes long or is not ours."""
+    """An `engine.Course`. `room` says how many pieces there may be yet behind so many. With `alone` the run's own
+    thread chooses: where that takes long, or calls a sampler of the user's."""
 
     def __init__(
         self, engine: Engine, choose: Choose, is_last: Callable[[Piece], bool], room: Callable[[int], int], *,
@@ -27,7 +27,7 @@ class Steps:
         self.speculation: Speculation | None = None
         self._engine, self._choose, self._is_last, self._room = engine, choose, is_last, room
         self._alone = alone
-        self._chosen = 0  # pieces, of which the last one is this
+        self._chosen = 0  # how many pieces were; `_last` is the last one of them
         self._last = Piece("", 0)
         self._steps = deque[list[Piece]]()  # pieces that nobody has asked for yet
 
