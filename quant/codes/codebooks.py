@@ -1,7 +1,8 @@
 """The codebooks of the IQ formats, and the words that their rooms share: looking entries up, giving them signs.
 
 A codebook says which few of all possible rows of 4 or 8 numbers a format has a code for. They are facts of ggml's
-formats; codebooks.npz holds them, int8 (count, columns), as tests/make_codebooks.py takes them from the gguf package:
+formats; codebooks.npz holds them, int8 (count, columns), as tests/making/make_codebooks.py takes them from the gguf
+package:
 
     iq3_s      512 x 4    odd numbers, 1 to 15
     iq3_xxs    256 x 4    4, 12, 20, 28, 36, 44, 52, 62
