@@ -354,6 +354,10 @@ class Recorder(Basics):
         heads, norms = blk.heads, NO_NORMS
         if rope and rope.n_rot > heads.key:
             raise self.keys.error("rope.dimension_count", f"is {rope.n_rot}; {blk}attn_q has heads of {heads.key}")
+        shares = ("head_count", q, heads.count * heads.key), ("head_count_kv", k, heads.count_kv * heads.key)
+        for key, x, n in (*shares, ("head_count_kv", v, heads.count_kv * heads.value)):
+            if x is not None and x.n != n:
+                raise self.keys.error(f"attention.{key}", f"makes {n} values of a token in {blk}attn; there are {x.n}")
         if norm == "each":
             assert k is not None
             self._norm_heads(q, f"{blk}attn_q_norm", heads.count, heads.key)
