@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar
 
 from localinfer.batch.job import Answer
 from localinfer.batch.reading import CHAT, TEXTS, Request
@@ -22,6 +23,7 @@ ANSWERS: dict[str, Callable[[Fields, Desk], Awaitable[dict[str, Any]]]] = {
     "/v1/embeddings": embeddings.embeddings,
 }
 TEMPORARY = (500, 503)  # HTTP statuses of failures that may not happen again
+T = TypeVar("T")
 
 
 class Answering:
@@ -33,7 +35,7 @@ class Answering:
         self._length = model.options.n_predict
         self._at_once = model.parallel + 1  # one request more than are computed waits, so that no slot is ever idle
         self._desk = Desk(self._shelf, Settings(parallel=model.parallel, queue=1, timeout=math.inf))
-        self._loop = asyncio.Runner()
+        self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
 
     def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
         """The answers, each as soon as it is finished. A request that fails has an answer, too, which says why; only
@@ -49,12 +51,18 @@ class Answering:
             return done
 
         try:
-            while done := self._loop.run(some()):
+            while done := self._run(some):
                 for task in done:
                     running.remove(task)
                     yield task.result()
         finally:
-            self._loop.run(cancelled(running))
+            waiting = iter(())
+            self._loop.get_loop().call_soon_threadsafe(cancel, running)
+            self._run(lambda: ended(running))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of this, which a thread of its own runs: no Ctrl-C comes in the midst of what asyncio does."""
+        return self._thread.submit(lambda: self._loop.run(work())).result()
 
     async def _answer(self, request: Request) -> Answer:
         """The answer to a request. A failure that is not the request's own fault, such as a chat template that ran out
@@ -77,6 +85,7 @@ class Answering:
             return Answer(request, problem.status, {"error": problem.error})
 
     def close(self) -> None:
+        self._thread.shutdown()
         self._loop.close()
         self._desk.close()
 
@@ -87,8 +96,13 @@ class Answering:
         self.close()
 
 
-async def cancelled(tasks: Iterable[asyncio.Task[Answer]]) -> None:
-    """Cancel these tasks, and wait until they have ended."""
+def cancel(tasks: Iterable[asyncio.Task[Answer]]) -> None:
+    """Tell all of them to end."""
     for task in tasks:
         task.cancel()
+
+
+async def ended(tasks: Iterable[asyncio.Task[Answer]]) -> None:
+    """Wait until all of them have ended, which are told to."""
+    cancel(tasks)
     await asyncio.gather(*tasks, return_exceptions=True)
