@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -126,8 +126,12 @@ def batch_command(
         left = work.left()
         progress = Progress(len(requests), len(left), "lines of text" if chosen == "text" else "requests", quiet)
         if left:
-            with interrupted(work, opened), answering(model, options, ray, ray_workers, work.digest) as source:
-                for answer in progress.watched(source.each(left)):
+            with (
+                interrupted(work, opened),
+                answering(model, options, ray, ray_workers, work.digest) as source,
+                closing(source.each(left)) as answers,
+            ):
+                for answer in progress.watched(answers):
                     take(work, answer, opened)
         if opened:
             finish(work, opened)

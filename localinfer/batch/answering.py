@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
@@ -37,7 +37,7 @@ class Answering:
         self._desk = Desk(self._shelf, Settings(parallel=model.parallel, queue=1, timeout=math.inf))
         self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
 
-    def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
+    def each(self, requests: Iterable[Request]) -> Generator[Answer, None, None]:
         """The answers, each as soon as it is finished. A request that fails has an answer, too, which says why; only
         NotEnoughMemory is raised, and ends everything."""
         waiting = iter(requests)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -64,7 +64,7 @@ class Cluster:
         self.workers = workers or sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in nodes)
         self._arguments = name, asdict(options), digest
 
-    def each(self, requests: Iterable[Request]) -> Iterator[Answer]:
+    def each(self, requests: Iterable[Request]) -> Generator[Answer, None, None]:
         """The answers, in the order in which they come. LocalInferError for what ends the whole job."""
         waiting = {request.number: request for request in requests}
         for request in [*waiting.values()]:
