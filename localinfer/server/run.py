@@ -34,7 +34,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def end(self, *_: object) -> None:
-        self.force_exit = self.should_exit
+        if self.should_exit:
+            self.force_exit = True
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it prints where each answer is cut off
         self.should_exit = True
 
 

@@ -97,6 +97,7 @@ def test_a_second_signal_does_not(tiny: Path) -> None:
         time.sleep(0.5)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(5) is not None
+    assert [line for line in server.lines if "listening" not in line] == []
 
 
 class TestGate:
