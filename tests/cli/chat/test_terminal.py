@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import termios
@@ -376,7 +377,8 @@ def test_piped_message(talker: Run, own: str) -> None:
 def test_progress_line_is_gone_in_the_end(terminal: OpenTerminal, own: str) -> None:
     t = terminal("generate", own, "-p", "hello")
     assert t.code() == 0
-    assert t.raw.startswith(b"\rcompiling kernels (once) 0/3\x1b[K\r\x1b[Khello\r\n")
+    gone = rb"\x1b\[K\r\x1b\[K"  # on a busy machine it takes long enough to be told of
+    assert re.match(rb"\rcompiling kernels \(once\) 0/3" + gone + rb"(\rloading [^\r]+" + gone + rb")?hello\r\n", t.raw)
 
 
 def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
