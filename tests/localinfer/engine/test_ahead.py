@@ -13,6 +13,7 @@ import naive
 import numpy as np
 import proofs
 import pytest
+from guessing import looks_are_apart
 
 from localinfer.engine.engine import Engine, Look, Segment
 from localinfer.engine.lanes import Lanes
@@ -121,20 +122,7 @@ def test_who_waits_is_told_what_went_wrong(tmp_path: Path, monkeypatch: pytest.M
 def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
     path, ids = heads.with_head("glm4moe", tmp_path, "Q8_0"), proofs.expected("glm4moe").ids
     with opened(path) as engine:
-        alone = []
-        for first in (0, 20):
-            engine.reset()
-            engine.evaluate(ids[first : first + 30])
-            alone.append(engine.evaluate_further(ids[50], 30)[0].copy())
-        engine.reset()
-        a, b = engine.begin(), engine.begin()
-        for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
-            texts = ids[:30][part], ids[20:50][part]
-            engine.compute([Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)])
-        for sequence, expected in zip((a, b), alone, strict=True):
-            engine.sequence = sequence.fork()
-            np.testing.assert_array_equal(engine.evaluate_further(ids[50], 30)[0], expected)
-            engine.sequence.reset()
+        looks_are_apart(engine, ids)
 
 
 def test_lanes_look_further(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import heads
 import numpy as np
 import proofs
 import pytest
+from guessing import looks_are_apart
 from heads import Pair
 
-from localinfer.engine.engine import Engine, Segment
+from localinfer.engine.engine import Engine
 from localinfer.errors import LocalInferError
 from localinfer.files.gguf import open_gguf
 from localinfer.files.source import Field
@@ -86,20 +87,7 @@ def test_what_was_forgotten_leaves_nothing(tmp_path: Path) -> None:
 def test_sequences_have_pasts_of_their_own(tmp_path: Path) -> None:
     pair, ids = heads.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair) as engine:
-        alone = []
-        for first in (0, 20):
-            engine.reset()
-            engine.evaluate(ids[first : first + 30])
-            alone.append(engine.evaluate_further(ids[50], 30)[0])
-        engine.reset()
-        a, b = engine.begin(), engine.begin()
-        for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
-            texts = ids[:30][part], ids[20:50][part]
-            engine.compute([Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)])
-        for sequence, expected in zip((a, b), alone, strict=True):
-            engine.sequence = sequence.fork()
-            np.testing.assert_array_equal(engine.evaluate_further(ids[50], 30)[0], expected)
-            engine.sequence.reset()
+        looks_are_apart(engine, ids)
 
 
 def test_in_a_ring_that_wraps_its_logits_are_numbers(tmp_path: Path) -> None:
