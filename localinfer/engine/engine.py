@@ -233,9 +233,10 @@ class Engine:
         """The ids as an array: at least one, each within the vocabulary, and room for all."""
         self.require_open()
         ids = np.asarray(list(tokens) if isinstance(tokens, abc.Iterator) else tokens)  # numpy takes no iterators
-        if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
+        if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
             raise UsageError("tokens: at least one token id is needed, as a flat list of integers")
-        if ids.min() < 0 or ids.max() >= self.n_vocab:
+        numbers = ids.tolist()  # numpy takes longer to look at a single one
+        if min(numbers) < 0 or max(numbers) >= self.n_vocab:
             raise UsageError(f"tokens: an id is outside of the vocabulary, 0 to {self.n_vocab - 1}")
         self.require_fit(self.sequence, len(ids))
         return ids.astype(np.int32)

@@ -160,29 +160,43 @@ def read_n_rot(keys: Keys, head_size: int, own: str = "") -> int:
 class Angles:
     """Cosines and sines of position times frequency: a row a position, float32 [cos of all pairs, sin of all pairs].
 
-    They are computed in double precision, for a stretch of positions at a time, because decoding asks one by one.
+    They are computed in double precision, for a stretch of positions at a time, and kept for some time: decoding asks
+    one by one, and every new conversation begins where the last one did.
     """
 
-    STRETCH = 256
+    STRETCH, KEPT = 256, 64
 
     def __init__(self, rope: Rope, *, grow: bool = False) -> None:
         self._rope = rope
         self._growth = rope.growth if grow else None
-        self._stretch: dict[int, NDArray[np.float32]] = {}
+        self._stretches: dict[int, NDArray[np.float32]] = {}  # by their numbers; the oldest first
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """The rows of some positions."""
-        angles = positions[:, None] * self._rope.frequencies[None, :]
-        amplitude = self._rope.amplitude * (self._growth.at(positions)[:, None] if self._growth else 1.0)
-        return (amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        numbers, within = np.divmod(positions, self.STRETCH)
+        rows = np.empty((len(positions), self._rope.n_rot), np.float32)
+        for number in dict.fromkeys(numbers.tolist()):
+            here = numbers == number
+            rows[here] = self._stretch(number)[within[here]]
+        return rows
 
     def one(self, position: int) -> NDArray[np.float32]:
         """The row of one position."""
         number, within = divmod(position, self.STRETCH)
-        if number not in self._stretch:
-            self._stretch = {number: self.at(np.arange(number * self.STRETCH, (number + 1) * self.STRETCH))}
-        row: NDArray[np.float32] = self._stretch[number][within]
+        row: NDArray[np.float32] = self._stretch(number)[within]
         return row
+
+    def _stretch(self, number: int) -> NDArray[np.float32]:
+        if number not in self._stretches:
+            if len(self._stretches) == self.KEPT:
+                del self._stretches[next(iter(self._stretches))]
+            self._stretches[number] = self._computed(np.arange(number * self.STRETCH, (number + 1) * self.STRETCH))
+        return self._stretches[number]
+
+    def _computed(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        angles = positions[:, None] * self._rope.frequencies[None, :]
+        amplitude = self._rope.amplitude * (self._growth.at(positions)[:, None] if self._growth else 1.0)
+        return (amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
 
 
 @dataclass(eq=False)
