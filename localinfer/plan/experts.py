@@ -7,12 +7,10 @@ from localinfer.files.gguf import GGUF, Tensor
 from localinfer.ops.calls import BLEND, GATE_HALVES, GATED, GATHER, LINE_UP, ROUTE, SCALE_CHOSEN, SCALE_ROWS
 from localinfer.plan.buffers import Buffer, Region, Rows
 from localinfer.plan.keys import Keys
-from localinfer.plan.plan import Plan
+from localinfer.plan.plan import FEW, Plan
 from quant.jit.cpu import target
 from quant.jit.kernel import Constants
 from quant.products.layout import RUN_WORDS
-
-MOST = 3  # rows of an expert that are multiplied one by one; for more it is worth to unpack its matrices
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Which experts see which tokens; `many` are the rows of those that see more than MOST of a batch."""
+    """Which experts see which tokens; `many` are the rows of those that see more than FEW of a batch."""
 
     ids: Region
     weights: Region
@@ -115,8 +113,8 @@ class Choice:
 def room_to_choose(plan: Plan, router: Router) -> Choice:
     """The memory of a choice, which blocks use one after the other."""
     pairs, tile = plan.batch * router.used, target().tokens
-    crowded = min(router.count, pairs // (MOST + 1)) if plan.batch > MOST else 0  # the most experts with many rows
-    few = min(pairs, MOST * router.count)
+    crowded = min(router.count, pairs // (FEW + 1)) if plan.batch > FEW else 0  # the most experts with many rows
+    few = min(pairs, FEW * router.count)
     many = pairs + crowded * (tile - 1) if crowded else 0
 
     def line(rows: Rows, runs: int, tile: int) -> Line:
@@ -152,7 +150,7 @@ def choose(
         )  # fmt: skip
     few, many = choice.few, choice.many
     plan.op(
-        f"{name}.line_up", LINE_UP, logits.rows, constants={"tile": many.tile, "most": MOST}, rounds=(0, 0),
+        f"{name}.line_up", LINE_UP, logits.rows, constants={"tile": many.tile, "most": FEW}, rounds=(0, 0),
         ids=choice.ids, n_expert=router.count, used=router.used, few=few.rows.region, few_order=few.order,
         few_runs=few.runs, many=many.rows.region, many_order=many.order, many_runs=many.runs, places=choice.places,
     )  # fmt: skip

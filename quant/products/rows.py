@@ -372,7 +372,7 @@ def dot_row(words: Words, passes: int, count: int) -> Any:
 def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens; `base` may be 0."""
     words = words_of(room)
-    one, two, four = (dot_row(words, passes, count) for count in (1, 2, 4))
+    one, two, three, four = (dot_row(words, passes, count) for count in (1, 2, 3, 4))
     pair, pairs = loop_word(words, passes, 1, nothing, both=True), target().far_sighted
     lengthen, superblock_bytes, token_bytes = lengthen_word(words), words.superblock_bytes, flat_bytes(256, passes)
 
@@ -389,12 +389,15 @@ def matvec(room: str, passes: int) -> Body:
             row, place = w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
                 row = lengthen(row, row_bytes, scratch)
-            fours, whole = count // 4 * 4, count // 2 * 2
+            fours = count // 4 * 4
             for token in range(0, fours, 4):
                 four(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
-            for token in range(fours, whole, 2):
-                two(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
-            for token in range(whole, count):
-                one(row, size, x + token * x_stride, x_stride, n_in, place + token * y_stride, y_stride, base)
+            rest, left, place = x + fours * x_stride, count - fours, place + fours * y_stride
+            if left == 3:
+                three(row, size, rest, x_stride, n_in, place, y_stride, base)
+            elif left == 2:
+                two(row, size, rest, x_stride, n_in, place, y_stride, base)
+            elif left:
+                one(row, size, rest, x_stride, n_in, place, y_stride, base)
 
     return body
