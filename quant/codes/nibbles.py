@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import uint8, uint16, uint32, uint64
 
+from quant.codes.words import Nibbles
 from quant.jit.vectors import (
     bitcast,
     bits_of_lanes,
@@ -161,6 +162,11 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
         return look_up(low_ordered(superblock, j))
 
     return codes64, codes32, ordered
+
+
+def runs(block: Block, table: Sequence[int] = ()) -> Nibbles:
+    """Where nibbles lie that are codes, or places in a table."""
+    return Nibbles(16, offset(block, "qs"), block.itemsize, tuple(table))
 
 
 def halves(block: Block) -> tuple[Word, Word]:

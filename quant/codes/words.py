@@ -12,6 +12,19 @@ Body = Callable[..., None]
 
 
 @dataclass(frozen=True)
+class Nibbles:
+    """Runs of `size` bytes, 16 or 32, the first of them `first` bytes behind the beginning of a superblock or, where
+    these have many blocks, of a row; and `step` bytes from one to the next. The low nibbles of a run are the codes of
+    `size` columns, the high ones those of the columns behind these; they are places in the `table`, unless there is
+    none."""
+
+    size: int
+    first: int
+    step: int
+    table: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Words:
     """A weight is scale * (code - zero) + min: a code below 2**bits, one scale and min for every `group` columns.
 
@@ -25,6 +38,8 @@ class Words:
     ordered(superblock, j)                u8x64: part j of the codes in `order` (quant.products.layout.ORDERS)
     codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
     scale(row, g), least(row, g)          float32 of group g; likewise
+
+    Where codes are nibbles, or places in a table of 16 codes by nibbles, `nibbles` says where these lie.
     """
 
     bits: int
@@ -40,6 +55,7 @@ class Words:
     order: str = "columns"
     ordered: Any = None
     table: Sequence[int] = ()
+    nibbles: "Nibbles | None" = None
 
     @property
     def kind(self) -> Any:

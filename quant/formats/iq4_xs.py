@@ -7,7 +7,7 @@ from numba import int32, uint8, uint16, uint32
 
 from quant.codes.nibbles import nibbles64
 from quant.codes.planes import halves_of_nibbles
-from quant.codes.words import Words
+from quant.codes.words import Nibbles, Words
 from quant.encoders.searches.scales import searching, trying, whole
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
 from quant.encoders.searches.tiles import by_tiles, tile_word
@@ -67,7 +67,10 @@ def put_codes(block: int, codes: int) -> None:
         store(block + QS + 16 * group, low | (high << splat(u8x16, uint8(4))))
 
 
-WORDS = Words(8, 32, SIZE, codes64, scales, zero=ZERO, order="halves", ordered=ordered, table=KVALUES)
+WORDS = Words(
+    *(8, 32, SIZE, codes64, scales),
+    zero=ZERO, order="halves", ordered=ordered, table=KVALUES, nibbles=Nibbles(16, QS, 16, tuple(CODES)),
+)  # fmt: skip
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------

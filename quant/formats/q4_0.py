@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import four_bits, halves, put_four_bits
+from quant.codes.nibbles import four_bits, halves, put_four_bits, runs
 from quant.codes.words import Words
 from quant.encoders.blocks32 import encoder_of
 
@@ -15,7 +15,15 @@ codes64, codes32, ordered = four_bits(BLOCK)
 put32 = put_four_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(4, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=8, order="halves", ordered=ordered)
+WORDS = Words(
+    *(4, 32, SIZE, codes64, scales),
+    codes32=codes32,
+    scale=scale,
+    zero=8,
+    order="halves",
+    ordered=ordered,
+    nibbles=runs(BLOCK),
+)
 
 
 def encoder(effort: str) -> Any:

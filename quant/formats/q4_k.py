@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint32, uint64
 
 from quant.codes.planes import evens_of_nibbles, planes, put_nibble_pairs
-from quant.codes.words import Words
+from quant.codes.words import Nibbles, Words
 from quant.encoders.affine_superblocks import encoder_of
 from quant.encoders.encoding import put_scale
 from quant.jit.vectors import (
@@ -85,4 +85,6 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 63, put_scales, put_codes, effort)
 
 
-WORDS = Words(4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS))
+WORDS = Words(
+    4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS), nibbles=Nibbles(32, QS, 32)
+)
