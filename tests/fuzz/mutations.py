@@ -151,11 +151,11 @@ def change_info(draft: Draft, choose: Random) -> None:
     """A dimension, the type or the offset, without a change of the data."""
     each = choose.choice(draft.tensors)
     what = choose.randrange(5)
-    if what == 0:
+    if what == 0 and each.dims:
         place = choose.randrange(len(each.dims))
         dim = choose.choice((each.dims[place] + 1, each.dims[place] - 1, each.dims[place] * 2, choose.choice(INTEGERS)))
         each.dims = [*each.dims[:place], dim % 2**64, *each.dims[place + 1 :]]
-    elif what == 1:
+    elif what <= 1:
         each.dims = choose.choice((each.dims[::-1], [*each.dims, 1], each.dims[:1], [], [1] * 5))
     elif what == 2:
         each.type = choose.choice((*TYPES, *range(45), 2**32 - 1))
