@@ -82,7 +82,8 @@ def option(name: str, default: Value | None = None, **more: Any) -> Any:
     flag = FLAGS[name]
     text = described(flag, flag.default if default is None else default)
     metavar = "|".join(flag.choices) or METAVARS.get(flag.kind)
-    return typer.Option(*flag.names, help=text, metavar=metavar, show_default=False, **more)
+    names = [*flag.names[:-1], f"{flag.long}/{flag.off}" if flag.off else flag.long]
+    return typer.Option(*names, help=text, metavar=metavar, show_default=False, **more)
 
 
 def described(flag: Flag, default: Value) -> str:

@@ -39,10 +39,13 @@ def inspect_command(
     ctx_size: Annotated[str | None, option("ctx_size")] = None,
     cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
     cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
+    mmap: Annotated[bool | None, option("mmap")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what is in a model file, and the memory that a context takes."""
-    typed: dict[str, object] = {"ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v}
+    typed: dict[str, object] = {
+        "ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v, "mmap": mmap,
+    }  # fmt: skip
     inspect(fetched(model, screen.Status()), merge(given(typed), from_environment(os.environ)), as_json)
 
 
@@ -63,7 +66,8 @@ def inspect(path: Path, options: Options, as_json: bool) -> None:
 @dataclass(frozen=True)
 class Memory:
     """Bytes by purpose for a context of `ctx_size` tokens (0: the default one), or why there are none. At least, there
-    must be room for the weights that a single token is multiplied with: others may stay on the disk."""
+    must be room for the weights `of_a_token`: in a mapped file those that one is multiplied with, as others may stay on
+    the disk."""
 
     ctx_size: int
     parts: dict[str, int]
@@ -84,7 +88,8 @@ def memory_for(f: GGUF, options: Options) -> Memory:
     from localinfer.plan.experts import of_a_token
 
     try:
-        return Memory(options.ctx_size, memory_plan(f, options), of_a_token(f)[1])
+        plan = memory_plan(f, options)
+        return Memory(options.ctx_size, plan, of_a_token(f)[1] if options.mmap else plan["weights"])
     except Unsupported as error:
         return Memory(options.ctx_size, {}, problem=printable(str(error)))
 

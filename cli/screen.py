@@ -225,6 +225,8 @@ class Status:
             return download_line(done, total, (done - self.begun_with) / max(now - self.began, 1e-3))
         if self.stage == "compile":
             return f"compiling kernels (once) {done}/{total}"
+        if self.stage == "read":
+            return f"reading the model: {mib(done)} of {mib(total)}"
         if self.stage == "prefill":
             return f"reading the prompt: {done:,} of {total:,} tokens"
         return f"{self.stage} {done}/{total}"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from localinfer import tokenizer
 from localinfer.architectures import EAGLE3
+from localinfer.engine import reading
 from localinfer.engine.engine import Engine, require_room_to_load
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.files.gguf import GGUF, Tensor, Value, open_gguf
@@ -82,10 +83,10 @@ class Model:
     """
 
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
-        self.file = f
+        require_room_to_load(f)
+        self.file = f = reading.as_asked(f, options, progress)
         self.options = options
         self.stats = Stats()
-        require_room_to_load(f)
         self.tokenizer = tokenizer.from_gguf(f)
         draft = self._draft_file()
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None

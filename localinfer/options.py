@@ -56,6 +56,11 @@ class Flag:
         return self.names[-1]
 
     @property
+    def off(self) -> str:
+        """The name that turns off what is on by default; "" where nothing is."""
+        return f"--no-{self.long.lstrip('-')}" if self.default is True else ""
+
+    @property
     def variable(self) -> str:
         """The name of the environment variable: --ctx-size is LOCALINFER_CTX_SIZE."""
         return "LOCALINFER_" + self.long.lstrip("-").replace("-", "_").upper()
@@ -210,6 +215,10 @@ class Options:
     threads_batch: int = option(
         0, "-tb", "--threads-batch", section="model", low=0, high=512,
         about="Threads that compute while a prompt is read (0: as many as --threads).")
+    mmap: bool = option(
+        True, "--mmap", section="model",
+        about="Map the model's file, and read of it what is needed; --no-mmap reads all of it first, into memory of "
+        "its own in huge pages, out of which answers may come faster.")
     mlock: bool = option(
         False, "--mlock", section="model",
         about="Read the whole model at once, and keep it in memory.")

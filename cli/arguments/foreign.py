@@ -27,6 +27,19 @@ SAME = {  # how it is said here
     "--draft-n-min": ("--spec-draft-n-min",),
     "--spec-default": ("--spec-type", "ngram-mod"),
 }
+LOAD_MODES: dict[str, tuple[str, ...]] = {
+    "mmap": ("--mmap",),
+    "none": ("--no-mmap",),
+    "mlock": ("--no-mmap", "--mlock"),
+    "mmap+mlock": ("--mmap", "--mlock"),
+}
+MAPPED: dict[str, tuple[str, ...]] = {"0": ("--no-mmap",), "1": ("--mmap",)}  # of llama-bench
+BY_VALUE = {  # the same, where that depends on the value
+    "-lm": LOAD_MODES,
+    "--load-mode": LOAD_MODES,
+    "-mmp": MAPPED,
+    "--mmap": MAPPED,
+}
 MODEL = {  # the value goes where a command expects MODEL, behind these letters
     "-m": "",
     "--model": "",
@@ -72,7 +85,6 @@ AS_IT_IS = (  # they ask for what is always so: nothing needs to be said
     ("stdout is the generated text and nothing else", "", "--no-display-prompt"),
     ("chat templates are Jinja's", "", "--jinja"),
     ("answers are shown as they come", "", "--skip-chat-parsing --no-skip-chat-parsing"),
-    ("files are mapped into memory", "", "--mmap"),
     ("nothing is run beforehand", "", "--warmup --no-warmup"),
     ("statistics are shown", "", "--perf --show-timings --verbose"),
     ("weights are packed for long prompts", "", "--repack"),
@@ -99,9 +111,9 @@ NOTHING = (  # "... does nothing: <why>"
         "",
     ),
     (
-        "files are always mapped into memory, and read as far as they are needed",
+        "a mapped file is read as far as it is needed; --no-mmap reads all of it, through the system's cache, too",
         "-lm --load-mode -lzm --lazy-mode",
-        "--no-mmap -dio --direct-io -ndio --no-direct-io",
+        "-dio --direct-io -ndio --no-direct-io",
     ),
     ("attention is always computed in blocks, as flash attention is", "-fa:? --flash-attn:?", ""),
     ("rows are packed when a prompt is long, and never at loading", "", "-nr --no-repack"),
@@ -237,7 +249,6 @@ IN_ONE_COMMAND = {  # as NOTHING
     ),
     "bench": (  # llama-bench gives a value, or a list of them, to flags that stand alone elsewhere
         ("the CPU computes everything", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc", ""),
-        ("files are always mapped into memory", "-mmp --mmap", ""),
         ("attention is always computed in blocks, as flash attention is", "-fa --flash-attn", ""),
         ("rows are packed when a prompt is long", "--repack", ""),
         ("logits are always computed", "-embd --embeddings", ""),

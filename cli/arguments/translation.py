@@ -88,7 +88,11 @@ class Line:
         name, equals, value = parted(word)
         if equals:
             self._rest.appendleft(value)
-        if name in self.command.options:
+        by_value = foreign.BY_VALUE.get(name, {}).get(self._rest[0], ()) if self._rest else ()
+        if by_value and by_value[0] in self.command.options:
+            self._rest.popleft()
+            self._rest.extendleft(reversed(by_value))
+        elif name in self.command.options:
             self._own(name, has_value=bool(equals))
         elif name in foreign.MODEL and self.command.models:
             self._models.append(foreign.MODEL[name] + self._value(name).removeprefix(foreign.MODEL[name]))

@@ -56,6 +56,7 @@ def bench_command(
     precision: Annotated[str | None, option("precision")] = None,
     cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
     cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
+    mmap: Annotated[bool | None, option("mmap")] = None,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs of a test.")] = 5,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="|".join(WRITERS), help="How results are written.")
@@ -99,6 +100,7 @@ def bench_command(
         "precision": precision,
         "cache_type_k": cache_type_k,
         "cache_type_v": cache_type_v,
+        "mmap": mmap,
     }
     layers = given(typed), from_environment(os.environ)
     results = [result for model in models for result in measure(model, tests, merge(*layers), repetitions)]
@@ -130,12 +132,13 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
     status = screen.Status()
     path = fetched(model, status)
     with status.busy(f"loading {screen.one_line(model)}"):
+        from localinfer.engine import reading
         from localinfer.engine.engine import Engine
         from localinfer.files.gguf import open_gguf
         from localinfer.judging.roofline import measured
 
-    f = open_gguf(path)
-    n_ctx = max(test.depth + test.tokens for test in tests)
+        n_ctx = max(test.depth + test.tokens for test in tests)
+        f = reading.as_asked(open_gguf(path), dataclasses.replace(given, ctx_size=n_ctx), status)
     results: list[Result] = []
     for count in dict.fromkeys(test.threads for test in tests):
         options = dataclasses.replace(given, ctx_size=n_ctx, threads=count)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.engine import machine
+from localinfer.engine import machine, reading
 from localinfer.engine.program import Floats, Program
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch
@@ -80,7 +80,7 @@ class Course(Protocol):
 
 class Engine:
     """A model ready to run: a program, and the sequence that goes through it. A `head` in a file of its own may look
-    further ahead for it (`localinfer.plan.eagle3`). Raises what `Program` raises.
+    further ahead for it (`localinfer.plan.eagle3`). Raises what `Program` raises, and `reading.as_asked`.
 
     Further sequences are made with `begin`, and computed together with `compute`.
 
@@ -92,7 +92,8 @@ class Engine:
     def __init__(
         self, f: GGUF, options: Options, progress: Progress | None = None, head: GGUF | None = None
     ) -> None:
-        self.file = f
+        self.file = f = reading.as_asked(f, options, progress)
+        head = reading.as_asked(head, options, progress) if head else None
         self.lock, self.tables = threading.RLock(), threading.RLock()
         self.wraps = options.ctx_policy == "ring"
         self.forget: abc.Callable[[], bool] = lambda: False  # something that nobody needs; whether there was anything

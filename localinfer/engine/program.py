@@ -188,9 +188,11 @@ def floats_of(buffer: Buffer | None, rows: int) -> Floats:
 
 
 def record_within(available: int, f: GGUF, options: Options, head: GGUF | None = None) -> Recorder:
-    """As `record`; where nobody has chosen a context, half of it as often as it takes to fit into memory."""
+    """As `record`; where nobody has chosen a context, half of it as often as it takes to fit into memory, beside the
+    weights that are not there yet."""
     recorder = record(f, options, head)
-    weights = sum(tensor.nbytes for each in (f, head) if each for tensor in each.tensors.values())
+    mapped = [each for each in (f, head) if each and not each.in_memory]
+    weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
     while not options.ctx_size and recorder.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
         if weights + recorder.plan.nbytes <= available:
             break
@@ -254,10 +256,10 @@ def kernels(f: GGUF, options: Options) -> list[Kernel]:
 
 
 def memory_plan(f: GGUF, options: Options) -> dict[str, int]:
-    """The bytes that running this file takes: the mapped weights, the cache, the scratch."""
+    """The bytes that running this file takes: the weights, mapped or as the whole file; the cache; the scratch."""
     recorder = record(f, options)
     kv = recorder.cache_bytes
-    weights = sum(tensor.nbytes for tensor in f.tensors.values())
+    weights = sum(tensor.nbytes for tensor in f.tensors.values()) if options.mmap else f.size
     return {"weights": weights, "kv": kv, "scratch": recorder.plan.nbytes - kv}
 
 

@@ -18,7 +18,7 @@ split.tensors.count, the number of tensors in all of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, overload
@@ -143,6 +143,11 @@ class GGUF:
         """Of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether it was read into memory of the process's own; otherwise it is mapped."""
+        return self.files[0].in_memory
+
     def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """The one line that says what is wrong with a key or a tensor of this model."""
         tensor = self.tensors.get(field.removeprefix("tensor "))
@@ -177,25 +182,26 @@ class GGUF:
         return value
 
 
-def open_gguf(path: str | Path) -> GGUF:
+def open_gguf(path: str | Path, opened: Callable[[Path], MappedFile] = MappedFile) -> GGUF:
     """Map a model and check all of its metadata and its tensors. Where it has several files, any stands for all.
+    Another `opened` brings files into memory in another way.
 
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
-    opened = open_part(Path(path))
-    count = opened.get("split.count", int, 1)
+    part = open_part(Path(path), opened)
+    count = part.get("split.count", int, 1)
     if count == 1:
-        return opened
-    names = names_of_parts(opened.path, count)
+        return part
+    names = names_of_parts(part.path, count)
     if not names:
         ending = f"-NNNNN-of-{count:05d}.gguf"
-        raise opened.error("split.count", f"a part of a model in {count} files must have a name that ends in {ending}")
-    return _joined([open_part(name) for name in names])
+        raise part.error("split.count", f"a part of a model in {count} files must have a name that ends in {ending}")
+    return _joined([part if name == part.path else open_part(name, opened) for name in names])
 
 
-def open_part(path: Path) -> GGUF:
+def open_part(path: Path, opened: Callable[[Path], MappedFile] = MappedFile) -> GGUF:
     """Map one file of a model, as if it were all of it, and check it."""
-    file = MappedFile(path)
+    file = opened(path)
     header = Cursor(file, HEADER_LIMIT)
     version, n_tensors, n_kv = _read_sizes(header)
     metadata, spans = _read_metadata(header, n_kv)

@@ -33,6 +33,8 @@ class MappedFile:
     The arrays made from it keep the mapping alive; the file is closed when the last user forgets it.
     """
 
+    in_memory = False  # whether the bytes are memory of the process's own, as in `localinfer.files.in_memory`
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = self._open()

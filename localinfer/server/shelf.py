@@ -1,5 +1,6 @@
 """The models that can be asked for, by name, and those of them that are in memory."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,8 +69,7 @@ class Shelf:
 
     def unload(self, name: str) -> None:
         with self._lock:
-            if model := self.loaded.pop(name, None):
-                model.close()
+            self._let_go(name)
 
     def close(self) -> None:
         for name in list(self.loaded):
@@ -77,17 +77,22 @@ class Shelf:
 
     def _loaded(self, offered: Offered) -> "Model":
         while len(self.loaded) >= self._most:
-            self._drop_oldest()
+            self._let_go(next(iter(self.loaded)))
         while True:
             try:
                 return self._load(offered.word)
             except NotEnoughMemory:
                 if not self.loaded:
                     raise
-                self._drop_oldest()
+                self._let_go(next(iter(self.loaded)))
 
-    def _drop_oldest(self) -> None:
-        self.loaded.pop(next(iter(self.loaded))).close()
+    def _let_go(self, name: str) -> None:
+        """End a model, if it is loaded, and have its memory back at once: its parts know each other, so that it would
+        only come back at some time."""
+        if model := self.loaded.pop(name, None):
+            model.close()
+            del model
+            gc.collect()
 
 
 def name_of(word: str) -> str:

@@ -185,3 +185,11 @@ def test_the_context_comes_from_flag_or_environment(
     for wrong in ("-1", "1e3", "abc", "99999999999"):
         with pytest.raises(UsageError, match="--ctx-size"):
             inspect_command(str(file), ctx_size=wrong)
+
+
+def test_a_file_that_is_read_takes_memory_as_a_whole(file: Path, capsys: Capture) -> None:
+    size = tiny_qwen3moe(file).stat().st_size
+    inspect_command(str(file), mmap=False, as_json=True)
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["weights"] == size
+    assert memory["least"] == memory["total"]

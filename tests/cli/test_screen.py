@@ -77,6 +77,13 @@ class TestStatus:
             "",
         ]
 
+    def test_long_reading(self, terminal: FakeTerminal, clock: list[float]) -> None:
+        status = screen.Status()
+        for done in (1 << 20, 512 << 20, 1100 << 20):
+            status("read", done, 1100 << 20)
+            clock.append(1.0)
+        assert terminal.drawn() == ["reading the model: 512.0 MiB of 1100.0 MiB", ""]
+
     def test_not_redrawn_too_often(self, terminal: FakeTerminal, clock: list[float]) -> None:
         status = screen.Status()
         for done in range(100):

@@ -17,7 +17,7 @@ from places import CHECKOUT
 from cli.app import COMMANDS, command_line
 from cli.arguments import commands, foreign
 from cli.flags import PANELS
-from localinfer.options import FLAGS
+from localinfer.options import FLAGS, Flag
 
 PAGE = CHECKOUT / "docs" / "command-line.md"
 NO_DEFAULT = ("", (), False)
@@ -34,11 +34,13 @@ def settings() -> Iterator[str]:
     for section, title in PANELS.items():
         yield f"\n**{title}**\n"
         flags = [flag for flag in FLAGS.values() if flag.section == section]
-        rows = (
-            (code(*flag.names), "" if flag.default in NO_DEFAULT else code(flag.default), flag.about) for flag in flags
-        )
+        rows = ((code(*flag.names, *filter(None, [flag.off])), default(flag), flag.about) for flag in flags)
         yield from table(("flag", "default", "what it does"), rows)
     yield ""
+
+
+def default(flag: Flag) -> str:
+    return code(flag.long) if flag.off else "" if flag.default in NO_DEFAULT else code(flag.default)
 
 
 def own() -> Iterator[str]:
@@ -71,6 +73,9 @@ def same() -> Iterator[str]:
         meant.setdefault(f"{option} {prefix}OWNER/REPO[:QUANT]", []).append(flag)
     for flag, words in [*foreign.SAME.items(), *((flag, (model,)) for flag, model in foreign.MODELS.items())]:
         meant.setdefault(" ".join(words), []).append(flag)
+    for flag, values in foreign.BY_VALUE.items():
+        for value, words in values.items():
+            meant.setdefault(" ".join(words), []).append(f"{flag} {value}")
     yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))
 
 

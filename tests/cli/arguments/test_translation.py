@@ -59,13 +59,32 @@ def test_meant(typed: list[str], meant: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--mmap -p 1", "--mmap -p 1"),
+        ("-lm mmap", "--mmap"),
+        ("--load-mode=none", "--no-mmap"),
+        ("-lm mlock", "--no-mmap --mlock"),
+        ("--load_mode mmap+mlock", "--mmap --mlock"),
+        ("-lm auto", ""),
+        ("-mmp 0", "--no-mmap"),
+        ("--mmap 0 -p 0", "--no-mmap -p 0"),
+        ("--mmap=1", "--mmap"),
+    ],
+)
+def test_how_a_file_is_read(typed: str, meant: str) -> None:
+    options = {"--mmap": ("--mmap", 0), "--no-mmap": ("--mmap", 0), "--mlock": ("--mlock", 0), "-p": ("-p", 1)}
+    assert translated(typed.split(), Command("bench", options, models=1)).words == meant.split()
+
+
+@pytest.mark.parametrize(
     ("typed", "warnings"),
     [
         (["-ngl", "99", "x"], ["-ngl does nothing: the CPU computes everything"]),
         (["-ngl", "99", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm do nothing: the CPU computes everything"]),
         (["--lora", "a.gguf", "x"], ["--lora is not supported: the model runs without adapters"]),
         (["-ctk", "bf16", "x"], ["-ctk bf16: f16 is as large"]),
-        (["--mmap", "--jinja", "x"], []),
+        (["--jinja", "x"], []),
     ],
 )
 def test_warnings(typed: list[str], warnings: list[str]) -> None:
@@ -121,7 +140,7 @@ def test_another_command(typed: list[str], other: list[str]) -> None:
 def test_several_models_where_a_command_takes_them() -> None:
     bench = Command("bench", {"-p": ("--n-prompt", 1)}, models=float("inf"))
     assert translated(["-m", "a", "-p", "5", "-m", "b", "c"], bench).words == ["a", "b", "-p", "5", "c"]
-    assert translated(["-fa", "0,1", "-mmp", "0", "--repack", "1", "c"], bench).words == ["c"]
+    assert translated(["-fa", "0,1", "--repack", "1", "c"], bench).words == ["c"]
     with pytest.raises(UsageError, match="-m: "):
         translated(["-m", "a"], Command("doctor", {}))
 
