@@ -166,7 +166,8 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
 
 def runs(block: Block, table: Sequence[int] = ()) -> Nibbles:
     """Where nibbles lie that are codes, or places in a table."""
-    return Nibbles(16, offset(block, "qs"), block.itemsize, tuple(table))
+    fields = block.names or ()
+    return Nibbles(16, offset(block, "qs"), block.itemsize, tuple(table), ("d" in fields) + ("m" in fields))
 
 
 def halves(block: Block) -> tuple[Word, Word]:

@@ -16,12 +16,13 @@ class Nibbles:
     """Runs of `size` bytes, 16 or 32, the first of them `first` bytes behind the beginning of a superblock or, where
     these have many blocks, of a row; and `step` bytes from one to the next. The low nibbles of a run are the codes of
     `size` columns, the high ones those of the columns behind these; they are places in the `table`, unless there is
-    none."""
+    none. Where so many `halves`, a scale or a scale and a min, lie right before a run, nothing else tells them."""
 
     size: int
     first: int
     step: int
     table: tuple[int, ...] = ()
+    halves: int = 0
 
 
 @dataclass(frozen=True)

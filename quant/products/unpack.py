@@ -12,8 +12,8 @@ from numba import float32, int64, types, uint8
 
 from quant.codes.words import Nibbles, Words
 from quant.jit.cpu import target
-from quant.jit.emit import I32, I64, constant, emit_load, joined
-from quant.jit.simd import emit_lookup16
+from quant.jit.emit import I16, I32, I64, constant, emit_load, joined
+from quant.jit.simd import emit_lookup16, emit_widen_half
 from quant.jit.vectors import (
     Vector,
     inline,
@@ -157,6 +157,31 @@ def nibbles_word(nibbles: Nibbles, rows: int, moved: int) -> Any:
     return put_nibbles
 
 
+def halves_word(count: int, rows: int) -> Any:
+    """The word put_halves(source, step, place): one half or two neighbours of R rows, `step` bytes apart, as floats, a
+    row after the other."""
+    bits, whole = 16 * count, ir.VectorType(ir.IntType(16 * count), rows)
+    shorts, halves = ir.VectorType(I16, rows), ir.VectorType(ir.HalfType(), rows)
+    floats = Vector(types.float32, rows).llvm
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        source, step, place = args
+        numbers = ir.Constant(whole, ir.Undefined)
+        for row in range(rows):
+            number = emit_load(b, whole.element, b.add(source, b.mul(step, I64(row))))
+            numbers = b.insert_element(numbers, number, I32(row))
+        for shift in range(0, bits, 16):
+            short = b.trunc(b.lshr(numbers, constant(whole, shift)), shorts) if count > 1 else numbers
+            emit_put(b, emit_widen_half(b, b.bitcast(short, halves), floats), b.add(place, I64(rows * shift // 4)))
+        return source
+
+    @intrinsic
+    def put_halves(typingctx: Any, source: Any, step: Any, place: Any) -> Any:
+        return word(types.void, [types.int64] * 3, emit)
+
+    return put_halves
+
+
 def codes_word(rows: int) -> Any:
     """The word put_codes(source, step, place): 32 bytes of each of R rows, `step` bytes apart, D by D."""
     transpose = transpose_word(rows)
@@ -220,10 +245,10 @@ def put_codes_word(words: Words, shape: Tile) -> Any:
 
 
 def put_nibbles_word(words: Words, nibbles: Nibbles, shape: Tile) -> Any:
-    """The same of codes that are nibbles. Where rows lack, those that there are, and the last one again, are copied
-    first."""
-    rows, record, superblock_bytes = shape.rows, shape.panel_record, words.superblock_bytes
-    put_nibbles = nibbles_word(nibbles, rows, shape.zero - words.zero)
+    """The same of codes that are nibbles, and of the scales and mins that lie beside them. Where rows lack, those that
+    there are, and the last one again, are copied first."""
+    rows, record, superblock_bytes, halves = shape.rows, shape.panel_record, words.superblock_bytes, nibbles.halves
+    put_nibbles, put_halves = nibbles_word(nibbles, rows, shape.zero - words.zero), halves_word(max(1, halves), rows)
     runs, run_first, run_step, groups = 128 // nibbles.size, nibbles.first, nibbles.step, nibbles.size // 16
 
     @inline
@@ -241,6 +266,8 @@ def put_nibbles_word(words: Words, nibbles: Nibbles, shape: Tile) -> Any:
             low = place + record * number_of(slot(groups * run, blocks), room)
             high = low + 16 * rows if groups == 1 else place + record * number_of(slot(2 * run + 1, blocks), room)
             put_nibbles(at, step, low, high)
+            if halves:
+                put_halves(at - 2 * halves, step, low + 32 * rows)
 
     return put_all_nibbles
 
@@ -252,10 +279,9 @@ def unpack_word(words: Words, shape: Tile) -> Any:
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
     write_scales, put_scales = write_scales_word(words, zero), scales_word(shape)
-    if words.nibbles and target().depth == 4:
-        put_codes = put_nibbles_word(words, words.nibbles, shape)
-    else:
-        put_codes = put_codes_word(words, shape)
+    nibbles = words.nibbles if target().depth == 4 else None
+    put_codes = put_nibbles_word(words, nibbles, shape) if nibbles else put_codes_word(words, shape)
+    with_scales = nibbles is not None and nibbles.halves > 0
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
     mins_at = scales_at + rows * SCALES_STEP
 
@@ -265,16 +291,18 @@ def unpack_word(words: Words, shape: Tile) -> Any:
         for first in range(0, n, STRETCH):
             end, place = min(first + STRETCH, n), panel + first // 256 * record
             for i in range(rows):
-                scales = notes + scales_at + i * SCALES_STEP
-                write_scales(w + min(i, valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at)
+                if not with_scales:
+                    scales = notes + scales_at + i * SCALES_STEP
+                    write_scales(w + min(i, valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at)
                 ahead = w + (i + rows) * row_bytes + first // 256 * superblock_bytes
                 for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch(line)
                     prefetch_first(line - rows * row_bytes)
             put_codes(w, row_bytes, valid, first, end, notes, place, room)
             groups = (end - first) // group
-            put_scales(notes + scales_at, groups, place + 32 * rows, room)
-            if not zero:
+            if not with_scales:
+                put_scales(notes + scales_at, groups, place + 32 * rows, room)
+            if not with_scales and not zero:
                 put_scales(notes + mins_at, groups, place + 32 * rows + 4 * rows * (32 // group), room)
 
     return unpack
