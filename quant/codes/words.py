@@ -25,6 +25,7 @@ class Words:
     ordered(superblock, j)                u8x64: part j of the codes in `order` (quant.products.layout.ORDERS)
     codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
     scale(row, g), least(row, g)          float32 of group g; likewise
+    nibbles                               the record of a block that holds nothing but nibbles, d, and m or not
     """
 
     bits: int
@@ -40,6 +41,7 @@ class Words:
     order: str = "columns"
     ordered: Any = None
     table: Sequence[int] = ()
+    nibbles: Any = None
 
     @property
     def kind(self) -> Any:

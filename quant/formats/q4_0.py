@@ -15,7 +15,10 @@ codes64, codes32, ordered = four_bits(BLOCK)
 put32 = put_four_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(4, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=8, order="halves", ordered=ordered)
+WORDS = Words(
+    4, 32, SIZE, codes64, scales,
+    codes32=codes32, scale=scale, zero=8, order="halves", ordered=ordered, nibbles=BLOCK,
+)  # fmt: skip
 
 
 def encoder(effort: str) -> Any:

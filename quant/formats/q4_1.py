@@ -15,7 +15,7 @@ codes64, codes32, ordered = four_bits(BLOCK)
 put32 = put_four_bits(BLOCK)
 scales, mins, scale, least = pairs_of_halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(4, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered)
+WORDS = Words(4, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered, nibbles=BLOCK)
 
 
 def encoder(effort: str) -> Any:

@@ -31,6 +31,7 @@ from quant.products.layout import (
     ZERO,
     record_bytes,
 )
+from quant.products.nibble_panels import unpack_blocks_word
 from quant.products.tile import Tile, tile_word, total_of_places
 
 
@@ -165,6 +166,8 @@ def unpack_word(words: Words, shape: Tile) -> Any:
     Where there are fewer than R valid rows, the last one stands for those that lack.
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
+    if words.nibbles is not None and target().depth == 4:
+        return unpack_blocks_word(words.nibbles, rows, record, zero - words.zero)
     write_down, put_scales = write_down_word(words, zero), scales_word(shape)
     put_codes = codes_word(rows)
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
