@@ -15,6 +15,9 @@ The steps of a `Course` follow each other without anybody being waited for: the 
 and takes what it asks for then into the next batch. Who follows the course is woken while that is being computed, and
 does meanwhile what it does with a token; it is never more than one step behind.
 
+A step of who is alone is computed without that thread: to wake it, and to be woken by it, takes longer than all that
+could be done meanwhile.
+
 What any lane remembers of a prompt is not computed again: they share pages. Who is to read what another lane is reading
 waits for that.
 """
@@ -25,6 +28,7 @@ import threading
 import time
 from collections import abc, deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -65,6 +69,7 @@ class Request:
     moves: bool = False  # it is in the batch that is being computed
     is_entered: bool = False  # it goes through, or did
     is_awaited: bool = False  # its lane has come for it
+    may_be_alone: bool = False  # its lane's thread may compute
     asleep: threading.Lock = field(default_factory=taken_lock)  # who asks waits for it to be given back
 
     @property
@@ -100,11 +105,15 @@ class Request:
 
 def step_of(course: Course, sequence: Sequence) -> Request:
     """What a course asks for next."""
+    return Request(sequence, *asked_of(course, sequence), course=course, past=len(sequence))
+
+
+def asked_of(course: Course, sequence: Sequence) -> tuple[Ids, Ids]:
+    """The tokens of its next step, and the numbers of those whose logits it takes."""
     ids, skip = course.ask()
     if len(ids) > skip + 1:
         sequence.guess(skip + 1)
-    rows = np.arange(skip, len(ids), dtype=np.int32)
-    return Request(sequence, np.array(ids, np.int32), rows, course=course, past=len(sequence))
+    return np.array(ids, np.int32), np.arange(skip, len(ids), dtype=np.int32)
 
 
 @dataclass(eq=False)
@@ -149,6 +158,8 @@ class Lanes:
         self._moving: list[Request] = []  # the batch that is being computed
         self._due: list[Request] = []  # who is to be woken when the next batch is on its way
         self._thread: threading.Thread | None = None  # that computes, as long as it is there
+        self._alone: Sequence | None = None  # the only one that is computed, by the thread of its lane
+        self._computing: threading.Thread | None = None  # that one
         self._ends = False  # the process does
         self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
@@ -168,9 +179,9 @@ class Lanes:
             with self._news:
                 if not request.is_entered:
                     self._enter(request)
-                elif request.ahead and not request.moves:  # it was over before it was asked for
+                elif request.ahead and not request.moves and self._goes_on(request):  # over before it was asked for
                     self._enter(request.ahead)
-                request.is_awaited = True
+                request.is_awaited, request.may_be_alone = True, runs_to_its_end()
                 is_last = request.moves and all(each.is_awaited for each in self._moving)
             if is_last:
                 self.engine.program.idle()
@@ -182,6 +193,39 @@ class Lanes:
             self.leave(request)
         if request.error:
             raise request.error
+
+    def begins_alone(self, sequence: Sequence) -> bool:
+        """Whether this thread may compute tokens of a sequence, as nobody else asks for any. Then `ends_alone` is due,
+        which who comes meanwhile waits for."""
+        with self._news:
+            if self._ends or self._has_company(sequence) or not runs_to_its_end():
+                return False
+            self._alone, self._computing = sequence, threading.current_thread()
+            self._promises.pop(sequence, None)
+            self._absent.discard(sequence)
+            return True
+
+    def ends_alone(self) -> None:
+        """Who has come meanwhile waits for its next step."""
+        with self._news:
+            if self._waiting and self._alone:
+                self._absent.add(self._alone)
+                self._news.notify_all()  # at no other time: to wake the thread that computes costs a part of a step
+            self._alone = self._computing = None
+
+    def await_alone(self, sequence: Sequence) -> None:
+        """Until no other thread computes it alone."""
+        with self._news:
+            while self._alone is sequence and self._computing and self._computing.is_alive():
+                self._news.wait(GLANCE)
+
+    def _has_company(self, sequence: Sequence) -> bool:
+        """Whether others are computed, or ask for it, or are about to."""
+        return bool(self._moving or self._waiting or self._alone or self._absent - {sequence})
+
+    def _goes_on(self, request: Request) -> bool:
+        """Whether the next step of a course is begun before it is asked for."""
+        return not request.may_be_alone or self._has_company(request.sequence)
 
     def leave(self, request: Request) -> None:
         """Nobody waits for it any more; it is over, or does not go through. Where it is in a batch, no Ctrl-C comes
@@ -269,7 +313,7 @@ class Lanes:
 
     def computes_here(self) -> bool:
         """Whether this is the thread that computes."""
-        return threading.current_thread() is self._thread
+        return threading.current_thread() in (self._thread, self._computing)
 
     def end(self) -> None:
         """The process ends: so does the thread that computes, behind its batch."""
@@ -283,7 +327,8 @@ class Lanes:
         """Take batches through the program until there have been none for a while."""
         while True:
             with self._news:
-                if not self._news.wait_for(lambda: self._waiting or self._ends, IDLE) or self._ends:
+                self._news.wait_for(lambda: (self._waiting and not self._alone) or self._ends, IDLE)
+                if self._ends or not self._waiting:
                     self._thread = None
                     atexit.unregister(self.end)
                     return
@@ -335,8 +380,9 @@ class Lanes:
                 request.moves = False
             self._moving = []
             self._waiting = [request for request in self._waiting if not request.is_over]
+            are_several = len(over) + len(self._waiting) > 1
             for request in over:
-                if request.ahead and request.is_awaited:
+                if request.ahead and request.is_awaited and (are_several or not request.may_be_alone):
                     self._enter(request.ahead)
                 elif request.ahead or not request.course:
                     self._absent.add(request.sequence)
@@ -456,7 +502,10 @@ class Lane(Engine):
         self.rests = False
         self._leave_course()
         logits = self._room(len(rows))
-        self._lanes.compute(Request(self.sequence, ids, rows, logits), watch)
+        if watch is None and len(ids) <= min(FEW, self.plan.batch) and self._lanes.begins_alone(self.sequence):
+            self._compute_alone(ids, rows, partial(np.copyto, logits))
+        else:
+            self._lanes.compute(Request(self.sequence, ids, rows, logits), watch)
         return logits
 
     def follow(self, course: Course) -> None:
@@ -465,17 +514,32 @@ class Lane(Engine):
             return
         self.rests = False
         with self.lock:
-            if self._ahead is None or self._ahead.course is not course:
+            if self._ahead and self._ahead.course is not course:
                 self._leave_course()
-                self._ahead = step_of(course, self.sequence)
-            request = self._ahead
+            request, past = self._ahead, len(self.sequence)
+            ids, rows = (request.ids, request.rows) if request else asked_of(course, self.sequence)
+            if not (request and request.is_entered) and self._lanes.begins_alone(self.sequence):
+                self._ahead = None
+                self._compute_alone(ids, rows, course.take)
+                return
+            request = self._ahead = request or Request(self.sequence, ids, rows, course=course, past=past)
             try:
                 self._lanes.compute(request)
             finally:
                 self._ahead = request.ahead
 
+    def _compute_alone(self, ids: Ids, rows: Ids, take: abc.Callable[[Logits], object]) -> None:
+        """Have these taken that come of a few tokens, in this thread, which has begun to be alone."""
+        engine = self._lanes.engine
+        try:
+            with engine.lock:  # until they are, nobody else shall compute others in their place
+                take(engine.compute([Segment(self.sequence, ids)], rows))
+        finally:
+            self._lanes.ends_alone()
+
     def _leave_course(self) -> None:
         """A step that was begun and that nobody asks for any more never was."""
+        self._lanes.await_alone(self.sequence)
         request, self._ahead = self._ahead, None
         if request is not None:
             try:
@@ -539,6 +603,12 @@ class Lane(Engine):
         """Remember nothing."""
         self.rest()
         self.reset()
+
+
+def runs_to_its_end() -> bool:
+    """Whether this thread does: Ctrl-C stops the main one in the midst, the end of the process stops a daemon."""
+    thread = threading.current_thread()
+    return not thread.daemon and thread is not threading.main_thread()
 
 
 def wake(request: Request) -> None:

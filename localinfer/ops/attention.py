@@ -4,7 +4,7 @@ A batch is segments, one behind the other: tokens of a sequence, which see that 
 the heads that share a key head, token after token, are cut into tiles of so many rows: see `localinfer.ops.attend`. Its
 blocks of cells are divided into chunks; each gives a partial state of its own, and these are joined in the order of the
 cells: so it makes no difference who computed them. Of many tiles, a thread takes whole ones. Of few, as when a single
-token looks back, it takes chunks and leaves their states for `combine`.
+token looks far back, it takes chunks and leaves their states for `combine`.
 
 The words of a segment (`localinfer.ops.segments`) are the address of its sequence's table, int32, which says in which
 page of 64 cells each block lies, and the number of its blocks.
@@ -43,7 +43,7 @@ def chunks_of(segment: int, chunk: int) -> int:
 
 def tiles_words(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
     """Tiles of so many rows; in a segment of a `single` token, of fewer: rows_of(segment), tiles_of(segment, kv_heads),
-    and of all segments all_tiles(segments, kv_heads)."""
+    and of all segments are_shared(segments, kv_heads, chunk): whether they are few, and there are chunks to divide."""
 
     @inline
     def rows_of(segment: int) -> int:
@@ -54,13 +54,13 @@ def tiles_words(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
         return (load(int64, segment) * group + rows_of(segment) - 1) // rows_of(segment) * kv_heads
 
     @inline
-    def all_tiles(segments: int, kv_heads: int) -> int:
-        tiles = 0
+    def are_shared(segments: int, kv_heads: int, chunk: int) -> int:
+        tiles, chunks = 0, 0
         for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-            tiles += tiles_of(segment, kv_heads)
-        return tiles
+            tiles, chunks = tiles + tiles_of(segment, kv_heads), max(chunks, chunks_of(segment, chunk))
+        return tiles < PLENTY and chunks > 1
 
-    return rows_of, tiles_of, all_tiles
+    return rows_of, tiles_of, are_shared
 
 
 def hadamard_of(kind: str, dim: int, whole: int) -> Any:
@@ -229,7 +229,7 @@ def attention(
             else:
                 look_many(segment, *more)
 
-    rows_of, tiles_of, all_tiles = tiles_words(group, rows, single)
+    rows_of, tiles_of, are_shared = tiles_words(group, rows, single)
     stride = row_bytes(value_dim)
 
     def body(
@@ -237,7 +237,7 @@ def attention(
         kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, part, parts, scratch
     ):  # fmt: skip
         behind, query_bytes, items = segments_end(segments), 4 * key_dim * kv_heads * group, 0
-        shared = all_tiles(segments, kv_heads) < PLENTY
+        shared = are_shared(segments, kv_heads, chunk)
         for segment in range(segments + 8, behind, SEGMENT_BYTES):
             items += tiles_of(segment, kv_heads) * (chunks_of(segment, chunk) if shared else 1)
         mine, others = items * part // parts, items * (part + 1) // parts
@@ -263,11 +263,11 @@ def combine(
     """The kernel that joins the states of chunks that threads shared; the first is where the whole is gathered."""
     merge = merge_word(value_dim)
     deliver = deliver_word(1, value_dim, value_size, value_cell, tile, passes, v_type)
-    rows_of, tiles_of, all_tiles = tiles_words(group, rows, single)
+    rows_of, tiles_of, are_shared = tiles_words(group, rows, single)
     stride = row_bytes(value_dim)
 
     def body(tokens, segments, kv_heads, attn_sinks, chunk, partial, y, q_out, part, parts, scratch):
-        if all_tiles(segments, kv_heads) >= PLENTY:
+        if not are_shared(segments, kv_heads, chunk):
             return
         heads = kv_heads * group
         items = load(int64, tokens) * heads

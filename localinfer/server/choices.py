@@ -15,12 +15,9 @@ T = TypeVar("T")
 Answer = Callable[[Seat], AsyncGenerator[T, None]]  # in a seat, what there is to tell of it
 
 
-async def together(answers: Sequence[Answer[T]], seat: Seat, desk: Desk) -> AsyncGenerator[T, None]:
+def together(answers: Sequence[Answer[T]], seat: Seat, desk: Desk) -> AsyncGenerator[T, None]:
     """What all of them tell, as soon as it is there: of each one in its order. One that fails ends all."""
-    choices = Choices(answers, seat, desk)
-    async with aclosing(answers[0](seat) if len(answers) == 1 else choices.told()) as told:
-        async for each in told:
-            yield each
+    return answers[0](seat) if len(answers) == 1 else Choices(answers, seat, desk).told()
 
 
 class Choices(Generic[T]):

@@ -250,3 +250,83 @@ def test_pages_are_counted() -> None:
     pages.give_back(1)
     pages.give_back(0)
     assert pages.take() == 0
+
+
+def test_who_is_alone_needs_no_other_thread(tmp_path: Path) -> None:
+    """Until somebody comes, and again when they have left."""
+    with (
+        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        ThreadPoolExecutor(1, "own") as own,
+        ThreadPoolExecutor(1, "other") as others,
+    ):
+        expected = [[int(row.argmax()) for row in alone(engine, prompt, 60)] for prompt in (COMMON, COMMON[:7])]
+        lanes = Lanes(engine)
+        one, other = lanes.lane(), lanes.lane()
+        course, company = Greedy(begun(one, COMMON), 99), Greedy(begun(other, COMMON[:7]), 99)
+        other.rest()
+        threads = set[str]()
+        engine.program.meanwhile(lambda: threads.add(threading.current_thread().name))
+
+        def follow(steps: int) -> set[str]:
+            threads.clear()
+            own.submit(lambda: [one.follow(course) for _ in range(steps)]).result()
+            return set(threads)
+
+        assert follow(5) == {"own_0"}
+        coming = others.submit(lambda: [other.follow(company) for _ in range(30)])
+        assert "localinfer-lanes" in follow(20)
+        coming.result()
+        other.rest()
+        follow(3)  # some of these may have been begun in company
+        assert follow(3) == {"own_0"}
+        assert course.ids == expected[0][: len(course.ids)]
+        assert company.ids == expected[1][: len(company.ids)]
+
+
+@pytest.mark.parametrize("place", ["ask", "take"])
+@pytest.mark.parametrize("error", [ArithmeticError, SystemExit])
+def test_who_fails_alone_is_in_nobodys_way(tmp_path: Path, place: str, error: type[BaseException]) -> None:
+    with (
+        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        ThreadPoolExecutor(1) as own,
+    ):
+        expected = [int(row.argmax()) for row in alone(engine, COMMON, 3)]
+        lane = Lanes(engine).lane()
+
+        def fail(*_: object) -> None:
+            raise error
+
+        broken = Greedy(begun(lane, COMMON), 99)
+        setattr(broken, place, fail)
+        with pytest.raises(error):
+            own.submit(lane.follow, broken).result()
+        course = Greedy(begun(lane, COMMON), 99)
+        for _ in range(3):
+            own.submit(lane.follow, course).result()
+        assert course.ids == expected
+
+
+def test_who_leaves_a_lane_waits_for_what_its_thread_computes_alone(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        ThreadPoolExecutor(1) as own,
+    ):
+        lane = Lanes(engine).lane()
+        course = Greedy(begun(lane, COMMON), 99)
+        is_there, goes_on, take = threading.Event(), threading.Event(), course.take
+
+        def slow(logits: Logits) -> bool:
+            is_there.set()
+            goes_on.wait(5)
+            return take(logits)
+
+        course.take = slow  # type: ignore[method-assign]
+        step = own.submit(lane.follow, course)
+        is_there.wait(5)
+        leaving = ThreadPoolExecutor(1).submit(lane.close)
+        time.sleep(0.05)
+        assert not leaving.done()
+        goes_on.set()
+        step.result()
+        leaving.result()
+        assert not lane.sequence.tokens
