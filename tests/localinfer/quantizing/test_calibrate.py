@@ -35,6 +35,7 @@ from quant.encoders.feedback import ROWS
 
 TEXT = DATA / "varied.txt"
 TOKENS, CHUNKS = 64, 4
+Q4_0_TABLE = "token_embd=q4_0"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -54,8 +55,9 @@ def chunks_of(model: Path) -> Chunks:
 
 
 def mixture_of(model: Path, *patterns: str, **more: Any) -> Mixture:
-    """Q4_K, but for the embedding: all that comes before the first block is as it is in the source."""
-    wishes = Wishes(pure=True, token_embedding="F16", patterns=tuple(map(parsed_pattern, patterns)))
+    """Q4_K, but for the embedding, unless asked for: what comes before the first block is as it is in the source."""
+    table = None if Q4_0_TABLE in patterns else "F16"
+    wishes = Wishes(pure=True, token_embedding=table, patterns=tuple(map(parsed_pattern, patterns)))
     mixture = mix(from_gguf(model), Request("Q4_K_M", wishes, **{"calibrated": True} | more))
     assert mixture.problem is None
     return mixture
@@ -90,14 +92,14 @@ def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..
         assert np.array_equal(found[each], rows), each
 
 
-def by_imatrix(model: Path, seen: Path, tmp_path: Path) -> Path:
+def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances that the matrices of another file show."""
     engine = Engine(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
     collector = Collector(engine, head=True, covariance=True)
     list(collector.read(chunks_of(model)))
     engine.close()
     write_imatrix(tmp_path / "imatrix.gguf", collector.matrix("text"), replace=True)
-    mixture = mixture_of(model, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
+    mixture = mixture_of(model, *patterns, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
     encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances))
     out = tmp_path / "by_imatrix.gguf"
     quantize(mixture.source, out, mixture.types, encoder_of=encoder_of, least_rows=ROWS, replace=True)
@@ -170,6 +172,19 @@ def test_an_interrupted_run_is_gone_on_with(model: Path, whole: Path, tmp_path: 
     assert again.found == (done, "")
     assert out.read_bytes() == whole.read_bytes()
     assert names(tmp_path) == ["out.gguf"]
+
+
+def test_a_table_that_is_the_output_matrix_is_written_again(tmp_path: Path) -> None:
+    """First as it is without calibration, for the blocks, and then for what they put out; also in two runs."""
+    model = tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=2)
+    whole = calibrated(model, tmp_path / "whole.gguf", Q4_0_TABLE)
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE, spectator=Interrupting("output layer: token_embd"))
+    expected = by_imatrix(model, tmp_path / ".out.gguf.unfinished", tmp_path, Q4_0_TABLE)
+    table, wanted = (open_gguf(path).tensors["token_embd.weight"] for path in (whole, expected))
+    assert table.type_name == "Q4_0"
+    assert np.array_equal(table.data, wanted.data)
+    assert calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE).read_bytes() == whole.read_bytes()
 
 
 def test_of_other_types_nothing_can_be_used(model: Path, whole: Path, tmp_path: Path) -> None:
