@@ -31,11 +31,11 @@ from localinfer.files.unfinished import Unfinished, unfinished
 from localinfer.options import Options
 from localinfer.quantizing.assumed import TABLE, with_assumed
 from localinfer.quantizing.crew import Crew
-from localinfer.quantizing.gptq import checked_triangle, feedback_encoders
+from localinfer.quantizing.gptq import checked_triangle, feedback_encoders, takes_feedback
 from localinfer.quantizing.mixture import Mixture
 from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
 from localinfer.version import VERSION
-from quant.encoders.feedback import ROWS, takes_feedback
+from quant.encoders.feedback import ROWS
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"

@@ -123,11 +123,14 @@ def test_other_blocks_see_those_before_them_quantized(model: Path, whole: Path, 
             assert np.array_equal(found[name].data, expected[name].data), name
 
 
-def test_types_without_feedback_know_which_columns_matter(model: Path, tmp_path: Path) -> None:
-    out = open_gguf(calibrated(model, tmp_path / "out.gguf", "ffn_down=iq4_nl"))
-    plain = open_gguf(calibrated(model, tmp_path / "other.gguf", "ffn_down=iq4_nl", threads=1))
-    assert out.tensors["blk.0.ffn_down.weight"].type_name == "IQ4_NL"
-    assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, plain.tensors["blk.0.ffn_down.weight"].data)
+@pytest.mark.parametrize("name", ["iq4_nl", "iq3_s"])
+def test_types_with_codebooks_make_up_for_errors_too(model: Path, tmp_path: Path, name: str) -> None:
+    out = open_gguf(calibrated(model, tmp_path / "out.gguf", f"ffn_down={name}"))
+    plain = open_gguf(calibrated(model, tmp_path / "other.gguf", f"ffn_down={name}", threads=1))
+    expected = open_gguf(by_imatrix(model, model, tmp_path, f"ffn_down={name}"))
+    assert out.tensors["blk.0.ffn_down.weight"].type_name == name.upper()
+    for other in (plain, expected):
+        assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, other.tensors["blk.0.ffn_down.weight"].data)
 
 
 def test_threads_change_nothing(model: Path, whole: Path, tmp_path: Path) -> None:
