@@ -61,7 +61,8 @@ class _BlockByBlock:
             columns, place = slice(first, first + WIDTH), first // WIDTH * size
             with np.errstate(over="ignore", invalid="ignore"):
                 wanted = x[:, columns] + shift(columns)
-            np.copyto(wanted, x[:, columns], where=~np.isfinite(wanted))  # of such errors none are passed on
+                if not np.isfinite(wanted.sum()):  # of errors as large as that none are passed on
+                    np.copyto(wanted, x[:, columns], where=~np.isfinite(wanted))
             # Blocks know nothing of each other, and the search likes many of them in a row.
             costs = np.tile(self._costs[columns], count)
             self._search.rows(wanted.reshape(1, -1), costs, block.reshape(1, -1))
@@ -141,6 +142,7 @@ class JointOffsetEncoder:
             return np.outer(offset, self._shares[columns])
 
         def pass_on(columns: slice, errors: Floats) -> None:
-            offset[:] += (errors * self._means[columns]).sum(axis=1)  # the same for a row, whatever is beside it
+            # By itself for every row; what BLAS finds for one depends on how many there are.
+            offset[:] += np.einsum("ij,j->i", errors, self._means[columns])
 
         self._blocks.encode(x, out, shift, pass_on)
