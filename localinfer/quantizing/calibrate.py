@@ -29,13 +29,13 @@ from localinfer.files.safe_file import require_free_name
 from localinfer.files.source import SourceTensor
 from localinfer.files.unfinished import Unfinished, unfinished
 from localinfer.options import Options
-from localinfer.quantizing.assumed import with_assumed
+from localinfer.quantizing.assumed import TABLE, with_assumed
 from localinfer.quantizing.crew import Crew
-from localinfer.quantizing.gptq import checked_triangle, feedback_encoders
+from localinfer.quantizing.gptq import checked_triangle, feedback_encoders, takes_feedback
 from localinfer.quantizing.mixture import Mixture
 from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
 from localinfer.version import VERSION
-from quant.encoders.feedback import ROWS, takes_feedback
+from quant.encoders.feedback import ROWS
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
@@ -101,7 +101,7 @@ def engine_for(path: Path, chunks: Chunks, threads: int, compiling: Progress | N
 
 def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemory before hours of work."""
-    products = [each for each in engine.plan.products if each.weight.name != OUTPUT and each.runs is None]
+    products = [each for each in engine.plan.products if each.weight.name not in (OUTPUT, TABLE) and each.runs is None]
     widths = {(product.stage, product.x.n) for product in products}
     squares = sum(n * n for _, n in widths) // engine.program.recorder.block_count
     needed = 4 * (chunks.size * engine.program.recorder.embedding_length + squares)
@@ -123,7 +123,11 @@ def identity_of(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[s
 
 
 class _Walk:
-    """One run through all blocks that are not finished."""
+    """One run through all blocks that are not finished.
+
+    The table of tokens is written before the blocks, which need it. Where it is the output matrix, too, it is written
+    once more behind them, when what it is multiplied with has been seen.
+    """
 
     def __init__(
         self,
@@ -139,15 +143,19 @@ class _Walk:
         self._output, self._exact, self._file, self._chunks = output, exact, file, chunks
         self._threads, self._spectator = threads, spectator
         self._blocks = exact.program.recorder.block_count
+        self._head = self._name_of_head()
         self._whole = self._cost_of_all()
         self._spent = 0.0
 
     def go(self, compiling: Progress | None) -> None:
         """Write what is missing."""
         self._spectator.begun(self._file.done, self._blocks, self._file.discarded)
+        assuming = encoders("normal", with_assumed(self._source, {}, "normal"))
         if not self._file.done:
             self._file.file.write_at(0, self._output.layout.header)
-            self._write(self._outside(), encoders("normal", with_assumed(self._source, {}, "normal")))
+            self._write(self._outside(), assuming)
+        if self._head == TABLE and self._file.done in (0, self._blocks):  # or else it is there, and is what it was
+            self._write(self._tensors_of(None), assuming, Spectator())
         with engine_for(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
             states = np.empty((*self._chunks.shape, rounded.program.recorder.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
@@ -176,7 +184,7 @@ class _Walk:
 
     def _do_head(self, states: Floats) -> None:
         """The output matrix, where there is one."""
-        if OUTPUT in self._source.tensors:
+        if self._head:
             found = self._collected("output layer: reading", None, states)
             for names in list(found):
                 self._encode("output layer", names, found.pop(names))
@@ -219,13 +227,16 @@ class _Walk:
         self._write(tensors, feedback_encoders(importance, lambda _: triangle))
         self._spent += sum(map(self._cost_of_encoding, tensors))
 
-    def _write(self, tensors: Iterable[SourceTensor], encoder_of: EncoderOf) -> None:
+    def _write(
+        self, tensors: Iterable[SourceTensor], encoder_of: EncoderOf, spectator: Spectator | None = None
+    ) -> None:
         """Encode tensors and write them where they belong, and wait until that is done."""
+        told = (spectator or self._spectator).tensor
         with Crew(self._threads) as crew:
             for tensor in tensors:
                 number, place = self._types[tensor.name], self._output.layout.places[tensor.name]
                 job = Job(self._source, tensor, number, self._file.file, place, None)
-                give(crew, job, encoder_of, ROWS, self._spectator.tensor)
+                give(crew, job, encoder_of, ROWS, told)
 
     def _pass_on(self, rounded: Engine, number: int, states: Floats) -> None:
         """Have the residual streams go through a finished block."""
@@ -239,13 +250,21 @@ class _Walk:
 
     def _tensors_of(self, number: int | None) -> list[SourceTensor]:
         """Of a block, or of the output layer."""
-        prefix = OUTPUT if number is None else f"blk.{number}."
-        return [tensor for name, tensor in self._source.tensors.items() if name.startswith(prefix)]
+        if number is None:
+            return [self._source.tensors[self._head]] if self._head else []
+        return [tensor for name, tensor in self._source.tensors.items() if name.startswith(f"blk.{number}.")]
 
     def _outside(self) -> list[SourceTensor]:
         """What belongs to no block: the engine of the new file needs it to begin with."""
         inside = {each.name for each in chain.from_iterable(map(self._tensors_of, (*range(self._blocks), None)))}
         return [tensor for name, tensor in self._source.tensors.items() if name not in inside]
+
+    def _name_of_head(self) -> str | None:
+        """The output matrix; a table of tokens used as one, if its codes depend on what it is multiplied with."""
+        multiplied = {product.weight.name for product in self._exact.plan.products}
+        if OUTPUT in multiplied:
+            return OUTPUT
+        return TABLE if TABLE in multiplied and self._gets_feedback(TABLE) else None
 
     def _gets_feedback(self, name: str) -> bool:
         tensor, number = self._source.tensors[name], self._types[name]
@@ -273,7 +292,7 @@ class _Walk:
 
     def _cost_of_running(self, number: int) -> float:
         """Of a chunk; none where nobody asks what comes of it."""
-        if number + 1 == self._blocks and OUTPUT not in self._source.tensors:
+        if number + 1 == self._blocks and not self._head:
             return 0.0
         return RUN * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from localinfer import paths
 from localinfer.errors import LocalInferError
 from localinfer.quantizing.quantize import EncoderOf, RowEncoder, encoders
-from localinfer.quantizing.rows import Matrix
+from localinfer.quantizing.rows import Matrix, decoder_of
 from localinfer.text import printable
 from quant.encoders.covariance import Covariance
-from quant.encoders.feedback import FeedbackEncoder, Triangle, feedback_kernel, takes_feedback, triangle_of
+from quant.encoders.feedback import FeedbackEncoder, Triangle, feedback_kernel, rounds_columns, triangle_of
+from quant.encoders.joint import JointFeedbackEncoder, is_joint
 from quant.jit import loader
 
 Floats = NDArray[np.float32]
@@ -23,7 +24,12 @@ TriangleFor = Callable[[str], Triangle | None]  # of a tensor, by name, if the c
 
 def compile_feedback(types: set[int], progress: loader.Progress | None = None) -> None:
     """Have all kernels compiled that pass errors on in rows of these types."""
-    loader.addresses(map(feedback_kernel, filter(takes_feedback, types)), paths.jit_dir(), progress)
+    loader.addresses(map(feedback_kernel, filter(rounds_columns, types)), paths.jit_dir(), progress)
+
+
+def takes_feedback(type_number: int) -> bool:
+    """Whether errors can be passed on in rows of this type."""
+    return rounds_columns(type_number) or is_joint(type_number)
 
 
 def feedback_encoders(
@@ -34,7 +40,11 @@ def feedback_encoders(
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         triangle = triangle_for(matrix.tensor.name) if takes_feedback(matrix.type) else None
-        return FeedbackEncoder(matrix.type, triangle, paths.jit_dir()).rows if triangle else searching(matrix)
+        if triangle is None:
+            return searching(matrix)
+        if is_joint(matrix.type):
+            return JointFeedbackEncoder(matrix.type, triangle, decoder_of(matrix.type).rows, paths.jit_dir()).rows
+        return FeedbackEncoder(matrix.type, triangle, paths.jit_dir()).rows
 
     return encoder_of
 

@@ -44,6 +44,7 @@ from localinfer.quantizing.rows import (
 from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
+from quant.encoders.joint import JointOffsetEncoder, is_joint
 from quant.encoders.offset import OffsetEncoder, offset_kernel, takes_centers
 from quant.jit import loader
 
@@ -245,8 +246,12 @@ def encoders(effort: str, importance: Mapping[str, Floats], centers: Mapping[str
         weights = importance.get(matrix.tensor.name)
         row = None if weights is None else weights[matrix.number]
         center = (centers or {}).get(matrix.tensor.name)
-        if row is not None and center is not None and effort != "fast" and takes_centers(matrix.type):
-            return OffsetEncoder(matrix.type, row, center, paths.jit_dir()).rows
+        if row is not None and center is not None and effort != "fast":
+            if takes_centers(matrix.type):
+                return OffsetEncoder(matrix.type, row, center, paths.jit_dir()).rows
+            if is_joint(matrix.type):
+                decode = decoder_of(matrix.type).rows
+                return JointOffsetEncoder(matrix.type, row, center, decode, paths.jit_dir()).rows
         encoder = by_type(matrix.type)
 
         def encode(x: Floats, out: Bytes) -> None:

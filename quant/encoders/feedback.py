@@ -44,8 +44,8 @@ CORNER = 256  # columns that are factored at once
 PARAMETERS = ("x", "x_stride", "w", "w_stride", "a", "a_stride", "y", "row_bytes", "rows", "errors")
 
 
-def takes_feedback(type_number: int) -> bool:
-    """Whether rows can be encoded so into this type."""
+def rounds_columns(type_number: int) -> bool:
+    """Whether rows can be encoded so into this type; into others see `quant.encoders.joint`."""
     return TYPES[type_number].name in SCALAR
 
 

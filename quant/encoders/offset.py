@@ -11,7 +11,7 @@ squares m of the inputs, as if columns had nothing in common but that they have 
     H = D + u u^T,   D_j = m_j - u_j^2,   T_j = sum_{i>=j} u_i^2 / D_i
 
 and the triangle of `quant.encoders.feedback` has A_ij = u_i k_j with k_j = u_j / (D_j (1 + T_j)): column j is rounded
-to what is nearest to its weight plus k_j sum_{i<j} e_i u_i, and its error then costs D_j (1 + T_j) / (1 + T_{j+1}).
+to what is nearest to its weight plus k_j sum_{i<j} e_i u_i, and its error then costs D_j + u_j^2 / (1 + T_{j+1}).
 Scales are searched for these costs.
 """
 
@@ -46,17 +46,19 @@ def offset_kernel(type_number: int) -> Kernel:
     return Kernel("quant.encoders.offset_rows", "offset", PARAMETERS, constants=constants)
 
 
-def carried(squares: Floats, means: Floats) -> tuple[Floats, Floats, Floats]:
-    """The costs, k and u of columns, (n,) each, as above; no mean is larger than the root of the mean square."""
+def carried(squares: Floats, means: Floats, width: int = 1) -> tuple[Floats, Floats, Floats]:
+    """The costs, k and u of columns, (n,) each, as above; no mean is larger than the root of the mean square. Where
+    `width` columns get their codes together, what is behind them is what is behind the last one."""
     m = squares.astype(np.float64)
     size = m.mean() or 1.0
     m /= size
     u = np.sqrt(TRUST) * np.clip(means.astype(np.float64) / np.sqrt(size), -np.sqrt(m), np.sqrt(m))
     d = m - u * u
     d += DAMPING * np.median(d) + LEAST
-    behind = np.append(np.cumsum((u * u / d)[:0:-1])[::-1], 0.0)
-    here = behind + u * u / d
-    costs, shares = d * (1 + here) / (1 + behind), u / (d * (1 + here))
+    share = (u * u / d).reshape(-1, width).sum(axis=1)
+    behind = np.append(np.cumsum(share[:0:-1])[::-1], 0.0)
+    here, behind = np.repeat(behind + share, width), np.repeat(behind, width)
+    costs, shares = d + u * u / (1 + behind), u / (d * (1 + here))
     return costs.astype(np.float32), shares.astype(np.float32), u.astype(np.float32)
 
 

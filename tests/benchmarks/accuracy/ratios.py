@@ -35,6 +35,7 @@ BARS = (
     Bar("llama.cpp+imatrix", "llama.cpp", "with importance to without, of llama.cpp"),
     Bar("localinfer+imatrix", "llama.cpp+imatrix", "with importance, to llama.cpp"),
     Bar("max+covariances", "localinfer+imatrix", "max with covariances to normal"),
+    Bar("max+covariances", "llama.cpp+imatrix", "max with covariances to llama.cpp"),
 )
 
 

@@ -35,6 +35,7 @@ from quant.encoders.feedback import ROWS
 
 TEXT = DATA / "varied.txt"
 TOKENS, CHUNKS = 64, 4
+Q4_0_TABLE = "token_embd=q4_0"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -54,8 +55,9 @@ def chunks_of(model: Path) -> Chunks:
 
 
 def mixture_of(model: Path, *patterns: str, **more: Any) -> Mixture:
-    """Q4_K, but for the embedding: all that comes before the first block is as it is in the source."""
-    wishes = Wishes(pure=True, token_embedding="F16", patterns=tuple(map(parsed_pattern, patterns)))
+    """Q4_K, but for the embedding, unless asked for: what comes before the first block is as it is in the source."""
+    table = None if Q4_0_TABLE in patterns else "F16"
+    wishes = Wishes(pure=True, token_embedding=table, patterns=tuple(map(parsed_pattern, patterns)))
     mixture = mix(from_gguf(model), Request("Q4_K_M", wishes, **{"calibrated": True} | more))
     assert mixture.problem is None
     return mixture
@@ -90,14 +92,14 @@ def test_blocks_alone_do_what_they_do_together(tmp_path: Path, make: Callable[..
         assert np.array_equal(found[each], rows), each
 
 
-def by_imatrix(model: Path, seen: Path, tmp_path: Path) -> Path:
+def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances that the matrices of another file show."""
     engine = Engine(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
     collector = Collector(engine, head=True, covariance=True)
     list(collector.read(chunks_of(model)))
     engine.close()
     write_imatrix(tmp_path / "imatrix.gguf", collector.matrix("text"), replace=True)
-    mixture = mixture_of(model, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
+    mixture = mixture_of(model, *patterns, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
     encoder_of = feedback_encoders(mixture.importance, triangles_of(mixture.covariances))
     out = tmp_path / "by_imatrix.gguf"
     quantize(mixture.source, out, mixture.types, encoder_of=encoder_of, least_rows=ROWS, replace=True)
@@ -121,11 +123,14 @@ def test_other_blocks_see_those_before_them_quantized(model: Path, whole: Path, 
             assert np.array_equal(found[name].data, expected[name].data), name
 
 
-def test_types_without_feedback_know_which_columns_matter(model: Path, tmp_path: Path) -> None:
-    out = open_gguf(calibrated(model, tmp_path / "out.gguf", "ffn_down=iq4_nl"))
-    plain = open_gguf(calibrated(model, tmp_path / "other.gguf", "ffn_down=iq4_nl", threads=1))
-    assert out.tensors["blk.0.ffn_down.weight"].type_name == "IQ4_NL"
-    assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, plain.tensors["blk.0.ffn_down.weight"].data)
+@pytest.mark.parametrize("name", ["iq4_nl", "iq3_s"])
+def test_types_with_codebooks_make_up_for_errors_too(model: Path, tmp_path: Path, name: str) -> None:
+    out = open_gguf(calibrated(model, tmp_path / "out.gguf", f"ffn_down={name}"))
+    plain = open_gguf(calibrated(model, tmp_path / "other.gguf", f"ffn_down={name}", threads=1))
+    expected = open_gguf(by_imatrix(model, model, tmp_path, f"ffn_down={name}"))
+    assert out.tensors["blk.0.ffn_down.weight"].type_name == name.upper()
+    for other in (plain, expected):
+        assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, other.tensors["blk.0.ffn_down.weight"].data)
 
 
 def test_threads_change_nothing(model: Path, whole: Path, tmp_path: Path) -> None:
@@ -170,6 +175,19 @@ def test_an_interrupted_run_is_gone_on_with(model: Path, whole: Path, tmp_path: 
     assert again.found == (done, "")
     assert out.read_bytes() == whole.read_bytes()
     assert names(tmp_path) == ["out.gguf"]
+
+
+def test_a_table_that_is_the_output_matrix_is_written_again(tmp_path: Path) -> None:
+    """First as it is without calibration, for the blocks, and then for what they put out; also in two runs."""
+    model = tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=2)
+    whole = calibrated(model, tmp_path / "whole.gguf", Q4_0_TABLE)
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE, spectator=Interrupting("output layer: token_embd"))
+    expected = by_imatrix(model, tmp_path / ".out.gguf.unfinished", tmp_path, Q4_0_TABLE)
+    table, wanted = (open_gguf(path).tensors["token_embd.weight"] for path in (whole, expected))
+    assert table.type_name == "Q4_0"
+    assert np.array_equal(table.data, wanted.data)
+    assert calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE).read_bytes() == whole.read_bytes()
 
 
 def test_of_other_types_nothing_can_be_used(model: Path, whole: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from localinfer import paths
 from quant.encoders.covariance import Covariance
 from quant.encoders.encode import Encoder
-from quant.encoders.feedback import SCALAR, FeedbackEncoder, Triangle, factor, takes_feedback, triangle_of
+from quant.encoders.feedback import SCALAR, FeedbackEncoder, Triangle, factor, rounds_columns, triangle_of
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]
@@ -155,7 +155,7 @@ def test_rows_do_not_depend_on_how_they_are_cut(inputs: NDArray[np.float64], wei
 
 
 def test_formats_with_codebooks_take_none() -> None:
-    assert {name for name, number in NUMBERS.items() if takes_feedback(number)} == set(SCALAR)
+    assert {name for name, number in NUMBERS.items() if rounds_columns(number)} == set(SCALAR)
 
 
 def test_shapes_are_proven(weights: Floats) -> None:
