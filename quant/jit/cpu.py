@@ -73,6 +73,11 @@ class Target:
         return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")
 
     @property
+    def follows_pages(self) -> bool:
+        """Whether its own prefetching is Intel's, which follows what is read of each of some pages."""
+        return not self.far_sighted and self.isa in ("avx512vnni", "vnni256", "avx512", "avx2")
+
+    @property
     def fused(self) -> bool:
         """Whether a multiplication and an addition are one instruction; else LLVM would call a slow function."""
         return self.isa != "generic"

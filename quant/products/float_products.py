@@ -40,10 +40,11 @@ from quant.jit.vectors import (
 )
 from quant.products.base import put_base
 from quant.products.layout import CACHE_BYTES
-from quant.products.rows import FAR, NEAR
+from quant.products.rows import AHEAD, FAR, NEAR, STREAMS
 from quant.products.sums import emit_fold_four, emit_lanes
 
 Body = Callable[..., None]
+Asks = Sequence[tuple[int, int]]  # how many bytes ahead memory is asked for, and for which cache
 
 STEP_BYTES = 64  # of activations that an instruction multiplies
 SUMS_BYTES = 128  # in scratch, of a tile; panels begin at a cache line
@@ -85,7 +86,7 @@ def emit_totals(b: ir.IRBuilder, sums: Sequence[ir.Value], out: ir.Value) -> Non
         b.store(value, b.inttoptr(b.add(out, I64(4 * at)), value.type.as_pointer()), align=4)
 
 
-def dot_tile(factors: Factors, rows: int, tokens: int, asks: bool) -> Any:
+def dot_tile(factors: Factors, rows: int, tokens: int, asks: Asks) -> Any:
     """The word dots(row, row_bytes, x, x_bytes, steps, out): float32 out[tokens][rows], products over whole steps.
 
     What reads a file's rows one after the other asks ahead, for the reason that `quant.products.rows` has.
@@ -100,7 +101,7 @@ def dot_tile(factors: Factors, rows: int, tokens: int, asks: bool) -> Any:
 
         def step(k: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
             at, x_at = b.mul(k, I64(step_bytes)), b.mul(k, I64(STEP_BYTES))
-            for place, (ahead, level) in product(rows_at if asks else [], ((FAR, 2), (NEAR, 1))):
+            for place, (ahead, level) in product(rows_at, asks):
                 emit_prefetch(b, b.add(place, b.add(at, I64(ahead))), level)
             weights = [factors.weights(b, b.add(place, at)) for place in rows_at]
             values = [factors.activations(b, b.add(place, x_at)) for place in tokens_at]
@@ -117,9 +118,9 @@ def dot_tile(factors: Factors, rows: int, tokens: int, asks: bool) -> Any:
     return dots
 
 
-def multiply_word(factors: Factors, rows: int, tokens: int, asks: bool = False) -> Any:
-    """The word multiply(valid, row, row_bytes, x, x_bytes, n, y, y_stride, add, sums): the products of a tile's first
-    rows over n columns, to or added to y[token][row]."""
+def multiply_word(factors: Factors, rows: int, tokens: int, asks: Asks = ()) -> Any:
+    """The word multiply(valid, row, row_bytes, x, x_bytes, n, y, y_row, y_stride, add, sums): the products of a tile's
+    first rows over n columns, to or added to y[token][row]: numbers of rows are y_row bytes from each other."""
     dots, columns, neighbours = dot_tile(factors, rows, tokens, asks), factors.columns, Vector(types.float32, rows)
     weight, weight_bytes = ONE[factors.room], BYTES[factors.room]
     value, value_bytes = ONE[factors.takes], BYTES[factors.takes]
@@ -133,17 +134,18 @@ def multiply_word(factors: Factors, rows: int, tokens: int, asks: bool = False) 
 
     @inline
     def multiply(
-        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int, y: int, y_stride: int, add: int, sums: int
-    ) -> None:
+        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int,
+        y: int, y_row: int, y_stride: int, add: int, sums: int,
+    ) -> None:  # fmt: skip
         dots(row, row_bytes, x, x_bytes, n // columns, sums)
-        if valid == rows and n % columns == 0:
+        if valid == rows and y_row == 4 and n % columns == 0:
             for j in range(tokens):
                 place, result = y + j * y_stride, load(neighbours, sums + 4 * rows * j)
                 store(place, result + load(neighbours, place) if add else result)
             return
         for j in range(tokens):
             for i in range(valid):
-                place, total = y + j * y_stride + 4 * i, load(float32, sums + 4 * (rows * j + i))
+                place, total = y + j * y_stride + y_row * i, load(float32, sums + 4 * (rows * j + i))
                 result = finish(total, row + i * row_bytes, x + j * x_bytes, n)
                 store(place, result + load(float32, place) if add else result)
 
@@ -153,20 +155,29 @@ def multiply_word(factors: Factors, rows: int, tokens: int, asks: bool = False) 
 def matvec(room: str, takes: str) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for a few tokens, a row after the other, as
     memory likes it; `base` may be 0."""
-    multiply = multiply_word(Factors(room, takes), 1, 1, asks=not target().far_sighted)
-    size, x_size = BYTES[room], BYTES[takes]
+    multiply = multiply_word(Factors(room, takes), 1, 1, () if target().far_sighted else ((FAR, 2), (NEAR, 1)))
+    multiply_streams = multiply_word(Factors(room, takes), STREAMS, 1, ((AHEAD, 2),))
+    size, x_size, in_streams = BYTES[room], BYTES[takes], target().follows_pages
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
         first, end = share(n_out, 8, part, parts)
         count = load(int64, tokens)
         put_base(base, base_stride, y, y_stride, count, first, end)
+        if in_streams and count == 1:
+            each = (end - first) // STREAMS
+            for row in range(first, first + each):
+                for column in range(0, n_in, STRETCH):
+                    at, x_at = w + row * row_bytes + size * column, x + x_size * column
+                    n, add, apart = min(STRETCH, n_in - column), base or column, each * row_bytes
+                    multiply_streams(STREAMS, at, apart, x_at, 0, n, y + 4 * row, 4 * each, 0, add, scratch)
+            first += STREAMS * each
         for row in range(first, end):
             for token in range(count):
                 place = y + token * y_stride + 4 * row
                 for column in range(0, n_in, STRETCH):
                     at, x_at = w + row * row_bytes + size * column, x + x_size * (n_in * token + column)
                     n, add = min(STRETCH, n_in - column), base or column
-                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, y_stride, add, scratch)
+                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, 4, y_stride, add, scratch)
 
     return body
 
@@ -238,10 +249,10 @@ def matmul(room: str, takes: str) -> Body:
                         valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
                         fetch(following, x_bytes, fetched, fetched + share_bytes)
                         if token + width <= count:
-                            whole(valid, at, step, x_at, x_bytes, n, place, y_stride, add, scratch)
+                            whole(valid, at, step, x_at, x_bytes, n, place, 4, y_stride, add, scratch)
                         else:
                             for j in range(count - token):
                                 here, x_here = place + j * y_stride, x_at + x_bytes * j
-                                narrow(valid, at, step, x_here, x_bytes, n, here, y_stride, add, scratch)
+                                narrow(valid, at, step, x_here, x_bytes, n, here, 4, y_stride, add, scratch)
 
     return body

@@ -127,6 +127,13 @@ NEAR, FAR = 4096, 12288
 LONG, DENSE = 2048, 8
 
 
+# A single token's rows are read in so many places at a time, far from each other, where prefetching follows each page
+# by itself: then more of memory is under way. It is asked to come to the second cache only, as the first one has few
+# places for lines that it waits for. Two threads of an Intel server read rows of Q4_K and Q6_K at 0.90 to 1.0 of the
+# speed of a plain read of the same memory, with one place each at 0.82 to 0.88, and with two at 0.91 to 0.99.
+STREAMS, AHEAD = 4, 2048
+
+
 @inline
 def nothing(superblock: int) -> None:
     """Ask for nothing."""
@@ -369,11 +376,50 @@ def dot_row(words: Words, passes: int, count: int) -> Any:
     return dots
 
 
+def streams_word(words: Words, passes: int) -> Any:
+    """The word streams(first, end, w, row_bytes, x, n, y, add, sums): rows of weights, of a superblock at least, by one
+    flat token, to or added to y; returns the first row that is left, of less than STREAMS. Each stream is neighbours.
+    At `sums` is memory for those of all places."""
+    kind, add_one = words.kind, token_word(words, passes)
+    superblock_bytes, sums_bytes = words.superblock_bytes, 4 * words.groups
+    lines = -(-superblock_bytes // 64)
+
+    @inline
+    def dots(row: int, row_bytes: int, apart: int, x: int, n: int, y: int, y_apart: int, add: int, sums: int) -> None:
+        columns, last = 256 * superblocks_of(n), row + row_bytes - superblock_bytes
+        for stream in range(STREAMS):
+            store(sums + sums_bytes * stream, splat(kind, float32(0.0)))
+        for block in range(columns // 256):
+            first = min(row + block * superblock_bytes, last)
+            for stream in range(STREAMS):
+                at, place = first + apart * stream, sums + sums_bytes * stream
+                for line in range(lines):
+                    prefetch(at + AHEAD + 64 * line)
+                store(place, add_one(at, block, x, columns, load(kind, place)))
+        for stream in range(STREAMS):
+            place, result = y + y_apart * stream, total(load(kind, sums + sums_bytes * stream))
+            store(place, result + load(float32, place) if add else result)
+
+    @inline
+    def streams(first: int, end: int, w: int, row_bytes: int, x: int, n: int, y: int, add: int, sums: int) -> Any:
+        each = (end - first) // STREAMS
+        apart, y_apart = each * row_bytes, 4 * each
+        for stream in range(STREAMS):
+            for ahead in range(0, AHEAD, 64):
+                prefetch(w + first * row_bytes + apart * stream + ahead)
+        for number in range(first, first + each):
+            dots(w + number * row_bytes, row_bytes, apart, x, n, y + 4 * number, y_apart, add, sums)
+        return first + STREAMS * each
+
+    return streams
+
+
 def matvec(room: str, passes: int) -> Body:
     """The kernel y[token][row] = base[token][row] + w[row] . x[token] for flat tokens; `base` may be 0."""
     words = words_of(room)
     one, two, three, four = (dot_row(words, passes, count) for count in (1, 2, 3, 4))
     pair, pairs = loop_word(words, passes, 1, nothing, both=True), target().far_sighted
+    streams, in_streams = streams_word(words, passes), target().follows_pages
     lengthen, superblock_bytes, token_bytes = lengthen_word(words), words.superblock_bytes, flat_bytes(256, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
@@ -385,6 +431,8 @@ def matvec(room: str, passes: int) -> Body:
             for number in range(first, end - 1, 2):
                 pair(w + number * row_bytes, row_bytes, x, 0, n_in, y + 4 * number, 0, base)
             first = end - (end - first) % 2
+        if in_streams and count == 1 and superblock_bytes <= row_bytes:
+            first = streams(first, end, w, row_bytes, x, n_in, y, base, scratch)
         for number in range(first, end):
             row, place = w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
