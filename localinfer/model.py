@@ -345,9 +345,10 @@ class Model:
         """The draft model, or the head in a file of its own, if the options name one; it knows the same tokens."""
         if not self.options.spec_draft_model:
             return None
-        from localinfer.generation.speculation.pairing import require_same_tokens
+        from localinfer.generation.speculation.pairing import require_chosen, require_same_tokens
 
         f = open_gguf(registry.find(self.options.spec_draft_model))
+        require_chosen(f, self.options.spec_type)
         require_same_tokens(f, self.file)
         return f
 

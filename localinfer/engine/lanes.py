@@ -38,7 +38,7 @@ from localinfer.engine.engine import NO_ROWS, Course, Engine, Ids, Logits, Look,
 from localinfer.engine.program import Floats
 from localinfer.engine.sequence import Sequence
 from localinfer.engine.team import Watch, taken_lock
-from localinfer.errors import LocalInferError, NotEnoughMemory
+from localinfer.errors import ContextOverflow, LocalInferError, NotEnoughMemory
 from quant.jit.loader import Progress
 
 FEW = 64  # tokens of a request that goes first: of an answer, with what was guessed of it
@@ -360,6 +360,19 @@ class Lanes:
             self._close()
 
     def _run(self, batch: abc.Sequence[Part]) -> None:
+        """Where there is no room for all, it is tried with each alone: only who lacks it fails."""
+        try:
+            self._run_together(batch)
+        except (ContextOverflow, NotEnoughMemory):
+            if len(batch) == 1:
+                raise
+            for part in batch:
+                try:
+                    self._run_together([part])
+                except LocalInferError as error:
+                    part.request.error = error
+
+    def _run_together(self, batch: abc.Sequence[Part]) -> None:
         before = accumulate((len(part.ids) for part in batch), initial=0)
         rows = joined([part.rows + first for part, first in zip(batch, before, strict=False)])
         with self.engine.lock:  # until all logits are taken, nobody else shall compute others in their place

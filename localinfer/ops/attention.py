@@ -26,7 +26,7 @@ from numba import float32, int32, int64
 from localinfer.ops.attend import attend_word
 from localinfer.ops.cells import CELL_TYPES
 from localinfer.ops.hadamard import hadamard_word, nothing_word, part_of
-from localinfer.ops.layout import BLOCK, PLENTY, row_bytes, weights_bytes
+from localinfer.ops.layout import BLOCK, ENOUGH, PLENTY, row_bytes, weights_bytes
 from localinfer.ops.segments import SEGMENT_BYTES, segments_end
 from localinfer.ops.softmax import DENOMINATOR, LOG2_E, SUMS, merge_word, prepare_word, sink_word
 from quant.jit.vectors import f32x16, inline, load, splat, store, total
@@ -43,7 +43,8 @@ def chunks_of(segment: int, chunk: int) -> int:
 
 def tiles_words(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
     """Tiles of so many rows; in a segment of a `single` token, of fewer: rows_of(segment), tiles_of(segment, kv_heads),
-    and of all segments are_shared(segments, kv_heads, chunk): whether they are few, and there are chunks to divide."""
+    and of all segments are_shared(segments, kv_heads, chunk): whether they are so few that threads share them, or their
+    chunks if there are several."""
 
     @inline
     def rows_of(segment: int) -> int:
@@ -58,7 +59,7 @@ def tiles_words(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
         tiles, chunks = 0, 0
         for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
             tiles, chunks = tiles + tiles_of(segment, kv_heads), max(chunks, chunks_of(segment, chunk))
-        return tiles < PLENTY and chunks > 1
+        return tiles < (PLENTY if chunks > 1 else ENOUGH)
 
     return rows_of, tiles_of, are_shared
 

@@ -14,6 +14,7 @@ ANCHORED = {"q8_0": "q8_0_anchored", "q4_0": "q4_0_anchored"}  # types of keys o
 MOST_ROWS = 16  # of a tile, for a token or two: so many heads that share a key head read the cells once
 SEGMENT_WORDS = 3  # of a segment of a batch: see `localinfer.ops.segments`
 PLENTY = 32  # tiles of queries that are work for all threads; of fewer, they share the cells
+ENOUGH = 8  # the same where there is nothing but whole tiles to share
 
 
 def block_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+from localinfer.architectures import EAGLE3
 from localinfer.engine.engine import Engine
 from localinfer.errors import UsageError
 from localinfer.files.gguf import GGUF, StringArray
-from localinfer.options import Options
+from localinfer.options import Options, guessers_named
 from localinfer.text import printable
 from quant.jit.loader import Progress
 
 PADDING = 128  # tokens that one vocabulary may have more than the other: they only make matrices of round sizes
 TOKENS = "tokenizer.ggml.tokens"
 MODEL = "tokenizer.ggml.model"
+HEAD = "a head beside a model", "ahead", "draft-eagle3", "draft"
+MODEL_OF_ITS_OWN = "a model of its own", "draft", "draft-simple", "ahead"
 
 
 def draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
@@ -39,6 +42,16 @@ def require_same_tokens(draft: GGUF, target: GGUF) -> None:
     pairs = zip(theirs, ours, strict=False)
     if (at := next((id for id, (a, b) in enumerate(pairs) if a != b), None)) is not None:
         raise other(draft, target, f"token {at} is {theirs[at]!r}, not {ours[at]!r}")
+
+
+def require_chosen(draft: GGUF, spec_type: str) -> None:
+    """UsageError where `--spec-type` names only those who guess otherwise than this model, or this head, does."""
+    is_head = draft.metadata.get("general.architecture") == EAGLE3
+    kind, mine, name, others = HEAD if is_head else MODEL_OF_ITS_OWN
+    names = guessers_named(spec_type)
+    if mine not in names and others in names:
+        path = printable(str(draft.path))
+        raise UsageError(f"--spec-type {spec_type}: {path} is {kind}: it guesses as {name}")
 
 
 def other(draft: GGUF, target: GGUF, what: str) -> UsageError:

@@ -19,6 +19,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 from localinfer.engine.engine import Ask, Engine, Segment
 from localinfer.engine.lanes import Lane, Lanes
+from localinfer.errors import ContextOverflow
 from localinfer.files.gguf import open_gguf
 from localinfer.options import Options
 from localinfer.plan.memory.pages import NoRoom, Pages
@@ -330,3 +331,29 @@ def test_who_leaves_a_lane_waits_for_what_its_thread_computes_alone(tmp_path: Pa
         step.result()
         leaving.result()
         assert not lane.sequence.tokens
+
+
+def test_who_has_no_room_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Two that go on together, one of them to the end of the context and beyond."""
+    options = Options(parallel=2, ctx_size=128)
+    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
+        prompts = [COMMON[:64], COMMON[:7]]
+        expected = [[int(row.argmax()) for row in alone(engine, prompt, 64)] for prompt in prompts]
+        lanes = Lanes(engine)
+        running = [lanes.lane() for _ in prompts]
+        courses = [Greedy(begun(lane, prompt), 99) for lane, prompt in zip(running, prompts, strict=True)]
+
+        def follow(lane: Lane, course: Greedy) -> type[BaseException] | None:
+            try:
+                for _ in range(70):
+                    lane.follow(course)
+            except ContextOverflow as error:
+                return type(error)
+            finally:
+                lane.rest()
+            return None
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(follow, running, courses)) == [ContextOverflow, None]
+        assert courses[0].ids == expected[0]
+        assert courses[1].ids[:65] == expected[1]

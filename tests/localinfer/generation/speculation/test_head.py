@@ -98,6 +98,16 @@ def test_a_head_is_no_model(tmp_path: Path) -> None:
         localinfer.load(pair.head)
 
 
+def test_a_head_does_not_guess_as_a_model_does(tmp_path: Path) -> None:
+    """Nor the other way round; where neither is asked to guess, nothing is said."""
+    pair, draft = heads.beside("eagle3", tmp_path), tiny_llama(tmp_path / "draft.gguf")
+    with pytest.raises(UsageError, match=r"^--spec-type ngram,draft-simple: .* is a head .* as draft-eagle3$"):
+        localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="ngram,draft-simple")
+    with pytest.raises(UsageError, match=r"^--spec-type draft-eagle3: .* is a model .* as draft-simple$"):
+        localinfer.load(tiny_llama(tmp_path / "m.gguf"), spec_draft_model=str(draft), spec_type="draft-eagle3")
+    localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="none").close()
+
+
 def test_a_head_knows_the_same_tokens(tmp_path: Path) -> None:
     pair, other = heads.beside("eagle3", tmp_path), tiny_llama(tmp_path / "other.gguf")
     with pytest.raises(UsageError, match=r"cannot guess for other\.gguf"):
