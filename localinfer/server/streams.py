@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -62,47 +60,10 @@ class Parts(Response):
 
     async def _sent(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with Patience(PATIENCE) as patience:
-            async for part in self.parts:
-                patience.begin()
+        async for part in self.parts:
+            async with asyncio.timeout(PATIENCE):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-                patience.end()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class Patience:
-    """So many seconds for each of many waits; then a TimeoutError. Most end at once: they share a timer, as one for
-    each would take longer than what it watches."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._began = math.inf
-        self._limit = asyncio.timeout(None)
-
-    async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self._look)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        traceback: TracebackType | None) -> None:
-        self._timer.cancel()
-        await self._limit.__aexit__(kind, error, traceback)
-
-    def begin(self) -> None:
-        self._began = self._loop.time()
-
-    def end(self) -> None:
-        self._began = math.inf
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        ends = self._began + self._seconds
-        if ends <= now:
-            self._limit.reschedule(now)
-        else:
-            self._timer = self._loop.call_at(min(ends, now + self._seconds), self._look)
 
 
 async def events(
