@@ -127,10 +127,10 @@ NEAR, FAR = 4096, 12288
 LONG, DENSE = 2048, 8
 
 
-# A single token's rows are read in so many places at a time, far from each other, where prefetching follows each page
-# by itself: then more of memory is under way. It is asked to come to the second cache only, as the first one has few
-# places for lines that it waits for. Two threads of an Intel server read rows of Q4_K and Q6_K at 0.90 to 1.0 of the
-# speed of a plain read of the same memory, with one place each at 0.82 to 0.88, and with two at 0.91 to 0.99.
+# Rows for one token, two or three are read in so many places at a time, far from each other, where prefetching follows
+# each page by itself: then more of memory is under way. It is asked to come to the second cache only, as the first one
+# has few places for lines that it waits for. Two threads of an Intel server read rows of Q4_K and Q6_K at 0.90 to 1.0
+# of the speed of a plain read of the same memory, with one place each at 0.82 to 0.88, and with two at 0.91 to 0.99.
 STREAMS, AHEAD = 4, 2048
 
 
@@ -376,42 +376,107 @@ def dot_row(words: Words, passes: int, count: int) -> Any:
     return dots
 
 
-def streams_word(words: Words, passes: int) -> Any:
-    """The word streams(first, end, w, row_bytes, x, n, y, add, sums): rows of weights, of a superblock at least, by one
-    flat token, to or added to y; returns the first row that is left, of less than STREAMS. Each stream is neighbours.
-    At `sums` is memory for those of all places."""
-    kind, add_one = words.kind, token_word(words, passes)
-    superblock_bytes, sums_bytes = words.superblock_bytes, 4 * words.groups
+@cache
+def kept_words(kind: Any, count: int) -> tuple[Any, Any]:
+    """Words for the sums of so many tokens: keep(sums, place), into memory, and kept(place)."""
+    size = 4 * kind.lanes
+
+    @inline
+    def keep(sums: Any, place: int) -> None:
+        store(place, sums[0])
+
+    @inline
+    def kept(place: int) -> Any:
+        return (load(kind, place),)
+
+    if count == 1:
+        return keep, kept
+    keep_others, kept_others = kept_words(kind, count - 1)
+
+    @inline
+    def keep_all(sums: Any, place: int) -> None:
+        keep(sums, place)
+        keep_others(sums[1:], place + size)
+
+    @inline
+    def kept_all(place: int) -> Any:
+        return kept(place) + kept_others(place + size)
+
+    return keep_all, kept_all
+
+
+def streams_word(words: Words, passes: int, count: int) -> Any:
+    """The word streams(first, end, w, row_bytes, x, x_stride, n, y, y_stride, add, sums): rows of weights, of a
+    superblock at least, by `count` flat tokens, to or added to y[token]; returns the first row that is left, of less
+    than STREAMS. Each stream is neighbours. At `sums` is memory for those of all places."""
+    start, add, deliver = tokens_words(words, passes, count)
+    keep, kept = kept_words(words.kind, count)
+    superblock_bytes, sums_bytes = words.superblock_bytes, 4 * words.groups * count
     lines = -(-superblock_bytes // 64)
 
     @inline
-    def dots(row: int, row_bytes: int, apart: int, x: int, n: int, y: int, y_apart: int, add: int, sums: int) -> None:
+    def dots(
+        row: int, row_bytes: int, apart: int, x: int, x_stride: int, n: int, y: int, y_apart: int, y_stride: int,
+        add_to: int, sums: int,
+    ) -> None:  # fmt: skip
         columns, last = 256 * superblocks_of(n), row + row_bytes - superblock_bytes
         for stream in range(STREAMS):
-            store(sums + sums_bytes * stream, splat(kind, float32(0.0)))
+            keep(start(), sums + sums_bytes * stream)
         for block in range(columns // 256):
             first = min(row + block * superblock_bytes, last)
             for stream in range(STREAMS):
                 at, place = first + apart * stream, sums + sums_bytes * stream
                 for line in range(lines):
                     prefetch(at + AHEAD + 64 * line)
-                store(place, add_one(at, block, x, columns, load(kind, place)))
+                keep(add(at, block, x, x_stride, columns, kept(place)), place)
         for stream in range(STREAMS):
-            place, result = y + y_apart * stream, total(load(kind, sums + sums_bytes * stream))
-            store(place, result + load(float32, place) if add else result)
+            deliver(kept(sums + sums_bytes * stream), y + y_apart * stream, y_stride, add_to)
 
     @inline
-    def streams(first: int, end: int, w: int, row_bytes: int, x: int, n: int, y: int, add: int, sums: int) -> Any:
+    def streams(
+        first: int, end: int, w: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int, add: int,
+        sums: int,
+    ) -> Any:  # fmt: skip
         each = (end - first) // STREAMS
         apart, y_apart = each * row_bytes, 4 * each
         for stream in range(STREAMS):
             for ahead in range(0, AHEAD, 64):
                 prefetch(w + first * row_bytes + apart * stream + ahead)
         for number in range(first, first + each):
-            dots(w + number * row_bytes, row_bytes, apart, x, n, y + 4 * number, y_apart, add, sums)
+            row, place = w + number * row_bytes, y + 4 * number
+            dots(row, row_bytes, apart, x, x_stride, n, place, y_apart, y_stride, add, sums)
         return first + STREAMS * each
 
     return streams
+
+
+def in_streams_word(words: Words, passes: int) -> Any:
+    """The word in_streams(count, first, ...), which does so for one token, two or three, and nothing for more."""
+    one, two, three = (streams_word(words, passes, count) for count in (1, 2, 3))
+
+    @inline
+    def in_streams(
+        count: int, first: int, end: int, w: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int,
+        add: int, sums: int,
+    ) -> Any:  # fmt: skip
+        if count == 1:
+            first = one(first, end, w, row_bytes, x, x_stride, n, y, y_stride, add, sums)
+        elif count == 2:
+            first = two(first, end, w, row_bytes, x, x_stride, n, y, y_stride, add, sums)
+        elif count == 3:
+            first = three(first, end, w, row_bytes, x, x_stride, n, y, y_stride, add, sums)
+        return first
+
+    return in_streams
+
+
+@inline
+def no_row(
+    count: int, first: int, end: int, w: int, row_bytes: int, x: int, x_stride: int, n: int, y: int, y_stride: int,
+    add: int, sums: int,
+) -> Any:  # fmt: skip
+    """Do none of these rows."""
+    return first
 
 
 def matvec(room: str, passes: int) -> Body:
@@ -419,7 +484,7 @@ def matvec(room: str, passes: int) -> Body:
     words = words_of(room)
     one, two, three, four = (dot_row(words, passes, count) for count in (1, 2, 3, 4))
     pair, pairs = loop_word(words, passes, 1, nothing, both=True), target().far_sighted
-    streams, in_streams = streams_word(words, passes), target().follows_pages
+    in_streams = in_streams_word(words, passes) if target().follows_pages else no_row
     lengthen, superblock_bytes, token_bytes = lengthen_word(words), words.superblock_bytes, flat_bytes(256, passes)
 
     def body(tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, part, parts, scratch):
@@ -431,8 +496,8 @@ def matvec(room: str, passes: int) -> Body:
             for number in range(first, end - 1, 2):
                 pair(w + number * row_bytes, row_bytes, x, 0, n_in, y + 4 * number, 0, base)
             first = end - (end - first) % 2
-        if in_streams and count == 1 and superblock_bytes <= row_bytes:
-            first = streams(first, end, w, row_bytes, x, n_in, y, base, scratch)
+        if superblock_bytes <= row_bytes:
+            first = in_streams(count, first, end, w, row_bytes, x, x_stride, n_in, y, y_stride, base, scratch)
         for number in range(first, end):
             row, place = w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
