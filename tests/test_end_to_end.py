@@ -62,7 +62,6 @@ class TestGenerate:
         assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
             "warning: -ngl does nothing: the CPU computes everything",
             "warning: -fa does nothing: attention is always computed in blocks, as flash attention is",
-            "warning: --no-mmap does nothing: files are always mapped into memory, and read as far as they are needed",
         ]
 
     def test_probabilities(self, localinfer: Run, smollm2: Path) -> None:
