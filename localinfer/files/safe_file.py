@@ -84,7 +84,9 @@ def appearing(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666) ->
     finally:
         for file in files:
             os.close(file.descriptor)
-            file.temporary.unlink(missing_ok=True)
+        for path in sizes:  # one that was just begun, when the process was told to end, is not among the files
+            with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
+                temporary_of(path).unlink()
 
 
 def require_free_name(path: Path, replace: bool) -> None:
@@ -122,16 +124,20 @@ def remove_leftovers(path: Path) -> None:
                 leftover.unlink()
 
 
+def temporary_of(path: Path) -> Path:
+    """Where a file is while it is not whole."""
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
+
+
 def begun(path: Path, size: int, mode: int) -> SafeFile:
     """The unfinished file: where nobody may write, this is where it shows."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    temporary = temporary_of(path)
     with told_of(path, size):
         descriptor = os.open(temporary, NEW, mode)
         try:
             os.truncate(descriptor, size)
         except OSError:
             os.close(descriptor)
-            temporary.unlink(missing_ok=True)
             raise
     return SafeFile(path, temporary, size, descriptor)
 

@@ -155,6 +155,23 @@ def test_interrupted(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model"]
 
 
+@pytest.mark.parametrize("last", ["open", "truncate", "pwrite", "fsync"])
+def test_interrupted_right_behind_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """Even behind that which made the file, before anything else knows of it."""
+    path, call = tmp_path / "model", getattr(os, last)
+    path.write_bytes(OLD)
+
+    def and_interrupt(*arguments: Any) -> None:
+        call(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(safe_file.os, last, and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_new(path)
+    assert path.read_bytes() == OLD
+    assert names(tmp_path) == ["model"]
+
+
 def test_directory_that_vanishes(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
