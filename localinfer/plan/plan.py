@@ -27,7 +27,7 @@ from quant.products.layout import flat_bytes, matmul_scratch_bytes, tiled_bytes
 MOST_ROUNDS = 8  # parts of a thread's share: the others wait for no more than the last one of a slow thread
 PART_BYTES = 1 << 16  # a part of a matrix for few tokens has at least so many bytes: some 3 us
 PART_PANELS = 2  # and for many tokens, panels of rows: some 10 us
-FEW = 6  # the most tokens that are decoded row by row; more are worth unpacking the weights for
+FEW = 4  # the most tokens that are decoded row by row; more are worth unpacking the weights for
 
 COUNTED_AS = {"quantized": "dots", "f32": "fmas", "bf16": "pairs"}  # products, by what they take
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import uint8, uint16, uint32, uint64
 
-from quant.codes.words import Nibbles
+from quant.codes.words import Field, Runs, Spread
 from quant.jit.vectors import (
     bitcast,
     bits_of_lanes,
@@ -164,10 +164,12 @@ def from_table(block: Block, table: Sequence[int]) -> tuple[Word, Word, Word]:
     return codes64, codes32, ordered
 
 
-def runs(block: Block, table: Sequence[int] = ()) -> Nibbles:
-    """Where nibbles lie that are codes, or places in a table."""
-    fields = block.names or ()
-    return Nibbles(16, offset(block, "qs"), block.itemsize, tuple(table), ("d" in fields) + ("m" in fields))
+def runs_of(block: Block, table: Sequence[int] = ()) -> Runs:
+    """Where nibbles lie that are codes, with fifth bits if there are any, or places in a table."""
+    fields, qs = block.names or (), offset(block, "qs")
+    fifths = [(Spread(offset(block, "qh"), 16 * half, to=4),) if "qh" in fields else () for half in range(2)]
+    sixteens = ((Field(qs), *fifths[0]), (Field(qs, 4), *fifths[1]))
+    return Runs(sixteens, block.itemsize, table=tuple(table), halves=("d" in fields) + ("m" in fields))
 
 
 def halves(block: Block) -> tuple[Word, Word]:

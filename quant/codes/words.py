@@ -12,17 +12,55 @@ Body = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class Nibbles:
-    """Runs of `size` bytes, 16 or 32, the first of them `first` bytes behind the beginning of a superblock or, where
-    these have many blocks, of a row; and `step` bytes from one to the next. The low nibbles of a run are the codes of
-    `size` columns, the high ones those of the columns behind these; they are places in the `table`, unless there is
-    none. Where so many `halves`, a scale or a scale and a min, lie right before a run, nothing else tells them."""
+class Field:
+    """So many bits, from bit `shift` on, of each of sixteen bytes that begin `at` bytes behind a run of columns. They
+    become bits `to` and up of the codes of sixteen columns."""
 
-    size: int
-    first: int
+    at: int
+    shift: int = 0
+    bits: int = 4
+    to: int = 0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sixteen bits, from bit `shift` on, of the 32 that begin `at` bytes behind a run: one for each of sixteen columns,
+    bit `to` of its code."""
+
+    at: int
+    shift: int
+    to: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where codes lie: the fields that make up those of sixteen columns after the other, and the bytes from one run of
+    columns to the next, of which a superblock has a whole number. What the fields say, plus `zero`, is a code; or it is
+    a place in the `table`, unless there is none. Where so many `halves`, a scale or a scale and a min, begin a run,
+    nothing else tells them."""
+
+    sixteens: tuple[tuple[Field | Spread, ...], ...]
     step: int
+    zero: int = 0
     table: tuple[int, ...] = ()
     halves: int = 0
+
+    @property
+    def columns(self) -> int:
+        """The columns of a run."""
+        return 16 * len(self.sixteens)
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """Scales or mins of a superblock that are whole numbers times the half that lies `of` bytes behind its beginning,
+    or times that one's negative: the fields, each of four bytes, that make up four whole numbers after the other. Those
+    of scales and of mins lie within the same sixteen bytes, and their halves side by side."""
+
+    fours: tuple[tuple[Field, ...], ...]
+    of: int
+    signed: bool = False
+    negative: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +78,8 @@ class Words:
     codes32(row, k)                       u8x32: the codes of columns 32k .. 32k+31; absent in k-quants
     scale(row, g), least(row, g)          float32 of group g; likewise
 
-    Where codes are nibbles, or places in a table of 16 codes by nibbles, `nibbles` says where these lie.
+    Where the bits of a code are those of some bytes in their order, `runs` says which; and `multiples` the same of
+    scales and of mins.
     """
 
     bits: int
@@ -56,7 +95,8 @@ class Words:
     order: str = "columns"
     ordered: Any = None
     table: Sequence[int] = ()
-    nibbles: "Nibbles | None" = None
+    runs: Runs | None = None
+    multiples: tuple[Multiples, ...] = ()
 
     @property
     def kind(self) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import from_table, halves, put_four_bits, runs
+from quant.codes.nibbles import from_table, halves, put_four_bits, runs_of
 from quant.codes.words import Words
 from quant.encoders.searches.scales import as_half, ideal_scales, trying
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
@@ -25,7 +25,7 @@ scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(
     *(8, 32, SIZE, codes64, scales),
-    codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered, table=KVALUES, nibbles=runs(BLOCK, CODES),
+    codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered, table=KVALUES, runs=runs_of(BLOCK, CODES),
 )  # fmt: skip
 
 

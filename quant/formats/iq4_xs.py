@@ -7,7 +7,7 @@ from numba import int32, uint8, uint16, uint32
 
 from quant.codes.nibbles import nibbles64
 from quant.codes.planes import halves_of_nibbles
-from quant.codes.words import Nibbles, Words
+from quant.codes.words import Field, Runs, Words
 from quant.encoders.searches.scales import searching, trying, whole
 from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
 from quant.encoders.searches.tiles import by_tiles, tile_word
@@ -69,7 +69,8 @@ def put_codes(block: int, codes: int) -> None:
 
 WORDS = Words(
     *(8, 32, SIZE, codes64, scales),
-    zero=ZERO, order="halves", ordered=ordered, table=KVALUES, nibbles=Nibbles(16, QS, 16, tuple(CODES)),
+    zero=ZERO, order="halves", ordered=ordered, table=KVALUES,
+    runs=Runs(((Field(QS),), (Field(QS, 4),)), 16, table=tuple(CODES)),
 )  # fmt: skip
 
 

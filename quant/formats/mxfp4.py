@@ -10,7 +10,7 @@ import numpy as np
 from numba import float32, float64, int32, uint8, uint32
 
 from quant.codes.e2m1 import CODES, ZERO, nearest
-from quant.codes.nibbles import from_table, runs
+from quant.codes.nibbles import from_table, runs_of
 from quant.codes.words import Words
 from quant.jit.vectors import (
     absolute,
@@ -64,7 +64,7 @@ def scale(row: int, g: int) -> Any:
 codes64, codes32, ordered = from_table(BLOCK, CODES)
 WORDS = Words(
     *(5, 32, 8 * SIZE, codes64, scales),
-    codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered, nibbles=runs(BLOCK, CODES),
+    codes32=codes32, scale=scale, zero=ZERO, order="halves", ordered=ordered, runs=runs_of(BLOCK, CODES),
 )  # fmt: skip
 
 # --- encoding -----------------------------------------------------------------------------------------------------

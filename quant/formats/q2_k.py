@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint8
 
 from quant.codes.planes import fours_of_planes, planes, put_planes
-from quant.codes.words import Words
+from quant.codes.words import Field, Multiples, Runs, Words
 from quant.encoders.affine_superblocks import encoder_of
 from quant.encoders.encoding import put_scale
 from quant.jit.vectors import convert, f32x16, half, inline, load, splat, store, u8x16, u8x32
@@ -57,4 +57,12 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 15, put_scales, put_codes, effort)
 
 
-WORDS = Words(2, 16, SIZE, codes64, scales, mins, order="fours", ordered=fours_of_planes(QS))
+SIXTEENS = [(Field(QS + 32 * (k // 4) + i, 2 * (k % 4), bits=2),) for k in range(8) for i in (0, 16)]
+NIBBLES = (
+    Multiples(tuple((Field(SCALES + i),) for i in (0, 4, 8, 12)), D),
+    Multiples(tuple((Field(SCALES + i, 4),) for i in (0, 4, 8, 12)), DMIN, negative=True),
+)
+WORDS = Words(
+    2, 16, SIZE, codes64, scales, mins, order="fours", ordered=fours_of_planes(QS),
+    runs=Runs(tuple(SIXTEENS), SIZE), multiples=NIBBLES,
+)  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint8, uint32
 
 from quant.codes.planes import fours_of_planes, planes, put_planes
-from quant.codes.words import Words
+from quant.codes.words import Field, Runs, Words
 from quant.encoders.encoding import put_scale
 from quant.encoders.symmetric_superblocks import encoder_of
 from quant.jit.vectors import (
@@ -96,4 +96,11 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 32, put_scales, put_codes, effort)
 
 
-WORDS = Words(3, 16, SIZE, codes64, scales, zero=4, order="fours", ordered=ordered)
+SIXTEENS = [
+    (Field(QS + 32 * (k // 4) + i, 2 * (k % 4), bits=2), Field(HMASK + i, k, bits=1, to=2))
+    for k in range(8)
+    for i in (0, 16)
+]
+WORDS = Words(
+    3, 16, SIZE, codes64, scales, zero=4, order="fours", ordered=ordered, runs=Runs(tuple(SIXTEENS), SIZE)
+)

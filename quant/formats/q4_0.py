@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import four_bits, halves, put_four_bits, runs
+from quant.codes.nibbles import four_bits, halves, put_four_bits, runs_of
 from quant.codes.words import Words
 from quant.encoders.blocks32 import encoder_of
 
@@ -22,7 +22,7 @@ WORDS = Words(
     zero=8,
     order="halves",
     ordered=ordered,
-    nibbles=runs(BLOCK),
+    runs=runs_of(BLOCK),
 )
 
 

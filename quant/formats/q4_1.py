@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import four_bits, pairs_of_halves, put_four_bits, runs
+from quant.codes.nibbles import four_bits, pairs_of_halves, put_four_bits, runs_of
 from quant.codes.words import Words
 from quant.encoders.blocks32 import encoder_of
 
@@ -16,7 +16,7 @@ put32 = put_four_bits(BLOCK)
 scales, mins, scale, least = pairs_of_halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
 WORDS = Words(
-    4, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered, nibbles=runs(BLOCK)
+    4, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered, runs=runs_of(BLOCK)
 )
 
 

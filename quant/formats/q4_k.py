@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint32, uint64
 
 from quant.codes.planes import evens_of_nibbles, planes, put_nibble_pairs
-from quant.codes.words import Nibbles, Words
+from quant.codes.words import Field, Multiples, Runs, Words
 from quant.encoders.affine_superblocks import encoder_of
 from quant.encoders.encoding import put_scale
 from quant.jit.vectors import (
@@ -85,6 +85,13 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 63, put_scales, put_codes, effort)
 
 
-WORDS = Words(
-    4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS), nibbles=Nibbles(32, QS, 32)
+A, E = Field(SCALES, bits=6), Field(SCALES, 6, bits=2, to=4)
+B, F = Field(SCALES + 4, bits=6), Field(SCALES + 4, 6, bits=2, to=4)
+SIXES = (
+    Multiples(((A,), (Field(SCALES + 8), E)), D),
+    Multiples(((B,), (Field(SCALES + 8, 4), F)), DMIN, negative=True),
 )
+WORDS = Words(
+    4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS),
+    runs=Runs(tuple((Field(QS + 16 * (i % 2), i // 2 * 4),) for i in range(4)), 32), multiples=SIXES,
+)  # fmt: skip

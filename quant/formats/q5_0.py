@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import five_bits, halves, put_five_bits
+from quant.codes.nibbles import five_bits, halves, put_five_bits, runs_of
 from quant.codes.words import Words
 from quant.encoders.blocks32 import encoder_of
 
@@ -15,7 +15,10 @@ codes64, codes32, ordered = five_bits(BLOCK)
 put32 = put_five_bits(BLOCK)
 scales, scale = halves(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(5, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=16, order="halves", ordered=ordered)
+WORDS = Words(
+    5, 32, SIZE, codes64, scales, codes32=codes32, scale=scale, zero=16, order="halves", ordered=ordered,
+    runs=runs_of(BLOCK),
+)  # fmt: skip
 
 
 def encoder(effort: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from quant.codes.planes import evens_of_bits, evens_of_nibbles, planes, put_nibble_pairs, put_planes
-from quant.codes.words import Words
+from quant.codes.words import Field, Runs, Words
 from quant.encoders.affine_superblocks import encoder_of
 from quant.formats import q4_k
 from quant.jit.vectors import inline, load, u8x32
@@ -43,4 +43,10 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 63, q4_k.put_scales, put_codes, effort)
 
 
-WORDS = Words(5, 32, SIZE, codes64, q4_k.scales, q4_k.mins, order="evens", ordered=ordered)
+SIXTEENS = [
+    (Field(QS + 32 * (k // 2) + i, 4 * (k % 2)), Field(QH + i, k, bits=1, to=4)) for k in range(8) for i in (0, 16)
+]
+WORDS = Words(
+    5, 32, SIZE, codes64, q4_k.scales, q4_k.mins, order="evens", ordered=ordered,
+    runs=Runs(tuple(SIXTEENS), SIZE), multiples=q4_k.SIXES,
+)  # fmt: skip

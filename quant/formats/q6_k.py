@@ -6,7 +6,7 @@ import numpy as np
 from numba import uint8
 
 from quant.codes.planes import planes, put_planes
-from quant.codes.words import Words
+from quant.codes.words import Field, Multiples, Runs, Words
 from quant.encoders.encoding import put_scale
 from quant.encoders.symmetric_superblocks import encoder_of
 from quant.jit.vectors import convert, f32x16, half, i8x16, inline, load, splat, store, u8x32, u8x64
@@ -55,4 +55,13 @@ def encoder(effort: str) -> Any:
     return encoder_of(WORDS, 128, put_scales, put_codes, effort)
 
 
-WORDS = Words(6, 16, SIZE, codes64, scales, zero=32)
+SIXTEENS = [
+    (
+        Field(QL + 64 * (k // 4) + 32 * (k % 2) + i, k // 2 % 2 * 4),
+        Field(QH + 32 * (k // 4) + i, 2 * (k % 4), bits=2, to=4),
+    )
+    for k in range(8)
+    for i in (0, 16)
+]
+BYTES = Multiples(tuple((Field(SCALES + i, bits=8),) for i in (0, 4, 8, 12)), D, signed=True)
+WORDS = Words(6, 16, SIZE, codes64, scales, zero=32, runs=Runs(tuple(SIXTEENS), SIZE), multiples=(BYTES,))

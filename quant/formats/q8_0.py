@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import float32, uint8
 
-from quant.codes.words import Words
+from quant.codes.words import Field, Runs, Words
 from quant.encoders.encoding import inverse_of, put_scale, rounded
 from quant.jit.vectors import (
     absolute,
@@ -90,4 +90,7 @@ def encoder(effort: str) -> Any:
     return encode
 
 
-WORDS = Words(8, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=128)
+WORDS = Words(
+    8, 32, 8 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=128,
+    runs=Runs(((Field(QS, bits=8),), (Field(QS + 16, bits=8),)), SIZE, zero=128, halves=1),
+)  # fmt: skip

@@ -1,7 +1,9 @@
 """Matrix multiplication for many tokens: rows are unpacked once into panels, which the register tile takes in turn.
 
 A panel is R rows in the tile's own order (`quant.products.unpack`). Some panels are made at a time, as many as a core's
-cache holds and of long rows a few more, so that the activations are read from far away less often.
+cache holds and of long rows a few more, so that the activations are read from far away less often; of few tokens these
+stay near, and so does a panel that is used at once. The rows behind it are asked for meanwhile, bit by bit: memory has
+nothing else to do then.
 """
 
 from dataclasses import replace
@@ -12,7 +14,7 @@ from numba import float32, int64, types
 from quant.codes.words import Body, Words, words_of
 from quant.jit.cpu import target
 from quant.jit.threads import share
-from quant.jit.vectors import Vector, extract, inline, load, store
+from quant.jit.vectors import Vector, extract, inline, load, prefetch, store
 from quant.products.activations import superblocks_of
 from quant.products.base import put_base
 from quant.products.layout import (
@@ -26,7 +28,7 @@ from quant.products.layout import (
     record_bytes,
 )
 from quant.products.tile import Tile, tile_word, total_of_places
-from quant.products.unpack import unpack_word
+from quant.products.unpack import EARLY, unpack_word
 
 
 def shape_of(words: Words, passes: int) -> Tile:
@@ -59,7 +61,8 @@ def place_word(shape: Tile, part: int) -> Any:
 
 
 def sums_word(shape: Tile) -> Any:
-    """The word sums(panel, x, records, out, count): a tile's sums of every place of a group in a superblock."""
+    """The word sums(panel, x, records, out, count, ahead, ahead_bytes): a tile's sums of every place of a group in a
+    superblock; with each place so many bytes more of what lies ahead are asked for."""
     first, second = place_word(shape, 0), place_word(shape, shape.parts - 1)
     record, x_record = shape.panel_record, record_bytes(shape.width, shape.passes)
     out_bytes = 4 * shape.rows * shape.width
@@ -76,12 +79,15 @@ def sums_word(shape: Tile) -> Any:
     put_groups, step = {1: put_one, 2: put_two}[shape.parts], shape.parts * out_bytes
 
     @inline
-    def sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+    def sums(panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int) -> None:
         room = (records + PLACES - 1) // PLACES
-        ahead = records
-        while ahead < records + PLACES:  # a loop that plainly counts to 8 would be unrolled
-            put_groups(panel, x, ahead // PLACES, out, count)
-            panel, x, out, ahead = panel + room * record, x + room * x_record, out + step, ahead + 1
+        number = records
+        while number < records + PLACES:  # a loop that plainly counts to 8 would be unrolled
+            for line in range(ahead, ahead + ahead_bytes, 64):
+                prefetch(line)
+            put_groups(panel, x, number // PLACES, out, count)
+            panel, x, out = panel + room * record, x + room * x_record, out + step
+            number, ahead = number + 1, ahead + ahead_bytes
 
     return sums
 
@@ -130,8 +136,11 @@ def matmul(room: str, passes: int) -> Body:
         notes, panels = scratch + out_bytes, scratch + out_bytes + notes_bytes
         room = superblocks_of(n_in)
         panel_bytes, x_bytes = PLACES * room * record, PLACES * room * x_record
-        least = AT_LEAST if count > FEW_TILES * tokens_at_once else 1
-        block = even_block(end - first, rows * max(least, CACHE_BYTES // panel_bytes), rows)
+        tiles = (count + tokens_at_once - 1) // tokens_at_once
+        last = min(tiles, FEW_TILES)  # tiles that ask for what comes then
+        most = max(AT_LEAST, CACHE_BYTES // panel_bytes) if tiles > FEW_TILES else 1
+        block, early = even_block(end - first, rows * most, rows), rows * row_bytes // EARLY
+        ahead_bytes = (rows * row_bytes - early) // (PLACES * last)
         put_base(base, base_stride, y, y_stride, count, first, end)
         for start in range(first, end, block):
             if load(int64, stop):
@@ -140,10 +149,12 @@ def matmul(room: str, passes: int) -> Body:
             for row in range(start, until, rows):
                 panel = panels + (row - start) // rows * panel_bytes
                 unpack(w + row * row_bytes, row_bytes, min(rows, end - row), n_in, notes, panel)
-            for token in range(0, count, tokens_at_once):
-                here, x_at = min(tokens_at_once, count - token), x + token // tokens_at_once * x_bytes
+            for tile in range(tiles):
+                token, x_at, asks = tile * tokens_at_once, x + tile * x_bytes, tile - (tiles - last)
+                here, step = min(tokens_at_once, count - token), ahead_bytes if asks >= 0 else 0
                 for row in range(start, until, rows):
-                    sums(panels + (row - start) // rows * panel_bytes, x_at, records, scratch, here)
+                    panel, ahead = panels + (row - start) // rows * panel_bytes, w + (row + block) * row_bytes + early
+                    sums(panel, x_at, records, scratch, here, ahead + asks * PLACES * step, step)
                     place = y + token * y_stride + 4 * row
                     deliver(scratch, place, y_stride, base, here, min(rows, end - row))
 

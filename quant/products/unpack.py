@@ -1,35 +1,24 @@
 """Rows of weights unpacked into a panel: R rows in the register tile's own order (`quant.products.tile`).
 
-A stretch of each row is written down as plain codes, scales and mins; then the rows are transposed, in registers. Codes
-that are nibbles are transposed first, where they lie, four columns of a row at a time: there are half as many bytes.
+Where codes are bits of some bytes in their order, the bytes of all rows are transposed first, where they lie, and taken
+apart then: there are less of them. Otherwise a stretch of each row is written down as plain codes, and these are
+transposed; likewise scales and mins.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba import float32, int64, types, uint8
+from numba import float32, int64, uint8
 
-from quant.codes.words import Nibbles, Words
+from quant.codes.words import Runs, Words
 from quant.jit.cpu import target
-from quant.jit.emit import I16, I32, I64, constant, emit_load, joined
-from quant.jit.simd import emit_lookup16, emit_widen_half
-from quant.jit.vectors import (
-    Vector,
-    inline,
-    intrinsic,
-    load,
-    prefetch,
-    prefetch_first,
-    splat,
-    store,
-    u8x32,
-    u8x64,
-    word,
-)
+from quant.jit.vectors import inline, load, prefetch, prefetch_first, splat, store, u8x32, u8x64
 from quant.products.activations import number_of, slot, superblocks_of
 from quant.products.layout import CODES_STEP, PLACES, SCALES_STEP, STRETCH
 from quant.products.tile import Tile
+from quant.products.transpose import fields_word, halves_word, multiples_word, transpose_word
+
+# While a panel is unpacked, one part of so many of the rows behind it is asked for; the rest, while it is multiplied.
+EARLY = 2
 
 # --- rows written down --------------------------------------------------------------------------------------------
 
@@ -79,107 +68,7 @@ def write_scales_word(words: Words, zero: int) -> Any:
     return superblocks if scale_of is None else with_rest
 
 
-# --- rows transposed ----------------------------------------------------------------------------------------------
-
-
-def emit_four(b: ir.IRBuilder, rows: int, source: ir.Value, step: ir.Value) -> list[ir.Value]:
-    """Four numbers of 32 bits of R rows, `step` bytes apart, as four vectors of R.
-
-    Those of rows i, i + 4, i + 8, ... are loaded as the parts of one vector; interleaving four such vectors, part by
-    part, first by single numbers and then by pairs, leaves the rows in their order.
-    """
-    parts, kind = rows // 4, ir.VectorType(I32, rows)
-
-    def in_each_part(pattern: Sequence[int]) -> ir.Constant:
-        """Lanes of two vectors, the second's from 4 on, in every part of four."""
-        picks = [4 * part + pick % 4 + rows * (pick // 4) for part in range(parts) for pick in pattern]
-        return ir.Constant(kind, picks)
-
-    def strided(first: int) -> ir.Value:
-        """Four numbers of every fourth row."""
-        places = (b.add(source, b.mul(step, I64(row))) for row in range(first, rows, 4))
-        return joined(b, [emit_load(b, ir.VectorType(I32, 4), place) for place in places])
-
-    singles = [in_each_part([0, 4, 1, 5]), in_each_part([2, 6, 3, 7])]
-    pairs = [in_each_part([0, 1, 4, 5]), in_each_part([2, 3, 6, 7])]
-    v0, v1, v2, v3 = map(strided, range(4))
-    firsts, seconds = ([b.shuffle_vector(v, w, mask) for mask in singles] for v, w in ((v0, v1), (v2, v3)))
-    return [b.shuffle_vector(v, w, mask) for v, w in zip(firsts, seconds, strict=True) for mask in pairs]
-
-
-def emit_put(b: ir.IRBuilder, vector: ir.Value, at: ir.Value) -> None:
-    """Store a vector at any address."""
-    b.store(vector, b.inttoptr(at, vector.type.as_pointer()), align=4)
-
-
-def transpose_word(rows: int) -> Any:
-    """The word transpose(source, step, place, pair_step, single_step): eight numbers of 32 bits of R rows, `step` bytes
-    apart, become eight vectors of R: vector i at pair_step * (i // 2) + single_step * (i % 2)."""
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place, pair_step, single_step = args
-        vectors = (vector for first in (0, 4) for vector in emit_four(b, rows, b.add(source, I64(4 * first)), step))
-        for i, vector in enumerate(vectors):
-            emit_put(b, vector, b.add(place, b.add(b.mul(pair_step, I64(i // 2)), b.mul(single_step, I64(i % 2)))))
-        return place
-
-    @intrinsic
-    def transpose(typingctx: Any, source: Any, step: Any, place: Any, pair_step: Any, single_step: Any) -> Any:
-        return word(types.void, [types.int64] * 5, emit)
-
-    return transpose
-
-
-def nibbles_word(nibbles: Nibbles, rows: int, moved: int) -> Any:
-    """The word put_nibbles(source, step, low, high): the codes of a run of R rows, `step` bytes apart, moved; the low
-    ones four columns after the other at `low`, then the high ones at `high`."""
-    kind = Vector(types.uint8, 4 * rows).llvm
-    table = [(code + moved) % 256 for code in nibbles.table or range(16)]
-
-    def codes(b: ir.IRBuilder, below_16: ir.Value) -> ir.Value:
-        if nibbles.table:
-            return emit_lookup16(b, table, below_16)
-        return b.add(below_16, constant(kind, moved)) if moved else below_16
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, low, high = args
-        for first in range(0, nibbles.size, 16):
-            for i, vector in enumerate(emit_four(b, rows, b.add(source, I64(first)), step)):
-                both, at = b.bitcast(vector, kind), I64(rows * (first + 4 * i))
-                emit_put(b, codes(b, b.and_(both, constant(kind, 15))), b.add(low, at))
-                emit_put(b, codes(b, b.lshr(both, constant(kind, 4))), b.add(high, at))
-        return source
-
-    @intrinsic
-    def put_nibbles(typingctx: Any, source: Any, step: Any, low: Any, high: Any) -> Any:
-        return word(types.void, [types.int64] * 4, emit)
-
-    return put_nibbles
-
-
-def halves_word(count: int, rows: int) -> Any:
-    """The word put_halves(source, step, place): one half or two neighbours of R rows, `step` bytes apart, as floats, a
-    row after the other."""
-    bits, whole = 16 * count, ir.VectorType(ir.IntType(16 * count), rows)
-    shorts, halves = ir.VectorType(I16, rows), ir.VectorType(ir.HalfType(), rows)
-    floats = Vector(types.float32, rows).llvm
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        source, step, place = args
-        numbers = ir.Constant(whole, ir.Undefined)
-        for row in range(rows):
-            number = emit_load(b, whole.element, b.add(source, b.mul(step, I64(row))))
-            numbers = b.insert_element(numbers, number, I32(row))
-        for shift in range(0, bits, 16):
-            short = b.trunc(b.lshr(numbers, constant(whole, shift)), shorts) if count > 1 else numbers
-            emit_put(b, emit_widen_half(b, b.bitcast(short, halves), floats), b.add(place, I64(rows * shift // 4)))
-        return source
-
-    @intrinsic
-    def put_halves(typingctx: Any, source: Any, step: Any, place: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
-
-    return put_halves
+# --- panels -------------------------------------------------------------------------------------------------------
 
 
 def codes_word(rows: int) -> Any:
@@ -222,38 +111,51 @@ def scales_word(shape: Tile) -> Any:
     return put_scales
 
 
-# --- panels -------------------------------------------------------------------------------------------------------
+@inline
+def ask(ahead: int, nbytes: int, number: int) -> None:
+    """Part `number`, of so many bytes, of what lies ahead is asked for."""
+    for line in range(ahead + nbytes * number, ahead + nbytes * (number + 1), 64):
+        prefetch(line)
 
 
 def put_codes_word(words: Words, shape: Tile) -> Any:
-    """The word put_all_codes(w, row_bytes, valid, first, end, notes, place, room): the codes of columns first .. end of
-    rows of weights, into records whose places are `room` records apart."""
-    rows, record = shape.rows, shape.panel_record
+    """The word put_all_codes(w, row_bytes, valid, first, end, notes, place, room, ahead): the codes of columns
+    first .. end of rows of weights, into records whose places are `room` records apart. What lies ahead, of the same
+    size over EARLY, is asked for meanwhile."""
+    rows, record, superblock_bytes = shape.rows, shape.panel_record, words.superblock_bytes
     write_codes, put_codes = write_codes_word(words, shape.zero), codes_word(rows)
 
     @inline
     def put_all_codes(
-        w: int, row_bytes: int, valid: int, first: int, end: int, notes: int, place: int, room: int
+        w: int, row_bytes: int, valid: int, first: int, end: int, notes: int, place: int, room: int, ahead: int
     ) -> None:
         blocks = (end - first) // 32
         for i in range(rows):
             write_codes(w + min(i, valid - 1) * row_bytes, first, end, notes + i * CODES_STEP)
+            ask(ahead, blocks * superblock_bytes // 8 // EARLY, i)
         for number in range(blocks):
             put_codes(notes + 32 * number, CODES_STEP, place + record * number_of(slot(number, blocks), room))
 
     return put_all_codes
 
 
-def put_nibbles_word(words: Words, nibbles: Nibbles, shape: Tile) -> Any:
-    """The same of codes that are nibbles, and of the scales and mins that lie beside them. Where rows lack, those that
-    there are, and the last one again, are copied first."""
-    rows, record, superblock_bytes, halves = shape.rows, shape.panel_record, words.superblock_bytes, nibbles.halves
-    put_nibbles, put_halves = nibbles_word(nibbles, rows, shape.zero - words.zero), halves_word(max(1, halves), rows)
-    runs, run_first, run_step, groups = 128 // nibbles.size, nibbles.first, nibbles.step, nibbles.size // 16
+@inline
+def no_multiples(source: int, step: int, place: int, apart: int) -> None:
+    """Put nothing."""
+
+
+def put_runs_word(words: Words, runs: Runs, shape: Tile) -> Any:
+    """The same of codes that are transposed where they lie, and of the scales and mins that lie beside them. Where rows
+    lack, those that there are, and the last one again, are copied first."""
+    rows, record, superblock_bytes, halves = shape.rows, shape.panel_record, words.superblock_bytes, runs.halves
+    multiples = len(words.multiples)
+    put_multiples = multiples_word(words.multiples, shape.parts, rows) if multiples else no_multiples
+    put_fields, put_halves = fields_word(runs, rows, shape.zero - words.zero), halves_word(max(1, halves), rows)
+    of_superblock, run_step, groups = 256 // runs.columns, runs.step, runs.columns // 32
 
     @inline
-    def put_all_nibbles(
-        w: int, row_bytes: int, valid: int, first: int, end: int, notes: int, place: int, room: int
+    def put_all_runs(
+        w: int, row_bytes: int, valid: int, first: int, end: int, notes: int, place: int, room: int, ahead: int
     ) -> None:
         blocks, source, step = (end - first) // 32, w + first // 256 * superblock_bytes, row_bytes
         if valid < rows:
@@ -262,26 +164,31 @@ def put_nibbles_word(words: Words, nibbles: Nibbles, shape: Tile) -> Any:
                     store(notes + i * CODES_STEP + byte, load(uint8, source + min(i, valid - 1) * row_bytes + byte))
             source, step = notes, CODES_STEP
         for run in range(blocks // groups):
-            at = source + run // runs * superblock_bytes + run_first + run % runs * run_step
-            low = place + record * number_of(slot(groups * run, blocks), room)
-            high = low + 16 * rows if groups == 1 else place + record * number_of(slot(2 * run + 1, blocks), room)
-            put_nibbles(at, step, low, high)
+            at = source + run // of_superblock * superblock_bytes + run % of_superblock * run_step
+            there = place + record * number_of(slot(groups * run, blocks), room)
+            put_fields(at, step, there, record * room)
+            ask(ahead, rows * superblock_bytes // of_superblock // EARLY, run)
             if halves:
-                put_halves(at - 2 * halves, step, low + 32 * rows)
+                put_halves(at, step, there + 32 * rows)
+        if multiples:
+            for block in range(blocks // 8):
+                there = place + record * block + 32 * rows
+                put_multiples(source + block * superblock_bytes, step, there, record * room)
 
-    return put_all_nibbles
+    return put_all_runs
 
 
 def unpack_word(words: Words, shape: Tile) -> Any:
-    """The word unpack(w, row_bytes, valid, n, notes, panel): rows of weights into a panel.
+    """The word unpack(w, row_bytes, valid, n, notes, panel): rows of weights into a panel. The beginning of the rows
+    behind those is asked for.
 
     Where there are fewer than R valid rows, the last one stands for those that lack.
     """
     rows, record, zero, group = shape.rows, shape.panel_record, shape.zero, shape.group
     write_scales, put_scales = write_scales_word(words, zero), scales_word(shape)
-    nibbles = words.nibbles if target().depth == 4 else None
-    put_codes = put_nibbles_word(words, nibbles, shape) if nibbles else put_codes_word(words, shape)
-    with_scales = nibbles is not None and nibbles.halves > 0
+    runs = words.runs if target().depth == 4 else None
+    put_codes = put_runs_word(words, runs, shape) if runs else put_codes_word(words, shape)
+    with_scales = runs is not None and runs.halves + len(words.multiples) > 0
     scales_at, superblock_bytes = rows * CODES_STEP, words.superblock_bytes
     mins_at = scales_at + rows * SCALES_STEP
 
@@ -294,11 +201,11 @@ def unpack_word(words: Words, shape: Tile) -> Any:
                 if not with_scales:
                     scales = notes + scales_at + i * SCALES_STEP
                     write_scales(w + min(i, valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at)
-                ahead = w + (i + rows) * row_bytes + first // 256 * superblock_bytes
-                for line in range(ahead, ahead + (end - first) // 32 * superblock_bytes // 8, 64):
-                    prefetch(line)
-                    prefetch_first(line - rows * row_bytes)
-            put_codes(w, row_bytes, valid, first, end, notes, place, room)
+                here = w + i * row_bytes + first // 256 * superblock_bytes
+                for line in range(here, here + (end - first) // 32 * superblock_bytes // 8, 64):
+                    prefetch_first(line)
+            ahead = w + rows * row_bytes + rows * superblock_bytes * (first // 256) // EARLY
+            put_codes(w, row_bytes, valid, first, end, notes, place, room, ahead)
             groups = (end - first) // group
             if not with_scales:
                 put_scales(notes + scales_at, groups, place + 32 * rows, room)
