@@ -77,7 +77,7 @@ def tile_words(
     """The words of a tile in a thread's scratch memory, and how much of that they take.
 
     take(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)  its queries, from row `first` on
-    look(scratch, k, v, cells, cap, table, first, end, sinks, state)                   at blocks first .. end
+    look(scratch, k, v, cells, cap, table, first, end, beyond, sinks, state)           at blocks first .. end
     """
     kinds = CELL_TYPES[k_type], CELL_TYPES[v_type]
     attend = attend_word(rows, key_dim, key_size, value_dim, value_cell, *kinds, capped)
@@ -119,11 +119,21 @@ def tile_words(
 
     @inline
     def look(
-        scratch: int, k: int, v: int, cells: int, cap: float, table: int, first: int, end: int, sinks: int, state: int
+        scratch: int,
+        k: int,
+        v: int,
+        cells: int,
+        cap: float,
+        table: int,
+        first: int,
+        end: int,
+        beyond: int,
+        sinks: int,
+        state: int,
     ) -> None:
         prepare(state)
         weights, spans = scratch + weights_at, scratch + spans_at
-        attend(scratch, scratch + queries, k, v, cells, spans, cap, table, first, end, sinks, weights, state)
+        attend(scratch, scratch + queries, k, v, cells, spans, cap, table, first, end, beyond, sinks, weights, state)
 
     return take, look, taken
 
@@ -184,7 +194,7 @@ def segment_word(
     ):  # fmt: skip
         count, table, end = load(int64, segment), load(int64, segment + 8), load(int64, segment + 16)
         heads, pieces, taken_tile = kv_heads * group, chunks_of(segment, chunk) if shared else 1, -1
-        in_all = capacity // BLOCK
+        in_all, first_block = capacity // BLOCK, load(int32, table)
         for item in range(mine, others):
             if load(int64, stop):
                 return
@@ -202,7 +212,9 @@ def segment_word(
             else:
                 prepare(state)
             for start in range(begin, last, chunk):
-                look(scratch, k, v, cell_positions, cap, table, start, min(start + chunk, last), sinks, piece)
+                until = min(start + chunk, last)
+                beyond = k + k_block * int64(load(int32, table + 4 * until) if until < end else first_block + in_all)
+                look(scratch, k, v, cell_positions, cap, table, start, until, beyond, sinks, piece)
                 if not shared:
                     join(state, piece)
             if not shared:

@@ -104,25 +104,43 @@ def begin_word(kind: CellType, rows: int, key_dim: int) -> Any:
 
 
 def score_block_word(kind: CellType, rows: int, key_dim: int, key_size: int, other_bytes: int) -> Any:
-    """The word score_block(q, k, p, ahead): the scores of a block; `other_bytes` of values are asked for meanwhile."""
-    panels, begin = widest(rows, 4), begin_word(kind, rows, key_dim)
+    """The word score_block(q, k, p, ahead, count): the scores of the first panels of a block, `count` or a few more; as
+    large a part of `other_bytes` of values is asked for meanwhile."""
+    wide, begin = widest(rows, 4), begin_word(kind, rows, key_dim)
+    narrow = max(1, wide // 2)
     whole = key_dim if kind.scaled else key_size + key_size % 2  # what a key is padded with is worth nothing
-    dimensions, steps = 32 if kind.scaled else whole, 4 // panels * whole // 2
-    score, share = score_word(kind, rows, panels, key_dim, dimensions, other_bytes // steps), other_bytes // 4
+    dimensions, share = 32 if kind.scaled else whole, other_bytes // 4
     panel_bytes, group_bytes = PANEL * kind.head_bytes(key_dim), PANEL * kind.group_bytes
     scaled, groups, anchor_bytes = kind.scaled, key_dim // 32, kind.anchor_bytes(key_dim)
 
+    def scores_of(panels: int) -> Any:
+        """The word put(q, keys, p, ahead): the scores of so many neighbouring panels."""
+        score = score_word(kind, rows, panels, key_dim, dimensions, share * panels // (whole // 2))
+
+        @inline
+        def put(q: int, keys: int, p: int, ahead: int) -> None:
+            if scaled:
+                for group in range(groups):
+                    score(q + 128 * group, keys + group_bytes * group, p, ahead + share * panels // groups * group)
+            else:
+                score(q, keys, p, ahead)
+
+        return put
+
+    put_wide = scores_of(wide)
+    put_narrow = scores_of(narrow) if narrow < wide else put_wide
+
     @inline
-    def score_block(q: int, k: int, p: int, ahead: int) -> None:
+    def score_block(q: int, k: int, p: int, ahead: int, count: int) -> None:
         if scaled:
             begin(q, k, p)
-            keys = k + anchor_bytes
-            for panel in range(0, 4, panels):
-                for group in range(groups):
-                    there = ahead + share * panel + share * panels // groups * group
-                    score(q + 128 * group, keys + panel_bytes * panel + group_bytes * group, p + 64 * panel, there)
-        else:
-            for panel in range(0, 4, panels):
-                score(q, k + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+        keys, panel = k + anchor_bytes, 0
+        while panel < count:
+            if count - panel > narrow:
+                put_wide(q, keys + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+                panel += wide
+            else:
+                put_narrow(q, keys + panel_bytes * panel, p + 64 * panel, ahead + share * panel)
+                panel += narrow
 
     return score_block

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import float32, int32
+from numba import float32, int32, types
 
-from localinfer.ops.layout import BLOCK, row_bytes
+from localinfer.ops.layout import BLOCK, PANEL, row_bytes
+from quant.jit.emit import I16, I64
 from quant.jit.vectors import (
     bitcast,
     convert,
@@ -37,7 +38,7 @@ from quant.jit.vectors import (
 LOG2_E = 1.4426950408889634
 MINUS_INFINITY = float32(float("-inf"))
 DENOMINATOR, SUMS = 64, 128  # where they begin in a row's state
-NOTHING, SOME, ALL = 0, 1, 2  # what rows see of a block
+NOTHING, ALL = 0, BLOCK // PANEL + 1  # what rows see of a block; in between, of how many of its panels they see some
 BEFORE_ALL = -(1 << 30)  # older than any position: sinks are seen from everywhere
 
 
@@ -98,6 +99,12 @@ def visible(cells: int, oldest: int, newest: int) -> Any:
     return (cell >= splat(i32x16, int32(oldest))) & (cell <= splat(i32x16, int32(newest)))
 
 
+@intrinsic
+def is_any(typingctx: Any, mask: Any) -> Any:
+    """Whether any lane of a mask of sixteen is set."""
+    return word(types.int64, [mask], lambda b, args: b.zext(b.bitcast(args[0], I16), I64))
+
+
 @inline
 def oldest_of(span: int, sink: int) -> Any:
     """The oldest position that a row sees of a block, which may be one of sinks."""
@@ -105,8 +112,8 @@ def oldest_of(span: int, sink: int) -> Any:
 
 
 def sight_word(rows: int) -> Any:
-    """The word sight(cells, spans, sink): NOTHING if no row of a tile sees any cell of a block, ALL if every row sees
-    every cell."""
+    """The word sight(cells, spans, sink): what a tile's rows see of a block. ALL if every row sees every cell; else the
+    number of panels up to the last one of which any row sees a cell, and if there is none, NOTHING."""
 
     @inline
     def sight(cells: int, spans: int, sink: int) -> int:
@@ -121,9 +128,12 @@ def sight_word(rows: int) -> Any:
             at = load(i32x16, cells + 4 * cell)
             low, high = select(at < low, at, low), select(at > high, at, high)
         lowest, highest = least(low), greatest(high)
-        if lowest > newest or highest < oldest:
-            return NOTHING
-        return ALL if lowest >= furthest and highest <= nearest else SOME
+        if lowest >= furthest and highest <= nearest:
+            return ALL
+        panels = BLOCK // PANEL if lowest <= newest and highest >= oldest else NOTHING
+        while panels and not is_any(visible(cells + 4 * PANEL * (panels - 1), oldest, newest)):
+            panels -= 1
+        return panels
 
     return sight
 
@@ -157,7 +167,7 @@ def soften_word(value_dim: int, capped: int) -> Any:
     def soften(p: int, cells: int, oldest: int, newest: int, cap: float, seen: int, row: int) -> None:
         if capped:
             cap_scores(p, cap)
-        if seen == SOME:
+        if seen != ALL:
             for cell in range(0, BLOCK, 16):
                 here = visible(cells + 4 * cell, oldest, newest)
                 store(p + 4 * cell, select(here, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY)))

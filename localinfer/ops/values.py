@@ -28,12 +28,12 @@ from quant.jit.vectors import (
 
 
 def weigh_word(kind: CellType, rows: int, vectors: int, value_dim: int, value_bytes: int, ahead_bytes: int) -> Any:
-    """The word weigh(p, v, sums, ahead): sums[row][..] += p[row][cell] * v[cell][..] of a block, some vectors wide.
-    A cell's values are so many bytes behind those of the cell before it.
+    """The word weigh(p, v, sums, ahead, cells): sums[row][..] += p[row][cell] * v[cell][..] of so many cells of a
+    block, some vectors wide. A cell's values are so many bytes behind those of the cell before it.
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        p, v, sums, ahead = args
+        p, v, sums, ahead, cells = args
         offsets = [row_bytes(value_dim) * row + 64 * vector for row in range(rows) for vector in range(vectors)]
         start = [emit_load(b, F32, b.add(sums, I64(offset))) for offset in offsets]
 
@@ -48,19 +48,20 @@ def weigh_word(kind: CellType, rows: int, vectors: int, value_dim: int, value_by
                     acc[at] = emit_fma(b, value, weight, acc[at])
             return acc
 
-        for offset, value in zip(offsets, emit_sum(b, I64(BLOCK), start, step), strict=True):
+        for offset, value in zip(offsets, emit_sum(b, cells, start, step), strict=True):
             b.store(value, b.inttoptr(b.add(sums, I64(offset)), F32.as_pointer()), align=4)
         return sums
 
     @intrinsic
-    def weigh(typingctx: Any, p: Any, v: Any, sums: Any, ahead: Any) -> Any:
-        return word(types.void, [types.int64] * 4, emit)
+    def weigh(typingctx: Any, p: Any, v: Any, sums: Any, ahead: Any, cells: Any) -> Any:
+        return word(types.void, [types.int64] * 5, emit)
 
     return weigh
 
 
 def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int) -> Any:
-    """The word weigh_block(p, v, sums, scaled_p, ahead): the weighted values of a block; likewise, of keys."""
+    """The word weigh_block(p, v, sums, scaled_p, ahead, cells): the weighted values of a block's first cells; likewise,
+    of keys."""
     scaled, groups, code_bytes = kind.scaled, value_dim // 32, kind.code_bytes
     vectors = 2 if scaled else widest(rows, value_dim // 16)
     passes = value_dim // 16 // vectors
@@ -76,14 +77,14 @@ def weigh_block_word(kind: CellType, rows: int, value_dim: int, other_bytes: int
                 store(scaled_p + at, load(f32x16, p + at) * scale)
 
     @inline
-    def weigh_block(p: int, v: int, sums: int, scaled_p: int, ahead: int) -> None:
+    def weigh_block(p: int, v: int, sums: int, scaled_p: int, ahead: int, cells: int) -> None:
         if scaled:
             for group in range(groups):
                 scale_weights(p, v + 2 * BLOCK * group, scaled_p)
-                weigh(scaled_p, v + scale_bytes + code_bytes * group, sums + 128 * group, ahead + share * group)
+                weigh(scaled_p, v + scale_bytes + code_bytes * group, sums + 128 * group, ahead + share * group, cells)
         else:
             for n in range(passes):
-                weigh(p, v + code_bytes // 2 * vectors * n, sums + 64 * vectors * n, ahead + share * n)
+                weigh(p, v + code_bytes // 2 * vectors * n, sums + 64 * vectors * n, ahead + share * n, cells)
 
     return weigh_block
 
@@ -141,11 +142,11 @@ def weigh_keys_word(kind: CellType, rows: int, key_dim: int, value_dim: int, oth
     weigh = weigh_word(CELL_TYPES["f32"], rows, vectors, value_dim, 128, share // BLOCK)
 
     @inline
-    def weigh_block(p: int, k: int, sums: int, turned: int, ahead: int) -> None:
+    def weigh_block(p: int, k: int, sums: int, turned: int, ahead: int, cells: int) -> None:
         for group in range(groups):
             turn(k + group_bytes * (first + group), turned)
             for column in range(0, 128, 64 * vectors):
                 there = ahead + share * (2 * group + column // 64) // vectors
-                weigh(p, turned + column, sums + 128 * group + column, there)
+                weigh(p, turned + column, sums + 128 * group + column, there, cells)
 
     return weigh_block
