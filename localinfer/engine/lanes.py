@@ -13,7 +13,8 @@ a long prompt is read.
 
 The steps of a `Course` follow each other without anybody being waited for: the same thread has it choose by the logits,
 and takes what it asks for then into the next batch. Who follows the course is woken while that is being computed, and
-does meanwhile what it does with a token; it is never more than one step behind.
+does meanwhile what it does with a token. Of many a few are woken in each batch, in turns, as each of them takes the
+processor from those that compute: they are some steps behind, which they take then one after the other.
 
 A step of who is alone is computed without that thread: to wake it, and to be woken by it, takes longer than all that
 could be done meanwhile.
@@ -27,7 +28,7 @@ import contextlib
 import threading
 import time
 from collections import abc, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -48,6 +49,7 @@ WORTH = 32  # tokens: fewer are computed rather than waited for, or remembered
 REMEMBERED = 64  # sequences that no lane needs any more, at most, and a context of tokens: a prompt may begin like one
 GLANCE = 0.1  # seconds after which who waits looks whether it shall go on waiting
 IDLE = 1.0  # seconds after which the thread that computes ends when there is nothing to do
+WOKEN = 4  # lanes in each batch; where there are more than 16 of them, so many that each is woken in one of four
 PROMISE = 2.0  # seconds that others wait for a lane which has recalled a prompt to ask for the rest of it
 
 
@@ -56,11 +58,12 @@ class Request:
     """Tokens that shall go through behind those of a sequence, and the numbers of those whose logits are wanted. Either
     these are to be put into `logits`, float32 (len(rows), n_vocab), or a course is to take them."""
 
-    sequence: Sequence
+    lane: "Lane"
     ids: Ids
     rows: Ids
     logits: Logits | None = None
     course: Course | None = None
+    number: int = 0  # of the step, on its course
     ahead: "Request | None" = None  # the next step of the course, once this one is over
     past: int = 0  # tokens that the sequence remembered before
     done: int = 0  # tokens that went through
@@ -68,13 +71,21 @@ class Request:
     error: BaseException | None = None
     moves: bool = False  # it is in the batch that is being computed
     is_entered: bool = False  # it goes through, or did
-    is_awaited: bool = False  # its lane has come for it
-    may_be_alone: bool = False  # its lane's thread may compute
-    asleep: threading.Lock = field(default_factory=taken_lock)  # who asks waits for it to be given back
+    is_awaited: bool = False  # its lane has come for it before it was over
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.lane.sequence
 
     @property
     def is_over(self) -> bool:
+        """There is nothing left to do of it; it may still be in its batch."""
         return self.done == len(self.ids) or self.error is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """It is over, and the next step of its course has been begun."""
+        return not self.moves and self.is_over and self.ahead is not None and self.ahead.is_entered
 
     @property
     def is_short(self) -> bool:
@@ -100,20 +111,16 @@ class Request:
             self.logits[self.told : self.told + len(logits)] = logits
             self.told += len(logits)
         elif self.course and self.course.take(logits):
-            self.ahead = step_of(self.course, self.sequence)
+            self.ahead = step_of(self.course, self.lane, self.number + 1)
 
 
-def step_of(course: Course, sequence: Sequence) -> Request:
+def step_of(course: Course, lane: "Lane", number: int = 0) -> Request:
     """What a course asks for next."""
-    return Request(sequence, *asked_of(course, sequence), course=course, past=len(sequence))
-
-
-def asked_of(course: Course, sequence: Sequence) -> tuple[Ids, Ids]:
-    """The tokens of its next step, and the numbers of those whose logits it takes."""
-    ids, skip = course.ask()
+    (ids, skip), past = course.ask(), len(lane.sequence)
     if len(ids) > skip + 1:
-        sequence.guess(skip + 1)
-    return np.array(ids, np.int32), np.arange(skip, len(ids), dtype=np.int32)
+        lane.sequence.guess(skip + 1)
+    rows = np.arange(skip, len(ids), dtype=np.int32)
+    return Request(lane, np.array(ids, np.int32), rows, course=course, number=number, past=past)
 
 
 @dataclass(eq=False)
@@ -156,7 +163,9 @@ class Lanes:
         self._asked: deque[Asked] = deque()
         self._absent: set[Sequence] = set()  # those of the last batch that have not come again
         self._moving: list[Request] = []  # the batch that is being computed
-        self._due: list[Request] = []  # who is to be woken when the next batch is on its way
+        self._line: deque[Lane] = deque()  # whose step is over, and the next one begun: who waits longest goes first
+        self._due: deque[Lane] = deque()  # who is to be woken when the next batch is on its way
+        self._awake: set[Lane] = set()  # who was woken, and has not come again
         self._thread: threading.Thread | None = None  # that computes, as long as it is there
         self._alone: Sequence | None = None  # the only one that is computed, by the thread of its lane
         self._computing: threading.Thread | None = None  # that one
@@ -164,7 +173,7 @@ class Lanes:
         self._promises: dict[Sequence, Promise] = {}
         self._remembered: list[Sequence] = []  # that no lane needs, the one that was used last at the end
         engine.forget = self._forget
-        engine.program.meanwhile(self._wake)
+        engine.program.meanwhile(self._due, self._wake)
 
     def lane(self) -> "Lane":
         """One more."""
@@ -175,22 +184,26 @@ class Lanes:
 
     def compute(self, request: Request, watch: Watch | None = None) -> None:
         """Wait until all of its tokens have gone through. `watch` may raise: then what went through, did."""
+        lane = request.lane
         try:
             with self._news:
+                lane.asked, lane.may_be_alone = request.number, runs_to_its_end()
                 if not request.is_entered:
                     self._enter(request)
-                elif request.ahead and not request.moves and self._goes_on(request):  # over before it was asked for
+                elif request.ahead and not request.ahead.is_entered and not request.moves and self._goes_on(lane):
                     self._enter(request.ahead)
-                request.is_awaited, request.may_be_alone = True, runs_to_its_end()
-                is_last = request.moves and all(each.is_awaited for each in self._moving)
+                request.is_awaited = request.moves or not request.is_over
+                self._awake.discard(lane)
+                is_last = request.moves and not self._awake
             if is_last:
                 self.engine.program.idle()
-            while not request.is_over:
+            while request.moves or not request.is_over:
                 if watch:
                     watch(len(self.engine.plan.ops) * request.done // len(request.ids))
-                request.asleep.acquire(timeout=GLANCE)
-        finally:
-            self.leave(request)
+                lane.sleep()
+        except BaseException:
+            self.leave(lane)
+            raise
         if request.error:
             raise request.error
 
@@ -223,22 +236,23 @@ class Lanes:
         """Whether others are computed, or ask for it, or are about to."""
         return bool(self._moving or self._waiting or self._alone or self._absent - {sequence})
 
-    def _goes_on(self, request: Request) -> bool:
+    def _goes_on(self, lane: "Lane") -> bool:
         """Whether the next step of a course is begun before it is asked for."""
-        return not request.may_be_alone or self._has_company(request.sequence)
+        return not lane.may_be_alone or self._has_company(lane.sequence)
 
-    def leave(self, request: Request) -> None:
-        """Nobody waits for it any more; it is over, or does not go through. Where it is in a batch, no Ctrl-C comes
-        before that batch ends: what the lane remembers is being changed."""
+    def leave(self, lane: "Lane") -> None:
+        """What it has asked for is over, or does not go through. Where that is in a batch, no Ctrl-C comes before the
+        batch ends: what the lane remembers is being changed."""
         interrupt: KeyboardInterrupt | None = None
         with self._news:
-            while request.moves and self._is_there():
+            while self._is_there() and any(request.lane is lane for request in self._moving):
                 try:
                     self._news.wait(GLANCE)
                 except KeyboardInterrupt as error:
                     interrupt = error
-            if request in self._waiting:
+            for request in [request for request in self._waiting if request.lane is lane]:
                 self._waiting.remove(request)
+                request.is_entered = False
         if interrupt:
             raise interrupt
 
@@ -277,6 +291,7 @@ class Lanes:
             lane.rests = lane.rests or rests
             self._promises.pop(lane.sequence, None)
             self._absent.discard(lane.sequence)
+            self._awake.discard(lane)
             self._news.notify_all()
 
     def _enter(self, request: Request) -> None:
@@ -385,30 +400,41 @@ class Lanes:
                     part.request.error = error
 
     def _close(self) -> None:
-        """A batch went through, or did not: steps that follow are to go through next, and whose tokens are done is
-        woken: when that is on its way, unless somebody is waited for."""
+        """A batch went through, or did not: steps that follow are to go through next, and whose tokens are done is to
+        be woken: some when that is on its way, or all at once where somebody is waited for."""
         with self._news:
-            over = [request for request in self._moving if request.is_over]
-            for request in self._moving:
-                request.moves = False
-            self._moving = []
+            moved, self._moving = self._moving, []
             self._waiting = [request for request in self._waiting if not request.is_over]
+            over = [request for request in moved if request.is_over]
             are_several = len(over) + len(self._waiting) > 1
+            lead = min(len(over) // WOKEN, WOKEN)
+            for request in moved:
+                request.moves = False
             for request in over:
-                if request.ahead and request.is_awaited and (are_several or not request.may_be_alone):
-                    self._enter(request.ahead)
-                elif request.ahead or not request.course:
-                    self._absent.add(request.sequence)
-            self._due += over
-            if self._absent or not self._waiting:
+                lane, ahead = request.lane, request.ahead
+                is_followed = request.course is lane.course and request.number - lane.asked <= lead
+                if ahead and is_followed and (are_several or not lane.may_be_alone):
+                    self._enter(ahead)
+                elif ahead or not request.course:
+                    self._absent.add(lane.sequence)
+                if request.is_awaited:
+                    (self._line if ahead else self._due).append(lane)
+            at_once = bool(self._absent) or not self._waiting
+            turns = len(self._line) if at_once else max(WOKEN, -(-len(self._line) // WOKEN))
+            self._due += [self._line.popleft() for _ in range(min(turns, len(self._line)))]
+            if at_once:
                 self._wake()
             self._news.notify_all()
 
     def _wake(self) -> None:
-        """Those whose tokens are done."""
-        due, self._due = self._due, []
-        for request in due:
-            wake(request)
+        """Those whose turn it is."""
+        due = list[Lane]()
+        with contextlib.suppress(IndexError):  # none is left: others may take some of them, too
+            while True:
+                due.append(self._due.popleft())
+        self._awake.update(due)
+        for lane in due:
+            lane.wake()
 
     def _chosen(self) -> list[Part]:
         """What goes through next: few tokens first, otherwise who came first."""
@@ -506,7 +532,11 @@ class Lane(Engine):
         self.lock, self.tables, self.forget = threading.RLock(), engine.tables, engine.forget
         self.sequence = engine.begin()
         self._logits = np.empty((0, self.n_vocab), np.float32)
-        self._ahead: Request | None = None  # the next step of a course
+        self.course: Course | None = None  # that is followed
+        self._ahead: Request | None = None  # the next step of it
+        self.asked = 0  # the number of the step that the thread has come for last
+        self.may_be_alone = False  # the thread may compute
+        self._asleep = taken_lock()  # the thread waits for it to be given back
 
     def batches(self, ids: Ids) -> list[Ids]:
         return [ids] if len(ids) else []  # they are cut as there is room for them
@@ -518,7 +548,7 @@ class Lane(Engine):
         if watch is None and len(ids) <= min(FEW, self.plan.batch) and self._lanes.begins_alone(self.sequence):
             self._compute_alone(ids, rows, partial(np.copyto, logits))
         else:
-            self._lanes.compute(Request(self.sequence, ids, rows, logits), watch)
+            self._lanes.compute(Request(self, ids, rows, logits), watch)
         return logits
 
     def follow(self, course: Course) -> None:
@@ -527,19 +557,31 @@ class Lane(Engine):
             return
         self.rests = False
         with self.lock:
-            if self._ahead and self._ahead.course is not course:
+            if self.course is not course:
                 self._leave_course()
-            request, past = self._ahead, len(self.sequence)
-            ids, rows = (request.ids, request.rows) if request else asked_of(course, self.sequence)
-            if not (request and request.is_entered) and self._lanes.begins_alone(self.sequence):
-                self._ahead = None
-                self._compute_alone(ids, rows, course.take)
+                self.course = course
+            request = self._ahead or step_of(course, self)
+            if request.is_behind:
+                self.asked, self._ahead = request.number, request.ahead
                 return
-            request = self._ahead = request or Request(self.sequence, ids, rows, course=course, past=past)
+            if not request.is_entered and self._lanes.begins_alone(self.sequence):
+                self._ahead = None
+                self._compute_alone(request.ids, request.rows, course.take)
+                return
+            self._ahead = request
             try:
                 self._lanes.compute(request)
             finally:
-                self._ahead = request.ahead
+                self._ahead = request.ahead if request.is_over else request
+
+    def sleep(self) -> None:
+        """For a while, or until somebody wakes it."""
+        self._asleep.acquire(timeout=GLANCE)
+
+    def wake(self) -> None:
+        """Once or several times, as it comes."""
+        with contextlib.suppress(RuntimeError):  # nobody is asleep: another one was here first
+            self._asleep.release()
 
     def _compute_alone(self, ids: Ids, rows: Ids, take: abc.Callable[[Logits], object]) -> None:
         """Have these taken that come of a few tokens, in this thread, which has begun to be alone."""
@@ -553,10 +595,10 @@ class Lane(Engine):
     def _leave_course(self) -> None:
         """A step that was begun and that nobody asks for any more never was."""
         self._lanes.await_alone(self.sequence)
-        request, self._ahead = self._ahead, None
+        request, self._ahead, self.course = self._ahead, None, None
         if request is not None:
             try:
-                self._lanes.leave(request)
+                self._lanes.leave(self)
             finally:
                 if request.done:
                     self.rewind(request.past)
@@ -622,9 +664,3 @@ def runs_to_its_end() -> bool:
     """Whether this thread does: Ctrl-C stops the main one in the midst, the end of the process stops a daemon."""
     thread = threading.current_thread()
     return not thread.daemon and thread is not threading.main_thread()
-
-
-def wake(request: Request) -> None:
-    """Once or several times, as it comes."""
-    with contextlib.suppress(RuntimeError):  # nobody is asleep: another one was here first
-        request.asleep.release()

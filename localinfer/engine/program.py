@@ -3,7 +3,7 @@
 Any sequence can be run through it. Knows batches of tokens, and nothing of what was before them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localinfer import architectures, paths
 from localinfer.engine import machine
 from localinfer.engine.stamps import StampedMemory, Stamps
-from localinfer.engine.team import Team, Watch
+from localinfer.engine.team import Team, Watch, Work
 from localinfer.errors import NotEnoughMemory
 from localinfer.files.gguf import GGUF
 from localinfer.options import Options, Precision, guessers_named
@@ -63,8 +63,8 @@ class Program:
         addresses, self.warnings = loader.addresses([EXECUTE, *self.plan.kernels], paths.jit_dir(), progress)
         self._records = self.plan.ready(addresses)
         self._stop = self.plan.stop.view(np.int64)
-        self._works: list[Callable[[], None]] = []
-        self._team = Team(addresses[EXECUTE], self._records, self._stop, self.plan.scratches, self.idle)
+        self._works: list[Work] = []
+        self._team = Team(addresses[EXECUTE], self._records, self._stop, self.plan.scratches, self._works)
 
     # --- batches ---
 
@@ -146,14 +146,15 @@ class Program:
         """How many threads compute a batch of so many tokens."""
         return self.plan.threads if tokens <= FEW else self.plan.threads_batch
 
-    def meanwhile(self, work: Callable[[], None]) -> None:
-        """Have this done at the beginning of each run by the thread that waits for its end: it delays nothing."""
-        if work not in self._works:
-            self._works.append(work)
+    def meanwhile(self, left: Sized, work: Callable[[], None]) -> None:
+        """Have this done, as long as there is something left, at the beginning of each run by the thread that waits for
+        its end: it delays nothing."""
+        if all(work != other for _, other in self._works):
+            self._works.append((left, work))
 
     def idle(self) -> None:
         """Do what is to be done by who would only wait."""
-        for work in self._works:
+        for _, work in self._works:
             work()
 
     def run(self, first: int, end: int, tokens: int, watch: Watch | None = None) -> None:
@@ -168,7 +169,7 @@ class Program:
         self._stamped = StampedMemory(self.plan.members, self.plan.scratch_bytes)
         self._team.close()
         scratches = self._stamped.scratches
-        self._team = Team(addresses[EXECUTE_STAMPED], self._records, self._stop, scratches, self.idle)
+        self._team = Team(addresses[EXECUTE_STAMPED], self._records, self._stop, scratches, self._works)
 
     def stamps(self) -> Stamps:
         """The stamps of what was run since they were last taken."""

@@ -6,7 +6,7 @@ team, and the main thread waits on a lock, which a signal interrupts. A stop fla
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from itertools import takewhile
 from operator import call
@@ -19,24 +19,22 @@ from localinfer.ops.layout import LINE, STAGE, sync_bytes
 from quant.jit.record import HEADER_WORDS, RUN
 
 Watch = Callable[[int], None]  # is told the number of an op
+Work = tuple[Sized, Callable[[], None]]  # what is left of it, and what does that
 
 DEAF_SECONDS = 0.1  # a signal that arrives just before a wait begins is only seen after it
-
-
-def nothing() -> None:
-    """There is nothing to do."""
+START_SECONDS = 5e-5  # threads need the interpreter to begin, which whoever does something meanwhile would hold
 
 
 class Team:
     """A thread for each address in `scratches`, memory that it has to itself, for one program of op records.
 
-    `execute` is the address of the executor kernel, `stop` the flag that long kernels look at; `meanwhile` is called
-    when all have been sent off, and the caller's thread would only wait.
+    `execute` is the address of the executor kernel, `stop` the flag that long kernels look at. When all have been sent
+    off, and the caller's thread would only wait, it does the work in `meanwhile` of which something is left.
     """
 
     def __init__(
         self, execute: int, program: NDArray[np.int64], stop: NDArray[np.int64], scratches: Sequence[int],
-        meanwhile: Callable[[], None] = nothing,
+        meanwhile: Sequence[Work] = (),
     ) -> None:  # fmt: skip
         threads = len(scratches)
         self._scratches = scratches
@@ -51,6 +49,7 @@ class Team:
         self._tell_done = [lock.release for lock in done]
         self._begin = [lock.release for lock in self._go]
         self._wait = [partial(lock.acquire, True, DEAF_SECONDS) for lock in done]
+        self._glance = [partial(lock.acquire, True, START_SECONDS) for lock in done[:1]]
         self._begun: list[None] = []  # an entry for every thread that was sent off, and that was waited for
         self._ended: list[bool] = []
         self._awake = 0  # threads that take part in a run
@@ -79,7 +78,10 @@ class Team:
         # a lock that was acquired has been counted.
         try:
             self._begun.extend(map(call, self._begin[:members]))
-            self._meanwhile()
+            if due := [work for left, work in self._meanwhile if len(left)]:
+                self._ended.extend(takewhile(bool, map(call, self._glance)))
+                for work in due:
+                    work()
             self._await()
         except BaseException:
             self._settle()

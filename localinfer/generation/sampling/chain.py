@@ -6,6 +6,7 @@
 A temperature of 0 takes the most probable token.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -100,9 +101,16 @@ class Sampler:
         self._bias_ids, self._bias = summed(options, bias or {}, n_vocab)
         self._links = links(options)
         self.choice = choice(options, n_vocab)
+        only_takes_best = self._links == [LINKS["temperature"]] and is_cold(options) and type(self.choice) is Choice
+        self._is_greedy = only_takes_best and bool((self._bias <= 0).all())
+        self._biased_ids = frozenset(self._bias_ids.tolist())
 
     def __call__(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """The next token, by the logits (n_vocab,) after the `ids`; `logits` stay as they are."""
+        if self._is_greedy:  # a look is enough, unless it falls on a token that the bias lowers
+            best = int(logits.argmax())  # or where the first NaN is
+            if best not in self._biased_ids and math.isfinite(logits[best]):
+                return best
         return self.choice(self.candidates(logits, ids), self._random.random())
 
     def candidates(self, logits: NDArray[np.float32], ids: Sequence[int]) -> Candidates:
@@ -127,12 +135,17 @@ def links(options: Options) -> list[Link]:
     named = [LINKS[name] for name in chosen_samplers(options) if name in LINKS]
     working = [link for link in named if link.is_on(options)]
     cold = LINKS["temperature"]
-    if cold in working and options.temp <= 0 and options.dynatemp_range <= 0:
+    if cold in working and is_cold(options):
         working = working[: working.index(cold)]
         while working and working[-1].keeps_best:  # it has no say in which token is the most probable one
             working.pop()
         working.append(cold)
     return working
+
+
+def is_cold(options: Options) -> bool:
+    """Whether the temperature leaves only the most probable token."""
+    return options.temp <= 0 and options.dynatemp_range <= 0
 
 
 def choice(options: Options, n_vocab: int) -> Choice:

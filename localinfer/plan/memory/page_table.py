@@ -17,7 +17,7 @@ class PageTable(Memory):
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._table = np.zeros(ring.capacity // BLOCK + 1, np.int32)  # the page behind the last is asked for ahead
+        self._table = np.zeros(ring.capacity // BLOCK, np.int32)
         self._address = self._table.ctypes.data
         self._pages: list[int] = []  # what the table begins with
         self._furthest = 0  # positions that were placed since it was last empty
@@ -44,6 +44,9 @@ class PageTable(Memory):
             pass
 
     def place(self, first: int, count: int, at: int = 0) -> None:
+        if count == 1:
+            self._place_one(first, at)
+            return
         cells, positions = self._ring.cells.view(np.int32), self._ring.positions.view(np.int32)
         for token, n, cell in self._stretches(first, count):
             cells[at + token : at + token + n] = np.arange(cell, cell + n)
@@ -52,8 +55,18 @@ class PageTable(Memory):
         self._furthest = max(self._furthest, first + count)
         self._see(np.arange(first, first + count), 0, first + count, at)
 
+    def _place_one(self, position: int, at: int) -> None:
+        """The same of a single token: answers of many sequences ask for them, and arrays take longer to begin with."""
+        ring, (_, _, cell) = self._ring, next(self._stretches(position, 1))
+        ring.cells.view(np.int32)[at] = cell
+        ring.positions.view(np.int32)[cell] = NEVER if position < ring.unseen else position
+        self._furthest = max(self._furthest, position + 1)
+        ring.oldest.view(np.int32)[at] = max(ring.oldest_seen(position), 0)
+        ring.newest.view(np.int32)[at] = position
+        ring.add_segment(at, 1, self._address, len(self._pages))
+
     def place_ahead(self, position: int, at: int) -> None:
-        self.place(position, 1, at)
+        self._place_one(position, at)
 
     def fits(self, lengths: Sequence[int]) -> bool:
         return not self._ring.sinks and self._begin(lengths)[-1] <= self._ring.capacity
@@ -117,7 +130,7 @@ class PageTable(Memory):
 
     def reach(self, n: int) -> int:
         ring = self._ring
-        oldest_wanted = max(ring.sinks, int(ring.oldest_seen(np.array(n))))
+        oldest_wanted = max(ring.sinks, ring.oldest_seen(n))
         furthest = ring.sinks + whole_blocks(self._furthest - ring.sinks) if ring.anchored else self._furthest
         oldest_held = furthest - ring.ring_cells if self._comes_round else 0
         return n if oldest_wanted >= oldest_held else 0

@@ -12,6 +12,7 @@ next one: then all layers share the same cells, and a window reaches to both sid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -27,6 +28,7 @@ from localinfer.plan.plan import Plan
 NEVER = np.iinfo(np.int32).max  # the position of a cell that holds nothing
 CHUNKS = 64  # at most so many chunks of cells are shared among threads when a token attends
 PACKED = 64 * BLOCK  # cells for short texts of an encoder: each begins a block of its own
+Where = TypeVar("Where", int, NDArray[np.int64])
 
 
 def whole_blocks(cells: int) -> int:
@@ -137,8 +139,9 @@ class Ring:
         behind = (position - self.sinks) % self.ring_cells
         return self.sink_cells + behind, self.ring_cells - behind
 
-    def oldest_seen(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first position that a token at each of these looks at, which may be before all; beside sinks."""
+    def oldest_seen(self, positions: Where) -> Where:
+        """The first position that a token at this one, or at each of these, looks at, which may be before all; beside
+        sinks."""
         nearest = positions - (self.window - 1 if self.causal else self.window // 2)
         return np.maximum(nearest, positions - positions % self.stretch) if self.stretch else nearest
 
@@ -176,5 +179,6 @@ class Ring:
         numbers = self.segments.view(np.int64)
         before = int(numbers[0]) if at else 0
         place = 1 + SEGMENT_WORDS * before
-        numbers[place : place + SEGMENT_WORDS] = tokens, table, blocks
+        for word, number in enumerate((tokens, table, blocks)):
+            numbers[place + word] = number
         numbers[0] = before + 1

@@ -160,6 +160,30 @@ def test_a_step_is_begun_before_it_is_asked_for(tmp_path: Path) -> None:
             assert len(course.ids) == step + 2
 
 
+def test_of_many_lanes_each_is_some_steps_behind_at_most(tmp_path: Path) -> None:
+    """However slow its thread is; and what was begun for who leaves is forgotten."""
+    count, steps, behind = 8, 25, 3
+    options = Options(threads=2, ctx_size=200, parallel=count)
+    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
+        prompts = [COMMON[: 9 + 5 * number] for number in range(count)]
+        expected = [[int(row.argmax()) for row in alone(engine, prompt, steps + behind)] for prompt in prompts]
+        lanes = Lanes(engine)
+
+        def answer(number: int, lane: Lane) -> int:
+            course, most = Greedy(begun(lane, prompts[number]), 99), 0
+            for step in range(1, steps):
+                lane.follow(course)
+                time.sleep(0.001 * number)
+                most = max(most, len(course.ids) - 1 - step)
+            lane.rest()
+            assert course.ids == expected[number][: len(course.ids)]
+            assert lane.sequence.tokens == [*prompts[number], *course.ids[: steps - 1]]
+            return most
+
+        with ThreadPoolExecutor(count) as threads:
+            assert max(threads.map(answer, range(count), [lanes.lane() for _ in prompts])) <= behind
+
+
 def test_the_thread_that_computes_ends_when_there_is_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +290,7 @@ def test_who_is_alone_needs_no_other_thread(tmp_path: Path) -> None:
         course, company = Greedy(begun(one, COMMON), 99), Greedy(begun(other, COMMON[:7]), 99)
         other.rest()
         threads = set[str]()
-        engine.program.meanwhile(lambda: threads.add(threading.current_thread().name))
+        engine.program.meanwhile([1], lambda: threads.add(threading.current_thread().name))
 
         def follow(steps: int) -> set[str]:
             threads.clear()

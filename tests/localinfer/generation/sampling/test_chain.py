@@ -1,5 +1,6 @@
 """The whole chain of samplers: its order, its draws, hostile numbers."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -190,6 +191,17 @@ def test_a_bias_is_added_before_everything() -> None:
         Sampler(Options(logit_bias=("4+1",)), 4)
     with pytest.raises(LocalInferError, match="no token a probability"):
         Sampler(Options(logit_bias=("0-inf", "1-inf", "2-inf", "3-inf")), 4)(logits, [])
+
+
+def test_the_most_probable_token_is_the_first_of_what_the_chain_leaves() -> None:
+    """Among ties, infinite logits, NaN, and tokens that a bias lowers or lifts."""
+    random, values = np.random.default_rng(0), np.array([np.nan, -np.inf, np.inf, 0, 1, 2], np.float32)
+    for lifted in (False, True):
+        for _ in range(500):
+            logits, bias = random.choice(values, 8), random.choice([-np.inf, -1, 2.0 * lifted], 3).tolist()
+            sampler = Sampler(Options(temp=0), 8, dict(zip(random.permutation(8)[:3].tolist(), bias, strict=True)))
+            with np.errstate(invalid="ignore"), contextlib.suppress(LocalInferError):
+                assert sampler.candidates(logits, []).ids.tolist() == [sampler(logits, [])]
 
 
 @pytest.mark.parametrize("options", [
