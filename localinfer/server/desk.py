@@ -185,7 +185,7 @@ class Desk:
             while self._at_work() and offered.name not in self.shelf.loaded:
                 await self._leaving()
             model = await slot.call(lambda: self.shelf.model(offered))
-            model.engine.program.meanwhile(self.slots.outbox.send)
+            model.engine.program.meanwhile(self.slots.outbox.left, self.slots.outbox.send)
             while self._at_work() >= model.parallel:
                 await self._leaving()
             return model.beside(slot.number) if model.parallel > 1 else model

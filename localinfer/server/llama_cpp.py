@@ -101,7 +101,7 @@ async def completion(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     parts = completion_parts(desk, wanted, prompts[0], options)
     if get(fields, "stream", bool, False):
-        return await streams.events(parts, last=b"")
+        return await streams.parts(parts, streams.EVENTS)
     *before, last = [part async for part in parts]
     content = "".join(part["content"] for part in before)
     return Json(last | {"content": content, "tokens": [id for part in before for id in part["tokens"]]})

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from localinfer.server.problems import Problem
 
@@ -70,10 +70,10 @@ class Slot:
     async def each(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
         """The items as soon as they are there; then raises what drawing them raised. Follows a `call`."""
         loop = self._outbox.loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[T | _End] = asyncio.Queue()
+        tray = Tray[T | _End]()
 
         def draw() -> None:
-            put = partial(self._outbox.put, arrived.put_nowait)
+            put = partial(self._outbox.put, tray.put)
             try:
                 for item in items:
                     put(item)
@@ -87,7 +87,7 @@ class Slot:
 
         done = loop.run_in_executor(self._thread, draw)
         try:
-            while not isinstance(item := await arrived.get(), _End):
+            while not isinstance(item := await tray.take(), _End):
                 yield item
             await done
         finally:
@@ -111,21 +111,43 @@ class Outbox:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._left: deque[tuple[Callable[[Any], None], object]] = deque()
+        self.left: deque[tuple[Callable[[Any], None], object]] = deque()
 
     def put(self, give: Callable[[Any], None], item: object) -> None:
         """Have the loop call `give` with an item when it is next woken."""
-        self._left.append((give, item))
+        self.left.append((give, item))
 
     def send(self) -> None:
         """Wake the loop, if there is something for it."""
-        if self._left and self.loop:
+        if self.left and self.loop:
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        while self._left:
-            give, item = self._left.popleft()
+        while self.left:
+            give, item = self.left.popleft()
             give(item)
+
+
+class Tray(Generic[T]):
+    """Items for one taker in the event loop's own thread. asyncio's Queue, for many, takes longer for each."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._arrival = self._loop.create_future()
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def take(self) -> T:
+        """The next item, once it is there."""
+        while not self._items:
+            if self._arrival.done():
+                self._arrival = self._loop.create_future()
+            await self._arrival
+        return self._items.popleft()
 
 
 class _End:

@@ -1,26 +1,14 @@
 """Answers that come in many parts: server-sent events, and lines of JSON."""
 
-import asyncio
-import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from localinfer.server.problems import Problem, problem_of
-
-Event = Mapping[str, Any]
-DONE = b"data: [DONE]\n\n"
-PATIENCE = 30.0  # seconds that a client may take for a part
-
-
-ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def dumped(value: object) -> bytes:
-    return ENCODE(value).encode("utf-8", "replace")
+from localinfer.server.written import Event, Written, dumped
 
 
 def as_event(value: object) -> bytes:
@@ -37,63 +25,12 @@ def as_line(value: object) -> bytes:
 
 
 class Json(Response):
-    """An answer of one part; what is no text in UTF-8 becomes question marks."""
+    """An answer of one part."""
 
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
         return dumped(content)
-
-
-class Parts(Response):
-    """Sends what a generator yields, and closes it whatever happens. A client that does not read has left."""
-
-    def __init__(self, parts: AsyncGenerator[bytes, None], media_type: str) -> None:
-        super().__init__(media_type=media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self.parts = parts
-
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        async with aclosing(self.parts):
-            with suppress(TimeoutError):
-                await self._sent(send)
-
-    async def _sent(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for part in self.parts:
-            async with asyncio.timeout(PATIENCE):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def events(
-    values: AsyncGenerator[Event, None], write: Callable[[Any], bytes] = as_event, last: bytes = DONE
-) -> Parts:
-    """Server-sent events. What goes wrong before the first one is raised, and so has a status of its own."""
-    first = await anext(values)
-    return Parts(written(first, values, write, last, openai_error), "text/event-stream")
-
-
-async def lines(values: AsyncGenerator[Event, None]) -> Parts:
-    """A JSON object in each line."""
-    first = await anext(values)
-    return Parts(written(first, values, as_line, b"", ollama_error), "application/x-ndjson")
-
-
-async def written(
-    first: Event, values: AsyncGenerator[Event, None], write: Callable[[Any], bytes], last: bytes,
-    failure: Callable[[Problem], Event],
-) -> AsyncGenerator[bytes, None]:  # fmt: skip
-    async with aclosing(values):
-        yield write(first)
-        try:
-            async for value in values:
-                yield write(value)
-        except Exception as error:  # it is too late for a status
-            yield write(failure(problem_of(error)))
-            return
-        if last:
-            yield last
 
 
 def openai_error(problem: Problem) -> Event:
@@ -103,3 +40,48 @@ def openai_error(problem: Problem) -> Event:
 def ollama_error(problem: Problem) -> Event:
     return {"error": problem.error["message"]}
 
+
+class Form(NamedTuple):
+    """How values become an answer; what goes wrong becomes one more value, and `last` is for where nothing did."""
+
+    media_type: str
+    write: Callable[[Any], bytes]
+    failure: Callable[[Problem], Event]
+    last: bytes = b""
+
+
+EVENTS = Form("text/event-stream", as_event, openai_error)  # server-sent
+OPENAI_EVENTS = EVENTS._replace(last=b"data: [DONE]\n\n")
+NAMED_EVENTS = EVENTS._replace(write=as_named_event)
+LINES = Form("application/x-ndjson", as_line, ollama_error)  # a JSON object in each
+
+
+async def parts(values: AsyncGenerator[Written, None], form: Form) -> "Parts":
+    """An answer of these values. What goes wrong before the first one is raised, and so has a status of its own."""
+    return Parts(await anext(values), values, form)
+
+
+class Parts(Response):
+    """Sends values as they come, and closes what yields them whatever happens. `connection` watches whether the client
+    reads."""
+
+    def __init__(self, first: Written, values: AsyncGenerator[Written, None], form: Form) -> None:
+        super().__init__(media_type=form.media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.first, self.values, self.form = first, values, form
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        _, write, failure, last = self.form
+        async with aclosing(self.values):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send(body(write(self.first)))
+            try:
+                async for value in self.values:
+                    await send(body(write(value)))
+            except Exception as error:  # it is too late for a status
+                last = write(failure(problem_of(error)))
+            await send(body(last, more=False))
+
+
+def body(part: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": part, "more_body": more}

@@ -134,7 +134,7 @@ async def answered(request: Request, question: Question) -> Response:
     desk: Desk = request.app.state.desk
     found = parts(question, desk)
     if question.stream:
-        return await streams.lines(found)
+        return await streams.parts(found, streams.LINES)
     *before, last = [part async for part in found]
     return Json(joined([*before, last]) | {key: last[key] for key in last if key not in TEXTS})
 

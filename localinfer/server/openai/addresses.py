@@ -16,14 +16,14 @@ from localinfer.server.streams import Json
 async def chat_completions(request: Request) -> Response:
     question = chat.question_of(await body_of(request))
     if question.common.stream:
-        return await streams.events(chat.chunks(question, desk_of(request)))
+        return await streams.parts(chat.chunks(question, desk_of(request)), streams.OPENAI_EVENTS)
     return Json(await chat.completion(question, desk_of(request)))
 
 
 async def completions(request: Request) -> Response:
     question = texts.question_of(await body_of(request))
     if question.common.stream:
-        return await streams.events(texts.chunks(question, desk_of(request)))
+        return await streams.parts(texts.chunks(question, desk_of(request)), streams.OPENAI_EVENTS)
     return Json(await texts.completion(question, desk_of(request)))
 
 
@@ -31,7 +31,7 @@ async def responses(request: Request) -> Response:
     fields = await body_of(request)
     question = newer.question_of(fields)
     if get(fields, "stream", bool, False):
-        return await streams.events(newer.events(question, desk_of(request)), streams.as_named_event, last=b"")
+        return await streams.parts(newer.events(question, desk_of(request)), streams.NAMED_EVENTS)
     return Json(await newer.response(question, desk_of(request)))
 
 

@@ -17,6 +17,7 @@ from localinfer.server.openai.counts import timings, usage
 from localinfer.server.openai.probabilities import of_chat
 from localinfer.server.openai.requests import Common, common
 from localinfer.server.problems import bad
+from localinfer.server.written import Pattern, Written
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Call, Piece, Stats
@@ -70,29 +71,34 @@ def talk_of(fields: Fields) -> Talk:
 # --- the answer ---
 
 
-async def chunks(question: Question, desk: Desk) -> AsyncGenerator[dict[str, Any], None]:
+async def chunks(question: Question, desk: Desk) -> AsyncGenerator[Written, None]:
     """Piece by piece; each choice ends with why it does, and llama.cpp's timings."""
     all_stats: list[Stats] = []
 
-    async def answer(index: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+    async def answer(index: int, seat: Seat) -> AsyncGenerator[Written, None]:
+        def event(delta: Mapping[str, Any], *told: Any) -> dict[str, Any]:
+            return head | {"choices": [choice(index, delta, *told)]}
+
+        plain = Pattern(lambda text: event({"content": text}))
         async with seat.run(question.talk, question.common.options_for(index)) as run:
-            yield {"choices": [choice(index, {"role": "assistant", "content": ""})]}
+            yield event({"role": "assistant", "content": ""})
             calls: list[Call] = []
             async for piece in run.pieces:
-                if delta := delta_of(piece, len(calls)):
-                    yield {"choices": [choice(index, delta, logprobs_of([piece], question, seat.model))]}
+                if piece.kind == "text" and piece.text and not piece.calls and question.top_logprobs is None:
+                    yield plain.filled(piece.text)
+                elif delta := delta_of(piece, len(calls)):
+                    yield event(delta, logprobs_of([piece], question, seat.model))
                 calls += piece.calls
         all_stats.append(run.stats)
-        end = choice(index, {}, finish_reason="tool_calls" if calls else run.finish_reason)
-        yield {"choices": [end], "timings": timings(run.stats)}
+        yield event({}, None, "tool_calls" if calls else run.finish_reason) | {"timings": timings(run.stats)}
 
     async with desk.seat(question.common.wanted) as seat:
         head = head_of("chat.completion.chunk", seat)
-        extra = {"usage": None} if question.common.include_usage else {}
+        head |= {"usage": None} if question.common.include_usage else {}
         answers = [partial(answer, index) for index in range(question.common.n)]
         async with aclosing(together(answers, seat, desk)) as told:
             async for part in told:
-                yield head | part | extra
+                yield part
     if question.common.include_usage:
         yield head | {"choices": [], "usage": usage(all_stats)}
 

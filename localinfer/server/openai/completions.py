@@ -1,6 +1,6 @@
 """`/v1/completions`: texts in, what comes after them out."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from localinfer.server.openai.counts import timings, usage
 from localinfer.server.openai.probabilities import of_text
 from localinfer.server.openai.requests import Common, common
 from localinfer.server.problems import bad
+from localinfer.server.written import Pattern, Written
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
@@ -67,27 +68,31 @@ def shown(prompt: Text, seat: Seat) -> str:
     return prompt.prompt if isinstance(prompt.prompt, str) else seat.model.detokenize(prompt.prompt, special=True)
 
 
-async def chunks(question: Question, desk: Desk) -> AsyncGenerator[dict[str, Any], None]:
+async def chunks(question: Question, desk: Desk) -> AsyncGenerator[Written, None]:
     all_stats: dict[int, Stats] = {}
 
-    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
+    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[Written, None]:
+        def event(text: str, pieces: "Sequence[Piece]" = (), finish_reason: str | None = None) -> dict[str, Any]:
+            return head | {"choices": [choice(index, text, pieces, question, seat, offset, finish_reason)]}
+
+        offset = 0
+        plain = Pattern(event)
         async with seat.run(prompt, question.common.options_for(nth)) as run:
             text = shown(prompt, seat) if question.echo else ""
-            yield {"choices": [choice(index, text, [], question, seat, 0)]}
+            yield event(text)
             offset = len(text)
             async for piece in run.pieces:
-                yield {"choices": [choice(index, piece.text, [piece], question, seat, offset)]}
+                yield plain.filled(piece.text) if question.logprobs is None else event(piece.text, [piece])
                 offset += len(piece.text)
         all_stats[index] = run.stats
-        end = choice(index, "", [], question, seat, offset, run.finish_reason)
-        yield {"choices": [end], "timings": timings(run.stats)}
+        yield event("", [], run.finish_reason) | {"timings": timings(run.stats)}
 
     async with desk.seat(question.common.wanted) as seat:
         head = head_of("text_completion", seat, "cmpl-")
-        extra = {"usage": None} if question.common.include_usage else {}
+        head |= {"usage": None} if question.common.include_usage else {}
         async with aclosing(together([partial(answer, *run) for run in question.runs()], seat, desk)) as told:
             async for part in told:
-                yield head | part | extra
+                yield part
     if question.common.include_usage:
         yield head | {"choices": [], "usage": sum_of(question, all_stats)}
 
@@ -112,7 +117,7 @@ async def completion(question: Question, desk: Desk) -> dict[str, Any]:
 
 
 def choice(
-    index: int, text: str, pieces: "list[Piece]", question: Question, seat: Seat, offset: int,
+    index: int, text: str, pieces: "Sequence[Piece]", question: Question, seat: Seat, offset: int,
     finish_reason: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     told, most = [piece for piece in pieces if piece.logprob is not None], question.logprobs

@@ -1,5 +1,6 @@
 """Who connects and does not ask."""
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -28,13 +29,13 @@ def sent_for_ever(client: socket.socket, line: bytes) -> None:
 
 
 @contextlib.contextmanager
-def impatient(app: Any) -> Iterator[int]:
-    """The port of a server with this application."""
+def impatient(app: Any, loop: Any = "auto") -> Iterator[int]:
+    """The port of a server with this application, in one of uvicorn's event loops."""
     import uvicorn
 
     from localinfer.server.connection import Connection
 
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, loop=loop, lifespan="off", log_level="error"))
     opened = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=[[opened]])
     thread.start()
@@ -55,23 +56,29 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield port
 
 
-def test_who_never_reads_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from localinfer.server import streams
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_who_never_reads_has_left(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    pytest.importorskip(loop, reason=f"there is no package {loop}")
+    from localinfer.server import connection, streams
+    from localinfer.server.intake import Intake
+    from localinfer.server.settings import Settings
 
     closed = threading.Event()
 
-    async def parts() -> AsyncGenerator[bytes, None]:
+    async def parts() -> AsyncGenerator[Any, None]:
         try:
             while True:
+                await asyncio.sleep(0)
                 yield bytes(1 << 20)
         finally:
             closed.set()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await streams.Parts(parts(), "text/plain")(scope, receive, send)
+        answer = await streams.parts(parts(), streams.Form("text/plain", bytes, streams.openai_error))
+        await answer(scope, receive, send)
 
-    monkeypatch.setattr(streams, "PATIENCE", 0.3)
-    with impatient(app) as port, socket.create_connection(("127.0.0.1", port)) as client:
+    monkeypatch.setattr(connection, "PATIENCE", 0.3)
+    with impatient(Intake(app, Settings()), loop) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert closed.wait(10)
 
