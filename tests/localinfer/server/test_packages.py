@@ -41,7 +41,8 @@ class TestOpenAI:
         assert isinstance(done.choices[0].message.parsed, Number)
 
     def test_completions_and_models(self, client: Any) -> None:
-        done = client.completions.create(model="tiny", prompt=["Hello", "the"], logprobs=1, max_tokens=4)
+        asked = {"model": "tiny", "prompt": ["Hello", "the"], "max_tokens": 4}
+        done = client.completions.create(**asked, logprobs=1, extra_body={"ignore_eos": True})
         assert [len(choice.logprobs.tokens) for choice in done.choices] == [4, 4]
         assert [each.id for each in client.models.list()] == ["tiny"]
         assert client.models.retrieve("tiny").object == "model"
