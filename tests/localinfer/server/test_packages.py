@@ -98,7 +98,7 @@ class TestLangChain:
         assert isinstance(found, Number)
 
     def test_responses(self, client: Any) -> None:
-        newer = client.model_copy(update={"use_responses_api": True, "seed": None})
+        newer = client.model_copy(update={"use_responses_api": True, "seed": None, "temperature": 0})
         assert newer.invoke("Hello").text
         assert "".join(part.text for part in newer.stream("Hello"))
 

@@ -89,6 +89,7 @@ def texts(page: Any) -> list[str]:
 
 
 def test_an_answer_comes_and_stays(page: Any) -> None:
+    page.route("**/v1/chat/completions", endless)
     settle(page, 12)
     ask(page, "Hello there")
     assert texts(page)[0] == "Hello there"
