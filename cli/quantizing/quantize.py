@@ -155,7 +155,7 @@ def run(name: str, task: Task) -> None:
     from localinfer.quantizing.quantize import compile_for, encoders, quantize
     from localinfer.quantizing.report import Report
     from quant.encoders.feedback import ROWS
-    from quant.encoders.offset import LANES
+    from quant.encoders.low_rank import LANES
 
     status = screen.Status()
     source = opened(name, task, status)
@@ -166,15 +166,15 @@ def run(name: str, task: Task) -> None:
     warn_of_unweighted(mixture)
     label = task.target.label if task.target else task.words.recipe
     out = task.words.out or beside(source.path, f"ggml-model-{label}.gguf")
-    compile_for(mixture.old_types, mixture.changed_types, task.search, status, centered=bool(mixture.centers))
+    compile_for(mixture.old_types, mixture.changed_types, task.search, status, directed=bool(mixture.directions))
     threads, with_feedback = threads_for(task.words.threads), task.effort == "max" and bool(mixture.covariances)
     importance = with_assumed(source, mixture.importance, task.search)
-    encoder_of = encoders(task.search, importance, mixture.centers)
+    encoder_of = encoders(task.search, importance, mixture.directions)
     if task.effort == "max" and not with_feedback:
         screen.warn("--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal")
     if with_feedback:
         compile_feedback(mixture.changed_types, status)
-        encoder_of = feedback_encoders(importance, triangles_of(mixture.covariances, threads), mixture.centers)
+        encoder_of = feedback_encoders(importance, triangles_of(mixture.covariances, threads), mixture.directions)
     drawing, report = Drawing(mixture, status), Report(mixture) if task.page else None
     written = quantize(
         source,
@@ -182,7 +182,7 @@ def run(name: str, task: Task) -> None:
         mixture.types,
         encoder_of=encoder_of,
         fields=mixture.fields,
-        least_rows=ROWS if with_feedback else LANES if mixture.centers else 1,
+        least_rows=ROWS if with_feedback else LANES if mixture.directions else 1,
         threads=threads,
         replace=task.replace,
         keep_split=task.keep_split,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from localinfer.files.gguf import Tensor
 from quant.encoders.covariance import Covariance
+from quant.encoders.directions import Directions
 
 Floats = NDArray[np.float32]
 
@@ -54,25 +55,27 @@ class ExpertInputs:
 
 @dataclass(eq=False)
 class Inputs:
-    """Of weights that share an input: sums of squares and of the inputs themselves, (n,), and of products, where they
-    are wanted."""
+    """Of weights that share an input: sums of squares, (n,), and what is wanted of how they go together."""
 
     squares: NDArray[np.float64]
-    totals: NDArray[np.float64]
+    directions: Directions | None
     covariance: Covariance | None
     count: int = 0
     _parts: list[Floats] = field(default_factory=list)  # of a chunk that is not complete
 
     @classmethod
-    def of(cls, n: int, *, covariance: bool) -> "Inputs":
+    def of(cls, n: int, *, directions: bool = False, covariance: bool = False) -> "Inputs":
         """Of n columns, none of which was seen yet."""
-        return cls(np.zeros(n), np.zeros(n), Covariance.empty(n) if covariance else None)
+        return cls(
+            np.zeros(n), Directions.empty(n) if directions else None, Covariance.empty(n) if covariance else None
+        )
 
     def add(self, x: Floats, tokens: int, threads: int = 1) -> None:
         """Add the rows of x, (rows, n): all or some of those of a chunk of so many tokens, one after the other."""
         self.squares += np.square(x).sum(axis=0, dtype=np.float64)
-        self.totals += x.sum(axis=0, dtype=np.float64)
         self.count += len(x)
+        if self.directions and np.isfinite(self.squares).all():
+            self.directions.add(x)
         if self.covariance:
             self._parts.append(x if len(x) == tokens else x.copy())
             if sum(map(len, self._parts)) >= tokens:

@@ -5,20 +5,22 @@ tensor have a row each. Two forms of file are read and written; strings and numb
 
     GGUF      tensors NAME.in_sum2, float32 (matrices, n), and NAME.counts, float32 (matrices, 1);
               keys imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size (tokens).
-              Ours also have NAME.in_sum, float32 (1, n), the inputs themselves summed up, but not of experts.
-              They may have covariances (`quant.encoders.covariance`): NAME.in_cov, float32 (n, n), the products
-              of all pairs of inputs, summed up; and NAME.in_cov_chunks, float32 (1, 2), the sum of squares over chunks
-              that tells how far to believe them, and the number of chunks. Matrices with the same inputs share one:
-              imatrix.covariance.names are those that have it from imatrix.covariance.owners, one by one.
+              Ours also have, but not of experts, the main directions of inputs (`quant.encoders.directions`):
+              NAME.in_dirs, float32 (directions, n). They may have covariances (`quant.encoders.covariance`):
+              NAME.in_cov, float32 (n, n), the products of all pairs of inputs, summed up; and NAME.in_cov_chunks,
+              float32 (1, 2), the sum of squares over chunks that tells how far to believe them, and the number of
+              chunks. Matrices with the same inputs share all these: those of imatrix.inputs.names have what belongs to
+              imatrix.inputs.owners, one by one.
     legacy    n_entries i32, then n_entries times: length i32, name, calls i32, n_values i32, float32[n_values],
               which are the means times `calls`; then chunk_count i32, length i32, data set. No sizes of chunks.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,37 +33,35 @@ from localinfer.files.source import Field
 from localinfer.files.writer import TensorInfo, lay_out
 from localinfer.text import printable
 from quant.encoders.covariance import Covariance
+from quant.encoders.directions import Directions
+from quant.encoders.low_rank import MOST
 
-SUMS, COUNTS, TOTALS, COVARIANCE, CHUNKS = ".in_sum2", ".counts", ".in_sum", ".in_cov", ".in_cov_chunks"
-NAMES, OWNERS = "imatrix.covariance.names", "imatrix.covariance.owners"
+SUMS, COUNTS, DIRECTIONS, COVARIANCE, CHUNKS = ".in_sum2", ".counts", ".in_dirs", ".in_cov", ".in_cov_chunks"
+NAMES, OWNERS = "imatrix.inputs.names", "imatrix.inputs.owners"
 F32 = 0
+Known = TypeVar("Known", Directions, Covariance)  # of the inputs of a tensor
 Floats = NDArray[np.float32]
 Pieces = Iterable[tuple[int, bytes]]  # of a file: where they begin, and what they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Of one tensor: `sums` of squares (matrices, n), `counts` (matrices,), and if they are known the covariance of n
-    inputs, and their `totals`, (n,): the inputs themselves, summed up.
+    """Of one tensor: `sums` of squares (matrices, n), `counts` (matrices,), and if they are known the main directions
+    of n inputs, and their covariance.
 
-    Entries of tensors with the same inputs have the same covariance, not one that is equal.
+    Entries of tensors with the same inputs have the same of these, not some that are equal.
     """
 
     sums: Floats
     counts: Floats
+    directions: Directions | None = None
     covariance: Covariance | None = None
-    totals: Floats | None = None
 
     @property
     def means(self) -> Floats:
         """The mean square of each column's inputs, (matrices, n); 1 for experts that were never asked."""
         counts = self.counts[:, None]
         return np.where(counts > 0, self.sums / np.maximum(counts, 1), np.float32(1))
-
-    @property
-    def centers(self) -> Floats | None:
-        """The mean of each column's inputs, (n,), if it is known."""
-        return None if self.totals is None else self.totals / np.maximum(self.counts[0], 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,56 +98,57 @@ def _from_gguf(f: GGUF) -> Imatrix:
     if not names:
         raise f.error("", "is a GGUF file, but no importance matrix: it has no tensor NAME.in_sum2")
     datasets: Iterable[bytes] = f.get("imatrix.datasets", StringArray, ())
-    covariances = _covariances(f)
+    owners = _owners(f)
+    directions, covariances = _owned(f, DIRECTIONS, _directions, owners), _owned(f, COVARIANCE, _covariance, owners)
     return Imatrix(
-        {name: _entry(f, name, covariances.get(name)) for name in names},
+        {name: _entry(f, name, directions.get(name), covariances.get(name)) for name in names},
         tuple(text.decode("utf-8", "replace") for text in datasets),
         f.get("imatrix.chunk_count", int, 0),
         f.get("imatrix.chunk_size", int, 0),
     )
 
 
-def _entry(f: GGUF, name: str, covariance: Covariance | None) -> Entry:
+def _entry(f: GGUF, name: str, directions: Directions | None, covariance: Covariance | None) -> Entry:
     sums = _matrix(f, name + SUMS)
     counts = _matrix(f, name + COUNTS).reshape(-1)
     if len(counts) != len(sums):
         raise f.error(name + COUNTS, f"{len(counts)} counts for {len(sums)} matrices")
-    if covariance is not None and len(covariance.products) != sums.shape[1]:
-        raise f.error(name, f"has a covariance of {len(covariance.products)} inputs, and {sums.shape[1]} columns")
+    n = sums.shape[1]
+    if directions and directions.rows.shape[1] != n:
+        raise f.error(name, f"has directions of {directions.rows.shape[1]} inputs, and {n} columns")
+    if covariance and len(covariance.products) != n:
+        raise f.error(name, f"has a covariance of {len(covariance.products)} inputs, and {n} columns")
     for suffix, values in ((SUMS, sums), (COUNTS, counts)):
         _check(f, name + suffix, values)
-    return Entry(sums, counts, covariance, _totals(f, name, sums))
+    return Entry(sums, counts, directions, covariance)
 
 
-def _totals(f: GGUF, name: str, sums: Floats) -> Floats | None:
-    """What is there of one matrix."""
-    if len(sums) != 1 or name + TOTALS not in f.tensors:
-        return None
-    totals = _matrix(f, name + TOTALS).reshape(-1)
-    if len(totals) != sums.shape[1]:
-        raise f.error(name + TOTALS, f"has {len(totals)} values for {sums.shape[1]} columns")
-    _check(f, name + TOTALS, np.abs(totals))
-    return totals
-
-
-def _covariances(f: GGUF) -> dict[str, Covariance]:
-    """Of all tensors that have one, views on the file; those that share one get the same."""
-    found = {name: _covariance(f, name) for name in (_owner(name) for name in f.tensors) if name}
+def _owners(f: GGUF) -> dict[str, str]:
+    """Whose inputs those tensors have that do not own what is known of theirs."""
     names, owners = (
         [text.decode("utf-8", "replace") for text in f.get(key, StringArray, ())] for key in (NAMES, OWNERS)
     )
     if len(names) != len(owners):
-        raise f.error(OWNERS, f"{len(owners)} owners of covariances for {len(names)} names")
-    for name, owner in zip(names, owners, strict=True):
-        if owner not in found:
-            raise f.error(OWNERS, f"{printable(owner)} has no covariance for {printable(name)}")
-        found[name] = found[owner]
-    return found
+        raise f.error(OWNERS, f"{len(owners)} owners of inputs for {len(names)} names")
+    return dict(zip(names, owners, strict=True))
 
 
-def _owner(name: str) -> str:
-    """The tensor that a covariance is stored with; "" of anything else."""
-    return name.removesuffix(COVARIANCE) if name.endswith(COVARIANCE) else ""
+def _owned(f: GGUF, suffix: str, read: Callable[[GGUF, str], Known], owners: Mapping[str, str]) -> dict[str, Known]:
+    """What is known of the inputs of all tensors that have it, views on the file; those that share it get the same."""
+    own = [name.removesuffix(suffix) for name in f.tensors if name.endswith(suffix)]
+    found = {name: read(f, name) for name in own}
+    for owner in owners.values():
+        if not any(owner + kind in f.tensors for kind in (DIRECTIONS, COVARIANCE)):
+            raise f.error(OWNERS, f"{printable(owner)} has nothing to share")
+    return found | {name: found[owner] for name, owner in owners.items() if owner in found}
+
+
+def _directions(f: GGUF, name: str) -> Directions:
+    rows = _matrix(f, name + DIRECTIONS)
+    if len(rows) > MOST:
+        raise f.error(name + DIRECTIONS, f"has {len(rows)} directions, at most {MOST} can be used")
+    _check(f, name + DIRECTIONS, np.abs(rows))
+    return Directions(rows)
 
 
 def _covariance(f: GGUF, name: str) -> Covariance:
@@ -185,16 +186,17 @@ def _as_gguf(imatrix: Imatrix) -> tuple[int, Pieces]:
         "imatrix.chunk_size": Field.uint32(imatrix.chunk_size),
     }
     tensors: dict[str, Floats] = {}
-    owners: dict[Covariance, str] = {}
+    owners: dict[tuple[Directions | None, Covariance | None], str] = {}
     shared: dict[str, str] = {}
     for name, entry in sorted(imatrix.entries.items()):
         tensors |= {name + SUMS: entry.sums, name + COUNTS: entry.counts.reshape(-1, 1)}
-        if entry.totals is not None:
-            tensors[name + TOTALS] = entry.totals.reshape(1, -1)
-        if entry.covariance in owners:
-            shared[name] = owners[entry.covariance]
-        elif entry.covariance:
-            owners[entry.covariance] = name
+        owner = owners.setdefault((entry.directions, entry.covariance), name)
+        if owner != name and (entry.directions or entry.covariance):
+            shared[name] = owner
+            continue
+        if entry.directions:
+            tensors[name + DIRECTIONS] = entry.directions.rows
+        if entry.covariance:
             tensors |= {name + COVARIANCE: entry.covariance.products, name + CHUNKS: _chunks(entry.covariance)}
     if shared:
         fields |= {NAMES: Field.texts(list(shared)), OWNERS: Field.texts(list(shared.values()))}

@@ -3,9 +3,9 @@
 For every matrix the squares of what it is multiplied with are summed up, column by column, over all tokens of all
 chunks, as llama-imatrix does it: an error in a column that meets large inputs costs more. With covariance it is the
 products of all pairs of inputs, X^T X, whose diagonal are those sums: what quantization that passes errors on to the
-columns after (Frantar et al., 2022) needs. The inputs themselves are summed up, too: rounding must not move the mean
-of an output. Matrices with the same inputs share them. Each expert of a mixture has sums
-of its own, of the tokens that it saw, and no covariance. Knows nothing of text, nor of how the sums lie in a file.
+columns after (Frantar et al., 2022) needs; and always the few directions that hold most of these products. Matrices
+with the same inputs share them. Each expert of a mixture has sums of its own, of the tokens that it saw, and no more.
+Knows nothing of text, nor of how the sums lie in a file.
 """
 
 import math
@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from localinfer.engine.inputs import ExpertInputs, Given, Inputs
 from localinfer.engine.probe import Probe
 from localinfer.errors import LocalInferError, NotEnoughMemory
 from localinfer.files.imatrix_file import Entry, Imatrix
-from quant.encoders.covariance import Covariance
 
 
 class Collector:
@@ -63,7 +63,7 @@ class Collector:
             self._of_experts[names].add(given.expert, given.x)
             return
         if names not in self._inputs:
-            self._inputs[names] = Inputs.of(n, covariance=self._covariance)
+            self._inputs[names] = Inputs.of(n, directions=True, covariance=self._covariance)
         self._inputs[names].add(given.x, tokens, self._engine.plan.threads_batch)
 
     def _require_numbers(self) -> None:
@@ -86,8 +86,8 @@ class Collector:
             name: Entry(
                 np.repeat(inputs.squares.astype(np.float32)[None], count, axis=0),
                 np.full(count, inputs.count, np.float32),
+                inputs.directions,
                 inputs.covariance,
-                inputs.totals.astype(np.float32),
             )
             for names, inputs in self._inputs.items()
             for name, count in ((name, self._matrices(name)) for name in names)
@@ -123,7 +123,7 @@ def natural(name: str) -> list[int | str]:
 
 
 def merged(matrices: Sequence[Imatrix], chunk_size: int) -> Imatrix:
-    """All sums together; covariances, and totals of the inputs, only where every matrix has them. `chunk_size` is for
+    """All sums together; directions and covariances only where every matrix has them. `chunk_size` is for
     those that do not say it.
 
     Raises LocalInferError when an entry has not the same shape in all.
@@ -143,16 +143,16 @@ def by_tokens(matrix: Imatrix, chunk_size: int) -> Imatrix:
     """A matrix whose sums are means over each chunk, as if it had been summed up over tokens."""
     factor = np.float32(chunk_size)
     entries = {
-        name: Entry(entry.sums * factor, entry.counts * factor, entry.covariance)
+        name: Entry(entry.sums * factor, entry.counts * factor, entry.directions, entry.covariance)
         for name, entry in matrix.entries.items()
     }
     return replace(matrix, entries=entries, chunk_size=chunk_size)
 
 
-def joined(name: str, a: Entry, b: Entry, add: Callable[[Covariance, Covariance], Covariance]) -> Entry:
-    """The sums of two entries. `add` gives the same sum for the same covariances: it stays shared."""
+def joined(name: str, a: Entry, b: Entry, add: Callable[[Any, Any], Any]) -> Entry:
+    """The sums of two entries. `add` gives the same sum for the same summands: what is shared stays shared."""
     if a.sums.shape != b.sums.shape:
         raise LocalInferError(f"{name}: has sums of shape {a.sums.shape} here and of {b.sums.shape} there")
     covariance = add(a.covariance, b.covariance) if a.covariance and b.covariance else None
-    totals = None if a.totals is None or b.totals is None else a.totals + b.totals
-    return Entry(a.sums + b.sums, a.counts + b.counts, covariance, totals)
+    directions = add(a.directions, b.directions) if a.directions and b.directions else None
+    return Entry(a.sums + b.sums, a.counts + b.counts, directions, covariance)

@@ -33,10 +33,10 @@ def takes_feedback(type_number: int) -> bool:
 
 
 def feedback_encoders(
-    importance: Mapping[str, Floats], triangle_for: TriangleFor, centers: Mapping[str, Floats] | None = None
+    importance: Mapping[str, Floats], triangle_for: TriangleFor, directions: Mapping[str, Floats] | None = None
 ) -> EncoderOf:
     """The encoders of --effort max: with feedback for the matrices that have a triangle; others as with less effort."""
-    searching = encoders("normal", importance, centers)
+    searching = encoders("normal", importance, directions)
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         triangle = triangle_for(matrix.tensor.name) if takes_feedback(matrix.type) else None

@@ -64,15 +64,15 @@ class Request:
 class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
-    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `centers` of some of
-    those, (n,), what the columns' inputs are on the average, and `covariances` which of them go together.
+    `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `directions` of some
+    of those, (n, r), in which few of them inputs have most of their power, and `covariances` which go together.
     """
 
     source: Source
     choices: Mapping[str, Choice]
     fields: Mapping[str, Field]
     importance: Mapping[str, Floats]
-    centers: Mapping[str, Floats]
+    directions: Mapping[str, Floats]
     covariances: Mapping[str, Covariance]
     problem: LocalInferError | None
 
@@ -104,13 +104,13 @@ def mix(source: Source, request: Request) -> Mixture:
     """What a request makes of a source. Raises LocalInferError for an importance matrix that cannot be used."""
     more = dict(request.fields)
     importance: dict[str, Floats] = {}
-    centers: dict[str, Floats] = {}
+    directions: dict[str, Floats] = {}
     covariances: dict[str, Covariance] = {}
     if request.imatrix:
         imatrix = read_imatrix(request.imatrix)
         imatrix = replace(imatrix, entries=renumbered(imatrix.entries, request.pruned))
         importance = importance_for(source, imatrix, request.included, request.excluded)
-        centers = centers_for(source, imatrix, importance)
+        directions = directions_for(source, imatrix, importance)
         covariances = covariances_for(source, imatrix, importance)
         more = fields_of_imatrix(request.imatrix, imatrix) | more
     fields = fields_for(source, request.recipe, more)
@@ -119,7 +119,7 @@ def mix(source: Source, request: Request) -> Mixture:
     if request.imatrix:
         choices |= unmeasured_ahead(source, choices, model, request, importance)
     problem = _problem(source, choices, request, importance)
-    return Mixture(source, choices, fields, importance, centers, covariances, problem)
+    return Mixture(source, choices, fields, importance, directions, covariances, problem)
 
 
 def unmeasured_ahead(
@@ -225,10 +225,16 @@ def importance_for(
     return found
 
 
-def centers_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Of the matrices that have an importance, and no experts, the mean of their inputs, if it is known."""
-    known = {name: imatrix.entries[name].centers for name in importance if len(source.tensors[name].shape) == 2}
-    return {name: centers for name, centers in known.items() if centers is not None}
+def directions_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Of the matrices that have an importance, and no experts, the main directions of their inputs, (n, r), if they are
+    known; the same array for matrices that share them."""
+    known = {name: imatrix.entries[name] for name in importance if len(source.tensors[name].shape) == 2}
+    scaled = {
+        entry.directions: entry.directions.rows.T / np.sqrt(max(entry.counts[0], 1))
+        for entry in known.values()
+        if entry.directions
+    }
+    return {name: scaled[entry.directions] for name, entry in known.items() if entry.directions}
 
 
 def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Covariance]:

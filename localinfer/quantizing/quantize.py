@@ -44,8 +44,8 @@ from localinfer.quantizing.rows import (
 from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
-from quant.encoders.joint import JointOffsetEncoder, is_joint
-from quant.encoders.offset import OffsetEncoder, offset_kernel, takes_centers
+from quant.encoders.joint import JointLowRankEncoder, is_joint, joint_gains_of
+from quant.encoders.low_rank import Gains, LowRankEncoder, carries, gains_of, low_rank_kernel
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
@@ -225,33 +225,35 @@ def compile_for(
     effort: str,
     progress: loader.Progress | None = None,
     *,
-    centered: bool = False,
+    directed: bool = False,
 ) -> None:
     """Have all kernels compiled that turn rows of the old types into rows of the new ones, several at a time; those for
-    inputs of known means, too, if some are `centered`."""
+    inputs that share directions, too, if some are `directed`."""
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
     kernels += [encoding_kernel(number, effort) for number in set(new)]
-    if centered and effort != "fast":
-        kernels += [offset_kernel(number) for number in set(new) if takes_centers(number)]
+    if directed and effort != "fast":
+        kernels += [low_rank_kernel(number) for number in set(new) if carries(number)]
     for warning in loader.addresses(kernels, paths.jit_dir(), progress)[1]:
         warnings.warn(warning, stacklevel=2)
 
 
-def encoders(effort: str, importance: Mapping[str, Floats], centers: Mapping[str, Floats] | None = None) -> EncoderOf:
-    """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix; `centers`:
-    for some of those with one matrix, the means of the columns' inputs."""
-    by_type = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir()))
+def encoders(
+    effort: str, importance: Mapping[str, Floats], directions: Mapping[str, Floats] | None = None
+) -> EncoderOf:
+    """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix;
+    `directions`: for some of those with one matrix, what the columns' inputs have in common, (n, r)."""
+    by_type, gains = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir())), LastGains()
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
         weights = importance.get(matrix.tensor.name)
         row = None if weights is None else weights[matrix.number]
-        center = (centers or {}).get(matrix.tensor.name)
-        if row is not None and center is not None and effort != "fast":
-            if takes_centers(matrix.type):
-                return OffsetEncoder(matrix.type, row, center, paths.jit_dir()).rows
+        shared = (directions or {}).get(matrix.tensor.name)
+        if row is not None and shared is not None and effort != "fast":
+            if carries(matrix.type):
+                return LowRankEncoder(matrix.type, gains.of(gains_of, row, shared), paths.jit_dir()).rows
             if is_joint(matrix.type):
-                decode = decoder_of(matrix.type).rows
-                return JointOffsetEncoder(matrix.type, row, center, decode, paths.jit_dir()).rows
+                known, decode = gains.of(joint_gains_of, row, shared), decoder_of(matrix.type).rows
+                return JointLowRankEncoder(matrix.type, known, decode, paths.jit_dir()).rows
         encoder = by_type(matrix.type)
 
         def encode(x: Floats, out: Bytes) -> None:
@@ -260,3 +262,18 @@ def encoders(effort: str, importance: Mapping[str, Floats], centers: Mapping[str
         return encode
 
     return encoder_of
+
+
+class LastGains:
+    """Those that were found last: neighbours in a file often share their inputs."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._gains: Gains | None = None
+
+    def of(self, find: Callable[[Floats, Floats], Gains], squares: Floats, directions: Floats) -> Gains:
+        """Of matrices that share the array of their directions."""
+        key = (find, id(directions))
+        if self._gains is None or key != self._key:
+            self._key, self._gains = key, find(squares, directions)
+        return self._gains

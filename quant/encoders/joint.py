@@ -1,7 +1,7 @@
 """Weights into blocks whose codes stand for several columns at once: errors are passed on from block to block.
 
     encoder = JointFeedbackEncoder(type_number, triangle, decode, cache_root)      # as quant.encoders.feedback
-    encoder = JointOffsetEncoder(type_number, squares, means, decode, cache_root)  # as quant.encoders.offset
+    encoder = JointLowRankEncoder(type_number, gains, decode, cache_root)          # as quant.encoders.low_rank
     encoder.rows(x, out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
 
 A column of IQ2 or IQ3 has no code of its own that could be rounded to what is wanted of it, but a block of 256 columns
@@ -11,9 +11,10 @@ in `quant.encoders.feedback`, e_b the errors in block b and R_ib the columns of 
     e H e^T = sum_b |e_b R_bb + sum_{i<b} e_i R_ib|^2 = sum_b |(e_b + s_b) R_bb|^2,    s_b = sum_{i<b} e_i R_ib R_bb^-1
 
 so block b is searched for its weights plus s_b. In the search columns cost what is on the diagonal of R_bb R_bb^T, as
-if errors within a block had nothing in common. For the H = D + u u^T of `quant.encoders.offset` that is
+if errors within a block had nothing in common. For the H = D + U U^T of `quant.encoders.low_rank`, with M of the block
+and what is behind it, and M' of what is behind it alone, columns cost D_j + U_j M' U_j^T, and
 
-    s_b = u_b D_b^-1 / (1 + T_b) * sum_{i<b} e_i u_i^T,    T_b = sum over all columns of b and behind it of u_j^2 / D_j
+    s_b = (sum_{i<b} e_i U_i) M U_b^T D_b^-1
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from quant.encoders.encode import Bytes, Encoder, Floats, is_plain, require
 from quant.encoders.feedback import Triangle
-from quant.encoders.offset import carried
+from quant.encoders.low_rank import Gains, parted
 from quant.ggml import TYPES
 from quant.jit.loader import Progress
 
@@ -117,32 +118,44 @@ def unit_corner(shares: Floats, first: int) -> NDArray[np.float64]:
     return np.triu(shares[here, here], 1).astype(np.float64) + np.eye(WIDTH)
 
 
-class JointOffsetEncoder:
-    """Rows of weights into one tensor type, for inputs of known mean; several threads may use it at once."""
+def joint_gains_of(squares: Floats, directions: Floats) -> Gains:
+    """The gains, as in `quant.encoders.low_rank`, for blocks of columns that get their codes together."""
+    d, u = parted(squares, directions)
+    costs, gains = np.empty(len(d)), np.empty(u.shape)
+    behind: NDArray[np.float64] = np.eye(u.shape[1])
+    for first in reversed(range(0, len(d), WIDTH)):
+        here = slice(first, first + WIDTH)
+        costs[here] = d[here] + ((u[here] @ behind) * u[here]).sum(axis=1)
+        shares = u[here] / d[here, None]
+        behind = np.linalg.inv(np.linalg.inv(behind) + u[here].T @ shares).astype(np.float64)
+        gains[here] = shares @ behind
+    return Gains(costs, gains, u)
+
+
+class JointLowRankEncoder:
+    """Rows of weights into one tensor type, for inputs that share directions; several threads may use it at once."""
 
     def __init__(
         self,
         type_number: int,
-        squares: Floats,
-        means: Floats,
+        known: Gains,
         decode: Decode,
         cache_root: Path | None,
         progress: Progress | None = None,
     ) -> None:
-        """Has a kernel compiled, unless the cache has it. The means of the inputs' squares and of themselves: (n,)."""
-        costs, self._shares, self._means = carried(squares, means, WIDTH)
-        self._blocks = _BlockByBlock(type_number, decode, costs, cache_root, progress)
+        """Has a kernel compiled, unless the cache has it. The gains are those of blocks."""
+        self._gains, self._directions = known.gains.astype(np.float32), known.directions.astype(np.float32)
+        self._blocks = _BlockByBlock(type_number, decode, known.costs.astype(np.float32), cache_root, progress)
         self.warnings = self._blocks.warnings
 
     def rows(self, x: Floats, out: Bytes) -> None:
         """Encode x, (rows, n), into out, (rows, row_bytes). Raises ValueError when a shape or a layout is not that."""
-        offset = np.zeros(len(x), np.float32)
+        carried = np.zeros((len(x), self._gains.shape[1]), np.float32)
 
         def shift(columns: slice) -> Floats:
-            return np.outer(offset, self._shares[columns])
+            return carried @ self._gains[columns].T
 
         def pass_on(columns: slice, errors: Floats) -> None:
-            # By itself for every row; what BLAS finds for one depends on how many there are.
-            offset[:] += np.einsum("ij,j->i", errors, self._means[columns])
+            carried[:] += errors @ self._directions[columns]
 
         self._blocks.encode(x, out, shift, pass_on)

@@ -10,6 +10,7 @@ import pytest
 from localinfer.errors import LocalInferError
 from localinfer.files.imatrix_file import Entry, Imatrix, read_imatrix, write_imatrix
 from quant.encoders.covariance import Covariance
+from quant.encoders.directions import Directions
 
 RNG = np.random.default_rng(0)
 Q = Entry(RNG.random((1, 8), np.float32), np.array([4], np.float32))
@@ -44,24 +45,30 @@ def test_gguf_as_the_package_reads_it(tmp_path: Path) -> None:
 
 def test_covariance_comes_back(tmp_path: Path) -> None:
     covariance = Covariance(RNG.random((8, 8), np.float32), 12.5, 3)
-    write_imatrix(tmp_path / "m.gguf", Imatrix({"x": Entry(Q.sums, Q.counts, covariance)}))
+    write_imatrix(tmp_path / "m.gguf", Imatrix({"x": Entry(Q.sums, Q.counts, None, covariance)}))
     back = read_imatrix(tmp_path / "m.gguf").entries["x"].covariance
     assert back is not None
     assert np.array_equal(back.products, covariance.products)
     assert (back.squares, back.chunks) == (12.5, 3)
 
 
-def test_covariance_is_kept_once(tmp_path: Path) -> None:
+def test_what_is_known_of_inputs_is_kept_once(tmp_path: Path) -> None:
     shared, own = (Covariance(RNG.random((8, 8), np.float32), number, 3) for number in (1.0, 2.0))
-    of = {"k": shared, "q": shared, "v": shared, "o": own, "none": None}
-    matrix = Imatrix({name: Entry(Q.sums, Q.counts, covariance) for name, covariance in of.items()})
+    some, others = (Directions(RNG.standard_normal((4, 8)).astype(np.float32)) for _ in range(2))
+    of = {"k": (some, shared), "q": (some, shared), "v": (some, shared), "o": (others, own), "x": (others, None)}
+    matrix = Imatrix({name: Entry(Q.sums, Q.counts, *known) for name, known in (of | {"none": (None, None)}).items()})
     write_imatrix(tmp_path / "m.gguf", matrix)
-    stored = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors if "in_cov" in tensor.name}
-    assert stored == {"k.in_cov", "k.in_cov_chunks", "o.in_cov", "o.in_cov_chunks"}
+    stored = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors if ".in_sum2" not in tensor.name}
+    covariances = {"k.in_cov", "k.in_cov_chunks", "o.in_cov", "o.in_cov_chunks"}
+    assert {name for name in stored if "counts" not in name} == covariances | {"k.in_dirs", "o.in_dirs", "x.in_dirs"}
     back = read_imatrix(tmp_path / "m.gguf").entries
     assert back["k"].covariance is back["q"].covariance is back["v"].covariance
+    assert back["k"].directions is back["q"].directions is back["v"].directions
     assert back["o"].covariance is not back["k"].covariance
-    assert back["none"].covariance is None
+    for name, (directions, covariance) in of.items():
+        assert np.array_equal(back[name].directions.rows, directions.rows)
+        assert (back[name].covariance is None) == (covariance is None)
+    assert (back["none"].directions, back["none"].covariance) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +78,13 @@ def test_covariance_is_kept_once(tmp_path: Path) -> None:
         ({"x.in_cov": (3, 3)}, {}, "x: has a covariance of 3 inputs, and 2 columns"),
         ({"x.in_cov": (2, 2), "x.in_cov_chunks": (1, 3)}, {}, "x.in_cov_chunks: has 3 values, not 2"),
         ({"x.in_cov": (2, 2), "x.in_cov_chunks": None}, {}, "x.in_cov_chunks: is missing"),
-        ({}, {"names": ["x"], "owners": ["y"]}, "owners: y has no covariance for x"),
-        ({"x.in_cov": (2, 2)}, {"names": ["x"]}, "owners: 0 owners of covariances for 1 names"),
+        ({"x.in_dirs": (4, 3)}, {}, "x: has directions of 3 inputs, and 2 columns"),
+        ({"x.in_dirs": (257, 2)}, {}, "x.in_dirs: has 257 directions, at most 256"),
+        ({}, {"names": ["x"], "owners": ["y"]}, "owners: y has nothing to share"),
+        ({"x.in_cov": (2, 2)}, {"names": ["x"]}, "owners: 0 owners of inputs for 1 names"),
     ],
 )
-def test_broken_covariances(
+def test_what_is_broken_of_inputs(
     tmp_path: Path, tensors: dict[str, tuple[int, int] | None], keys: dict[str, list[str]], problem: str
 ) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "imatrix")
@@ -84,7 +93,7 @@ def test_broken_covariances(
         if shape:
             writer.add_tensor(name, np.ones(shape, np.float32))
     for key, values in keys.items():
-        writer.add_array(f"imatrix.covariance.{key}", values)
+        writer.add_array(f"imatrix.inputs.{key}", values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

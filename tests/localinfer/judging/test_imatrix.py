@@ -23,6 +23,7 @@ from localinfer.judging.imatrix import Collector, merged, unseen
 from localinfer.judging.imatrix_statistics import by_layer, by_matrix
 from localinfer.options import Options
 from quant.encoders.covariance import Covariance
+from quant.encoders.directions import Directions
 
 N_CTX = 64
 TEXT = DATA / "varied.txt"
@@ -85,6 +86,10 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
         size = abs(expected).max()
         np.testing.assert_allclose(np.triu(entry.covariance.products), np.triu(expected), atol=2e-3 * size)
         assert entry.covariance.chunks == 2
+        assert entry.directions is not None
+        strongest = np.linalg.eigh(expected)[1][:, -1]
+        kept = np.square(entry.directions.rows.astype(np.float64) @ strongest).sum()
+        assert kept == pytest.approx(strongest @ expected @ strongest, rel=0.5)  # a few tokens, added up at random
         np.testing.assert_allclose(entry.sums[0], np.diag(expected), rtol=2e-2, atol=1e-4 * size)
 
 
@@ -101,7 +106,7 @@ def test_each_expert_has_sums_of_its_own(tmp_path: Path) -> None:
     for name in ("gate", "up", "down"):
         key = f"blk.1.ffn_{name}_exps"
         entry, n_expert = found.entries[f"{key}.weight"], 10
-        assert entry.covariance is None
+        assert (entry.directions, entry.covariance) == (None, None)
         assert entry.sums.shape[0] == n_expert
         assert entry.counts.sum() == 3 * len(chunk)
         for expert in range(n_expert):
@@ -125,10 +130,11 @@ def test_experts_that_saw_nothing_are_named(tmp_path: Path) -> None:
 
 def test_matrices_with_the_same_inputs_share_a_covariance(engine: Engine) -> None:
     entries = collected(engine, covariance=True).entries
-    q, k, gate, up = (entries[f"blk.0.{name}.weight"].covariance for name in ("attn_q", "attn_k", "ffn_gate", "ffn_up"))
-    assert q is k
-    assert gate is up
-    assert q is not gate
+    q, k, gate, up = (entries[f"blk.0.{name}.weight"] for name in ("attn_q", "attn_k", "ffn_gate", "ffn_up"))
+    assert q.covariance is k.covariance
+    assert q.directions is k.directions
+    assert gate.covariance is up.covariance
+    assert q.covariance is not gate.covariance
 
 
 def test_the_output_layer_and_covariance_are_left_out_unless_asked_for(engine: Engine) -> None:
@@ -188,7 +194,8 @@ def test_inputs_that_are_not_numbers(tmp_path: Path) -> None:
 
 def entry(*sums: float, count: float, covariance: float | None = None) -> Entry:
     products = Covariance(np.full((len(sums),) * 2, covariance, np.float32), 1.0, 1) if covariance else None
-    return Entry(np.array([sums], np.float32), np.array([count], np.float32), products)
+    directions = Directions(np.ones((1, len(sums)), np.float32)) if covariance else None
+    return Entry(np.array([sums], np.float32), np.array([count], np.float32), directions, products)
 
 
 def test_sums_of_several_files() -> None:
@@ -201,6 +208,8 @@ def test_sums_of_several_files() -> None:
     assert both.entries["a"].covariance is not None
     assert both.entries["a"].covariance.products.tolist() == [[3, 3], [3, 3]]
     assert (both.entries["a"].covariance.squares, both.entries["a"].covariance.chunks) == (2, 2)
+    assert both.entries["a"].directions is not None
+    assert np.square(both.entries["a"].directions.rows).sum(axis=0) == pytest.approx([2, 2])
     assert both.entries["b"] is first.entries["b"]
 
 
@@ -208,14 +217,16 @@ def test_what_was_shared_is_shared_when_it_is_added() -> None:
     parts = [entry(1, 2, count=8, covariance=1) for _ in range(2)]
     both = merged([Imatrix({"q": part, "k": part}, (), 2, 4) for part in parts], 4)
     assert both.entries["q"].covariance is both.entries["k"].covariance
+    assert both.entries["q"].directions is both.entries["k"].directions
 
 
-def test_covariance_is_lost_with_a_file_that_has_none() -> None:
+def test_what_is_known_of_inputs_is_lost_with_a_file_that_has_none() -> None:
     first, second = (
         Imatrix({"a": entry(1, count=4, covariance=1)}, (), 1, 4),
         Imatrix({"a": entry(1, count=4)}, (), 1, 4),
     )
-    assert merged([first, second], 512).entries["a"].covariance is None
+    both = merged([first, second], 512).entries["a"]
+    assert (both.directions, both.covariance) == (None, None)
 
 
 def test_files_that_count_chunks_are_as_heavy_as_those_that_count_tokens() -> None:

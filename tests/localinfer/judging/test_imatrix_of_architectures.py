@@ -38,7 +38,7 @@ def test_no_matrix_is_forgotten(name: str, tmp_path: Path) -> None:
     rounded = {tensor for tensor, type in mixture.types.items() if type != checkpoints.F32}
     assert rounded - {*mixture.importance} <= {*EMBEDDINGS, *IDLE.get(name, [])}
     assert {each for each in rounded & {*mixture.importance} if len(source.tensors[each].shape) == 2} <= {
-        *mixture.centers
+        *mixture.directions
     }
     out = tmp_path / "q8_0.gguf"
     quantize(source, out, mixture.types, encoder_of=encoders("fast", mixture.importance), fields=mixture.fields)

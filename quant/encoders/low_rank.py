@@ -1,0 +1,129 @@
+"""Weights into blocks, errors made up for in the few directions that inputs share: the face of the kernel for Python.
+
+    encoder = LowRankEncoder(type_number, gains_of(squares, directions), cache_root)
+    encoder.rows(x, out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
+
+The inputs of a matrix have much of their power in a few directions: their mean, to begin with, and what topics and
+kinds of words have in common. Errors that add up along one of them move outputs the most, and can be made up for by the
+columns behind, with one number for each direction that is carried along the row: that is error feedback as in
+`quant.encoders.feedback`, for the price of a few products. With the mean squares m of the inputs and r directions, the
+columns of U, as if what is left had nothing in common,
+
+    H = D + U U^T,   D_j = m_j - |U_j|^2,   M_j = (I + sum_{i>=j} U_i^T U_i / D_i)^-1
+
+errors so far have left s = sum_{i<j} e_i U_i, and what the columns from j on cannot mend of it costs s M_j s^T. So
+column j is rounded to what is nearest to its weight plus s K_j, and its error then costs C_j,
+
+    C_j = D_j + U_j M_{j+1} U_j^T,   K_j = M_{j+1} U_j^T / C_j,   M_j = M_{j+1} - C_j K_j K_j^T
+
+which is the gain of Kalman's filter, run from the last column to the first. Scales are searched for these costs.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant import FORMATS
+from quant.encoders.encode import Bytes, Encoder, Floats, require, scratch_room
+from quant.encoders.feedback import SCALAR, corner_of
+from quant.ggml import TYPES
+from quant.jit.kernel import Kernel
+from quant.jit.loader import Progress, addresses
+from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+
+TRUST = 0.8  # of the power in the directions: other texts have others
+DAMPING = 0.03  # of the median of all D, which is added to each: what is hardly used may be used elsewhere
+CARRYING = SCALAR - {"Q8_0"}  # which has hardly any error
+LEAST = 2.0**-20  # of the mean of all m, where nothing else is left of a D
+LANES = 64  # rows that the kernel rounds side by side
+STEP = 4  # columns between which it looks at what is carried
+CORNER = 64  # columns whose gains are found at once
+TINY = np.finfo(np.float64).tiny
+MOST = 256  # directions that there is room for
+PARAMETERS = ("x", "n", "gains", "couplings", "directions", "rank", "y", "row_bytes", "rows")
+
+
+def carries(type_number: int) -> bool:
+    """Whether rows of this type can be encoded so; of others see `quant.encoders.joint`."""
+    return TYPES[type_number].name in CARRYING
+
+
+def low_rank_kernel(type_number: int) -> Kernel:
+    """The kernel that a LowRankEncoder has compiled."""
+    constants = (("room", FORMATS[type_number].room),)
+    return Kernel("quant.encoders.low_rank_rows", "low_rank", PARAMETERS, constants=constants)
+
+
+class Gains(NamedTuple):
+    """What is known of n inputs, as above: `costs` C, (n,), `gains` K, (n, r), and `directions` U, (n, r)."""
+
+    costs: NDArray[np.float64]
+    gains: NDArray[np.float64]
+    directions: NDArray[np.float64]
+
+
+def parted(squares: Floats, directions: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """D and U, (n,) and (n, r), for inputs whose mean square is 1 on the average. Directions have no more of a column's
+    power than there is."""
+    m, size = squares.astype(np.float64), squares.mean(dtype=np.float64) or 1.0
+    m, u = m / size, directions.astype(np.float64) * np.sqrt(TRUST / size)
+    power = np.square(u).sum(axis=1)
+    u *= np.sqrt(np.minimum(power, m) / np.maximum(power, TINY))[:, None]
+    d = np.maximum(m - np.square(u).sum(axis=1), 0)
+    return d + (DAMPING * np.median(d) + LEAST), u
+
+
+def gains_of(squares: Floats, directions: Floats) -> Gains:
+    """The gains for inputs of these mean squares, (n,), and directions, (n, r).
+
+    Some columns at a time: with G = D + U M U^T of theirs, M of those behind, and the upper triangle R R^T = G, their
+    costs are R_jj^2, and their gains the rows of R^-1 U M divided by R_jj.
+    """
+    d, u = parted(squares, directions)
+    costs, gains, behind = np.empty(len(d)), np.empty(u.shape), np.eye(u.shape[1])
+    for first in reversed(range(0, len(d), CORNER)):
+        here = slice(first, first + CORNER)
+        seen = u[here] @ behind
+        triangle = corner_of(np.diag(d[here]) + seen @ u[here].T)
+        found = np.linalg.solve(triangle, seen)
+        costs[here] = np.square(triangle.diagonal())
+        gains[here] = found / triangle.diagonal()[:, None]
+        behind -= found.T @ found
+    return Gains(costs, gains, u)
+
+
+class LowRankEncoder:
+    """Rows of weights into one tensor type, for inputs that share directions; several threads may use it at once."""
+
+    def __init__(
+        self, type_number: int, known: Gains, cache_root: Path | None, progress: Progress | None = None
+    ) -> None:
+        """Has kernels compiled, unless the cache has them. Raises ValueError for more directions than `MOST`."""
+        self._search = Encoder(type_number, "normal", cache_root, progress)
+        found, self.warnings = addresses([low_rank_kernel(type_number)], cache_root, progress)
+        self._kernel = RUN(found[low_rank_kernel(type_number)])
+        require(known.gains.shape[1] <= MOST, f"{known.gains.shape[1]} directions, at most {MOST} are carried")
+        self._costs, self._rank = known.costs.astype(np.float32), known.gains.shape[1]
+        self._gains, self._directions = stepwise(known.gains), stepwise(known.directions)
+        self._couplings = np.einsum("gri,grj->gij", self._directions, self._gains)
+
+    def rows(self, x: Floats, out: Bytes) -> None:
+        """Encode x, (rows, n), into out, (rows, row_bytes). Raises ValueError when a shape or a layout is not that."""
+        self._search.rows(x, self._costs, out)
+        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
+        tables = (self._gains, self._couplings, self._directions)
+        arguments = (
+            *(x.ctypes.data, x.shape[1], *(table.ctypes.data for table in tables), self._rank),
+            *(out.ctypes.data, out.shape[1], len(x)),
+        )
+        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
+        self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)
+
+
+def stepwise(table: NDArray[np.float64]) -> Floats:
+    """(n, r) as float32 (n / STEP, r, STEP): what the kernel needs at a time lies together."""
+    n, rank = table.shape
+    steps = table.reshape(n // STEP, STEP, rank).transpose(0, 2, 1)
+    return np.ascontiguousarray(steps, np.float32)
