@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -45,12 +46,15 @@ from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
 from quant.encoders.joint import JointLowRankEncoder, is_joint, joint_gains_of
-from quant.encoders.low_rank import Gains, LowRankEncoder, carries, gains_of, low_rank_kernel
+from quant.encoders.low_rank import LowRankEncoder, carries, low_rank_kernel, tables_of
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
 EncoderOf = Callable[[Matrix], RowEncoder]
 Watcher = Callable[[Matrix, int, Floats, Bytes], None]  # matrix, its first row here, x, out; by several threads at once
+T = TypeVar("T")
+Find = Callable[[Floats, Floats], T]  # of mean squares, (n,), and directions, (n, r)
+NEAR = 8  # inputs of matrices that lie near each other: a block has four, or some more
 Progress = Callable[[SourceTensor, int], None]  # a tensor, and how many of its weights are done, in order
 
 
@@ -242,18 +246,21 @@ def encoders(
 ) -> EncoderOf:
     """Encode every row by itself. `importance`: for some tensors, the weights of the columns of each matrix;
     `directions`: for some of those with one matrix, what the columns' inputs have in common, (n, r)."""
-    by_type, gains = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir())), LastGains()
+    by_type = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir()))
+    carrying = cache(partial(LowRankEncoder, cache_root=paths.jit_dir()))
+    known = known_of(importance, directions or {})
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
-        weights = importance.get(matrix.tensor.name)
+        name = matrix.tensor.name
+        weights = importance.get(name)
         row = None if weights is None else weights[matrix.number]
-        shared = (directions or {}).get(matrix.tensor.name)
-        if row is not None and shared is not None and effort != "fast":
+        if row is not None and directions and name in directions and effort != "fast":
             if carries(matrix.type):
-                return LowRankEncoder(matrix.type, gains.of(gains_of, row, shared), paths.jit_dir()).rows
+                tables, mending = known(name, tables_of), carrying(matrix.type)
+                return lambda x, out: mending.rows(x, tables, out)
             if is_joint(matrix.type):
-                known, decode = gains.of(joint_gains_of, row, shared), decoder_of(matrix.type).rows
-                return JointLowRankEncoder(matrix.type, known, decode, paths.jit_dir()).rows
+                gains, decode = known(name, joint_gains_of), decoder_of(matrix.type).rows
+                return JointLowRankEncoder(matrix.type, gains, decode, paths.jit_dir()).rows
         encoder = by_type(matrix.type)
 
         def encode(x: Floats, out: Bytes) -> None:
@@ -264,16 +271,17 @@ def encoders(
     return encoder_of
 
 
-class LastGains:
-    """Those that were found last: neighbours in a file often share their inputs."""
+def known_of(importance: Mapping[str, Floats], directions: Mapping[str, Floats]) -> Callable[[str, Find[T]], T]:
+    """A function that finds, of a tensor by name, what follows from its importance and directions: once for tensors
+    that share the array of their directions, as long as they are near each other in a file."""
+    owners = {id(shared): name for name, shared in directions.items()}
 
-    def __init__(self) -> None:
-        self._key: tuple[object, ...] = ()
-        self._gains: Gains | None = None
+    @lru_cache(NEAR)
+    def found(owner: str, find: Find[T]) -> T:
+        return find(importance[owner][0], directions[owner])
 
-    def of(self, find: Callable[[Floats, Floats], Gains], squares: Floats, directions: Floats) -> Gains:
-        """Of matrices that share the array of their directions."""
-        key = (find, id(directions))
-        if self._gains is None or key != self._key:
-            self._key, self._gains = key, find(squares, directions)
-        return self._gains
+    def known(name: str, find: Find[T]) -> T:
+        result: T = found(owners[id(directions[name])], find)
+        return result
+
+    return known

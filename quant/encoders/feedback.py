@@ -18,7 +18,7 @@ after the other.
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,7 @@ def take_off(h: Floats, above: Floats, first: int) -> None:
     h[first:end, first : len(above)] -= above[first:end] @ above[first:].T
 
 
-def corner_of(h: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def corner_of(h: Floats) -> NDArray[np.float64]:
     """R of a small H: turned by 180 degrees, the lower Cholesky factor of H that was turned so, too."""
     upper = np.triu(h).astype(np.float64)
     whole = upper + np.triu(upper, 1).T

@@ -1,7 +1,7 @@
 """Weights into blocks, errors made up for in the few directions that inputs share: the face of the kernel for Python.
 
-    encoder = LowRankEncoder(type_number, gains_of(squares, directions), cache_root)
-    encoder.rows(x, out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
+    encoder = LowRankEncoder(type_number, cache_root)
+    encoder.rows(x, tables_of(squares, directions), out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
 
 The inputs of a matrix have much of their power in a few directions: their mean, to begin with, and what topics and
 kinds of words have in common. Errors that add up along one of them move outputs the most, and can be made up for by the
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from quant import FORMATS
 from quant.encoders.encode import Bytes, Encoder, Floats, require, scratch_room
-from quant.encoders.feedback import SCALAR, corner_of
+from quant.encoders.feedback import SCALAR
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
@@ -82,41 +82,57 @@ def gains_of(squares: Floats, directions: Floats) -> Gains:
     costs are R_jj^2, and their gains the rows of R^-1 U M divided by R_jj.
     """
     d, u = parted(squares, directions)
-    costs, gains, behind = np.empty(len(d)), np.empty(u.shape), np.eye(u.shape[1])
-    for first in reversed(range(0, len(d), CORNER)):
+    turned, roots, gains = u[::-1], np.empty(len(d)), np.empty(u.shape)
+    behind = np.eye(u.shape[1])
+    for first in range(0, len(d), CORNER):  # turned by 180 degrees R is the lower triangle that numpy finds
         here = slice(first, first + CORNER)
-        seen = u[here] @ behind
-        triangle = corner_of(np.diag(d[here]) + seen @ u[here].T)
-        found = np.linalg.solve(triangle, seen)
-        costs[here] = np.square(triangle.diagonal())
-        gains[here] = found / triangle.diagonal()[:, None]
+        seen = turned[here] @ behind
+        corner = seen @ turned[here].T
+        corner.flat[:: len(corner) + 1] += d[::-1][here]
+        triangle = np.linalg.cholesky(corner)
+        gains[here] = found = np.linalg.solve(triangle, seen)
+        roots[here] = triangle.diagonal()
         behind -= found.T @ found
-    return Gains(costs, gains, u)
+    return Gains(np.square(roots[::-1]), (gains / roots[:, None])[::-1], u)
+
+
+class Tables(NamedTuple):
+    """The same as the kernel wants it, float32: `costs`, (n,), and for every STEP columns `gains`, (n / STEP, r, STEP),
+    `directions` alike, and `couplings`, (n / STEP, STEP, STEP), how much of a column's error the others get."""
+
+    costs: Floats
+    gains: Floats
+    directions: Floats
+    couplings: Floats
+
+
+def tables_of(squares: Floats, directions: Floats) -> Tables:
+    """The tables for inputs of these mean squares, (n,), and directions, (n, r). Raises ValueError for more directions
+    than `MOST`."""
+    require(directions.shape[1] <= MOST, f"{directions.shape[1]} directions, at most {MOST} are carried")
+    known = gains_of(squares, directions)
+    gains, turned = stepwise(known.gains), stepwise(known.directions)
+    return Tables(known.costs.astype(np.float32), gains, turned, np.matmul(turned.transpose(0, 2, 1), gains))
 
 
 class LowRankEncoder:
     """Rows of weights into one tensor type, for inputs that share directions; several threads may use it at once."""
 
-    def __init__(
-        self, type_number: int, known: Gains, cache_root: Path | None, progress: Progress | None = None
-    ) -> None:
-        """Has kernels compiled, unless the cache has them. Raises ValueError for more directions than `MOST`."""
+    def __init__(self, type_number: int, cache_root: Path | None, progress: Progress | None = None) -> None:
+        """Has kernels compiled, unless the cache has them."""
         self._search = Encoder(type_number, "normal", cache_root, progress)
         found, self.warnings = addresses([low_rank_kernel(type_number)], cache_root, progress)
         self._kernel = RUN(found[low_rank_kernel(type_number)])
-        require(known.gains.shape[1] <= MOST, f"{known.gains.shape[1]} directions, at most {MOST} are carried")
-        self._costs, self._rank = known.costs.astype(np.float32), known.gains.shape[1]
-        self._gains, self._directions = stepwise(known.gains), stepwise(known.directions)
-        self._couplings = np.einsum("gri,grj->gij", self._directions, self._gains)
 
-    def rows(self, x: Floats, out: Bytes) -> None:
-        """Encode x, (rows, n), into out, (rows, row_bytes). Raises ValueError when a shape or a layout is not that."""
-        self._search.rows(x, self._costs, out)
+    def rows(self, x: Floats, tables: Tables, out: Bytes) -> None:
+        """Encode x, (rows, n), into out, (rows, row_bytes), with the tables of its n inputs. Raises ValueError when a
+        shape or a layout is not that."""
+        costs, gains, directions, couplings = tables
+        self._search.rows(x, costs, out)
         record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
-        tables = (self._gains, self._couplings, self._directions)
         arguments = (
-            *(x.ctypes.data, x.shape[1], *(table.ctypes.data for table in tables), self._rank),
-            *(out.ctypes.data, out.shape[1], len(x)),
+            *(x.ctypes.data, x.shape[1], gains.ctypes.data, couplings.ctypes.data, directions.ctypes.data),
+            *(gains.shape[1], out.ctypes.data, out.shape[1], len(x)),
         )
         record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
         self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)

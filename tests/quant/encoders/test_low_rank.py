@@ -7,7 +7,7 @@ from kernels import NUMBERS
 from numpy.typing import NDArray
 
 from localinfer import paths
-from quant.encoders.low_rank import CARRYING, DAMPING, LEAST, MOST, STEP, TRUST, LowRankEncoder, gains_of
+from quant.encoders.low_rank import CARRYING, DAMPING, LEAST, MOST, STEP, TRUST, LowRankEncoder, gains_of, tables_of
 
 RNG = np.random.default_rng(4)
 N, RANK = 512, 5
@@ -18,9 +18,9 @@ MANY = np.random.default_rng(5).standard_normal((90, N)).astype(np.float32)  # r
 
 def rows(name: str, x: np.ndarray, squares: np.ndarray = SQUARES, directions: np.ndarray = DIRECTIONS) -> np.ndarray:
     """Rows as blocks whose errors are made up for."""
-    chosen = LowRankEncoder(NUMBERS[name], gains_of(squares, directions), paths.jit_dir())
     out = np.empty_like(encode(name, x))
-    chosen.rows(np.ascontiguousarray(x), out)
+    encoder = LowRankEncoder(NUMBERS[name], paths.jit_dir())
+    encoder.rows(np.ascontiguousarray(x), tables_of(squares, directions), out)
     return out
 
 
