@@ -130,6 +130,9 @@ def _owners(f: GGUF) -> dict[str, str]:
     )
     if len(names) != len(owners):
         raise f.error(OWNERS, f"{len(owners)} owners of inputs for {len(names)} names")
+    for owner in owners:
+        if not any(owner + suffix in f.tensors for suffix in (DIRECTIONS, COVARIANCE)):
+            raise f.error(OWNERS, f"{printable(owner)} has nothing to share")
     return dict(zip(names, owners, strict=True))
 
 
@@ -137,9 +140,6 @@ def _owned(f: GGUF, suffix: str, read: Callable[[GGUF, str], Known], owners: Map
     """What is known of the inputs of all tensors that have it, views on the file; those that share it get the same."""
     own = [name.removesuffix(suffix) for name in f.tensors if name.endswith(suffix)]
     found = {name: read(f, name) for name in own}
-    for owner in owners.values():
-        if not any(owner + kind in f.tensors for kind in (DIRECTIONS, COVARIANCE)):
-            raise f.error(OWNERS, f"{printable(owner)} has nothing to share")
     return found | {name: found[owner] for name, owner in owners.items() if owner in found}
 
 

@@ -65,7 +65,7 @@ class Mixture:
     """A model as it shall be. `problem` is why it should not be written.
 
     `importance` says of some tensors, float32 (matrices, n), how much each column's error counts; `directions` of some
-    of those, (n, r), in which few of them inputs have most of their power, and `covariances` which go together.
+    of those, (n, r), are the few in which inputs have most of their power; `covariances` say which go together.
     """
 
     source: Source

@@ -122,13 +122,13 @@ def joint_gains_of(squares: Floats, directions: Floats) -> Gains:
     """The gains, as in `quant.encoders.low_rank`, for blocks of columns that get their codes together."""
     d, u = parted(squares, directions)
     costs, gains = np.empty(len(d)), np.empty(u.shape)
-    behind: NDArray[np.float64] = np.eye(u.shape[1])
+    precision = np.eye(u.shape[1])  # the inverse of M
     for first in reversed(range(0, len(d), WIDTH)):
         here = slice(first, first + WIDTH)
-        costs[here] = d[here] + ((u[here] @ behind) * u[here]).sum(axis=1)
+        costs[here] = d[here] + ((u[here] @ np.linalg.inv(precision)) * u[here]).sum(axis=1)
         shares = u[here] / d[here, None]
-        behind = np.linalg.inv(np.linalg.inv(behind) + u[here].T @ shares).astype(np.float64)
-        gains[here] = shares @ behind
+        precision += u[here].T @ shares
+        gains[here] = shares @ np.linalg.inv(precision)
     return Gains(costs, gains, u)
 
 
