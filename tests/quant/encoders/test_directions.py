@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quant.encoders.directions import RANK, STRETCH, TOGETHER, Directions, main_rows
+from quant.encoders.directions import RANK, STRETCH, TOGETHER, Directions, largest_eigenvalues, main_rows
 
 TOKENS, N = 4096, 600
 
@@ -47,6 +47,18 @@ def test_few_inputs_are_held_as_they_are() -> None:
     assert Directions.empty(5).rows.shape == (0, 5)
     nothing = found(np.zeros((STRETCH * TOGETHER, 5), np.float32))
     assert np.isfinite(nothing.rows).all()
+
+
+@pytest.mark.parametrize("size", [1, 40, 160])
+@pytest.mark.parametrize("decay", [0.99, 0.9, 0.5])
+def test_the_largest_eigenvalues_are_those_of_all(size: int, decay: float) -> None:
+    turn = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size))).Q
+    square = turn * decay ** np.arange(size) @ turn.T
+    values, vectors = largest_eigenvalues(square)
+    there = decay ** np.arange(min(size, RANK))
+    np.testing.assert_allclose(values, there, rtol=0.2, atol=1e-12)
+    assert np.sum(values) == pytest.approx(there.sum(), rel=0.1)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(len(there)), atol=1e-9)
 
 
 def test_those_of_two_texts_are_those_of_both() -> None:
