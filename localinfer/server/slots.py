@@ -23,6 +23,8 @@ from localinfer.server.problems import Problem
 if TYPE_CHECKING:
     from localinfer.model import Model
 
+PAUSE = 1 / 60  # seconds; screens show no more pictures
+
 T = TypeVar("T")
 
 _here = threading.local()  # .slot, in its thread
@@ -83,7 +85,7 @@ class Slot:
                 pass
             finally:
                 put(END)
-                self._outbox.send()
+                self._outbox.send(now=True)
 
         done = loop.run_in_executor(self._thread, draw)
         try:
@@ -106,26 +108,38 @@ class Outbox:
     """What the threads of slots have for the event loop, until it is time to wake it.
 
     Woken at each item, it would take the interpreter away from the thread that is about to have the next token
-    computed. So it is woken when that is being computed, for what all slots have.
+    computed. So it is woken when that is being computed, for what all slots have. What comes within PAUSE behind that
+    goes out together, as a write to a socket takes longer than all else there is to do for a token.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.left: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._pause: asyncio.TimerHandle | None = None
+        self._comes = False  # the loop looks for what is left soon enough
 
     def put(self, give: Callable[[Any], None], item: object) -> None:
         """Have the loop call `give` with an item when it is next woken."""
         self.left.append((give, item))
 
-    def send(self) -> None:
-        """Wake the loop, if there is something for it."""
-        if self.left and self.loop:
+    def send(self, *, now: bool = False) -> None:
+        """Wake the loop, if there is something for it; `now`, also when it was woken a moment ago."""
+        if self.left and self.loop and (now or not self._comes):
+            self._comes = True
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
+        if self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(PAUSE, self._end_of_pause)
         while self.left:
             give, item = self.left.popleft()
             give(item)
+
+    def _end_of_pause(self) -> None:
+        self._pause, self._comes = None, False
+        if self.left:  # looked at after that, or a thread might count on what does not come
+            self._comes = True
+            self._deliver()
 
 
 class Tray(Generic[T]):

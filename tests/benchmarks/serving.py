@@ -36,23 +36,22 @@ ASKED = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos":
 
 
 def overhead(name: str) -> None:
-    """Seconds from token to token of the same answer: the engine alone and the server take turns, and the other one
-    rests meanwhile. The client only reads; what the events say is looked at afterwards. Nothing is guessed: how far
-    that goes depends on measured times."""
-    ratios, gaps = [], dict[str, list[float]](alone=[], served=[])
+    """Seconds for a token, from the first to the last of the same answer: the engine alone and the server take turns,
+    and the other one rests meanwhile. The client only reads; what the events say is looked at afterwards. Nothing is
+    guessed: how far that goes depends on measured times."""
+    ratios, means = [], dict[str, list[float]](alone=[], served=[])
     with load(name, ubatch_size=128, parallel=4) as model, Served(name) as server:
         takers = {"alone": lambda: text_alone(model), "served": lambda: text_served(server)}
         for number in range(ROUNDS + 1):
             found = {kind: takers[kind]() for kind in sorted(takers, reverse=bool(number % 2))}
             assert found["alone"][0] == found["served"][0]
             if number:  # the first round compiles and reads
-                times = {kind: np.diff(times) for kind, (_, times) in found.items()}
-                for kind, some in times.items():
-                    gaps[kind] += some.tolist()
-                ratios.append(np.median(times["served"]) / np.median(times["alone"]))
-    alone, served = (1000 * np.median(gaps[kind]) for kind in ("alone", "served"))
+                for kind, (_, times) in found.items():
+                    means[kind].append((times[-1] - times[0]) / (len(times) - 1))
+                ratios.append(means["served"][-1] / means["alone"][-1])
+    alone, served = (1000 * np.median(means[kind]) for kind in ("alone", "served"))
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    print(f"from token to token: {alone:.3f} ms alone, {served:.3f} ms served, {served / alone:.3f} times as long")
+    print(f"a token: {alone:.3f} ms alone, {served:.3f} ms served, {served / alone:.3f} times as long")
     print(f"of {ROUNDS} answers each, in turns: median {middle:.3f}, quartiles {low:.3f} and {high:.3f}")
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
-from localinfer.server.slots import Slots
+from localinfer.server.slots import PAUSE, Outbox, Slots
 
 Seen = list[int]
 
@@ -52,3 +53,35 @@ def test_each_slot_has_its_own() -> None:
     asyncio.run(asyncio.wait_for(check(), 30))
     slots.close()
     assert seen == [list(range(n, n + 500)) for n in range(4)]
+
+
+def test_what_comes_soon_after_goes_out_together() -> None:
+    came: list[tuple[int, float]] = []
+
+    async def check() -> None:
+        outbox = Outbox()
+        outbox.loop = asyncio.get_running_loop()
+
+        def put(*numbers: int, now: bool = False) -> None:
+            for number in numbers:
+                outbox.put(lambda each: came.append((each, time.monotonic())), number)
+            outbox.send(now=now)
+
+        await asyncio.to_thread(put, 1)
+        await asyncio.sleep(PAUSE / 4)
+        assert [number for number, _ in came] == [1]
+        await asyncio.to_thread(put, 2, 3)
+        await asyncio.sleep(2 * PAUSE)
+        assert [number for number, _ in came] == [1, 2, 3]
+        await asyncio.to_thread(put, 4)
+        await asyncio.to_thread(put, 5, now=True)
+        await asyncio.sleep(PAUSE / 4)
+        assert [number for number, _ in came] == [1, 2, 3, 4, 5]
+        await asyncio.sleep(2 * PAUSE)  # after a pause without anything it is woken at once again
+        await asyncio.to_thread(put, 6)
+        await asyncio.sleep(PAUSE / 4)
+        assert [number for number, _ in came] == [1, 2, 3, 4, 5, 6]
+
+    asyncio.run(check())
+    times = dict(came)
+    assert times[2] - times[1] > 0.9 * PAUSE
