@@ -14,8 +14,9 @@ from localinfer.quantizing.quantize import EncoderOf, RowEncoder, encoders
 from localinfer.quantizing.rows import Matrix, decoder_of
 from localinfer.text import printable
 from quant.encoders.covariance import Covariance
-from quant.encoders.feedback import FeedbackEncoder, Triangle, feedback_kernel, rounds_columns, triangle_of
+from quant.encoders.feedback import FeedbackEncoder, feedback_kernel, rounds_columns
 from quant.encoders.joint import JointFeedbackEncoder, is_joint
+from quant.encoders.triangle import Triangle, triangle_of
 from quant.jit import loader
 
 Floats = NDArray[np.float32]

@@ -21,16 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quant.encoders.encode import Bytes, Encoder, Floats, is_plain, require
-from quant.encoders.feedback import Triangle
 from quant.encoders.low_rank import Gains, parted
+from quant.encoders.triangle import CORNER, Triangle
 from quant.ggml import TYPES
 from quant.jit.loader import Progress
 
 JOINT = frozenset(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"))
-WIDTH = 256  # columns of a block
+WIDTH = CORNER  # columns of a block
 
 Decode = Callable[[Bytes, Floats], None]  # whole blocks, one behind the other, into (rows, n)
 
@@ -88,7 +87,8 @@ class JointFeedbackEncoder:
         n = len(triangle.costs)
         require(n % WIDTH == 0, f"a triangle of {n} columns has no whole blocks of {WIDTH}")
         self._shares = triangle.shares
-        squares = [unit_corner(triangle.shares, first) for first in range(0, n, WIDTH)]
+        corners = [slice(first, first + WIDTH) for first in range(0, n, WIDTH)]
+        squares = [triangle.shares[corner, corner].astype(np.float64) for corner in corners]
         self._inverses = [np.linalg.inv(square).astype(np.float32) for square in squares]
         parts = triangle.costs.astype(np.float64).reshape(-1, WIDTH)
         costs = [np.square(square) @ part for square, part in zip(squares, parts, strict=True)]
@@ -110,12 +110,6 @@ class JointFeedbackEncoder:
             owed[:, columns.stop :] += errors @ self._shares[columns, columns.stop :]
 
         self._blocks.encode(x, out, shift, pass_on)
-
-
-def unit_corner(shares: Floats, first: int) -> NDArray[np.float64]:
-    """The square of A that belongs to a block, with the ones on its diagonal: (WIDTH, WIDTH)."""
-    here = slice(first, first + WIDTH)
-    return np.triu(shares[here, here], 1).astype(np.float64) + np.eye(WIDTH)
 
 
 def joint_gains_of(squares: Floats, directions: Floats) -> Gains:

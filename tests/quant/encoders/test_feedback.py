@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 from localinfer import paths
 from quant.encoders.covariance import Covariance
 from quant.encoders.encode import Encoder
-from quant.encoders.feedback import SCALAR, FeedbackEncoder, Triangle, factor, rounds_columns, triangle_of
+from quant.encoders.feedback import REVISIONS, SCALAR, FeedbackEncoder, rounds_columns
+from quant.encoders.triangle import Triangle, factor, triangle_of
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]
@@ -120,18 +121,25 @@ def scales_of(name: str, rows: NDArray[np.uint8]) -> tuple[NDArray[np.float64], 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
 def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
-    h = inputs.T @ inputs
-    found = triangle(h)
+    found = triangle(inputs.T @ inputs)
     rows = encoded(name, weights, found)
     scale, least, zero, codes = scales_of(name, rows)
     shares = np.triu(found.shares, 1).astype(np.float64)
-    errors, expected = np.zeros(weights.shape), np.zeros(weights.shape)
-    for j in range(N):
-        wanted = weights[:, j] + errors @ shares[:, j]
+    expected = np.zeros(weights.shape)
+
+    def rounded(j: int, more: NDArray[np.float64]) -> None:
         inverse = np.divide(1, scale[:, j], out=np.zeros(ROWS), where=scale[:, j] != 0)
-        code = np.clip(np.rint((wanted - least[:, j]) * inverse) + zero, 0, codes - 1)
+        code = np.clip(np.rint((weights[:, j] + more - least[:, j]) * inverse) + zero, 0, codes - 1)
         expected[:, j] = (code - zero) * scale[:, j] + least[:, j]
-        errors[:, j] = weights[:, j] - expected[:, j]
+
+    for j in range(N):
+        rounded(j, (weights - expected)[:, :j] @ shares[:j, j])
+    h = (shares + np.eye(N)) * found.costs @ (shares + np.eye(N)).T
+    for _ in range(REVISIONS):
+        for j in range(N):
+            errors = weights - expected
+            errors[:, j] = 0
+            rounded(j, errors @ h[:, j] / h[j, j])
     same = np.isclose(decoded(name, rows), expected, rtol=1e-3, atol=1e-4)
     assert same.mean() > 0.99, "but for weights that lie half way, and what follows from them"
 

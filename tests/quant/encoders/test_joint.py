@@ -11,9 +11,9 @@ from localinfer import paths
 from localinfer.files.weights import Decoder
 from quant.encoders.covariance import Covariance
 from quant.encoders.encode import Bytes, Encoder, Floats
-from quant.encoders.feedback import Triangle, triangle_of
 from quant.encoders.joint import JOINT, WIDTH, JointFeedbackEncoder, JointLowRankEncoder, joint_gains_of
 from quant.encoders.low_rank import DAMPING, LEAST, TRUST
+from quant.encoders.triangle import Triangle, triangle_of
 
 ROWS, N = 37, 768
 SOME = ("IQ1_M", "IQ2_XXS", "IQ2_S", "IQ3_S")
