@@ -37,7 +37,7 @@ from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 # Formats that have a code for each column, so that there is a nearest one.
 SCALAR = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"))
 LANES = 16  # rows that the kernel rounds side by side
-ROWS = 256  # a call with fewer is slower: for each, all of the triangle is read
+ROWS = 512  # a call with fewer is slower: for each, all of the triangle is read
 REVISIONS = 2  # of all codes; each takes twice the time of the first pass, and takes less off the error
 PARAMETERS = ("x", "x_stride", "w", "w_stride", "a", "a_stride", "y", "row_bytes", "rows", "errors")
 

@@ -91,6 +91,12 @@ SHAPES = {
         ),
         fused={"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_up": ("ffn_gate", "ffn_up")},
     ),
+    "llama": Dense(  # Llama-3-8B
+        "llama",
+        tiny.Dimensions(
+            n_layer=2, n_embd=4096, n_ff=14336, n_head=32, n_head_kv=8, head_dim=128, n_ctx=8192, tied=False
+        ),
+    ),
     "heads-80": heads_of(80, 32), "heads-96": heads_of(96, 32),
     "heads-100": heads_of(100, 64), "heads-128": heads_of(128, 50),
 }  # fmt: skip
