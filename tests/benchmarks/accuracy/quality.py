@@ -7,10 +7,11 @@
 Made so that nobody can tune to it by accident. The source is the model in F32, moved off the grid of its old blocks
 (dither.py), or else whoever finds that grid wins. Files are judged on texts of several kinds
 (tests/data/quality/*_a.txt), and calibrated with others, of several sizes (calibration.py); both programs get the same
-importance matrix, measured by localinfer. A number is the mean of KL(source || file) over the second half of every 512
-tokens, in nats, with `precision high`; `all` is the geometric mean of the kinds. Then its ratio to those of its rivals
-with the standard error, below 1 where the file is better; a rival of another size is marked. `pure-` in front of a
-recipe: all matrices in one type. The last table has the mean and the worst ratio for each bar.
+importance matrix, measured by localinfer. With several --seeds that is done with noise of each of them, as a single
+file of a model is good or bad by chance, too. A number is the mean of KL(source || file) over the second half of every
+512 tokens, in nats, with `precision high`; `all` is the geometric mean of the kinds. Then its ratio to those of its
+rivals with the standard error, below 1 where the file is better; a rival of another size is marked. `pure-` in front of
+a recipe: all matrices in one type. The last table has the mean and the worst ratio for each bar.
 
 The working folder keeps the sources, the importance matrices and the sources' log-probabilities for the next run: 0.9,
 3 and 8 GB for the three models. Rows in --json do not say which code made them: begin another file when the code has
@@ -47,9 +48,10 @@ RECIPES = f"{MIXES},pure-Q4_0,pure-Q4_1,pure-Q5_0"
 
 
 class Bench:
-    """One model: what is made of it once, when it is first needed, and kept in the folder."""
+    """One model with one noise: what is made of it once, when it is first needed, and kept in the folder."""
 
-    def __init__(self, model: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, model: str, seed: int, arguments: argparse.Namespace) -> None:
+        self.seed = seed
         self.name, self.path = Path(model).stem if model.endswith(".gguf") else model, find(model)
         self.folder, self.threads = arguments.work, arguments.threads
         self.calibration, self.chunks, self.eval_chunks = arguments.calibration, arguments.chunks, arguments.eval_chunks
@@ -58,7 +60,7 @@ class Bench:
     def source(self) -> Path:
         stat = self.path.stat()
         digest = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:8]
-        return dithered(self.path, self.folder / f"{self.name}-{digest}.gguf")
+        return dithered(self.path, self.folder / f"{self.name}-{digest}-{self.seed}.gguf", self.seed)
 
     @cached_property
     def judge(self) -> Judge:
@@ -103,7 +105,8 @@ class Bench:
             for chunks in (0, *self.texts):
                 for name, contender in CONTENDERS.items():
                     if name in contenders and contender.calibrated == bool(chunks):
-                        yield Key(self.name, recipe, name, self.calibration * bool(chunks), chunks, self.eval_chunks)
+                        calibration = self.calibration * bool(chunks)
+                        yield Key(self.name, recipe, name, calibration, chunks, self.eval_chunks, self.seed)
 
 
 def recipes(text: str) -> list[str]:
@@ -133,6 +136,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--contenders", type=contenders, default=",".join(CONTENDERS), help="default: %(default)s")
     parser.add_argument("--calibration", choices=CALIBRATIONS, default="mixed", help="default: mixed")
     parser.add_argument("--chunks", type=numbers, default="4,16,64", help="to calibrate with (default: 4,16,64)")
+    parser.add_argument("--seeds", type=numbers, default="1", help="of the noise in the source (default: 1)")
     parser.add_argument("--eval-chunks", type=int, default=2, help="of each kind of text (default: 2)")
     parser.add_argument("--work", type=Path, default=paths.cache_root() / "quality", help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append each row's figures as a line")
@@ -149,7 +153,7 @@ def measured(bench: Bench, key: Key, rows: dict[Key, Row], output: Path | None) 
     try:
         rows[key] = bench.measure(key)
     except (RuntimeError, LocalInferError) as problem:
-        return f"| {key.model} | {key.recipe} | {key.contender} | {key.chunks or ''} | {problem} |"
+        return f"| {key.model} | {key.seed} | {key.recipe} | {key.contender} | {key.chunks or ''} | {problem} |"
     if output:
         append(output, as_json(rows[key], rows))
     return line(rows[key], rows)
@@ -162,7 +166,7 @@ def main() -> None:
     before = {row.key: row for row in read(arguments.json)} if arguments.resume else {}
     rows: dict[Key, Row] = {}
     print(header(KINDS))
-    for bench in [Bench(model, arguments) for model in arguments.models or MODELS]:
+    for bench in [Bench(model, seed, arguments) for model in arguments.models or MODELS for seed in arguments.seeds]:
         for key in bench.keys(arguments.recipes, arguments.contenders):
             if key in before:
                 rows[key] = before[key]

@@ -3,13 +3,16 @@
 A divergence is a mean over tokens for each kind of text; all kinds together are their geometric mean, so that none
 counts more because it is harder. Two files are compared by the ratio of these. Both were judged on the same tokens, so
 its standard error comes from the tokens' differences (the delta method): that of log(mean a / mean b) is that of the
-mean of a / mean a - b / mean b. Knows no model and no file but that of the rows.
+mean of a / mean a - b / mean b. That says what other tokens would change. Another file of the same model, from weights
+that differ by noise, changes more: of SmolLM2 such ratios differ by a tenth. So a case is the geometric mean over the
+seeds of that noise, and where there are several its error is what they differ by. Knows no model and no file but that
+of the rows.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,11 +52,12 @@ class Key:
     calibration: str
     chunks: int
     eval_chunks: int
+    seed: int  # of the noise in the source
 
     def rivals(self, contender: str) -> tuple["Key", "Key"]:
         """The rows of another contender in the same case: calibrated by the same text, or not at all."""
-        same = Key(self.model, self.recipe, contender, self.calibration, self.chunks, self.eval_chunks)
-        return same, Key(self.model, self.recipe, contender, "", 0, self.eval_chunks)
+        same = replace(self, contender=contender)
+        return same, replace(same, calibration="", chunks=0)
 
     @property
     def case(self) -> str:
@@ -90,20 +94,20 @@ class Comparison:
     rival: Row
 
     @property
-    def ratios(self) -> dict[str, Mean]:
-        """By kind of text."""
-        return {kind: log_ratio(a, self.rival.tokens[kind]).exp() for kind, a in self.row.tokens.items()}
+    def logs(self) -> dict[str, Mean]:
+        """The logarithm of the ratio, by kind of text."""
+        return {kind: log_ratio(a, self.rival.tokens[kind]) for kind, a in self.row.tokens.items()}
 
     @property
-    def ratio(self) -> Mean:
+    def log(self) -> Mean:
         """Of all kinds of text."""
-        logs = [log_ratio(a, self.rival.tokens[kind]) for kind, a in self.row.tokens.items()]
+        logs = self.logs.values()
         error = math.sqrt(sum(log.error**2 for log in logs)) / len(logs)
-        return Mean(sum(log.value for log in logs) / len(logs), error).exp()
+        return Mean(sum(log.value for log in logs) / len(logs), error)
 
     def __str__(self) -> str:
         other_size = "" if self.row.size == self.rival.size else f" ({self.row.size / self.rival.size:.3f} of the size)"
-        return f"**{self.ratio.value:.3f}** ± {self.ratio.error:.3f} of {self.rival.key.contender}{other_size}"
+        return f"{bold(self.log.exp())} of {self.rival.key.contender}{other_size}"
 
 
 def log_ratio(a: Values, b: Values) -> Mean:
@@ -132,8 +136,8 @@ def comparisons(row: Row, rows: Mapping[Key, Row]) -> Iterator[Comparison]:
 def header(kinds: Sequence[str]) -> str:
     """The first two lines of the table of rows."""
     names = " | ".join(kinds)
-    rule = f"|---|---|---|---:|{'---:|' * (len(kinds) + 1)}---|"
-    return f"| model | type | by | chunks | {names} | all | to rivals |\n{rule}"
+    rule = f"|---|---:|---|---|---:|{'---:|' * (len(kinds) + 1)}---|"
+    return f"| model | seed | type | by | chunks | {names} | all | to rivals |\n{rule}"
 
 
 def line(row: Row, rows: Mapping[Key, Row]) -> str:
@@ -141,31 +145,42 @@ def line(row: Row, rows: Mapping[Key, Row]) -> str:
     key, values = row.key, [*row.means.values(), row.mean]
     cells = " | ".join(f"{value:.4g}" for value in values)
     rivals = "; ".join(map(str, comparisons(row, rows)))
-    return f"| {key.model} | {key.recipe} | {key.contender} | {key.chunks or ''} | {cells} | {rivals} |"
+    return f"| {key.model} | {key.seed} | {key.recipe} | {key.contender} | {key.chunks or ''} | {cells} | {rivals} |"
 
 
 def bars(rows: Mapping[Key, Row]) -> Iterator[str]:
     """A line for each bar: its mean, and the worst cases."""
     yield "| ratio | cases | mean | worst | | worst kind of text | |\n|---|---:|---:|---:|---|---:|---|"
-    found = [comparison for row in rows.values() for comparison in comparisons(row, rows)]
-    for bar in BARS:
-        if having := [comparison for comparison in found if comparison.bar == bar]:
-            yield line_of_bar(bar, having)
+    cases: dict[Bar, dict[str, list[Comparison]]] = {bar: {} for bar in BARS}
+    for row in rows.values():
+        for comparison in comparisons(row, rows):
+            cases[comparison.bar].setdefault(row.key.case, []).append(comparison)
+    yield from (line_of_bar(bar, having) for bar, having in cases.items() if having)
 
 
-def line_of_bar(bar: Bar, having: Sequence[Comparison]) -> str:
-    mean = math.exp(sum(math.log(each.ratio.value) for each in having) / len(having))
-    worst = max(having, key=lambda each: each.ratio.value)
-    kinds = [(ratio, f"{each.row.key.case}, {kind}") for each in having for kind, ratio in each.ratios.items()]
-    ratio, where = max(kinds, key=lambda pair: pair[0].value)
-    return (
-        f"| {bar.about} | {len(having)} | **{mean:.3f}** | {shown(worst.ratio)} | {worst.row.key.case} "
-        f"| {shown(ratio)} | {where} |"
-    )
+def line_of_bar(bar: Bar, cases: Mapping[str, Sequence[Comparison]]) -> str:
+    logs = {case: over_seeds([each.log for each in having]) for case, having in cases.items()}
+    kinds = {
+        f"{case}, {kind}": over_seeds([each.logs[kind] for each in having])
+        for case, having in cases.items() for kind in having[0].logs
+    }  # fmt: skip
+    mean = math.exp(sum(log.value for log in logs.values()) / len(logs))
+    (case, worst), (where, kind) = (max(of.items(), key=lambda item: item[1].value) for of in (logs, kinds))
+    of_all = f"| {bar.about} | {len(cases)} | **{mean:.3f}** | {shown(worst.exp())} | {case} "
+    return f"{of_all}| {shown(kind.exp())} | {where} |"
+
+
+def over_seeds(logs: Sequence[Mean]) -> Mean:
+    """Their mean; its error is what they differ by."""
+    return Mean.of(np.array([log.value for log in logs])) if len(logs) > 1 else logs[0]
 
 
 def shown(ratio: Mean) -> str:
     return f"{ratio.value:.3f} ± {ratio.error:.3f}"
+
+
+def bold(ratio: Mean) -> str:
+    return f"**{ratio.value:.3f}** ± {ratio.error:.3f}"
 
 
 # --- as JSON ---
@@ -173,7 +188,8 @@ def shown(ratio: Mean) -> str:
 
 def as_json(row: Row, rows: Mapping[Key, Row]) -> str:
     """One line, with all that is needed to go on from it."""
-    ratios = {each.rival.key.contender: [each.ratio.value, each.ratio.error] for each in comparisons(row, rows)}
+    found = {each.rival.key.contender: each.log.exp() for each in comparisons(row, rows)}
+    ratios = {rival: [ratio.value, ratio.error] for rival, ratio in found.items()}
     about = {name: getattr(row.key, name) for name in Key.__slots__}
     about |= {"size": row.size, "quantizing": round(row.quantizing, 2), "judging": round(row.judging, 2)}
     tokens = {kind: [float(f"{x:.{DIGITS}g}") for x in values] for kind, values in row.tokens.items()}
