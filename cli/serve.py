@@ -105,9 +105,13 @@ def serve_command(
 
 
 def keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
-    """Who knows one of these may ask. UsageError for a file that cannot be read, or has none."""
+    """Who knows one of these may ask. UsageError for an empty key, and a file that cannot be read, or has none."""
+    if given is None and file is None and "LOCALINFER_API_KEY" in os.environ:
+        given = [os.environ["LOCALINFER_API_KEY"]]
+    if not all(map(str.strip, given or ())):
+        raise UsageError("--api-key: is empty")
     if file is None:
-        return tuple(given or filter(None, [os.environ.get("LOCALINFER_API_KEY", "")]))
+        return tuple(given or ())
     try:
         lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -81,7 +81,9 @@ def options_of(fields: Fields, names: Mapping[str, str] = SAMPLING) -> Layer:
     given = {option: fields[name] for name, option in names.items() if fields.get(name) is not None}
     if fields.get("logit_bias") is not None:
         given["logit_bias"] = bias_of(fields["logit_bias"])
-    if isinstance(samplers := fields.get("samplers"), (list, str)):
+    if (samplers := fields.get("samplers")) is not None:
+        if not isinstance(samplers, (list, str)):
+            raise bad("samplers", "must be a list of names, or a text of them with semicolons between")
         given["samplers"] = samplers if isinstance(samplers, str) else ";".join(map(str, samplers))
     if given.get("stop") == []:
         del given["stop"]

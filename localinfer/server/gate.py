@@ -54,11 +54,11 @@ class Gate(Middleware):
         allowed = self.settings.allowed_origins
         if "*" in allowed or origin in allowed or origin == f"http://{host}":
             return True
-        return urlsplit(origin).scheme in ("http", "https") and is_loopback(hostname(origin))
+        return is_loopback(hostname(origin)) and urlsplit(origin).scheme in ("http", "https")
 
     def knows(self, key: str) -> bool:
-        """In a time that does not depend on where they differ."""
-        given = key.encode()
+        """In a time that does not depend on where they differ. Headers are bytes, which starlette reads as Latin-1."""
+        given = key.encode("latin-1")
         return sum(hmac.compare_digest(given, known.encode()) for known in self.settings.api_keys) > 0
 
 

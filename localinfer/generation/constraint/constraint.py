@@ -8,10 +8,12 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from localinfer.errors import Incomplete, LocalInferError
+from localinfer.errors import BadForm, Incomplete, LocalInferError
 
 from .form import Form
 from .vocabulary import Vocabulary
+
+NOTHING = "NoExtensionBias"  # llguidance's word where no token can come next; others are of its bounds
 
 Logits = NDArray[np.float32]
 Mask = NDArray[np.bool_]  # (n_vocab,)
@@ -35,11 +37,14 @@ class Constraint:
         self._allowed = self._worker.submit(self._next)
 
     def masked(self, logits: Logits) -> Logits:
-        """Logits (n_vocab,) that are -inf where a token would break the form. LocalInferError where all would."""
+        """Logits (n_vocab,) that are -inf where a token would break the form. LocalInferError where all would, BadForm
+        where it takes too much to find out."""
         if self._ids is None:
             return logits
         allowed = self._allowed.result()
-        if not allowed.any() or self._matcher.result().is_error():
+        if self._failure not in ("", NOTHING):
+            raise self._too_complex()
+        if self._failure or not allowed.any():
             raise LocalInferError(f"{self.form.name}: no token of this model's vocabulary can go on here")
         return np.where(allowed, logits, -np.inf)
 
@@ -51,15 +56,26 @@ class Constraint:
                 self._ids = []
             return
         matcher = self._matcher.result()
-        self._allowed.result()  # a matcher does one thing at a time
+        is_allowed = self._allowed.result()[id]  # waited for, too, as a matcher does one thing at a time
         is_end = id in self._vocabulary.ends
         if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
+            if is_allowed:
+                raise self._too_complex()
             raise LocalInferError(f"{self.form.name}: token {id} breaks it")
         if not is_end:
             self._ids.append(id)
         self.is_complete = matcher.is_stopped()
         if not self.is_complete:
             self._allowed = self._worker.submit(self._next)
+
+    @property
+    def _failure(self) -> str:
+        """What llguidance says of it, "" for nothing. Behind the first line is its state."""
+        return self._matcher.result().get_error().partition("\n")[0]
+
+    def _too_complex(self) -> BadForm:
+        """A bound was reached."""
+        return BadForm(f"{self.form.name}: too complex: {self._failure}")
 
     def require_whole(self, text: str, *, cut_off: bool) -> None:
         """Raise Incomplete unless the answer, all of it or what came behind the reasoning, has the form."""

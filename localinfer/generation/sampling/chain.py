@@ -165,6 +165,8 @@ def summed(options: Options, more: Mapping[int, float], n_vocab: int) -> tuple[I
         if id >= n_vocab:
             raise UsageError(f"--logit-bias: there is no token {id}, the vocabulary has {n_vocab}")
         bias[id] = bias.get(id, 0.0) + amount
+    if len(bias) == n_vocab and all(amount == -math.inf for amount in bias.values()):
+        raise UsageError("--logit-bias: no token is left to choose")
     return np.fromiter(bias, np.intp), np.fromiter(bias.values(), np.float64)
 
 

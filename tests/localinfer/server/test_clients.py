@@ -118,8 +118,9 @@ class TestGate:
         assert before.status == 204
 
     @pytest.mark.parametrize(
-        "origin", ["http://evil.example", "http://localhost.evil.com", "http://notlocalhost", "null", "file://", "x"]
-    )
+        "origin", ["http://evil.example", "http://localhost.evil.com", "http://notlocalhost", "null", "file://", "x",
+                   "http://[", "http://[::1", "https://[x]", "http://a]b"],
+    )  # fmt: skip
     def test_pages_from_elsewhere(self, server: Served, origin: str) -> None:
         for method, path in ("POST", TEXT), ("GET", "/v1/models"), ("OPTIONS", TEXT):
             answer = server.ask(method, path, SHORT, origin=origin)
@@ -141,11 +142,24 @@ class TestGate:
             assert server.get("/v1/models", x_api_key="other").status == 200
             assert "secret" not in "".join(server.lines)
 
+    def test_a_key_that_is_not_ascii(self, tiny: Path) -> None:
+        with Served(tiny, "--api-key", "schlüssel") as server:
+            as_sent = "schlüssel".encode().decode("latin-1")  # http.client writes headers so
+            assert server.get("/v1/models", authorization=f"Bearer {as_sent}").status == 200
+            assert server.get("/v1/models", authorization="Bearer schlussel").status == 401
+
 
 def test_half_a_request_holds_nothing_up(server: Served) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert server.post(TEXT, SHORT).status == 200
+
+
+def code_in(server: Served) -> int:
+    """Stretches of memory with machine code that is in no file; 0 where the system does not tell."""
+    maps = Path(f"/proc/{server.process.pid}/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return sum(line.split()[1] == "r-xp" and len(line.split()) == 5 for line in lines)
 
 
 def test_several_models_one_at_a_time(tiny: Path, tmp_path: Path) -> None:
@@ -157,5 +171,9 @@ def test_several_models_one_at_a_time(tiny: Path, tmp_path: Path) -> None:
             assert answer["model"] == name
             loaded = [each["id"] for each in server.get("/v1/models").body["data"] if "meta" in each]
             assert loaded == [name]
+        code = code_in(server)
+        for name in 3 * ("other", "tiny"):
+            assert server.post(TEXT, SHORT | {"model": name}).status == 200
+        assert code_in(server) - code < 6, "each time there was some more"
         status, answer, _ = server.post(TEXT, SHORT | {"model": "../tiny"})
         assert (status, answer["error"]["code"]) == (404, "model_not_found")

@@ -86,6 +86,10 @@ class TestKeys:
         file.write_bytes(content)
         assert refusal(tiny, "--api-key-file", file) == (2, f"error: --api-key-file: {file}: {what}")
 
+    @pytest.mark.parametrize("key", ["", "  "])
+    def test_empty(self, tiny: Path, key: str) -> None:
+        assert refusal(tiny, "--api-key", key) == (2, "error: --api-key: is empty")
+
     def test_of_a_file_that_is_not_there(self, tiny: Path) -> None:
         expected = "error: --api-key-file: /nowhere/keys: No such file or directory"
         assert refusal(tiny, "--api-key-file", "/nowhere/keys") == (2, expected)

@@ -169,6 +169,8 @@ class TestProblems:
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
             ({"logit_bias": {"a": 1}}, "logit_bias"),
+            ({"samplers": 5}, "samplers"),
+            ({"samplers": {"top_k": 1}}, "samplers"),
             ({"response_format": {"type": "poem"}}, "response_format"),
             ({"response_format": {"type": "json_schema"}}, "response_format"),
             ({"response_format": {"type": "json_object", "schema": {"type": "number", "multipleOf": "x"}}}, None),

@@ -89,6 +89,14 @@ def test_a_token_that_breaks_it() -> None:
         held.accept(98)
 
 
+@pytest.mark.parametrize("asked", [{"regex": "a{99999999}"}, {"grammar": 'root ::= "a" root'}])
+def test_one_that_takes_too_much(asked: dict[str, str]) -> None:
+    [name] = asked
+    held = constraint(**asked)
+    with pytest.raises(BadForm, match=rf"^--{name}: too complex: (lexer|parser) error: .*$"):
+        say(held, "a" * 99)
+
+
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= root"])
 def test_a_grammar_without_a_text_ends_with_an_error(grammar: str) -> None:
     held = constraint(grammar=grammar)

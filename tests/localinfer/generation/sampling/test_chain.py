@@ -189,8 +189,8 @@ def test_a_bias_is_added_before_everything() -> None:
     assert Sampler(Options(temp=0, logit_bias=("3-1", "3-1")), 4)(logits, []) == 2
     with pytest.raises(UsageError, match=r"^--logit-bias: there is no token 4, the vocabulary has 4$"):
         Sampler(Options(logit_bias=("4+1",)), 4)
-    with pytest.raises(LocalInferError, match="no token a probability"):
-        Sampler(Options(logit_bias=("0-inf", "1-inf", "2-inf", "3-inf")), 4)(logits, [])
+    with pytest.raises(UsageError, match=r"^--logit-bias: no token is left to choose$"):
+        Sampler(Options(logit_bias=("0-inf", "1-inf", "2-inf", "3-inf")), 4)
 
 
 def test_the_most_probable_token_is_the_first_of_what_the_chain_leaves() -> None:
