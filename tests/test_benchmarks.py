@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -107,8 +108,8 @@ def test_the_error_of_a_ratio_is_that_of_tokens_side_by_side() -> None:
 
 
 def test_rows_of_quality_are_read_again_and_know_their_rivals(tmp_path: Path) -> None:
-    key = ratios.Key("model", "Q4_K_M", "localinfer", "", 0, 2)
-    weighted = ratios.Key("model", "Q4_K_M", "localinfer+imatrix", "mixed", 4, 2)
+    key = ratios.Key("model", "Q4_K_M", "localinfer", "", 0, 2, 1)
+    weighted = ratios.Key("model", "Q4_K_M", "localinfer+imatrix", "mixed", 4, 2, 1)
     tokens = {"prose": np.array([2.0, 4.0]), "code": np.array([1.0, 1.0])}
     half = {kind: values / 2 for kind, values in tokens.items()}
     found = [ratios.Row(key, 10, 1.0, 2.0, tokens), ratios.Row(weighted, 11, 1.0, 2.0, half)]
@@ -118,12 +119,20 @@ def test_rows_of_quality_are_read_again_and_know_their_rivals(tmp_path: Path) ->
     path.write_text(f"{lines[0]}\n{lines[0][:100]}")  # the last one was cut off
     ratios.append(path, lines[1])
     assert {row.key: ratios.line(row, rows) for row in ratios.read(path)} == {
-        key: "| model | Q4_K_M | localinfer |  | 3 | 1 | 1.732 |  |",
-        weighted: "| model | Q4_K_M | localinfer+imatrix | 4 | 1.5 | 0.5 | 0.866 "
+        key: "| model | 1 | Q4_K_M | localinfer |  | 3 | 1 | 1.732 |  |",
+        weighted: "| model | 1 | Q4_K_M | localinfer+imatrix | 4 | 1.5 | 0.5 | 0.866 "
         "| **0.500** ± 0.000 of localinfer (1.100 of the size) |",
     }
     _, bar = ratios.bars(rows)
     assert bar == (
         "| with importance to without | 1 | **0.500** | 0.500 ± 0.000 | model Q4_K_M, 4 chunks "
         "| 0.500 ± 0.000 | model Q4_K_M, 4 chunks, prose |"
+    )
+    for row, part in zip(found, (1, 8), strict=True):  # a ratio of 1/8 with other noise: 1/4 in the middle
+        again = replace(row.key, seed=2)
+        rows[again] = ratios.Row(again, row.size, 1.0, 2.0, {kind: values / part for kind, values in tokens.items()})
+    _, bar = ratios.bars(rows)
+    assert bar == (
+        "| with importance to without | 1 | **0.250** | 0.250 ± 0.173 | model Q4_K_M, 4 chunks "
+        "| 0.250 ± 0.173 | model Q4_K_M, 4 chunks, prose |"
     )

@@ -101,7 +101,7 @@ class TestChoices:
         assert until(lambda: all(slot["is_processing"] for slot in server.get("/slots").body), 5)
         assert server.post(TEXT, ASKED | {"prompt": "Hello"}).status == 200
         leaving.close()
-        assert until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 2)
+        assert until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 10)
 
     def test_that_cannot_be_are_a_problem_at_once(self, server: Served) -> None:
         assert server.post(TEXT, self.ASKED | {"prompt": [5] * 2000}).status == 400
