@@ -35,7 +35,7 @@ from localinfer.quantizing.gptq import checked_triangle, feedback_encoders, take
 from localinfer.quantizing.mixture import Mixture
 from localinfer.quantizing.quantize import EncoderOf, Job, Output, encoders, give, outputs_of, refuse_sources
 from localinfer.version import VERSION
-from quant.encoders.feedback import ROWS
+from quant.encoders.feedback import REVISIONS, ROWS, rounds_columns
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
@@ -297,7 +297,8 @@ class _Walk:
         return RUN * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
 
     def _cost_of_encoding(self, tensor: SourceTensor) -> float:
-        if self._types[tensor.name] == tensor.type:
+        number = self._types[tensor.name]
+        if number == tensor.type:
             return 0.0
-        columns = tensor.shape[-1] / 2 if self._gets_feedback(tensor.name) else 0.0
-        return tensor.n_elements * (SEARCH + columns)
+        passes = 0.5 + REVISIONS * rounds_columns(number) if self._gets_feedback(tensor.name) else 0.0
+        return tensor.n_elements * (SEARCH + passes * tensor.shape[-1])
