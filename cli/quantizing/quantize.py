@@ -119,20 +119,28 @@ def quantize_command(
 
 
 def threads_for(given: int | None) -> int:
-    from localinfer.engine.machine import default_threads
     from localinfer.options import from_environment, merge
 
-    return given or merge(from_environment(os.environ)).threads or default_threads()
+    if wanted := given or merge(from_environment(os.environ)).threads:
+        return wanted
+
+    from localinfer.engine.machine import default_threads
+
+    return default_threads()
 
 
 def opened(name: str, task: Task, status: screen.Status) -> "Source":
     """The source that a user means, less the layers that are not wanted."""
-    from localinfer.checkpoint import open_checkpoint
-    from localinfer.files.split import from_gguf
     from localinfer.quantizing.prune import without_layers
 
-    source = open_checkpoint(name, task.model) if Path(name).is_dir() else from_gguf(fetched(name, status))
-    return without_layers(source, task.request.pruned)
+    if Path(name).is_dir():
+        from localinfer.checkpoint import open_checkpoint
+
+        return without_layers(open_checkpoint(name, task.model), task.request.pruned)
+
+    from localinfer.files.split import from_gguf
+
+    return without_layers(from_gguf(fetched(name, status)), task.request.pruned)
 
 
 def show(name: str, task: Task) -> None:

@@ -114,14 +114,19 @@ def require_space(sizes: Mapping[Path, int]) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """What is left of processes that were killed while they wrote this file."""
-    import psutil
-
     pattern = re.compile(re.escape(f".{path.name}.tmp-") + r"(\d+)")
     for leftover in path.parent.iterdir():
         found = pattern.fullmatch(leftover.name)
-        if found and (int(found[1]) == os.getpid() or not psutil.pid_exists(int(found[1]))):
+        if found and not is_at_work(int(found[1])):
             with contextlib.suppress(OSError):
                 leftover.unlink()
+
+
+def is_at_work(process: int) -> bool:
+    """Whether it is there and another than this one."""
+    import psutil  # takes 8 ms, and there is hardly ever anything left
+
+    return process != os.getpid() and bool(psutil.pid_exists(process))
 
 
 def temporary_of(path: Path) -> Path:

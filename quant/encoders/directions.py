@@ -33,7 +33,7 @@ class Directions:
 
     found: Floats
     _waiting: list[Floats] = field(default_factory=list)
-    _signs: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
+    _signs: "np.random.Generator" = field(default_factory=lambda: np.random.default_rng(SEED))
 
     @classmethod
     def empty(cls, n: int) -> "Directions":
