@@ -46,7 +46,7 @@ from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
 from quant.encoders.joint import JointLowRankEncoder, is_joint, joint_gains_of
-from quant.encoders.low_rank import LowRankEncoder, carries, low_rank_kernel, tables_of
+from quant.encoders.low_rank import GAINS, LowRankEncoder, carries, low_rank_kernel, tables_of
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
@@ -236,7 +236,7 @@ def compile_for(
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
     kernels += [encoding_kernel(number, effort) for number in set(new)]
     if directed and effort != "fast":
-        kernels += [low_rank_kernel(number) for number in set(new) if carries(number)]
+        kernels += [GAINS, *(low_rank_kernel(number) for number in set(new) if carries(number))]
     for warning in loader.addresses(kernels, paths.jit_dir(), progress)[1]:
         warnings.warn(warning, stacklevel=2)
 
@@ -248,6 +248,7 @@ def encoders(
     `directions`: for some of those with one matrix, what the columns' inputs have in common, (n, r)."""
     by_type = cache(partial(Encoder, effort=effort, cache_root=paths.jit_dir()))
     carrying = cache(partial(LowRankEncoder, cache_root=paths.jit_dir()))
+    tables_for = partial(tables_of, cache_root=paths.jit_dir())
     known = known_of(importance, directions or {})
 
     def encoder_of(matrix: Matrix) -> RowEncoder:
@@ -256,7 +257,7 @@ def encoders(
         row = None if weights is None else weights[matrix.number]
         if row is not None and directions and name in directions and effort != "fast":
             if carries(matrix.type):
-                tables, mending = known(name, tables_of), carrying(matrix.type)
+                tables, mending = known(name, tables_for), carrying(matrix.type)
                 return lambda x, out: mending.rows(x, tables, out)
             if is_joint(matrix.type):
                 gains, decode = known(name, joint_gains_of), decoder_of(matrix.type).rows

@@ -1,7 +1,8 @@
 """Weights into blocks, errors made up for in the few directions that inputs share: the face of the kernel for Python.
 
     encoder = LowRankEncoder(type_number, cache_root)
-    encoder.rows(x, tables_of(squares, directions), out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
+    tables = tables_of(squares, directions, cache_root)
+    encoder.rows(x, tables, out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
 
 The inputs of a matrix have much of their power in a few directions: their mean, to begin with, and what topics and
 kinds of words have in common. Errors that add up along one of them move outputs the most, and can be made up for by the
@@ -19,6 +20,8 @@ column j is rounded to what is nearest to its weight plus s K_j, and its error t
 which is the gain of Kalman's filter, run from the last column to the first. Scales are searched for these costs.
 """
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +42,11 @@ CARRYING = SCALAR - {"Q8_0"}  # which has hardly any error
 LEAST = 2.0**-20  # of the mean of all m, where nothing else is left of a D
 LANES = 64  # rows that the kernel rounds side by side
 STEP = 4  # columns between which it looks at what is carried
-CORNER = 64  # columns whose gains are found at once
+DOUBLES = 8  # directions that the kernel for gains looks at together
 TINY = np.finfo(np.float64).tiny
 MOST = 256  # directions that there is room for
 PARAMETERS = ("x", "n", "gains", "couplings", "directions", "rank", "y", "row_bytes", "rows")
+GAINS = Kernel("quant.encoders.low_rank_gains", "gains", ("n", "width", "costs", "directions", "gains", "m"))
 
 
 def carries(type_number: int) -> bool:
@@ -51,7 +55,7 @@ def carries(type_number: int) -> bool:
 
 
 def low_rank_kernel(type_number: int) -> Kernel:
-    """The kernel that a LowRankEncoder has compiled."""
+    """The kernel that a LowRankEncoder has compiled; its tables are made by `GAINS`."""
     constants = (("room", FORMATS[type_number].room),)
     return Kernel("quant.encoders.low_rank_rows", "low_rank", PARAMETERS, constants=constants)
 
@@ -75,25 +79,24 @@ def parted(squares: Floats, directions: Floats) -> tuple[NDArray[np.float64], ND
     return d + (DAMPING * np.median(d) + LEAST), u
 
 
-def gains_of(squares: Floats, directions: Floats) -> Gains:
-    """The gains for inputs of these mean squares, (n,), and directions, (n, r).
+def gains_of(squares: Floats, directions: Floats, cache_root: Path | None) -> Gains:
+    """The gains for inputs of these mean squares, (n,), and directions, (n, r)."""
+    costs, u = parted(squares, directions)
+    n, rank = u.shape
+    width = -(-rank // DOUBLES) * DOUBLES
+    padded, gains, m = np.zeros((n, width)), np.empty((n, width)), np.eye(width)
+    padded[:, :rank] = u
+    record = np.zeros(RECORD_WORDS, np.int64)
+    arguments = (n, width, costs.ctypes.data, padded.ctypes.data, gains.ctypes.data, m.ctypes.data)
+    record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
+    gains_kernel(cache_root)(record.ctypes.data, 0, 1, 0)
+    return Gains(costs, gains[:, :rank], u)
 
-    Some columns at a time: with G = D + U M U^T of theirs, M of those behind, and the upper triangle R R^T = G, their
-    costs are R_jj^2, and their gains the rows of R^-1 U M divided by R_jj.
-    """
-    d, u = parted(squares, directions)
-    turned, roots, gains = u[::-1], np.empty(len(d)), np.empty(u.shape)
-    behind = np.eye(u.shape[1])
-    for first in range(0, len(d), CORNER):  # turned by 180 degrees R is the lower triangle that numpy finds
-        here = slice(first, first + CORNER)
-        seen = turned[here] @ behind
-        corner = seen @ turned[here].T
-        corner.flat[:: len(corner) + 1] += d[::-1][here]
-        triangle = np.linalg.cholesky(corner)
-        gains[here] = found = np.linalg.solve(triangle, seen)
-        roots[here] = triangle.diagonal()
-        behind -= found.T @ found
-    return Gains(np.square(roots[::-1]), (gains / roots[:, None])[::-1], u)
+
+@cache
+def gains_kernel(cache_root: Path | None) -> Callable[[int, int, int, int], None]:
+    """The kernel that finds gains, compiled unless the cache has it."""
+    return RUN(addresses([GAINS], cache_root)[0][GAINS])
 
 
 class Tables(NamedTuple):
@@ -106,11 +109,11 @@ class Tables(NamedTuple):
     couplings: Floats
 
 
-def tables_of(squares: Floats, directions: Floats) -> Tables:
+def tables_of(squares: Floats, directions: Floats, cache_root: Path | None) -> Tables:
     """The tables for inputs of these mean squares, (n,), and directions, (n, r). Raises ValueError for more directions
     than `MOST`."""
     require(directions.shape[1] <= MOST, f"{directions.shape[1]} directions, at most {MOST} are carried")
-    known = gains_of(squares, directions)
+    known = gains_of(squares, directions, cache_root)
     gains, turned = stepwise(known.gains), stepwise(known.directions)
     return Tables(known.costs.astype(np.float32), gains, turned, np.matmul(turned.transpose(0, 2, 1), gains))
 

@@ -20,7 +20,7 @@ def rows(name: str, x: np.ndarray, squares: np.ndarray = SQUARES, directions: np
     """Rows as blocks whose errors are made up for."""
     out = np.empty_like(encode(name, x))
     encoder = LowRankEncoder(NUMBERS[name], paths.jit_dir())
-    encoder.rows(np.ascontiguousarray(x), tables_of(squares, directions), out)
+    encoder.rows(np.ascontiguousarray(x), tables_of(squares, directions, paths.jit_dir()), out)
     return out
 
 
@@ -32,7 +32,7 @@ def products() -> NDArray[np.float64]:
 
 def test_gains_are_those_of_the_triangle() -> None:
     """R R^T = H, U K^T = A above the diagonal, with A_ij = R_ij / R_jj, and R_jj^2 are the costs."""
-    found, size = gains_of(SQUARES, DIRECTIONS), SQUARES.mean(dtype=np.float64)
+    found, size = gains_of(SQUARES, DIRECTIONS, paths.jit_dir()), SQUARES.mean(dtype=np.float64)
     h = products() / size
     d = h.diagonal() - TRUST / size * np.square(DIRECTIONS, dtype=np.float64).sum(axis=1)
     h += np.eye(N) * (DAMPING * np.median(d) + LEAST)
@@ -53,7 +53,7 @@ def test_products_come_out_nearer(name: str) -> None:
 @pytest.mark.parametrize("name", ["Q4_1", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS"])
 def test_codes_are_those_of_plain_numpy(name: str) -> None:
     """Column by column, with the scales that were found: the nearest value to what is wanted, but for ties."""
-    x, known = GAUSSIAN[:5, :N], gains_of(SQUARES, DIRECTIONS)
+    x, known = GAUSSIAN[:5, :N], gains_of(SQUARES, DIRECTIONS, paths.jit_dir())
     found = decoded(name, rows(name, x)).astype(np.float64)
     carried, wanted = np.zeros((len(x), RANK)), np.empty_like(found)
     for j in range(N):
@@ -89,7 +89,7 @@ def test_rows_are_encoded_by_themselves(count: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_without_directions_codes_stay(rank: int) -> None:
     x, none = GAUSSIAN[:16, :N], np.zeros((N, rank), np.float32)
-    costs = gains_of(SQUARES, none).costs.astype(np.float32)
+    costs = gains_of(SQUARES, none, paths.jit_dir()).costs.astype(np.float32)
     np.testing.assert_array_equal(rows("Q4_0", x, SQUARES, none), encode("Q4_0", x, costs))
 
 
