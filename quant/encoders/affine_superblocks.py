@@ -9,7 +9,8 @@ squares.
 from typing import Any
 
 from quant.codes.words import Words
-from quant.encoders.encoding import GROUPS, HUGE, as_stored, every, fold_word, inverses
+from quant.encoders.encode import GROUPS
+from quant.encoders.encoding import HUGE, as_stored, every, fold_word, inverses
 from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.put import nearest_word
 from quant.encoders.searches.affine import SURE, center_word, error_word, search_word, totals_word

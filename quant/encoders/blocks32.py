@@ -9,7 +9,8 @@ from typing import Any
 from numba import float32, int64, uint32
 
 from quant.codes.nibbles import Block, offset
-from quant.encoders.encoding import GROUPS, every, inverse_of, put_scale
+from quant.encoders.encode import GROUPS
+from quant.encoders.encoding import every, inverse_of, put_scale
 from quant.encoders.groups import NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.searches.affine import center_word
 from quant.encoders.searches.affine import search_word as search_affine_word

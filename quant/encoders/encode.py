@@ -13,6 +13,7 @@ nobody else uses meanwhile. Numbers are finite and no importance is negative: wh
 row is encoded by itself, so blocks do not depend on how rows are cut into calls, or on threads.
 """
 
+from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from quant.jit.loader import Progress, addresses
 from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
 EFFORTS = ("fast", "normal")  # how long is searched for blocks with a smaller error
+GROUPS = 16  # of columns that are searched side by side, in the lanes of a vector
 SCRATCH_BYTES, LINE = 1 << 18, 64
 PARAMETERS = ("x", "importance", "n", "y", "row_bytes", "rows")
 
@@ -67,11 +69,27 @@ class Encoder:
         require(is_plain(x, np.float32, (count, n)), "x is not float32, row after row")
         require(is_plain(out, np.uint8, (count, self.row_bytes(n))), f"out is not uint8, {count} rows of blocks")
         require(importance is None or is_plain(importance, np.float32, (n,)), f"importance is not {n} float32")
+        together = rows_together(n)
+        costs = None if importance is None else np.tile(importance, min(together, count))
+        whole = count - count % together
+        for rows, joined in ((slice(0, whole), together), (slice(whole, count), count - whole)):
+            if joined and rows.start < rows.stop:
+                self._encode(x[rows].reshape(-1, joined * n), costs, out[rows])
+
+    def _encode(self, x: Floats, importance: Floats | None, out: Bytes) -> None:
+        """Rows of which every one may be several that lie behind each other; there is importance for all of one."""
+        count, n = x.shape
         weight = 0 if importance is None else importance.ctypes.data
         record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (x.ctypes.data, weight, n, out.ctypes.data, self.row_bytes(n), count)
         record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
         self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)
+
+
+def rows_together(n: int) -> int:
+    """How many rows of n weights, encoded as one, are whole vectors of blocks: blocks know nothing of each other, and
+    of the last vector of a row of 640, as Gemma 3 has them, they would fill a quarter."""
+    return GROUPS // gcd(n // 32, GROUPS)
 
 
 def scratch_room() -> Bytes:

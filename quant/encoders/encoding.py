@@ -4,6 +4,7 @@ from typing import Any
 
 from numba import float32, int32
 
+from quant.encoders.encode import GROUPS
 from quant.jit.vectors import (
     absolute,
     bitcast,
@@ -23,7 +24,6 @@ from quant.jit.vectors import (
 )
 
 LARGEST_HALF = float32(65504.0)
-GROUPS = 16  # of columns, side by side in the lanes of a vector
 HUGE = 3e38  # more than any error in units
 
 # --- numbers ------------------------------------------------------------------------------------------------------

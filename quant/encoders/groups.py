@@ -10,7 +10,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.encoders.encoding import GROUPS, every, fold_word, units
+from quant.encoders.encode import GROUPS
+from quant.encoders.encoding import every, fold_word, units
 from quant.encoders.objective import emphasis_word
 from quant.jit.emit import I32, I64, emit_load
 from quant.jit.vectors import absolute, f32x16, fma, inline, intrinsic, load, maximum, store, word

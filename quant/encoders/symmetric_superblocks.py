@@ -8,7 +8,8 @@ chosen by the error that codes rounded for them really have, and d once more by 
 from typing import Any
 
 from quant.codes.words import Words
-from quant.encoders.encoding import GROUPS, HUGE, as_stored, every, fold_word, inverses
+from quant.encoders.encode import GROUPS
+from quant.encoders.encoding import HUGE, as_stored, every, fold_word, inverses
 from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, importance_word, units_word
 from quant.encoders.put import nearest_word
 from quant.encoders.searches.steps import step_word, whole_word
