@@ -13,6 +13,7 @@ from quant.jit import loader
 from quant.jit.kernel import Kernel, kernel_of
 from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
 
+F32 = 0
 PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
 ONE = int.from_bytes(struct.pack("<d", 1.0), "little")
 
@@ -34,12 +35,22 @@ class Decoder:
 
     def rows(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         """Decode whole rows, one behind the other, into out, (rows, n): to the last bit what ggml defines."""
+        assert data.shape == (out.shape[0] * ggml.nbytes(self._type, out.shape[1]),)
+        if self._type == F32:
+            out[:] = data.view(np.float32).reshape(out.shape)
+        else:
+            self.chosen(data, np.arange(len(out), dtype=np.int32), out)
+
+    def chosen(self, data: NDArray[np.uint8], ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+        """Decode those of the whole rows in data that have these numbers, into out, (len(ids), n)."""
         count, n = out.shape
         row_bytes = ggml.nbytes(self._type, n)
-        assert data.shape == (count * row_bytes,)
+        assert ids.shape == (count,)
+        assert count == 0 or (ids.min() >= 0 and (int(ids.max()) + 1) * row_bytes <= data.size)
+        assert ids.flags.c_contiguous
         assert data.flags.c_contiguous
         assert out.flags.c_contiguous
-        tokens, ids = np.array([count]), np.arange(count, dtype=np.int32)
+        tokens = np.array([count])
         places = tokens.ctypes.data, ids.ctypes.data, data.ctypes.data
         record = np.zeros(RECORD_WORDS, np.int64)
         record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = (*places, row_bytes, n, out.ctypes.data, ONE)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from localinfer.files.source import Source, SourceTensor
 from localinfer.quantizing.crew import Crew
 from localinfer.quantizing.quantize import EncoderOf
-from localinfer.quantizing.rows import Bytes, Floats, Matrix, Piece, decoder_of, load, matrices, read_rows
+from localinfer.quantizing.rows import Bytes, Floats, Matrix, decoder_of, load, matrices, read_some
 from quant import ggml
 
 ROWS = 64  # of a matrix that are looked at, at most
@@ -74,13 +74,7 @@ def _measure_one(
 
 def sample(source: Source, matrix: Matrix, data: Bytes, most: int = ROWS) -> Floats:
     """Some rows of a matrix, (rows, n); `data` are the bytes of its tensor."""
-    row_bytes = ggml.nbytes(matrix.tensor.type, matrix.n)
-    chosen = spread(matrix.rows, most)
-    x = np.empty((len(chosen), matrix.n), np.float32)
-    for i, row in enumerate(chosen):
-        begin = (matrix.number * matrix.rows + row) * row_bytes
-        read_rows(source, Piece(matrix, row, 1, data[begin : begin + row_bytes]), x[i : i + 1])
-    return x
+    return read_some(source, matrix, data, spread(matrix.rows, most))
 
 
 def spread(n: int, most: int) -> list[int]:

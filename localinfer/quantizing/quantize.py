@@ -213,7 +213,8 @@ def _check_result(job: Job, piece: Piece, x: Floats, out: Bytes) -> None:
     decoder_of(job.type).rows(out.reshape(-1), back)
     row, column = divmod(int(np.abs(x).argmax()), x.shape[1])
     before, after = x[row, column], back[row, column]
-    lost = f"value {before:g} at {piece.index(row, column)} is too large for {ggml.TYPES[job.type].name}"
+    place = piece.matrix.index(piece.first + row, column)
+    lost = f"value {before:g} at {place} is too large for {ggml.TYPES[job.type].name}"
     if not np.isfinite(back).all():
         raise error_in(job.source, job.tensor, lost)
     if abs(after) < abs(before) / 2:

@@ -9,7 +9,7 @@ Knows no file that is written.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -39,6 +39,11 @@ class Matrix:
     n: int
     type: int
 
+    def index(self, row: int, column: int) -> list[int]:
+        """A place in the matrix as an index of the tensor."""
+        leading, row = self.tensor.shape[:-1], self.number * self.rows + row
+        return [*(int(i) for i in np.unravel_index(row, leading)), column] if leading else [column]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
@@ -57,11 +62,6 @@ class Piece:
     @property
     def shape(self) -> tuple[int, int]:
         return self.count, self.matrix.n
-
-    def index(self, row: int, column: int) -> list[int]:
-        """A place in the piece as an index of the tensor."""
-        leading = self.matrix.tensor.shape[:-1]
-        return [*(int(i) for i in np.unravel_index(self.row + row, leading)), column] if leading else [column]
 
 
 def matrices(tensor: SourceTensor, type_number: int) -> Iterator[Matrix]:
@@ -97,12 +97,30 @@ def read_rows(source: Source, piece: Piece, x: Floats) -> bool:
     if piece.matrix.tensor.type not in FORMATS:
         return False
     decoder_of(piece.matrix.tensor.type).rows(piece.data, x)
+    return has_large(source, piece.matrix, range(piece.first, piece.first + piece.count), x)
+
+
+def read_some(source: Source, matrix: Matrix, data: Bytes, numbers: Sequence[int]) -> Floats:
+    """The rows of a matrix that have these numbers, (rows, n); `data` are the bytes of its tensor.
+
+    Raises LocalInferError for a value that is no finite number.
+    """
+    x = np.empty((len(numbers), matrix.n), np.float32)
+    size = matrix.rows * ggml.nbytes(matrix.tensor.type, matrix.n)
+    inside = data[size * matrix.number : size * (matrix.number + 1)]
+    decoder_of(matrix.tensor.type).chosen(inside, np.array(numbers, np.int32), x)
+    has_large(source, matrix, numbers, x)
+    return x
+
+
+def has_large(source: Source, matrix: Matrix, numbers: Sequence[int], x: Floats) -> bool:
+    """Whether a value of the rows with these numbers is LARGE. Raises LocalInferError for what is no finite number."""
     if x.min() >= -LARGE and x.max() <= LARGE:
         return False
     good = np.isfinite(x)
     if not good.all():
-        row, column = divmod(int(good.argmin()), piece.matrix.n)
-        raise error_in(source, piece.matrix.tensor, f"value {x[row, column]} at {piece.index(row, column)}")
+        row, column = divmod(int(good.argmin()), matrix.n)
+        raise error_in(source, matrix.tensor, f"value {x[row, column]} at {matrix.index(numbers[row], column)}")
     return True
 
 
