@@ -105,7 +105,7 @@ def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) 
 
 @pytest.mark.parametrize(("name", "weighted"), [(name, weighted) for name in SEARCHED for weighted in (False, True)])
 def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: bool) -> None:
-    x, w = GAUSSIAN[:8, :768], IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
+    x, w = GAUSSIAN[:32, :768], IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
     kind = SEARCHED[name]
     groups = x.astype(np.float64).reshape(-1, kind.length)
     weights = naive_encode.counts(x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0)
