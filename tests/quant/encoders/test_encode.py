@@ -11,6 +11,7 @@ from encoding import GAUSSIAN, cruel_rows, decoded, encode, encoder
 from kernels import NUMBERS
 
 from quant.encoders.encode import EFFORTS
+from quant.ggml import TYPES
 
 # Formats whose blocks are to be the gguf package's, byte for byte, with the least effort.
 AS_GGUF = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
@@ -70,12 +71,15 @@ def test_cruel_rows_become_finite_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_rows_are_encoded_by_themselves(name: str) -> None:
-    """However they are cut into calls, and however many threads call at once."""
-    x = GAUSSIAN[:64, :512]
-    whole = encode(name, x)
-    with ThreadPoolExecutor(4) as threads:
-        parts = threads.map(lambda i: encode(name, x[i : i + 3]), range(0, 64, 3))
-        np.testing.assert_array_equal(np.concatenate([*parts]), whole)
+    """However they are cut into calls, and however many threads call at once; where their blocks do not fill vectors,
+    some of one row are searched beside some of the next."""
+    for n in (512, 768, 608) if TYPES[NUMBERS[name]].elements == 32 else (512, 768):
+        x = GAUSSIAN[:64, :n]
+        for importance in (None, IMPORTANCE[:n]):
+            whole = encode(name, x, importance)
+            with ThreadPoolExecutor(4) as threads:
+                parts = threads.map(lambda i, x=x, w=importance: encode(name, x[i : i + 3], w), range(0, 64, 3))
+                np.testing.assert_array_equal(np.concatenate([*parts]), whole)
 
 
 def test_what_is_not_a_matrix_of_blocks_is_refused() -> None:
