@@ -72,12 +72,13 @@ class Encoder:
         together = rows_together(n)
         costs = None if importance is None else np.tile(importance, min(together, count))
         whole = count - count % together
-        for rows, joined in ((slice(0, whole), together), (slice(whole, count), count - whole)):
-            if joined and rows.start < rows.stop:
-                self._encode(x[rows].reshape(-1, joined * n), costs, out[rows])
+        self._encode(x[:whole].reshape(whole // together, together * n), costs, out[:whole])
+        if rest := count - whole:
+            self._encode(x[whole:].reshape(1, rest * n), costs, out[whole:])
 
     def _encode(self, x: Floats, importance: Floats | None, out: Bytes) -> None:
-        """Rows of which every one may be several that lie behind each other; there is importance for all of one."""
+        """Long rows, each of them one or several behind each other; `importance` has at least their length. The blocks
+        lie in `out` as they come."""
         count, n = x.shape
         weight = 0 if importance is None else importance.ctypes.data
         record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,9 @@ class TestStopped:
         """A process in the middle of its work, over an old file that is to be replaced."""
         (tmp_path / "out").write_bytes(b"old")
         command = [sys.executable, "-c", SLOW, "quantize", str(model), str(tmp_path / "out"), "Q8_0", "1", "--force"]
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        # Under nohup it would stay ignored.
+        heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, preexec_fn=heard)
         while not any(tmp_path.glob(".out.tmp-*")):
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.02)
