@@ -136,11 +136,12 @@ def opened(name: str, task: Task, status: screen.Status) -> "Source":
     if Path(name).is_dir():
         from localinfer.checkpoint import open_checkpoint
 
-        return without_layers(open_checkpoint(name, task.model), task.request.pruned)
+        source = open_checkpoint(name, task.model)
+    else:
+        from localinfer.files.split import from_gguf
 
-    from localinfer.files.split import from_gguf
-
-    return without_layers(from_gguf(fetched(name, status)), task.request.pruned)
+        source = from_gguf(fetched(name, status))
+    return without_layers(source, task.request.pruned)
 
 
 def show(name: str, task: Task) -> None:

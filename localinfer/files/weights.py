@@ -11,7 +11,7 @@ from localinfer.files.gguf import Tensor
 from quant import FORMATS, ggml
 from quant.jit import loader
 from quant.jit.kernel import Kernel, kernel_of
-from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+from quant.jit.record import RUN, call
 
 F32 = 0
 PARAMETERS = ("tokens", "ids", "w", "row_bytes", "n", "y", "factor")
@@ -36,7 +36,7 @@ class Decoder:
     def rows(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         """Decode whole rows, one behind the other, into out, (rows, n): to the last bit what ggml defines."""
         assert data.shape == (out.shape[0] * ggml.nbytes(self._type, out.shape[1]),)
-        if self._type == F32:
+        if self._type == F32:  # the kernel would multiply each by one
             out[:] = data.view(np.float32).reshape(out.shape)
         else:
             self.chosen(data, np.arange(len(out), dtype=np.int32), out)
@@ -52,9 +52,7 @@ class Decoder:
         assert out.flags.c_contiguous
         tokens = np.array([count])
         places = tokens.ctypes.data, ids.ctypes.data, data.ctypes.data
-        record = np.zeros(RECORD_WORDS, np.int64)
-        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = (*places, row_bytes, n, out.ctypes.data, ONE)
-        self._kernel(record.ctypes.data, 0, 1, 0)
+        call(self._kernel, (*places, row_bytes, n, out.ctypes.data, ONE))
 
 
 def dequantize(tensor: Tensor) -> NDArray[np.float32]:

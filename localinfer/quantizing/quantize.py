@@ -46,7 +46,7 @@ from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.encode import Encoder, encoding_kernel
 from quant.encoders.joint import JointLowRankEncoder, is_joint, joint_gains_of
-from quant.encoders.low_rank import GAINS, LowRankEncoder, carries, low_rank_kernel, tables_of
+from quant.encoders.low_rank import LowRankEncoder, carries, low_rank_kernels, tables_of
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); by several threads at once
@@ -237,7 +237,7 @@ def compile_for(
     kernels = [decoding_kernel(number) for number in {*old, *new} if number in FORMATS]
     kernels += [encoding_kernel(number, effort) for number in set(new)]
     if directed and effort != "fast":
-        kernels += [GAINS, *(low_rank_kernel(number) for number in set(new) if carries(number))]
+        kernels += [kernel for number in set(new) for kernel in low_rank_kernels(number)]
     for warning in loader.addresses(kernels, paths.jit_dir(), progress)[1]:
         warnings.warn(warning, stacklevel=2)
 

@@ -97,7 +97,7 @@ def read_rows(source: Source, piece: Piece, x: Floats) -> bool:
     if piece.matrix.tensor.type not in FORMATS:
         return False
     decoder_of(piece.matrix.tensor.type).rows(piece.data, x)
-    return has_large(source, piece.matrix, range(piece.first, piece.first + piece.count), x)
+    return check_values(source, piece.matrix, range(piece.first, piece.first + piece.count), x)
 
 
 def read_some(source: Source, matrix: Matrix, data: Bytes, numbers: Sequence[int]) -> Floats:
@@ -109,12 +109,12 @@ def read_some(source: Source, matrix: Matrix, data: Bytes, numbers: Sequence[int
     size = matrix.rows * ggml.nbytes(matrix.tensor.type, matrix.n)
     inside = data[size * matrix.number : size * (matrix.number + 1)]
     decoder_of(matrix.tensor.type).chosen(inside, np.array(numbers, np.int32), x)
-    has_large(source, matrix, numbers, x)
+    check_values(source, matrix, numbers, x)
     return x
 
 
-def has_large(source: Source, matrix: Matrix, numbers: Sequence[int], x: Floats) -> bool:
-    """Whether a value of the rows with these numbers is LARGE. Raises LocalInferError for what is no finite number."""
+def check_values(source: Source, matrix: Matrix, numbers: Sequence[int], x: Floats) -> bool:
+    """Raise LocalInferError unless the rows with these numbers are finite; whether one of their values is LARGE."""
     if x.min() >= -LARGE and x.max() <= LARGE:
         return False
     good = np.isfinite(x)

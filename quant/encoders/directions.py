@@ -33,6 +33,7 @@ class Directions:
 
     found: Floats
     _waiting: list[Floats] = field(default_factory=list)
+    # As text, because numpy's random numbers take 8 ms to import, and whoever reads rows needs none.
     _signs: "np.random.Generator" = field(default_factory=lambda: np.random.default_rng(SEED))
 
     @classmethod

@@ -23,7 +23,7 @@ from quant import FORMATS
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
-from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+from quant.jit.record import RUN, call
 
 EFFORTS = ("fast", "normal")  # how long is searched for blocks with a smaller error
 GROUPS = 16  # of columns that are searched side by side, in the lanes of a vector
@@ -81,10 +81,9 @@ class Encoder:
         lie in `out` as they come."""
         count, n = x.shape
         weight = 0 if importance is None else importance.ctypes.data
-        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (x.ctypes.data, weight, n, out.ctypes.data, self.row_bytes(n), count)
-        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
-        self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)
+        scratch = scratch_room()
+        call(self._kernel, arguments, scratch.ctypes.data)
 
 
 def rows_together(n: int) -> int:

@@ -32,7 +32,7 @@ from quant.encoders.triangle import CORNER, Triangle
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
-from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+from quant.jit.record import RUN, call
 
 # Formats that have a code for each column, so that there is a nearest one.
 SCALAR = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"))
@@ -122,13 +122,12 @@ class FeedbackEncoder:
         is wanted of it plus the errors of the columns before it, times a[i, j]."""
         x, codes = rows.x[:, block], np.ascontiguousarray(rows.out[:, self._bytes(block)])
         errors = np.empty((-(-len(x) // LANES), self._width, LANES), np.float32)
-        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (
             *(wanted.ctypes.data, wanted.strides[0], x.ctypes.data, x.strides[0], a.ctypes.data, a.strides[0]),
             *(codes.ctypes.data, codes.strides[0], len(x), errors.ctypes.data),
         )
-        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
-        self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)
+        scratch = scratch_room()
+        call(self._kernel, arguments, scratch.ctypes.data)
         rows.out[:, self._bytes(block)] = codes
         rows.errors[:, block] = found = errors.transpose(0, 2, 1).reshape(-1, self._width)[: len(x)]
         return found

@@ -34,7 +34,7 @@ from quant.encoders.feedback import SCALAR
 from quant.ggml import TYPES
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress, addresses
-from quant.jit.record import HEADER_WORDS, RECORD_WORDS, RUN
+from quant.jit.record import RUN, call
 
 TRUST = 0.8  # of the power in the directions: other texts have others
 DAMPING = 0.03  # of the median of all D, which is added to each: what is hardly used may be used elsewhere
@@ -55,9 +55,14 @@ def carries(type_number: int) -> bool:
 
 
 def low_rank_kernel(type_number: int) -> Kernel:
-    """The kernel that a LowRankEncoder has compiled; its tables are made by `GAINS`."""
+    """The kernel that a LowRankEncoder has compiled."""
     constants = (("room", FORMATS[type_number].room),)
     return Kernel("quant.encoders.low_rank_rows", "low_rank", PARAMETERS, constants=constants)
+
+
+def low_rank_kernels(type_number: int) -> list[Kernel]:
+    """Those that it takes to encode rows of a type: that of the encoder, and that of its tables."""
+    return [GAINS, low_rank_kernel(type_number)] if carries(type_number) else []
 
 
 class Gains(NamedTuple):
@@ -86,10 +91,8 @@ def gains_of(squares: Floats, directions: Floats, cache_root: Path | None) -> Ga
     width = -(-rank // DOUBLES) * DOUBLES
     padded, gains, m = np.zeros((n, width)), np.empty((n, width)), np.eye(width)
     padded[:, :rank] = u
-    record = np.zeros(RECORD_WORDS, np.int64)
-    arguments = (n, width, costs.ctypes.data, padded.ctypes.data, gains.ctypes.data, m.ctypes.data)
-    record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
-    gains_kernel(cache_root)(record.ctypes.data, 0, 1, 0)
+    places = (costs.ctypes.data, padded.ctypes.data, gains.ctypes.data, m.ctypes.data)
+    call(gains_kernel(cache_root), (n, width, *places))
     return Gains(costs, gains[:, :rank], u)
 
 
@@ -132,13 +135,12 @@ class LowRankEncoder:
         shape or a layout is not that."""
         costs, gains, directions, couplings = tables
         self._search.rows(x, costs, out)
-        record, scratch = np.zeros(RECORD_WORDS, np.int64), scratch_room()
         arguments = (
             *(x.ctypes.data, x.shape[1], gains.ctypes.data, couplings.ctypes.data, directions.ctypes.data),
             *(gains.shape[1], out.ctypes.data, out.shape[1], len(x)),
         )
-        record[HEADER_WORDS : HEADER_WORDS + len(PARAMETERS)] = arguments
-        self._kernel(record.ctypes.data, 0, 1, scratch.ctypes.data)
+        scratch = scratch_room()
+        call(self._kernel, arguments, scratch.ctypes.data)
 
 
 def stepwise(table: NDArray[np.float64]) -> Floats:

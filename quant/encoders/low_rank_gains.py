@@ -41,9 +41,9 @@ def gains() -> Body:
                 power = fma(seen, load(f64, u + i), power)
             cost = load(float64, costs + 8 * column) + total(power)
             store(costs + 8 * column, cost)
-            share = float64(1.0) / cost
+            inverse = every(float64(1.0) / cost)
             for i in range(0, size, WIDE):
-                store(k + i, load(f64, k + i) * every(share))
+                store(k + i, load(f64, k + i) * inverse)
             for row in range(width):
                 less = every(-cost * load(float64, k + 8 * row))
                 for i in range(0, size, WIDE):
