@@ -1,1 +1,1 @@
-"""The command line: Typer commands, and everything that is drawn on a screen. No mathematics here."""
+"""The command line: Typer commands and all terminal output. Inference and quantization are in `localinfer`."""

@@ -1,10 +1,10 @@
-"""Where the program begins and ends: whatever happens in between becomes one line and an exit code.
+"""Entry point of the command line. It turns every error into one line on stderr and an exit code:
 
-    0 ok        2 usage                             4 not enough memory    6 schema or grammar invalid
+    0 success   2 usage error                       4 not enough memory    6 invalid schema or grammar
     1 failure   3 model not found or not supported  5 context is full      130 interrupted
-                                                                           141 the reader of stdout is gone
+                                                                           141 broken pipe on stdout
 
-Imported by the shell's `localinfer`, so it stays light: an interrupt during the imports ends quietly too.
+The script `localinfer` imports this module, so its imports stay light: Ctrl-C during startup must also exit quietly.
 """
 
 import gc
@@ -16,38 +16,38 @@ import sys
 import time
 from typing import NoReturn
 
-LIBRARIES = {  # what they are told: threads of theirs cost time to start, and have nothing to do
-    "TOKENIZERS_PARALLELISM": "false",  # for many texts: here each is alone
-    "OPENBLAS_NUM_THREADS": "1",  # for large products: here they are cut into parts for threads of our own
+LIBRARY_ENVIRONMENT = {  # keeps libraries from starting threads that are never used
+    "TOKENIZERS_PARALLELISM": "false",  # texts are tokenized one at a time
+    "OPENBLAS_NUM_THREADS": "1",  # matrix products run on the thread pool of localinfer
 }
 INTERRUPTED = 130
-READER_GONE = 141
-A_MOMENT, AT_ONCE = 0.02, 0.1  # seconds; nobody presses a key twice in the latter
+BROKEN_PIPE = 141
+RETRY_SECONDS, DEBOUNCE_SECONDS = 0.02, 0.1  # nobody presses Ctrl-C twice within 0.1 s
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its exit code."""
     code = INTERRUPTED
     try:
-        gc.set_threshold(250_000)  # a start makes many objects and no garbage; to look for some takes 25 ms
-        be_told_to_end()
+        gc.set_threshold(250_000)  # startup creates many objects and no garbage; saves 25 ms
+        install_signal_handlers()
         try:
             code = run(sys.argv[1:])
         finally:
-            be_deaf()  # the answer to the first is on its way
-    except KeyboardInterrupt:  # which came just before
-        be_deaf()
-    gc.freeze()  # memory goes with the process: to look for garbage in it once more takes 50 ms
+            ignore_interrupts()  # the first one is already handled
+    except KeyboardInterrupt:  # raised just before that call
+        ignore_interrupts()
+    gc.freeze()  # the process exits: skips a final collection of 50 ms
     raise SystemExit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of a command line; what goes wrong is told on stderr in one line."""
+    """Run a command line and return its exit code. Errors are reported on stderr in one line."""
     from cli import screen
-    from localinfer.errors import LocalInferError, NotEnoughMemory
+    from localinfer.errors import LocalInferError, NotEnoughMemoryError
 
-    screen.prepare()
-    for name, value in LIBRARIES.items():
+    screen.configure_streams()
+    for name, value in LIBRARY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         code = dispatch(arguments)
@@ -58,39 +58,39 @@ def run(arguments: list[str]) -> int:
         screen.erase_progress()
         code = INTERRUPTED
     except BrokenPipeError:
-        code = READER_GONE
+        code = BROKEN_PIPE
     except SystemExit:
         raise
-    except BaseException as error:  # a panic of Rust is no Exception
-        if debugging(arguments):
+    except BaseException as error:  # a Rust panic is not an Exception
+        if is_debugging(arguments):
             raise
-        if is_of_memory(error):
-            code = screen.error("not enough memory", NotEnoughMemory.exit_code)
+        if is_memory_error(error):
+            code = screen.error("not enough memory", NotEnoughMemoryError.exit_code)
         else:
-            code = screen.error(unexpected(error), 1)
-    screen.let_go_of_stdout()
+            code = screen.error(unexpected_error_message(error), 1)
+    screen.release_stdout()
     return code
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Hand the arguments to the command that they name."""
+    """Run the command that the arguments name and return its exit code."""
     import typer
 
-    from cli.app import COMMANDS, command_line
-    from cli.arguments.commands import COMPLETING, resolved
-    from cli.arguments.translation import Instead
+    from cli.app import COMMANDS, build_program
+    from cli.arguments.commands import COMPLETION_VARIABLE, resolve_command
+    from cli.arguments.translation import Redirect
     from cli.screen import error
 
-    if COMPLETING in os.environ:
+    if COMPLETION_VARIABLE in os.environ:
         from cli.arguments import completion
 
-        return completion.answer(command_line(completion.words_typed()), os.environ[COMPLETING])
+        return completion.write_completions(build_program(completion.typed_words()), os.environ[COMPLETION_VARIABLE])
     try:
-        words = resolved(arguments, COMMANDS)
-        program = command_line(words)
+        words = resolve_command(arguments, COMMANDS)
+        program = build_program(words)
         with program.make_context("localinfer", words[:]) as context:
             program.invoke(context)
-    except Instead as other:
+    except Redirect as other:
         return dispatch(other.words)
     except typer.Exit as done:
         return done.exit_code
@@ -99,72 +99,75 @@ def dispatch(arguments: list[str]) -> int:
     return 0
 
 
-NO_MEMORY = re.compile(
+MEMORY_ERROR = re.compile(
     "MemoryError|out of memory|Cannot allocate memory|failed to map segment|can't start new thread|ThreadPoolBuildError"
 )
 
 
-def is_of_memory(error: BaseException | None) -> bool:
-    """Whether it came from too little memory: libraries tell of that in all kinds of errors, or hide it behind one."""
+def is_memory_error(error: BaseException | None) -> bool:
+    """Return whether the error, or an error that caused it, reports a lack of memory."""
     while error is not None:
-        if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        if isinstance(error, MemoryError) or MEMORY_ERROR.search(str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def unexpected(error: BaseException) -> str:
-    """What no command has foreseen. Files are always named, so that an unnamed one is a standard stream."""
+def unexpected_error_message(error: BaseException) -> str:
+    """Return the message for an error that no command handles.
+
+    Commands name every file that they open, so an OSError without a file name is from a standard stream.
+    """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'cannot write the output'}: {error.strerror}"
     return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
 
 
-def debugging(arguments: list[str]) -> bool:
+def is_debugging(arguments: list[str]) -> bool:
     return "--debug" in arguments or os.environ.get("LOCALINFER_DEBUG", "0") not in ("", "0")
 
 
-def be_told_to_end() -> None:
-    """By Ctrl-C, by SIGTERM, and when the terminal is closed, unless that is ignored, as nohup has it."""
+def install_signal_handlers() -> None:
+    """Handle SIGINT, SIGTERM and SIGHUP. A signal that is ignored, as SIGHUP is under nohup, stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, Interrupts())
-        sys.unraisablehook = unraisable
+        signal.signal(signal.SIGINT, InterruptHandler())
+        sys.unraisablehook = handle_unraisable
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, terminate)
 
 
-class Interrupts:
-    """KeyboardInterrupt for each; a storm of them is one, so that none meets the answer to the one before."""
+class InterruptHandler:
+    """SIGINT handler that raises KeyboardInterrupt, but only once for a rapid series of signals."""
 
     def __init__(self) -> None:
         self._last = -math.inf
 
     def __call__(self, *_: object) -> None:
         before, self._last = self._last, time.monotonic()
-        if self._last - before > AT_ONCE:
+        if self._last - before > DEBOUNCE_SECONDS:
             raise KeyboardInterrupt
 
 
-def unraisable(lost: "sys.UnraisableHookArgs") -> None:
-    """An interrupt may come where Python can raise nothing, as when an import lets go of its lock: it comes again."""
+def handle_unraisable(lost: "sys.UnraisableHookArgs") -> None:
+    """Repeat an interrupt that arrived where Python cannot raise it, such as in a weakref callback."""
     if lost.exc_type is KeyboardInterrupt and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, A_MOMENT)
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
     else:
         sys.__unraisablehook__(lost)
 
 
-def be_deaf() -> None:
-    """To all further interrupts."""
+def ignore_interrupts() -> None:
+    """Ignore all further interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """Leave through every `finally`, so that nothing half-written stays."""
+    """Exit through all `finally` blocks, so that no partial file remains."""
     raise SystemExit(128 + number)
 
 

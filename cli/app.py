@@ -1,7 +1,7 @@
-"""The command line `localinfer COMMAND`: which commands there are.
+"""The commands of the command line `localinfer COMMAND`.
 
-A command lives in a module of its own, and that is imported only when the command is asked for: the help
-alone loads neither numpy nor numba.
+Each command has its own module, which is imported only when that command runs. `localinfer --help` imports neither
+numpy nor numba.
 """
 
 import importlib
@@ -15,16 +15,16 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from cli import screen
 from cli.arguments import translation
-from cli.arguments.commands import SAME, SHELLS
-from cli.arguments.translation import Instead, translated
+from cli.arguments.commands import ALIASES, SHELLS
+from cli.arguments.translation import Redirect, translate
 from cli.model_options import options_for
 from localinfer.errors import UsageError
 from localinfer.version import VERSION
 
-ABOUT = """Run language models on this machine.
+ABOUT = """Run language models locally.
 
-MODEL is the path of a GGUF file, a name that `localinfer list` shows, hf:OWNER/REPO[:QUANT] of the Hugging Face hub,
-or an https address.
+MODEL is the path of a GGUF file, a model name from `localinfer list`, hf:OWNER/REPO[:QUANT] on the Hugging Face Hub,
+or an https URL.
 """
 EXAMPLES = """
 \b
@@ -34,40 +34,41 @@ Examples:
   localinfer generate smollm2 -p "The capital of France is" -n 64 --temp 0
   echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
 
-Each option has an environment variable: LOCALINFER_CTX_SIZE for --ctx-size.
+Options can also be set by environment variables, such as LOCALINFER_CTX_SIZE for --ctx-size.
 """
-COMMANDS = {  # name: where its function NAME_command is, and the first line of its help
-    "chat": ("cli.chat.command", "Talk with a model, or have one question answered."),
-    "generate": ("cli.generate", "Continue a text: no chat template, no questions asked."),
-    "batch": ("cli.batch", "Answer the requests of a file, a line each, into another one."),
-    "embed": ("cli.embed", "Make a vector of each text, for comparing them."),
-    "rerank": ("cli.embed", "Sort documents by how well they answer a query, best first."),
-    "serve": ("cli.serve", "Answer other programs, and a page in a browser, over HTTP."),
-    "sessions": ("cli.sessions", "Show, export or remove the conversations that were saved."),
-    "pull": ("cli.models", "Fetch models by name, so that they are there when they are needed."),
-    "list": ("cli.models", "Show the models that have a name, and which are on this machine."),
-    "rm": ("cli.models", "Remove models that localinfer has fetched."),
-    "inspect": ("cli.inspect", "Show what is in a model file, and the memory that a context takes."),
-    "quantize": ("cli.quantizing.quantize", "Write a model in a smaller type."),
-    "tokenize": ("cli.tokenize", "Show the tokens of a text."),
-    "template": ("cli.template", "Show what a model sees of a conversation."),
-    "bench": ("cli.measuring.bench", "Measure prompt processing (pp) and text generation (tg) in tokens a second."),
-    "profile": ("cli.measuring.profile", "Show where the time of a run goes, by kind of op and by layer."),
-    "imatrix": ("cli.measuring.imatrix", "Measure which columns of weights matter, for `quantize --imatrix`."),
-    "perplexity": ("cli.measuring.perplexity", "Measure how much a text surprises a model, as llama-perplexity does."),
-    "compare": ("cli.measuring.compare", "Measure how far a model is from another on a text."),
-    "warmup": ("cli.warmup", "Compile the kernels that a model needs, so that its first run starts at once."),
-    "config": ("cli.config", "Show every setting, its value, and where that comes from."),
-    "doctor": ("cli.doctor", "Show what localinfer finds on this machine, and whether it can run here."),
+COMMANDS = {  # name: (module with the function NAME_command, first line of its help)
+    "chat": ("cli.chat.command", "Start an interactive chat, or answer one question."),
+    "generate": ("cli.generate", "Generate text from a prompt."),
+    "batch": ("cli.batch", "Run a file of requests and write the responses to a file."),
+    "embed": ("cli.embed", "Compute text embeddings."),
+    "rerank": ("cli.embed", "Rank documents by relevance to a query."),
+    "serve": ("cli.serve", "Run an OpenAI-compatible HTTP server."),
+    "sessions": ("cli.sessions", "List, show, export or remove saved chat sessions."),
+    "pull": ("cli.models", "Download models."),
+    "list": ("cli.models", "List known and downloaded models."),
+    "rm": ("cli.models", "Remove downloaded models."),
+    "inspect": ("cli.inspect", "Show the metadata, tensors and memory use of a model file."),
+    "quantize": ("cli.quantize.command", "Quantize or convert a model."),
+    "tokenize": ("cli.tokenize", "Tokenize text."),
+    "template": ("cli.template", "Render the chat template of a model."),
+    "bench": ("cli.measure.bench", "Benchmark prompt processing (pp) and text generation (tg)."),
+    "profile": ("cli.measure.profile", "Profile a model by operation and by layer."),
+    "imatrix": ("cli.measure.imatrix", "Compute an importance matrix for `quantize --imatrix`."),
+    "perplexity": ("cli.measure.perplexity", "Measure the perplexity of a model on a text."),
+    "compare": ("cli.measure.compare", "Compare two models by KL divergence on a text."),
+    "warmup": ("cli.warmup", "Compile the kernels of a model ahead of its first run."),
+    "config": ("cli.config", "Show all settings, their values and sources."),
+    "doctor": ("cli.doctor", "Check this machine and the installation."),
 }
 
 
-OTHER_WAYS = dict.fromkeys(("model", "models"), " Or -m FILE; -hf OWNER/REPO[:QUANT].")  # to name a model
+MODEL_FLAGS_HELP = dict.fromkeys(("model", "models"), " Also -m FILE or -hf OWNER/REPO[:QUANT].")
 
 
 class Command(TyperCommand):
-    """Understands the flags of other programs, and shows arguments by their names, which tell what may be left out:
-    `SOURCE [OUT] TYPE [THREADS]`.
+    """A command that also accepts the flags of llama.cpp and Ollama.
+
+    Its help shows arguments by their metavar, which marks optional ones: `SOURCE [OUT] TYPE [THREADS]`.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -76,17 +77,17 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            line = translated(args, self.described(ctx))
-        except (UsageError, Instead):
-            if not ctx.resilient_parsing:  # as it is for half a line that a shell wants to complete
+            line = translate(args, self.spec(ctx))
+        except (UsageError, Redirect):
+            if not ctx.resilient_parsing:  # a partial line, for shell completion
                 raise
             return super().parse_args(ctx, args)
         for warning in () if ctx.resilient_parsing else line.warnings:
             screen.warn(warning)
         return super().parse_args(ctx, line.words)
 
-    def described(self, ctx: Any) -> translation.Command:
-        """What `translation` needs to know of this command."""
+    def spec(self, ctx: Any) -> translation.CommandSpec:
+        """Return the options and arguments of this command for `translation`."""
         options = {
             name: (each.opts[-1], 0 if each.is_flag else each.nargs)
             for each in self.get_params(ctx)
@@ -95,7 +96,7 @@ class Command(TyperCommand):
         }
         first = next(iter(self.arguments), ("", ""))[0]
         models = inf if first.endswith("...") else 1
-        return translation.Command(str(self.name), options, models if "MODEL" in first else 0)
+        return translation.CommandSpec(str(self.name), options, models if "MODEL" in first else 0)
 
     def collect_usage_pieces(self, _: Any) -> list[str]:
         return ["[OPTIONS]", *(name for name, _ in self.arguments)]
@@ -109,40 +110,40 @@ class Command(TyperCommand):
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
-        """Names and explanations."""
+        """Return the metavar and help text of each argument."""
         arguments = [each for each in self.params if isinstance(each, TyperArgument)]
-        return [(str(each.metavar), (each.help or "") + OTHER_WAYS.get(str(each.name), "")) for each in arguments]
+        return [(str(each.metavar), (each.help or "") + MODEL_FLAGS_HELP.get(str(each.name), "")) for each in arguments]
 
 
 class Group(TyperGroup):
-    """Knows commands by other names, too."""
+    """A command group that resolves aliases of commands."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, SAME.get(cmd_name, cmd_name))
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
 
-def command_line(words: Collection[str]) -> Any:
-    """The program that understands `words`. Its type is of the library under Typer, and not public."""
-    named = COMMANDS.keys() & {SAME.get(word, word) for word in words}
+def build_program(words: Collection[str]) -> Any:
+    """Return the click program with the commands that `words` name, or with all if they name none."""
+    named = COMMANDS.keys() & {ALIASES.get(word, word) for word in words}
     app = typer.Typer(
         cls=Group, help=ABOUT, epilog=EXAMPLES, add_completion=False, rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
-    app.callback()(options_of_all_commands)
-    for name in named or COMMANDS:  # without a command, all are there to be listed
+    app.callback()(global_options)
+    for name in named or COMMANDS:  # without a command, help lists all of them
         about = COMMANDS[name][1]
-        app.command(name, cls=Command, short_help=about)(function_of(name) if named else nothing)
+        app.command(name, cls=Command, short_help=about)(load_command(name) if named else placeholder)
     return typer.main.get_command(app)
 
 
-def function_of(name: str) -> Callable[..., None]:
+def load_command(name: str) -> Callable[..., None]:
     module = importlib.import_module(COMMANDS[name][0])
     command: Callable[..., None] = getattr(module, f"{name}_command")
     return command
 
 
-def nothing() -> None:
-    """In the place of a command that is only listed."""
+def placeholder() -> None:
+    """Placeholder for a command that is only listed in the help."""
 
 
 def show_version(wanted: bool) -> None:
@@ -155,7 +156,7 @@ def show_completion(shell: str | None) -> None:
     if shell is not None:
         from cli.arguments import completion
 
-        completion.show(shell)
+        completion.print_script(shell)
         raise typer.Exit
 
 
@@ -163,11 +164,11 @@ def install_completion(shell: str | None) -> None:
     if shell is not None:
         from cli.arguments import completion
 
-        completion.install(shell)
+        completion.install_script(shell)
         raise typer.Exit
 
 
-def options_of_all_commands(
+def global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -178,7 +179,7 @@ def options_of_all_commands(
             metavar="[SHELL]",
             callback=show_completion,
             is_eager=True,
-            help=f"What {', '.join(SHELLS)} must read to complete commands, flags, models and types.",
+            help=f"Print the completion script for {', '.join(SHELLS)}.",
         ),
     ] = None,
     installed: Annotated[
@@ -188,9 +189,9 @@ def options_of_all_commands(
             metavar="[SHELL]",
             callback=install_completion,
             is_eager=True,
-            help="Put it where that shell reads it when it starts.",
+            help="Install the completion script for a shell.",
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something unexpected happens.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on unexpected errors.")] = False,
 ) -> None:
-    """`__main__` looks for --debug itself, so as to know of it whatever happens here."""
+    """Global options. `__main__` looks for --debug itself, so that it also applies to parsing errors."""

@@ -1,4 +1,7 @@
-"""`localinfer batch`: the requests of a file, answered into another one that outlives whatever ends the job."""
+"""The command `localinfer batch`: run the requests of an input file and write the responses to an output file.
+
+A job that was interrupted resumes from the output file.
+"""
 
 import json
 import os
@@ -13,30 +16,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli import screen
-from cli.files import promised
 from cli.flags import ModelArgument, QuietOption, with_options
-from cli.generate import rate
-from cli.loading import fetched, loading
+from cli.generate import format_rate
+from cli.loading import find_or_fetch, model_loader
+from cli.output_files import writable_path
 from cli.stdin import is_piped
-from cli.texts import STDIN
+from cli.text_input import STDIN
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.batch.answering import Answering
-    from localinfer.batch.cluster import Cluster
-    from localinfer.batch.job import Answer, Job
-    from localinfer.batch.output import Output
-    from localinfer.files.gguf import GGUF
+    from localinfer.batch.job import Job, Response
+    from localinfer.batch.output_file import OutputFile
+    from localinfer.batch.ray_cluster import RayCluster
+    from localinfer.batch.runner import Runner
+    from localinfer.gguf.reader import GGUF
     from localinfer.options import Options
 
-FIRST_WORD = 10.0  # seconds until a plain line tells of the time left; each further one comes after twice that time
-USUAL: Layer = {"parallel": 8}
+FIRST_REPORT_SECONDS = 10.0  # time of the first progress line without a terminal; the interval doubles after each
+DEFAULTS: Layer = {"parallel": 8}
 Format = Literal["jsonl", "text"]
 
 
 InputArgument = Annotated[
-    str | None, typer.Argument(metavar="[INPUT]", help="The requests, a line each; stdin if it is left out or -.")
+    str | None, typer.Argument(metavar="[INPUT]", help="Requests, one per line. [default: stdin]")
 ]
 OutputOption = Annotated[
     str | None,
@@ -44,38 +47,40 @@ OutputOption = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Where answers go, a line each; an unfinished job goes on with what is left. [default: stdout]",
+        help="Write responses to FILE, one per line. If FILE is unfinished, resume. [default: stdout]",
     ),
 ]
-RestartOption = Annotated[bool, typer.Option("--restart", help="Drop what is in the output, and begin anew.")]
+RestartOption = Annotated[bool, typer.Option("--restart", help="Discard the existing output and start over.")]
 RetryFailedOption = Annotated[
-    bool, typer.Option("--retry-failed", help="Ask once more what has failed in an earlier go.")
+    bool, typer.Option("--retry-failed", help="Retry the requests that failed in an earlier run.")
 ]
 FormatOption = Annotated[
     Format | None,
     typer.Option(
         "--format",
         metavar="jsonl|text",
-        help="JSON lines, or text whose lines are prompts. [default: by the input's name or first line]",
+        help="Input format: JSON Lines, or plain text with one prompt per line. [default: from the input]",
     ),
 ]
-RawOption = Annotated[bool, typer.Option("--raw", help="Continue prompts as they are, without a chat template.")]
-AnyModelOption = Annotated[bool, typer.Option("--any-model", help="Answer requests for other models, too.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Complete prompts without a chat template.")]
+AnyModelOption = Annotated[bool, typer.Option("--any-model", help="Accept requests that name another model.")]
 RayOption = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Have a Ray cluster answer: HOST:PORT, auto, or local for one of its own. "
-        "Needs the extra localinfer[ray].",
+        help="Run on a Ray cluster: HOST:PORT, auto, or local to start one. Requires localinfer[ray].",
     ),
 ]
 RayWorkersOption = Annotated[
-    int, typer.Option("--ray-workers", metavar="N", min=0, help="Models on the cluster (0: one for each machine).")
+    int,
+    typer.Option(
+        "--ray-workers", metavar="N", min=0, help="Number of model replicas on the cluster (0: one per machine)."
+    ),
 ]
 
 
-@with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat", defaults=USUAL)
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat", defaults=DEFAULTS)
 def batch_command(
     model: ModelArgument,
     given: Layer,
@@ -88,17 +93,18 @@ def batch_command(
     any_model: AnyModelOption = False,
     ray: RayOption = None,
     ray_workers: RayWorkersOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Write a summary to stdout as a JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as a JSON object.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Answer the requests of a file, a line each, into another one.
+    """Run a file of requests and write the responses to a file.
 
-    A line is a request in OpenAI's batch format; an object with messages, or with a prompt, beside which system,
-    schema, temperature and so on may stand; or a prompt alone, as a JSON string or plain text. Options hold where a
-    line says nothing else. Answers are lines in OpenAI's format, written as they come and put in the order of the input
-    at the end. A request that fails is a line with an error, and ends nothing; the exit code is then 1.
+    Each line of the input is a request in OpenAI's batch format, a JSON object with `messages` or `prompt` and
+    optional fields such as system, schema and temperature, or a prompt alone (a JSON string or plain text). Options
+    of the command line are defaults for fields that a request does not set. Responses are in OpenAI's batch format.
+    They are written as they finish and sorted in input order at the end. A failed request is written as a line with
+    an error and does not stop the job; the exit code is then 1.
 
-    A job that was interrupted, or killed, goes on where it was when it is started again.
+    If the job is interrupted or killed, the same command resumes it.
 
     \b
       localinfer batch prompts.jsonl -m smollm2 -o answers.jsonl
@@ -107,193 +113,196 @@ def batch_command(
       localinfer batch smollm2 prompts.jsonl -o answers.jsonl --json-schema-file book.json
     """
     if ray is not None:
-        from localinfer.batch.cluster import require_extra
+        from localinfer.batch.ray_cluster import require_extra
 
         require_extra()
     path = output_path(out, file, needed=restart or retry_failed or as_json or ray is not None)
-    where, content = input_of(file)
-    from localinfer.batch import job, output, reading
+    where, content = read_input(file)
+    from localinfer.batch import input_file, job, output_file
 
-    chosen = format or reading.format_of(content, where)
-    requests = reading.requests_of(content, where, chosen, raw=raw)
+    chosen = format or input_file.detect_format(content, where)
+    requests = input_file.parse_requests(content, where, chosen, raw=raw)
     if not any_model:
-        job.require_model(requests, names_of(model), where)
-    f, options = opened_file(model, given)
+        job.require_model(requests, model_names(model), where)
+    f, options = open_model_file(model, given)
     work = job.Job(requests, job.job_digest(f, options))
-    with output.opened(path, restart=restart) if path else nullcontext() as opened:
+    with output_file.open_output(path, restart=restart) if path else nullcontext() as opened:
         if opened:
-            begin(work, opened, retry_failed=retry_failed)
-        left = work.left()
+            resume_job(work, opened, retry_failed=retry_failed)
+        left = work.pending()
         progress = Progress(len(requests), len(left), "lines of text" if chosen == "text" else "requests", quiet)
         if left:
             with (
-                interrupted(work, opened),
-                answering(model, options, ray, ray_workers, work.digest) as source,
-                closing(source.each(left)) as answers,
+                report_interruption(work, opened),
+                create_backend(model, options, ray, ray_workers, work.digest) as source,
+                closing(source.responses(left)) as answers,
             ):
-                for answer in progress.watched(answers):
-                    take(work, answer, opened)
+                for answer in progress.track(answers):
+                    record_answer(work, answer, opened)
         if opened:
-            finish(work, opened)
+            sort_output(work, opened)
     if as_json:
         screen.write(json.dumps({"output": out, "failed": len(work.failed)} | progress.summary) + "\n")
     elif not quiet:
-        screen.aside(progress.told(len(work.failed)))
+        screen.note_dim(progress.summary_line(len(work.failed)))
     if work.failed:
-        raise LocalInferError(failure(work, where, resumable=path is not None))
+        raise LocalInferError(failure_message(work, where, resumable=path is not None))
 
 
-# --- what is asked, and where to ---
+# --- input and output ---
 
 
 def output_path(name: str | None, file: str | None, *, needed: bool) -> Path | None:
-    """None for stdout."""
+    """Return the path of the output file, or None for stdout. Raises UsageError if it cannot be written."""
     if name is None or name == STDIN:
         if needed:
-            raise UsageError("--restart, --retry-failed, --json and --ray: need -o FILE")
+            raise UsageError("--restart, --retry-failed, --json and --ray: require -o FILE")
         return None
-    path = promised("--output", name)
+    path = writable_path("--output", name)
     if file and file != STDIN and path.exists() and Path(file).exists() and path.samefile(file):
         raise UsageError(f"--output: {name}: is the input")
     return path
 
 
-def input_of(file: str | None) -> tuple[str, bytes]:
-    """What the input is called, and all of it."""
+def read_input(file: str | None) -> tuple[str, bytes]:
+    """Return the name of the input for messages, and its content."""
     if file is None or file == STDIN:
         if not is_piped():
-            raise UsageError("no requests: give the name of a file behind the model, or pipe them into stdin")
+            raise UsageError("no requests: give the name of a file after the model, or pipe requests into stdin")
         return "stdin", sys.stdin.buffer.read()
     try:
         return file, Path(file).expanduser().read_bytes()
     except OSError as error:
         raise LocalInferError(f"{file}: {error.strerror}") from None
-    except (ValueError, RuntimeError) as error:  # a NUL inside; a home that is not known
+    except (ValueError, RuntimeError) as error:  # a NUL in the name; unknown home directory
         raise LocalInferError(f"{file!r}: {error}") from None
 
 
-def names_of(model: str) -> list[str]:
-    """By which requests may call it."""
-    from localinfer.server.shelf import name_of
+def model_names(model: str) -> list[str]:
+    """Return the names by which a request may refer to the model."""
+    from localinfer.server.model_cache import default_name
 
-    return [model, name_of(model)]
+    return [model, default_name(model)]
 
 
-def opened_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
-    """The model's file, and the options that hold for it."""
-    from localinfer.files.gguf import open_gguf
-    from localinfer.models import registry
+def open_model_file(model: str, given: Layer) -> "tuple[GGUF, Options]":
+    """Open the model file and resolve its options."""
+    from localinfer.gguf.reader import open_gguf
+    from localinfer.hub import resolve
     from localinfer.options import from_environment, from_metadata, merge
 
-    f = open_gguf(fetched(model, screen.Status()))
-    named, proposed = registry.default_options(model), from_metadata(f.metadata, f.path)
-    options = merge(given, from_environment(os.environ), named, proposed, USUAL)
+    f = open_gguf(find_or_fetch(model, screen.Status()))
+    named, proposed = resolve.default_options(model), from_metadata(f.metadata, f.path)
+    options = merge(given, from_environment(os.environ), named, proposed, DEFAULTS)
     if options.spec_draft_model:
-        fetched(options.spec_draft_model, screen.Status())
+        find_or_fetch(options.spec_draft_model, screen.Status())
     return f, options
 
 
 # --- the job ---
 
 
-def begin(work: "Job", output: "Output", *, retry_failed: bool) -> None:
-    """See what earlier goes have left."""
+def resume_job(work: "Job", output: "OutputFile", *, retry_failed: bool) -> None:
+    """Load the state that earlier runs left in the output."""
     work.resume(output)
     if retry_failed:
-        work.forget_failed(output)
-    if work.places:
-        screen.note(f"{screen.one_line(str(output.path))}: {len(work.places):,} of {len(work.requests):,} are done")
+        work.remove_failed(output)
+    if work.locations:
+        screen.note(f"{screen.one_line(str(output.path))}: {len(work.locations):,} of {len(work.requests):,} are done")
 
 
-def answering(
+def create_backend(
     model: str, options: "Options", address: str | None, workers: int, digest: str
-) -> "Answering | Cluster":
-    """What answers: the model on this machine, or many on a cluster."""
+) -> "Runner | RayCluster":
+    """Return the backend that runs requests: the model on this machine, or a Ray cluster."""
     if address is not None:
-        from localinfer.batch.cluster import Cluster
+        from localinfer.batch.ray_cluster import RayCluster
 
-        return Cluster(address, model, options, digest, workers)
-    from localinfer.batch.answering import Answering
+        return RayCluster(address, model, options, digest, workers)
+    from localinfer.batch.runner import Runner
 
-    return Answering(loading(asdict(options)), model)
+    return Runner(model_loader(asdict(options)), model)
 
 
-def take(work: "Job", answer: "Answer", output: "Output | None") -> None:
+def record_answer(work: "Job", answer: "Response", output: "OutputFile | None") -> None:
     if output:
-        work.take(answer, output)
+        work.add(answer, output)
         return
-    if answer.failed:
+    if answer.has_failed:
         work.failed.add(answer.request.number)
-    screen.write(work.line_of(answer).decode())
+    screen.write(work.format_line(answer).decode())
 
 
 @contextmanager
-def interrupted(work: "Job", output: "Output | None") -> Iterator[None]:
-    """Say what there is, and what can be done, when the job is told to end, or cannot go on."""
+def report_interruption(work: "Job", output: "OutputFile | None") -> Iterator[None]:
+    """Report the finished requests, and how to resume, when the job is interrupted or fails."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, LocalInferError):
         screen.erase_progress()
-        if output and (count := sum(1 for _ in output.lines())):  # one may have been written that is not noted yet
+        if output and (count := sum(1 for _ in output.lines())):  # may include one not yet counted
             done = f"{count:,} of {len(work.requests):,} are done"
-            screen.note(f"{screen.one_line(str(output.path))}: {done}; the same command goes on from there")
+            screen.note(f"{screen.one_line(str(output.path))}: {done}; run the same command to resume")
         raise
 
 
-def finish(work: "Job", output: "Output") -> None:
+def sort_output(work: "Job", output: "OutputFile") -> None:
     try:
-        work.put_in_order(output)
+        work.sort_output(output)
     except LocalInferError as error:
-        screen.warn(f"answers are left in the order in which they came: {error}")
+        screen.warn(f"responses are not sorted: {error}")
 
 
-def failure(work: "Job", where: str, *, resumable: bool) -> str:
-    again = "; --retry-failed asks once more" if resumable else ""
+def failure_message(work: "Job", where: str, *, resumable: bool) -> str:
+    again = "; --retry-failed retries them" if resumable else ""
     count, first = len(work.failed), min(work.failed)
     return f"{where}: {count:,} of {len(work.requests):,} requests failed, the first is line {first}{again}"
 
 
 class Progress:
-    """Counts what comes, and tells how long the rest takes: in a line that is redrawn, or in few that are not."""
+    """Progress of a job: counts responses and estimates the remaining time.
+
+    A terminal gets a status line that is redrawn; other streams get a few plain lines at growing intervals.
+    """
 
     def __init__(self, total: int, left: int, what: str, quiet: bool) -> None:
         self.total, self.left, self.what, self.quiet = total, left, what, quiet
-        self.done = self.read = self.reused = self.written = self.failed = 0
-        self.began = time.monotonic()
-        self.next_word = FIRST_WORD
+        self.done = self.prompt_tokens = self.cached_tokens = self.completion_tokens = self.failed = 0
+        self.start_time = time.monotonic()
+        self.next_report = FIRST_REPORT_SECONDS
         self.status = screen.Status()
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start_time
 
-    def watched(self, answers: "Iterator[Answer]") -> "Iterator[Answer]":
-        self.began = time.monotonic()
+    def track(self, answers: "Iterator[Response]") -> "Iterator[Response]":
+        self.start_time = time.monotonic()
         self.status.show(f"{self.left:,} {self.what} ...")
         for answer in answers:
             yield answer
             self.count(answer)
             if self.done < self.left:
-                self.tell()
+                self.report()
         self.status.erase()
 
-    def count(self, answer: "Answer") -> None:
+    def count(self, answer: "Response") -> None:
         usage: dict[str, Any] = answer.body.get("usage") or {}
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         self.done += 1
-        self.failed += answer.failed
-        self.read += usage.get("prompt_tokens", usage.get("input_tokens", 0))
-        self.written += usage.get("completion_tokens", usage.get("output_tokens", 0))
-        self.reused += details.get("cached_tokens", 0)
+        self.failed += answer.has_failed
+        self.prompt_tokens += usage.get("prompt_tokens", usage.get("input_tokens", 0))
+        self.completion_tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
+        self.cached_tokens += details.get("cached_tokens", 0)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         failed = f", {self.failed:,} failed" if self.failed else ""
         left = screen.time_left(self.done, self.left, self.seconds)
-        line = f"{self.done:,} of {self.left:,}{failed}, {rate(self.written, self.seconds)}, {left}"
-        self.status.show(f"{screen.bar(self.done, self.left)}  {line}")
-        if not self.status.live and not self.quiet and self.seconds >= self.next_word:
-            self.next_word = 2 * self.seconds
-            screen.aside(line)
+        line = f"{self.done:,} of {self.left:,}{failed}, {format_rate(self.completion_tokens, self.seconds)}, {left}"
+        self.status.show(f"{screen.progress_bar(self.done, self.left)}  {line}")
+        if not self.status.is_redrawable and not self.quiet and self.seconds >= self.next_report:
+            self.next_report = 2 * self.seconds
+            screen.note_dim(line)
 
     @property
     def summary(self) -> dict[str, object]:
@@ -301,16 +310,17 @@ class Progress:
             "requests": self.total,
             "answered": self.done,
             "earlier": self.total - self.left,
-            "prompt_tokens": self.read,
-            "cached_tokens": self.reused,
-            "completion_tokens": self.written,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
             "seconds": round(self.seconds, 3),
         }
 
-    def told(self, failed: int) -> str:
-        """In one line; `failed`: of all requests."""
-        reused = f" ({self.reused:,} reused)" if self.reused else ""
+    def summary_line(self, failed: int) -> str:
+        """Return the statistics of the job as one line; `failed` counts all runs of the job."""
+        reused = f" ({self.cached_tokens:,} reused)" if self.cached_tokens else ""
         return (
-            f"[ {self.done:,} of {self.total:,} answered, {failed:,} failed | {self.written:,} tokens, "
-            f"{rate(self.written, self.seconds)} | prompts {self.read:,} tokens{reused} | {self.seconds:.1f} s ]"
+            f"[ {self.done:,} of {self.total:,} answered, {failed:,} failed | {self.completion_tokens:,} tokens, "
+            f"{format_rate(self.completion_tokens, self.seconds)} | prompts {self.prompt_tokens:,} tokens{reused} | "
+            f"{self.seconds:.1f} s ]"
         )

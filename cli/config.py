@@ -1,4 +1,4 @@
-"""`localinfer config`: every setting, its value, and where that comes from."""
+"""The command `localinfer config`: show all settings, their values and sources."""
 
 import json
 import os
@@ -9,24 +9,24 @@ from typing import Annotated, NamedTuple
 import typer
 
 from cli import screen
-from cli.arguments.nearest import did_you_mean
+from cli.arguments.suggestions import did_you_mean
 from cli.flags import PANELS, with_options
 from cli.loading import default_model
 from cli.tables import table
-from localinfer.options import FLAGS, SAMPLING_KEYS, Flag, Layer, Value, from_environment, from_metadata, shown
+from localinfer.options import FLAGS, METADATA_KEYS, Flag, Layer, Value, format_value, from_environment, from_metadata
 
-OTHER_VARIABLES = {  # which are no options, and what they are for
-    "LOCALINFER_CACHE_DIR": "where models and compiled kernels are kept",
-    "LOCALINFER_CONFIG_DIR": "where models.toml is",
-    "LOCALINFER_DATA_DIR": "where sessions and the history of chats are kept",
+OTHER_VARIABLES = {  # environment variables that do not set an option
+    "LOCALINFER_CACHE_DIR": "directory of models and compiled kernels",
+    "LOCALINFER_CONFIG_DIR": "directory of models.toml",
+    "LOCALINFER_DATA_DIR": "directory of chat sessions and input history",
     "LOCALINFER_DEBUG": "--debug for all commands",
-    "NO_COLOR": "no colours",
-    "NUMBA_CPU_NAME": "the CPU that kernels are compiled for",
+    "NO_COLOR": "disable colours",
+    "NUMBA_CPU_NAME": "CPU to compile kernels for",
 }
 
 
 class Setting(NamedTuple):
-    """A value, the kind of place that it comes from, and its name there."""
+    """The value of an option, its source (flag, environment, ...) and its name in that source."""
 
     value: Value
     source: str
@@ -37,14 +37,15 @@ class Setting(NamedTuple):
 def config_command(
     given: Layer,
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a name; none: the default one.")
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show every setting, its value, and where that comes from.
+    """Show all settings, their values and sources.
 
-    A flag is stronger than the environment, that than what models.toml says of the model, and that than what the file
-    of the model proposes; then come the defaults. Flags are those of `chat` and `generate`, to show what they do.
+    Precedence, highest first: command-line flag, environment variable, models.toml, the model file's metadata,
+    default. The flags are those of `chat` and `generate`.
 
     \b
       localinfer config
@@ -52,7 +53,7 @@ def config_command(
       localinfer config model.gguf --json
     """
     name = model or default_model()
-    settings = found(name, given)
+    settings = resolve_settings(name, given)
     for variable in unknown_variables(os.environ):
         screen.warn(variable)
     if as_json:
@@ -61,18 +62,18 @@ def config_command(
         screen.write("\n".join(as_text(name, settings)) + "\n")
 
 
-def found(model: str, given: Layer) -> dict[str, Setting]:
-    """Every option, as a run of this model would have it."""
-    from localinfer.models import registry
+def resolve_settings(model: str, given: Layer) -> dict[str, Setting]:
+    """Return the value and source of every option for a run of this model."""
+    from localinfer.hub import resolve
 
-    entry = registry.named(model)
-    path = registry.existing(Path(model)) if entry is None else entry.file if entry.present else None
-    keys = {name: key for key, name in SAMPLING_KEYS.items()}
-    layers: list[tuple[str, Layer, Callable[[str], str]]] = [  # the weakest first
-        ("file", of_file(path) if path else {}, lambda name: f"{path}: {keys[name]}"),
+    entry = resolve.registry_entry(model)
+    path = resolve.existing_path(Path(model)) if entry is None else entry.file if entry.is_present else None
+    keys = {name: key for key, name in METADATA_KEYS.items()}
+    layers: list[tuple[str, Layer, Callable[[str], str]]] = [  # lowest precedence first
+        ("file", file_options(path) if path else {}, lambda name: f"{path}: {keys[name]}"),
         ("models.toml", entry.options if entry else {}, lambda name: f"models.toml: {model}.options.{name}"),
-        ("environment", from_environment(os.environ), lambda name: FLAGS[name].variable),
-        ("flag", given, lambda name: FLAGS[name].long),
+        ("environment", from_environment(os.environ), lambda name: FLAGS[name].environment_variable),
+        ("flag", given, lambda name: FLAGS[name].long_name),
     ]
     settings = {name: Setting(flag.default, "default") for name, flag in FLAGS.items()}
     for source, layer, called in layers:
@@ -80,48 +81,59 @@ def found(model: str, given: Layer) -> dict[str, Setting]:
     return settings
 
 
-def of_file(path: Path) -> Layer:
-    from localinfer.files.gguf import open_gguf
+def file_options(path: Path) -> Layer:
+    from localinfer.gguf.reader import open_gguf
 
     f = open_gguf(path)
     return from_metadata(f.metadata, f.path)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """What there is to say of variables that look as if they were ours."""
-    known = [*(flag.variable for flag in FLAGS.values()), *OTHER_VARIABLES]
+    """Yield a message for each variable LOCALINFER_* that is unknown."""
+    known = [*(flag.environment_variable for flag in FLAGS.values()), *OTHER_VARIABLES]
     for name in environ:
         if name.startswith("LOCALINFER_") and name not in known:
-            yield f"{name} means nothing here{did_you_mean(name, known)}"
+            yield f"{name}: unknown environment variable{did_you_mean(name, known)}"
 
 
-def places() -> dict[str, str]:
-    """Directories and files."""
+def locations() -> dict[str, str]:
+    """Return the directories and files that localinfer uses, by name."""
     from localinfer import paths
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
-    return {"cache": str(paths.cache_root()), "data": str(paths.data_dir()), "models.toml": str(registry.user_toml())}
+    return {
+        "cache": str(paths.cache_root()),
+        "data": str(paths.data_dir()),
+        "models.toml": str(resolve.user_registry_path()),
+    }
 
 
 def as_text(model: str, settings: Mapping[str, Setting]) -> Iterator[str]:
-    yield f"{screen.one_line(model)}: what its next run would have"
+    yield f"{screen.one_line(model)}: settings of its next run"
     for section, title in PANELS.items():
-        rows = [row(flag, settings[name]) for name, flag in FLAGS.items() if flag.section == section]
+        rows = [setting_row(flag, settings[name]) for name, flag in FLAGS.items() if flag.section == section]
         yield from table(title, "<<<", rows)
     variables = [(name, screen.one_line(os.environ.get(name, "")) or "-", use) for name, use in OTHER_VARIABLES.items()]
-    yield from table("Other variables of the environment", "<<<", variables)
-    yield from table("Places", "<<", places().items())
+    yield from table("Other environment variables", "<<<", variables)
+    yield from table("Locations", "<<", locations().items())
 
 
-def row(flag: Flag, setting: Setting) -> tuple[str, str, str]:
-    value = ", ".join(map(shown, setting.value)) if isinstance(setting.value, tuple) else shown(setting.value)
-    return flag.long, "-" if setting.value in ("", ()) else value, screen.one_line(setting.name) or setting.source
+def setting_row(flag: Flag, setting: Setting) -> tuple[str, str, str]:
+    value = (
+        ", ".join(map(format_value, setting.value)) if isinstance(setting.value, tuple) else format_value(setting.value)
+    )
+    return flag.long_name, "-" if setting.value in ("", ()) else value, screen.one_line(setting.name) or setting.source
 
 
 def as_object(model: str, settings: Mapping[str, Setting]) -> dict[str, object]:
     options = {
-        name: {**settings[name]._asdict(), "flag": flag.long, "variable": flag.variable, "default": flag.default}
+        name: {
+            **settings[name]._asdict(),
+            "flag": flag.long_name,
+            "variable": flag.environment_variable,
+            "default": flag.default,
+        }
         for name, flag in FLAGS.items()
     }
     variables = {name: os.environ.get(name) for name in OTHER_VARIABLES}
-    return {"model": model, "options": options, "variables": variables, "places": places()}
+    return {"model": model, "options": options, "variables": variables, "places": locations()}

@@ -1,6 +1,6 @@
-"""`localinfer doctor`: what the program finds on this machine, and whether it can run here.
+"""The command `localinfer doctor`: check this machine and the installation.
 
-Made for when something is broken: every line is found out for itself, and one that cannot be says why.
+Each check is independent. If one fails, its line shows the error and the others still run.
 """
 
 import json
@@ -21,12 +21,12 @@ from localinfer.version import VERSION
 Fact: TypeAlias = "str | int | float | bool | list[str] | Mapping[str, Fact] | None"
 
 PACKAGES = ("numpy", "numba", "llvmlite")
-LEAST_MEMORY = 256 << 20  # bytes; less than that, and hardly any model runs
+MIN_MEMORY = 256 << 20  # bytes; the need of the smallest models
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a line says to people and, as `facts`, to programs; `trouble`, if there is any."""
+class CheckResult:
+    """The result of a check: `text` for people, `facts` for JSON, and `trouble` if something is wrong."""
 
     text: str
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -34,112 +34,113 @@ class Finding:
 
 
 def doctor_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what localinfer finds on this machine, and whether it can run here.
+    """Check this machine and the installation.
 
-    Compiles and runs a few kernels. The exit code is 0 if models can run here, else 1.
+    It compiles and runs a few kernels. The exit code is 0 if models can run on this machine, otherwise 1.
 
     \b
       localinfer doctor
       localinfer doctor --json > report.json
     """
     status = screen.Status()
-    findings: dict[str, Finding] = {}
+    findings: dict[str, CheckResult] = {}
     for name, (find_out, _) in CHECKS.items():
-        with status.busy(f"looking at the {name}"):
-            findings[name] = examined(find_out)
+        with status.busy(f"checking {name}"):
+            findings[name] = run_check(find_out)
     broken = [name for name, (_, needed) in CHECKS.items() if needed and findings[name].trouble]
     if as_json:
         facts = {name.lower().replace(" ", "_"): as_object(finding) for name, finding in findings.items()}
         screen.write(json.dumps({"can_run": not broken, **facts}, indent=1) + "\n")
     else:
-        screen.write("".join(f"{name:13} {line(finding)}\n" for name, finding in findings.items()))
-        screen.write(
-            "\n" + (f"models cannot run here: {', '.join(broken)}" if broken else "models can run here") + "\n"
+        screen.write("".join(f"{name:13} {result_line(finding)}\n" for name, finding in findings.items()))
+        verdict = (
+            f"models cannot run on this machine: {', '.join(broken)}" if broken else "models can run on this machine"
         )
+        screen.write(f"\n{verdict}\n")
     if broken:
         raise typer.Exit(1)
 
 
-def examined(find_out: Callable[[], Finding]) -> Finding:
-    """A finding, whatever happens."""
+def run_check(find_out: Callable[[], CheckResult]) -> CheckResult:
+    """Run a check and return its result, also if it raises an error."""
     try:
         return find_out()
     except Exception as error:
-        return Finding("cannot be found out", trouble=f"{type(error).__name__}: {error}")
+        return CheckResult("check failed", trouble=f"{type(error).__name__}: {error}")
 
 
-def line(finding: Finding) -> str:
+def result_line(finding: CheckResult) -> str:
     return screen.one_line(": ".join(part for part in (finding.text, finding.trouble) if part))
 
 
-def as_object(finding: Finding) -> Mapping[str, Fact]:
+def as_object(finding: CheckResult) -> Mapping[str, Fact]:
     return {**finding.facts, **({"trouble": finding.trouble} if finding.trouble else {})}
 
 
-# ---- the lines ---------------------------------------------------------------------------------------------
+# ---- checks ------------------------------------------------------------------------------------------------
 
 
-def program() -> Finding:
+def program() -> CheckResult:
     here = str(Path(__file__).parent.parent)
-    return Finding(f"localinfer {VERSION} in {here}", {"version": VERSION, "path": here})
+    return CheckResult(f"localinfer {VERSION} in {here}", {"version": VERSION, "path": here})
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     number = platform.python_version()
-    return Finding(
-        f"{number}, {sys.executable or 'not started from a file'}", {"version": number, "path": sys.executable}
+    return CheckResult(
+        f"{number}, {sys.executable or 'unknown executable'}", {"version": number, "path": sys.executable}
     )
 
 
-def packages() -> Finding:
-    """Those that machine code comes from. They are imported where they are used: see `speed`."""
+def packages() -> CheckResult:
+    """Return the versions of the packages that compile kernels. The check `speed` imports them."""
     found = {name: version(name) for name in PACKAGES}
-    return Finding(", ".join(f"{name} {number}" for name, number in found.items()), dict(found))
+    return CheckResult(", ".join(f"{name} {number}" for name, number in found.items()), dict(found))
 
 
-def system() -> Finding:
+def system() -> CheckResult:
     found = {"system": platform.system(), "release": platform.release(), "machine": platform.machine()}
-    return Finding(" ".join(found.values()), dict(found))
+    return CheckResult(" ".join(found.values()), dict(found))
 
 
-def cpu() -> Finding:
-    """The instruction set that kernels are compiled for, and what it was chosen by."""
+def cpu() -> CheckResult:
+    """Return the CPU, the instruction set that kernels are compiled for, and why it was chosen."""
     import llvmlite.binding as llvm
 
-    from localinfer.engine import machine
+    from localinfer.runtime import machine
     from quant.jit.cpu import target
 
     name, host, isa = machine.cpu_name(), llvm.get_host_cpu_name(), target().isa
     chosen = os.environ.get("NUMBA_CPU_NAME", "")
-    why = f"because NUMBA_CPU_NAME is {chosen}" if chosen else f"the best that LLVM knows of {host}"
+    why = f"set by NUMBA_CPU_NAME={chosen}" if chosen else f"the best that LLVM reports for {host}"
     facts = {"name": name, "llvm_name": host, "instruction_set": isa, "numba_cpu_name": chosen or None}
-    return Finding(f"{name or 'without a name'}; instructions: {isa}, {why}", facts)
+    return CheckResult(f"{name or 'unknown'}; instructions: {isa}, {why}", facts)
 
 
-def threads() -> Finding:
-    from localinfer.engine import machine
+def threads() -> CheckResult:
+    from localinfer.runtime import machine
 
-    steps, count = machine.narrowing(), machine.default_threads()
+    steps, count = machine.thread_count_steps(), machine.default_threads()
     text = ", ".join(f"{number} {step}" for step, number in steps.items())
-    return Finding(f"{count} by default; CPUs: {text}", {"default": count, "cpus": dict(steps)})
+    return CheckResult(f"{count} by default; CPUs: {text}", {"default": count, "cpus": dict(steps)})
 
 
-def memory() -> Finding:
-    from localinfer.engine import machine
+def memory() -> CheckResult:
+    from localinfer.runtime import machine
 
     free = machine.available_memory()
-    trouble = f"less than the {screen.mib(LEAST_MEMORY)} that small models take" if free < LEAST_MEMORY else ""
-    return Finding(f"{free / 2**30:.1f} GiB available", {"available_bytes": free}, trouble)
+    trouble = f"less than {screen.mib(MIN_MEMORY)}, the need of small models" if free < MIN_MEMORY else ""
+    return CheckResult(f"{free / 2**30:.1f} GiB available", {"available_bytes": free}, trouble)
 
 
-def speed() -> Finding:
-    """The proof that kernels can be compiled, loaded and run by threads; and how fast they can be at best."""
-    from localinfer.engine import machine
-    from localinfer.judging.roofline import measured
+def speed() -> CheckResult:
+    """Compile, load and run kernels on threads, and measure their peak speed."""
+    from localinfer.evaluation.roofline import measure
+    from localinfer.runtime import machine
 
-    found = measured(machine.default_threads())
+    found = measure(machine.default_threads())
     facts: dict[str, Fact] = {
         "threads": found.threads, "bytes_per_second": found.bandwidth,
         "int_macs_per_second": found.dots, "float_macs_per_second": found.fmas,
@@ -149,53 +150,53 @@ def speed() -> Finding:
         f"{found.bandwidth / 1e9:.1f} GB/s read from memory, {found.dots / 1e9:.0f} GMAC/s of small integers, "
         f"{found.fmas / 1e9:.0f} of floats, {found.pairs / 1e9:.0f} of bfloat16"
     )
-    return Finding(text, facts)
+    return CheckResult(text, facts)
 
 
-def kernel_cache() -> Finding:
-    """Where compiled kernels are kept, and whether they can be: without, each start compiles them again."""
+def kernel_cache() -> CheckResult:
+    """Return the directory of cached kernels, and whether it is writable. Without it, each start recompiles them."""
     from localinfer import paths
-    from quant.jit.kernel_cache import Cache, generations
+    from quant.jit.kernel_cache import KernelCache, cache_directories
 
     root = paths.jit_dir()
-    cache = Cache(root)
+    cache = KernelCache(root)
     if cache.directory is None:
-        return Finding("", {"path": str(root), "writable": False}, cache.warnings[0])
+        return CheckResult("", {"path": str(root), "writable": False}, cache.warnings[0])
     sizes = [path.stat().st_size for path in cache.directory.glob("*.o")]
-    others = [path for path in generations(root) if path != cache.directory]
+    others = [path for path in cache_directories(root) if path != cache.directory]
     text = f"{cache.directory}: {len(sizes)} kernels, {screen.mib(sum(sizes))}"
     facts: dict[str, Fact] = {
         "path": str(cache.directory), "writable": True, "kernels": len(sizes), "bytes": sum(sizes),
         "other_versions": len(others),
     }  # fmt: skip
-    return Finding(text + f"; {len(others)} directories of other versions or CPUs" * bool(others), facts)
+    return CheckResult(text + f"; {len(others)} directories of other versions or CPUs" * bool(others), facts)
 
 
-def models() -> Finding:
+def models() -> CheckResult:
     from localinfer import paths
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
     folder = paths.models_dir()
-    entries = registry.catalogue().entries.values()
-    here = [entry.name for entry in entries if entry.present]
+    entries = resolve.model_registry().entries.values()
+    here = [entry.name for entry in entries if entry.is_present]
     facts: dict[str, Fact] = {"path": str(folder), "present": here, "known": [entry.name for entry in entries]}
-    return Finding(f"{folder}: {', '.join(here) or 'none yet; `localinfer pull` fetches the default one'}", facts)
+    return CheckResult(f"{folder}: {', '.join(here) or 'none; `localinfer pull` downloads the default model'}", facts)
 
 
-def settings() -> Finding:
-    from localinfer.models import registry
+def settings() -> CheckResult:
+    from localinfer.hub import resolve
     from localinfer.options import from_environment
 
-    path = registry.user_toml()
+    path = resolve.user_registry_path()
     given = from_environment(os.environ)
-    text = f"{path}{'' if path.exists() else ' (not there)'}"
+    text = f"{path}{'' if path.exists() else ' (does not exist)'}"
     if given:
         text += "; from the environment: " + ", ".join(f"{name} = {value}" for name, value in given.items())
-    return Finding(text, {"path": str(path), "present": path.exists(), "environment": sorted(given)})
+    return CheckResult(text, {"path": str(path), "present": path.exists(), "environment": sorted(given)})
 
 
-# What each line is called, who finds it out, and whether models need it.
-CHECKS: dict[str, tuple[Callable[[], Finding], bool]] = {
+# The name of each check, its function, and whether models need it to pass.
+CHECKS: dict[str, tuple[Callable[[], CheckResult], bool]] = {
     "program": (program, False),
     "Python": (python, False),
     "packages": (packages, True),

@@ -1,4 +1,4 @@
-"""`localinfer embed` and `localinfer rerank`: texts as vectors, and documents by how well they answer a query."""
+"""The commands `localinfer embed` and `localinfer rerank`: text embeddings and reranking."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,30 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import screen
-from cli.files import promised, write_whole
 from cli.flags import FileOption, ModelArgument, NoStdinOption, with_options
 from cli.loading import open_model
-from cli.stdin import from_stdin
-from cli.texts import STDIN, from_argument, from_file, given_text
+from cli.output_files import writable_path, write_atomically
+from cli.stdin import read_stdin
+from cli.text_input import STDIN, decode_argument, read_optional_prompt, read_text_file
 from localinfer.errors import UsageError
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
 
-RING = ("ctx_policy", "keep")  # options without a meaning here: texts are whole
-ENDINGS = (".npy", ".jsonl")
-TruncateOption = Annotated[
-    bool, typer.Option("--truncate", help="Leave out the end of a text that is too long, and say so.")
-]
+UNUSED_OPTIONS = ("ctx_policy", "keep")  # texts are never shifted or truncated by these options
+EXTENSIONS = (".npy", ".jsonl")
+TruncateOption = Annotated[bool, typer.Option("--truncate", help="Truncate texts that are too long, with a warning.")]
 
 
-@with_options("model", without=RING)
+@with_options("model", without=UNUSED_OPTIONS)
 def embed_command(
     model: ModelArgument,
     given: Layer,
     prompt: Annotated[
-        list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="A text, also of several lines.")
+        list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="A text; may be repeated.")
     ] = None,
     file: FileOption = None,
     no_stdin: NoStdinOption = False,
@@ -40,106 +38,111 @@ def embed_command(
         str | None,
         typer.Option(
             "--pooling", metavar="mean|cls|last|rank",
-            help="How tokens become one vector. [default: as the file says, or mean]",
+            help="Pooling of token embeddings. [default: from the model file, or mean]",
         ),
     ] = None,
     normalize: Annotated[
         float,
         typer.Option(
             "--normalize", "--embd-normalize", metavar="N", show_default=False,
-            help="Divide vectors by a norm: 2 Euclidean, 1 taxicab, 0 the largest value / 32760, -1 none. [default: 2]",
+            help="Normalization: 2 Euclidean, 1 taxicab, 0 max absolute / 32760, -1 none. [default: 2]",
         ),
     ] = 2,
     out: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write there: .npy (float32, a row a text) or .jsonl."),
+        typer.Option("-o", "--output", metavar="FILE", help="Write to a .npy (float32) or .jsonl file."),
     ] = None,
     truncate: TruncateOption = False,
 ) -> None:  # fmt: skip
-    """Make a vector of each text, for comparing them.
+    """Compute text embeddings.
 
-    Texts are those of -p, then the lines of -f and of stdin. A line of JSON each goes to stdout, in that order:
-    {"index": 0, "embedding": [...]}, or to -o.
+    The texts are the values of -p, then the lines of -f and of stdin. The output has one JSON object per line, in
+    the same order: {"index": 0, "embedding": [...]}.
 
     \b
       localinfer embed minilm.gguf -p "A dog runs." -p "An animal moves."
       localinfer embed minilm.gguf -f sentences.txt -o sentences.npy
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
     """
-    place = promised("--output", out, ENDINGS) if out else None
-    texts, status = [*given_texts(prompt, file, with_stdin=not no_stdin)], screen.Status()
+    path = writable_path("--output", out, EXTENSIONS) if out else None
+    texts, status = [*read_texts(prompt, file, with_stdin=not no_stdin)], screen.Status()
     if not texts:
-        raise UsageError("no text: give -p TEXT or -f FILE, or pipe some into stdin, a line each")
+        raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
-        say_what_is_chosen(opened, pooling)
+        note_default_pooling(opened, pooling)
         vectors = opened.embed(texts, pooling=pooling or "", normalize=normalize, truncate=truncate, progress=status)
-    if place is None:
-        for line in lines(vectors):
+    if path is None:
+        for line in json_lines(vectors):
             screen.write(line)
     else:
-        write_whole(place, as_npy(vectors) if place.suffix.lower() == ".npy" else "".join(lines(vectors)).encode())
+        write_atomically(
+            path, as_npy(vectors) if path.suffix.lower() == ".npy" else "".join(json_lines(vectors)).encode()
+        )
         screen.note(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} values")
 
 
-@with_options("model", without=RING)
+@with_options("model", without=UNUSED_OPTIONS)
 def rerank_command(
     model: ModelArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the documents shall answer.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],
     given: Layer,
     documents: Annotated[
-        list[str] | None, typer.Argument(metavar="[DOCUMENT]...", help="Texts; without any, the lines of -f or stdin.")
+        list[str] | None, typer.Argument(metavar="[DOCUMENT]...", help="Documents. [default: the lines of -f or stdin]")
     ] = None,
     file: FileOption = None,
     no_stdin: NoStdinOption = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write a JSON object a document: index, relevance_score, document.")
+        bool, typer.Option("--json", help="Print one JSON object per document: index, relevance_score, document.")
     ] = False,
-    top: Annotated[int, typer.Option("--top-n", metavar="N", min=0, help="Only the best so many (0: all).")] = 0,
+    top: Annotated[
+        int, typer.Option("--top-n", metavar="N", min=0, help="Print only the best N documents (0: all).")
+    ] = 0,
     truncate: TruncateOption = False,
 ) -> None:
-    """Sort documents by how well they answer a query, best first.
+    """Rank documents by relevance to a query.
+
+    The most relevant document comes first.
 
     \b
       localinfer rerank bge-reranker-v2-m3.gguf "What is a panda?" "It is a bear." "It is a fish."
       localinfer rerank reranker.gguf "capital of France" -f documents.txt --top-n 3
     """
-    texts, status = [*given_texts(documents, file, with_stdin=not (documents or no_stdin))], screen.Status()
+    texts, status = [*read_texts(documents, file, with_stdin=not (documents or no_stdin))], screen.Status()
     if not texts:
-        raise UsageError("no documents: give them behind the query, or -f FILE, or pipe some into stdin, a line each")
+        raise UsageError("no documents: give them after the query, use -f FILE, or pipe them into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
-        scores = opened.rerank(from_argument(query), texts, truncate=truncate, progress=status).tolist()
-    best = sorted(range(len(texts)), key=lambda index: -scores[index])
-    for index in best[: top or None]:
-        found = {"index": index, "relevance_score": round(scores[index], 6), "document": texts[index]}
-        shown = f"{scores[index]:10.4f}  {screen.one_line(texts[index])}"
+        ranked = opened.rerank(decode_argument(query), texts, truncate=truncate, progress=status)
+    for each in ranked[: top or None]:
+        found = {"index": each.index, "relevance_score": round(each.score, 6), "document": each.document}
+        shown = f"{each.score:10.4f}  {screen.one_line(each.document)}"
         screen.write((json.dumps(found, ensure_ascii=False) if as_json else shown) + "\n")
 
 
-def given_texts(arguments: Iterable[str] | None, file: str | None, *, with_stdin: bool) -> Iterator[str]:
-    """The texts of arguments, then the lines of a file, then those of stdin; empty lines are no texts."""
-    texts = [from_argument(each) for each in arguments or () if each != STDIN]
+def read_texts(arguments: Iterable[str] | None, file: str | None, *, with_stdin: bool) -> Iterator[str]:
+    """Yield the texts of arguments, then the lines of a file and of stdin, without empty lines."""
+    texts = [decode_argument(each) for each in arguments or () if each != STDIN]
     yield from texts
     if file is not None and file != STDIN:
-        yield from filled_lines(from_file(file))
+        yield from non_empty_lines(read_text_file(file))
         texts.append(file)
     if with_stdin:
-        piped = given_text("", None) if texts and file != STDIN else from_stdin()
-        yield from filled_lines(piped or "")
+        piped = read_optional_prompt("", None) if texts and file != STDIN else read_stdin()
+        yield from non_empty_lines(piped or "")
 
 
-def filled_lines(text: str) -> Iterator[str]:
+def non_empty_lines(text: str) -> Iterator[str]:
     return (line.removesuffix("\r") for line in text.split("\n") if line.strip())
 
 
-def say_what_is_chosen(model: "Model", pooling: str | None) -> None:
-    """A model that was made to continue texts says nothing of pooling: then there is something to be said."""
+def note_default_pooling(model: "Model", pooling: str | None) -> None:
+    """Note the default pooling if neither the user nor the model file specifies one."""
     name = model.metadata["general.architecture"]
     if not pooling and f"{name}.pooling_type" not in model.metadata:
-        screen.aside("the file says nothing of pooling: the mean of all tokens (--pooling sets another)")
+        screen.note_dim("the model file does not specify pooling: using mean (see --pooling)")
 
 
-def lines(vectors: Any) -> Iterator[str]:
-    """A JSON object a vector, with as many digits as tell float32 apart."""
+def json_lines(vectors: Any) -> Iterator[str]:
+    """Yield a JSON object per vector, with enough digits to represent float32 exactly."""
     for index, vector in enumerate(vectors):
         numbers = ", ".join(map(str, vector))
         yield f'{{"index": {index}, "embedding": [{numbers}]}}\n'

@@ -1,7 +1,7 @@
-"""`localinfer inspect`: what a model file says, what it holds, and how much memory running it takes.
+"""The command `localinfer inspect`: the metadata, tensors and memory use of a model file.
 
-The text in a file is a stranger's: whatever is printed has its control characters escaped, and no markup in
-it means anything. The weights are not read.
+Text from a model file is untrusted: control characters are escaped, and markup is not interpreted. The weights are not
+read.
 """
 
 import hashlib
@@ -18,45 +18,45 @@ import numpy as np
 import typer
 
 from cli import screen
-from cli.flags import ModelArgument, given, option
-from cli.loading import fetched
+from cli.flags import ModelArgument, parse_options, typer_option
+from cli.loading import find_or_fetch
 from cli.tables import table
-from localinfer.errors import Unsupported
-from localinfer.files.gguf import GGUF, StringArray, Tensor, Value, open_gguf
+from localinfer.chat_template.template_selection import template_keys
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
 from localinfer.options import Options, from_environment, merge
-from localinfer.prompt.choice import own_keys
 from localinfer.text import printable
 
 TEMPLATE = "tokenizer.chat_template"
-FIRST = 5  # values of an array that are shown
-WIDEST = 100  # characters of a value that are shown
+SHOWN_VALUES = 5  # values of an array
+SHOWN_CHARACTERS = 100  # characters of a value
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 def inspect_command(
     model: ModelArgument,
-    ctx_size: Annotated[str | None, option("ctx_size")] = None,
-    cache_type_k: Annotated[str | None, option("cache_type_k")] = None,
-    cache_type_v: Annotated[str | None, option("cache_type_v")] = None,
-    mmap: Annotated[bool | None, option("mmap")] = None,
+    ctx_size: Annotated[str | None, typer_option("ctx_size")] = None,
+    cache_type_k: Annotated[str | None, typer_option("cache_type_k")] = None,
+    cache_type_v: Annotated[str | None, typer_option("cache_type_v")] = None,
+    mmap: Annotated[bool | None, typer_option("mmap")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what is in a model file, and the memory that a context takes."""
+    """Show the metadata, tensors and memory use of a model file."""
     typed: dict[str, object] = {
         "ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v, "mmap": mmap,
     }  # fmt: skip
-    inspect(fetched(model, screen.Status()), merge(given(typed), from_environment(os.environ)), as_json)
+    inspect(find_or_fetch(model, screen.Status()), merge(parse_options(typed), from_environment(os.environ)), as_json)
 
 
 def inspect(path: Path, options: Options, as_json: bool) -> None:
     """Print the report of a file to stdout.
 
-    Raises LocalInferError, before anything is printed, for a file that is broken; one that only is not
-    supported is shown, without the memory that it would take.
+    Raises LocalInferError for a damaged file, before anything is printed. A file with an unsupported architecture is
+    shown without the memory estimate.
     """
     f = open_gguf(path)
-    memory = memory_for(f, options)
+    memory = estimate_memory(f, options)
     if as_json:
         print(json.dumps(as_object(f, memory), indent=1))
     else:
@@ -64,47 +64,49 @@ def inspect(path: Path, options: Options, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes by purpose for a context of `ctx_size` tokens (0: the default one), or why there are none. At least, there
-    must be room for the weights `of_a_token`: in a mapped file those that one is multiplied with, as others may stay on
-    the disk."""
+class MemoryEstimate:
+    """The memory in bytes, by purpose, for a context of `ctx_size` tokens (0: the default), or a `problem`.
+
+    `active_weights` is the size of the weights that a token is multiplied with. In a memory-mapped file, the other
+    weights (inactive experts) may stay on disk.
+    """
 
     ctx_size: int
     parts: dict[str, int]
-    of_a_token: int = 0
+    active_weights: int = 0
     problem: str = ""
 
     @property
-    def least(self) -> int:
-        return self.total - self.parts.get("weights", 0) + self.of_a_token
+    def minimum(self) -> int:
+        return self.total - self.parts.get("weights", 0) + self.active_weights
 
     @property
     def total(self) -> int:
         return sum(self.parts.values())
 
 
-def memory_for(f: GGUF, options: Options) -> Memory:
-    from localinfer.engine.program import memory_plan
-    from localinfer.plan.experts import of_a_token
+def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
+    from localinfer.graph.experts import active_parameters
+    from localinfer.runtime.compiled_graph import memory_requirements
 
     try:
-        plan = memory_plan(f, options)
-        return Memory(options.ctx_size, plan, of_a_token(f)[1] if options.mmap else plan["weights"])
-    except Unsupported as error:
-        return Memory(options.ctx_size, {}, problem=printable(str(error)))
+        plan = memory_requirements(f, options)
+        return MemoryEstimate(options.ctx_size, plan, active_parameters(f)[1] if options.mmap else plan["weights"])
+    except UnsupportedError as error:
+        return MemoryEstimate(options.ctx_size, {}, problem=printable(str(error)))
 
 
 def parameters(f: GGUF) -> dict[str, int]:
-    """How many there are; and of a mixture of experts, how many a token is multiplied with."""
-    from localinfer.plan.experts import of_a_token
+    """Return the number of parameters and, for a mixture-of-experts model, of active parameters."""
+    from localinfer.graph.experts import active_parameters
 
-    total, active = sum(tensor.n_elements for tensor in f.tensors.values()), of_a_token(f)[0]
+    total, active = sum(tensor.n_elements for tensor in f.tensors.values()), active_parameters(f)[0]
     return {"total": total} if active == total else {"total": total, "active": active}
 
 
 @dataclass(frozen=True)
-class Share:
-    """All tensors of one type."""
+class TypeSummary:
+    """All tensors of one quantization type."""
 
     type_name: str
     tensors: list[Tensor]
@@ -118,48 +120,52 @@ class Share:
         return 8 * self.nbytes / sum(tensor.n_elements for tensor in self.tensors)
 
 
-def shares(f: GGUF) -> list[Share]:
-    """The histogram of types, the one with the most bytes first."""
+def type_summaries(f: GGUF) -> list[TypeSummary]:
+    """Return the tensors by type, the type with the most bytes first."""
     by_type: dict[str, list[Tensor]] = {}
     for tensor in f.tensors.values():
         by_type.setdefault(tensor.type_name, []).append(tensor)
-    return sorted((Share(*item) for item in by_type.items()), key=lambda share: -share.nbytes)
+    return sorted((TypeSummary(*item) for item in by_type.items()), key=lambda summary: -summary.nbytes)
 
 
 def sha256(template: str) -> str:
     return hashlib.sha256(template.encode()).hexdigest()
 
 
-# ---------------------------------------------------------------------------------------- for readers
+# ---- text output -------------------------------------------------------------------------------------------
 
 
-def as_text(f: GGUF, memory: Memory) -> Iterator[str]:
-    """The lines of the report."""
+def as_text(f: GGUF, memory: MemoryEstimate) -> Iterator[str]:
+    """Yield the lines of the report."""
     yield printable(str(f.path))
     files = f" in {len(f.files)} files" * (len(f.files) > 1)
     yield f"GGUF version {f.version}, {f.size:,} bytes{files}, {len(f.metadata)} keys, {len(f.tensors)} tensors"
-    if f.trailing:
-        yield f"{f.trailing:,} bytes behind the last tensor belong to nothing"
-    yield from table("metadata", "<<", [(printable(key, WIDEST), shown(f.metadata[key])) for key in f.metadata])
+    if f.trailing_bytes:
+        yield f"{f.trailing_bytes:,} bytes after the last tensor are unused"
+    yield from table(
+        "metadata", "<<", [(printable(key, SHOWN_CHARACTERS), format_value(f.metadata[key])) for key in f.metadata]
+    )
     yield from table("tensors", "<<<>", map(tensor_row, f.tensors.values()))
-    yield from table("types", "<>>>", map(share_row, shares(f)))
+    yield from table("types", "<>>>", map(type_row, type_summaries(f)))
     yield from table("parameters", "<>", [(name, f"{number:,}") for name, number in parameters(f).items()])
     yield from table(memory_title(memory), "<>", memory_rows(memory))
     yield from template_lines(f)
 
 
-def shown(value: Value) -> str:
-    """A metadata value as one short line."""
+def format_value(value: Value) -> str:
+    """Format a metadata value as one short line."""
     if isinstance(value, StringArray):
-        first = ", ".join(f'"{printable(text, WIDEST // FIRST)}"' for text in islice(value, FIRST))
-        return f"{len(value):,} string{'s' * (len(value) != 1)}: {first}{', ...' * (len(value) > FIRST)}"
+        first = ", ".join(
+            f'"{printable(text, SHOWN_CHARACTERS // SHOWN_VALUES)}"' for text in islice(value, SHOWN_VALUES)
+        )
+        return f"{len(value):,} string{'s' * (len(value) != 1)}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
     if isinstance(value, np.ndarray):
-        first = ", ".join(f"{number:.7g}" for number in value[:FIRST].tolist())
-        return f"{len(value):,} {value.dtype.name}: {first}{', ...' * (len(value) > FIRST)}"
+        first = ", ".join(f"{number:.7g}" for number in value[:SHOWN_VALUES].tolist())
+        return f"{len(value):,} {value.dtype.name}: {first}{', ...' * (len(value) > SHOWN_VALUES)}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return printable(value, WIDEST)
+        return printable(value, SHOWN_CHARACTERS)
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
@@ -168,40 +174,40 @@ def tensor_row(tensor: Tensor) -> Sequence[str]:
     return printable(tensor.name), shape, tensor.type_name, f"{tensor.nbytes:,} bytes"
 
 
-def share_row(share: Share) -> Sequence[str]:
-    count, bits = len(share.tensors), share.bits_per_weight
-    return share.type_name, f"{count:,} tensors", f"{share.nbytes:,} bytes", f"{bits:.2f} bits a weight"
+def type_row(summary: TypeSummary) -> Sequence[str]:
+    count, bits = len(summary.tensors), summary.bits_per_weight
+    return summary.type_name, f"{count:,} tensors", f"{summary.nbytes:,} bytes", f"{bits:.2f} bits a weight"
 
 
-def memory_title(memory: Memory) -> str:
+def memory_title(memory: MemoryEstimate) -> str:
     tokens = f"a context of {memory.ctx_size:,} tokens" if memory.ctx_size else "the default context"
     return f"memory for {tokens}"
 
 
-def memory_rows(memory: Memory) -> Iterator[Sequence[str]]:
+def memory_rows(memory: MemoryEstimate) -> Iterator[Sequence[str]]:
     if memory.problem:
         yield "not known", memory.problem
         return
     for name, n_bytes in memory.parts.items():
         yield name, f"{n_bytes:,} bytes"
     yield "together", f"{memory.total:,} bytes"
-    if memory.least < memory.total:
-        yield "at least", f"{memory.least:,} bytes"
+    if memory.minimum < memory.total:
+        yield "at least", f"{memory.minimum:,} bytes"
 
 
 def template_lines(f: GGUF) -> Iterator[str]:
-    """The chat template as it is written; what could move a cursor is escaped line by line."""
-    for name, key in own_keys(f).items():
+    """Yield the lines of each chat template, with control characters escaped."""
+    for name, key in template_keys(f).items():
         template = f.get(key, str)
         yield from ("", f"chat template{'' if name == 'default' else f' {printable(name)}'}, sha256 {sha256(template)}")
         yield from (f"  {printable(line)}" for line in template.split("\n"))
 
 
-# --------------------------------------------------------------------------------------- for machines
+# ---- JSON output -------------------------------------------------------------------------------------------
 
 
-def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
-    """The report for JSON: sizes in bytes, shapes as numpy has them, arrays by length and first values."""
+def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
+    """Return the report as a JSON object: sizes in bytes, shapes in numpy order, arrays by length and first values."""
     template = f.get(TEMPLATE, str, "")
     return {
         "path": valid_text(str(f.path)),
@@ -210,29 +216,29 @@ def as_object(f: GGUF, memory: Memory) -> dict[str, Json]:
         "size": f.size,
         "alignment": f.alignment,
         "data_offset": f.data_offset,
-        "trailing": f.trailing,
+        "trailing": f.trailing_bytes,
         "metadata": {key: as_json_value(value) for key, value in f.metadata.items()},
         "chat_template_sha256": sha256(template) if template else None,
         "tensors": [tensor_object(tensor) for tensor in f.tensors.values()],
-        "types": {share.type_name: share_object(share) for share in shares(f)},
+        "types": {summary.type_name: type_object(summary) for summary in type_summaries(f)},
         "parameters": {**parameters(f)},
         "memory": None if memory.problem else memory_object(memory),
         "memory_problem": memory.problem or None,
     }
 
 
-def memory_object(memory: Memory) -> Json:
-    return {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total, "least": memory.least}
+def memory_object(memory: MemoryEstimate) -> Json:
+    return {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total, "least": memory.minimum}
 
 
 def as_json_value(value: Value) -> Json:
     if isinstance(value, StringArray):
-        strings: list[Json] = [text.decode("utf-8", "backslashreplace") for text in islice(value, FIRST)]
+        strings: list[Json] = [text.decode("utf-8", "backslashreplace") for text in islice(value, SHOWN_VALUES)]
         return {"array": "string", "length": len(value), "first": strings}
     if isinstance(value, np.ndarray):
-        numbers: list[Json] = [finite(number) for number in value[:FIRST].tolist()]
+        numbers: list[Json] = [json_number(number) for number in value[:SHOWN_VALUES].tolist()]
         return {"array": value.dtype.name, "length": len(value), "first": numbers}
-    return valid_text(value) if isinstance(value, str) else finite(value)
+    return valid_text(value) if isinstance(value, str) else json_number(value)
 
 
 def tensor_object(tensor: Tensor) -> Json:
@@ -242,20 +248,20 @@ def tensor_object(tensor: Tensor) -> Json:
         "shape": shape,
         "type": tensor.type_name,
         "bytes": tensor.nbytes,
-        "file": tensor.part,
+        "file": tensor.split_index,
         "offset": tensor.offset,
     }
 
 
-def share_object(share: Share) -> Json:
-    return {"tensors": len(share.tensors), "bytes": share.nbytes, "bits_per_weight": share.bits_per_weight}
+def type_object(summary: TypeSummary) -> Json:
+    return {"tensors": len(summary.tensors), "bytes": summary.nbytes, "bits_per_weight": summary.bits_per_weight}
 
 
-def finite(number: float) -> int | float | str:
-    """JSON has no NaN and no infinity: they become texts."""
+def json_number(number: float) -> int | float | str:
+    """Return the number, or a string for NaN and infinity, which JSON does not have."""
     return number if math.isfinite(number) else str(number)
 
 
 def valid_text(text: str) -> str:
-    """Bytes that were not UTF-8 become `\\xff`; JSON escapes the rest."""
+    """Replace bytes that are not UTF-8 by escapes such as `\\xff`."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

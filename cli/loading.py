@@ -1,99 +1,106 @@
-"""From the word that a user typed to a loaded model, in sight: what is fetched, and what takes long."""
+"""Model loading for commands: download the model if necessary, load it and show progress."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cli import screen
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model
-    from localinfer.engine.engine import Engine
-    from localinfer.server.shelf import Load
+    from localinfer.options.keywords import LoadKeywords
+    from localinfer.runtime.engine import Engine
+    from localinfer.server.model_cache import Load
 
 
 def open_model(name: str, given: Layer, status: screen.Status) -> "Model":
-    """Load a model; a known one that is not there yet is fetched first."""
-    path = fetched(name, status)
+    """Load a model. A known model that is not on this machine is downloaded first."""
+    path = find_or_fetch(name, status)
     if draft := given.get("spec_draft_model"):
-        fetched(str(draft), status)
+        find_or_fetch(str(draft), status)
     with status.busy(f"loading {screen.one_line(name)}"):
         import localinfer
-        from cli import guard
+        from cli import sigbus_handler
 
-        model = localinfer.load(name, progress=status, **given)
-        guard.against_shrinking(screen.one_line(str(path)))
+        model = localinfer.load(name, progress=status, **cast("LoadKeywords", given))
+        sigbus_handler.install(screen.one_line(str(path)))
         return model
 
 
-def loading(given: Layer) -> "Load":
-    """Loads models with these options for slots of a `localinfer.server.desk`, which may leave in a prompt's midst."""
+def model_loader(given: Layer) -> "Load":
+    """Return a function that loads models for the slots of `localinfer.server.dispatcher`.
+
+    The progress callback of these models stops the prefill of a request whose client has disconnected.
+    """
 
     def load(name: str) -> "Model":
         import localinfer
-        from cli import guard
-        from localinfer.server.slots import leave_if_told
+        from cli import sigbus_handler
+        from localinfer.server.slots import stop_prefill_if_cancelled
 
         status = screen.Status()
 
         def progress(stage: str, done: int, total: int) -> None:
-            leave_if_told(stage, done, total)
+            stop_prefill_if_cancelled(stage, done, total)
             if stage != "prefill":
                 status(stage, done, total)
 
-        path = fetched(name, status)
+        path = find_or_fetch(name, status)
         with status.busy(f"loading {screen.one_line(name)}"):
-            model = localinfer.load(name, progress=progress, **given)
-        guard.against_shrinking(screen.one_line(str(path)))
+            model = localinfer.load(name, progress=progress, **cast("LoadKeywords", given))
+        sigbus_handler.install(screen.one_line(str(path)))
         return model
 
     return load
 
 
-def open_engine(name: str, given: Layer, room: Layer, status: screen.Status) -> "Engine":
-    """A model without a tokenizer, for commands that measure it; `room` is what they ask for where no one else does."""
-    path = fetched(name, status)
+def open_engine(name: str, given: Layer, defaults: Layer, status: screen.Status) -> "Engine":
+    """Open a model without its tokenizer, for commands that measure it.
+
+    `defaults` apply where neither flags nor environment variables set an option.
+    """
+    path = find_or_fetch(name, status)
     with status.busy(f"loading {screen.one_line(name)}"):
-        from localinfer.engine.engine import Engine
-        from localinfer.files.gguf import open_gguf
-        from localinfer.models import registry
+        from localinfer.gguf.reader import open_gguf
+        from localinfer.hub import resolve
         from localinfer.options import from_environment, merge
+        from localinfer.runtime.engine import Engine
 
-        environment, named = from_environment(os.environ), registry.default_options(name)
-        return Engine(open_gguf(path), merge(given, environment, room, named), status)
+        environment, named = from_environment(os.environ), resolve.default_options(name)
+        return Engine(open_gguf(path), merge(given, environment, defaults, named), status)
 
 
-def fetched(name: str, status: screen.Status) -> Path:
-    """The file of a name or path; a known model that is not there yet is fetched."""
-    from localinfer.models import registry
+def find_or_fetch(name: str, status: screen.Status) -> Path:
+    """Return the file of a model name or path. A known model that is not on this machine is downloaded."""
+    from localinfer.hub import resolve
 
     try:
-        return registry.find(name)
-    except registry.NotFetched:
-        return fetch(name, status)
+        return resolve.find(name)
+    except resolve.NotDownloadedError:
+        return fetch_model(name, status)
 
 
-def fetch(name: str, status: screen.Status) -> Path:
-    """Bring a model here, or see that it is the latest."""
-    from localinfer.models import registry
-    from localinfer.models.fetch import pull
-    from localinfer.models.stores import require_network
+def fetch_model(name: str, status: screen.Status) -> Path:
+    """Download a model, or check that the local copy is the latest."""
+    from localinfer.hub import resolve
+    from localinfer.hub.model_store import require_network
+    from localinfer.hub.pull import pull
 
     require_network(screen.one_line(name))
-    entry = registry.named(name)
-    about = f": {screen.mib(entry.size)}, licence: {entry.licence or 'not known'}" if entry and entry.parts else ""
+    entry = resolve.registry_entry(name)
+    about = f": {screen.mib(entry.size)}, licence: {entry.licence or 'unknown'}" if entry and entry.parts else ""
     screen.note(f"fetching {screen.one_line(name)}{about}")
     try:
         with status.busy("waiting for the server"):
             return pull(name, status)
     except (KeyboardInterrupt, SystemExit):
         status.erase()
-        screen.note(f"{screen.one_line(name)}: interrupted; the same command goes on from there")
+        screen.note(f"{screen.one_line(name)}: interrupted; run the same command to resume")
         raise
 
 
 def default_model() -> str:
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
-    return registry.catalogue().default
+    return resolve.model_registry().default

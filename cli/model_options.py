@@ -1,7 +1,7 @@
-"""What every command understands that takes a model: --offline.
+"""Options of every command that takes a model: --offline.
 
-It belongs to the command line as a whole, so that no command has to know of it. What stands for a model itself, such as
-`-hf OWNER/REPO[:QUANT]`, is for `arguments.translation` to put in its place.
+`cli.app.Command` adds them, so that commands need not declare them. Flags that name a model, such as
+`-hf OWNER/REPO[:QUANT]`, are handled by `cli.arguments.translation`.
 """
 
 import os
@@ -10,12 +10,12 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperOption
 
-TAKES = {"MODEL", "[MODEL]", "[MODEL]...", "MODEL...", "SOURCE", "BASE", "[NAME]..."}
+MODEL_METAVARS = {"MODEL", "[MODEL]", "[MODEL]...", "MODEL...", "SOURCE", "BASE", "[NAME]..."}
 
 
 def options_for(parameters: list[Any]) -> list[Any]:
-    """The options that go with these arguments of a command."""
-    if not TAKES & {str(each.metavar) for each in parameters if isinstance(each, TyperArgument)}:
+    """Return the options to add to a command with these parameters."""
+    if not MODEL_METAVARS & {str(each.metavar) for each in parameters if isinstance(each, TyperArgument)}:
         return []
     offline = TyperOption(
         param_decls=["offline", "--offline"],
@@ -23,7 +23,7 @@ def options_for(parameters: list[Any]) -> list[Any]:
         default=False,
         expose_value=False,
         callback=go_offline,
-        help="Ask nobody for anything: only what is on this machine is found.",
+        help="Disable network access; use only models on this machine.",
     )
     return [offline]
 

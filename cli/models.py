@@ -1,4 +1,4 @@
-"""`localinfer pull`, `list` and `rm`: the models that have a name."""
+"""The commands `localinfer pull`, `list` and `rm`: manage models."""
 
 import json
 import sys
@@ -8,57 +8,57 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cli import screen
-from cli.loading import fetch
+from cli.loading import fetch_model
 from cli.tables import table
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:
-    from localinfer.models.registry import Listed
+    from localinfer.hub.resolve import StoredModel
 
 FILE_TYPE = "general.file_type"
-GUESSED = 1024  # a flag in the number of a file's type: whoever wrote it was not sure
+FILE_TYPE_GUESSED = 1024  # LLAMA_FTYPE_GUESSED: a flag in general.file_type
 
 
 def pull_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which ones; none: the default one.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Model names. [default: the default model]")
     ] = None,
 ) -> None:
-    """Fetch models by name, so that they are there when they are needed.
+    """Download models.
 
-    A name is one of models.toml, hf:OWNER/REPO[:QUANT] of the Hugging Face hub, or an address. What was interrupted
-    goes on where it was, and nothing is taken for whole that is not: a digest proves it, where one is known.
+    A name is an entry of models.toml, hf:OWNER/REPO[:QUANT] on the Hugging Face Hub, or an https URL. Interrupted
+    downloads are resumed. Files are verified by their digest if it is known.
 
     \b
       localinfer pull
       localinfer pull gemma3-270m hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
       localinfer pull https://example.org/model.gguf#sha256=...
     """
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
     status = screen.Status()
-    wanted = names or [registry.catalogue().default]
+    wanted = names or [resolve.model_registry().default]
     for name in wanted:
-        registry.placed(name)  # all make sense before the first is fetched
+        resolve.resolve(name)  # check all names before the first download
     for name in wanted:
-        screen.note(f"{screen.one_line(name)}: {screen.one_line(str(brought(name, status)))}")
+        screen.note(f"{screen.one_line(name)}: {screen.one_line(str(pull_model(name, status)))}")
 
 
-def brought(name: str, status: screen.Status) -> Path:
-    """The file of a name. The hub is asked whether there is a newer one."""
-    from localinfer.models import registry
+def pull_model(name: str, status: screen.Status) -> Path:
+    """Return the file of a model name, after checking the hub for a newer version."""
+    from localinfer.hub import resolve
 
-    if registry.as_hub_name(name).startswith("hf:"):
-        return fetch(name, status)
+    if resolve.normalize_hub_url(name).startswith("hf:"):
+        return fetch_model(name, status)
     try:
-        return registry.find(name)
-    except registry.NotFetched:
-        return fetch(name, status)
+        return resolve.find(name)
+    except resolve.NotDownloadedError:
+        return fetch_model(name, status)
 
 
-class Row(NamedTuple):
-    """One model in the list. `state` says where it is, or how much of it."""
+class ModelRow(NamedTuple):
+    """A row of the list. `state` says whether the file is on this machine, completely or in part."""
 
     name: str
     size: int
@@ -70,92 +70,95 @@ class Row(NamedTuple):
     default: bool = False
 
 
-def list_command(as_json: Annotated[bool, typer.Option("--json", help="Write one JSON array.")] = False) -> None:
-    """Show the models that have a name, and which are on this machine.
+def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False) -> None:
+    """List known and downloaded models.
 
-    Names of models.toml come first, then what the Hugging Face cache, addresses, Ollama and LM Studio have here.
+    The entries of models.toml come first, then downloads from the Hugging Face Hub and URLs, then the models of
+    Ollama and LM Studio.
     """
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
-    shelves = {"models.toml": rows_of_names()}
-    for store, models in registry.listed():
-        title = f"{store.TITLE}: {', '.join(map(str, store.folders()))}"
-        shelves[screen.one_line(title)] = [row_of(model) for model in models]
+    tables = {"models.toml": registry_rows()}
+    for store, models in resolve.list_stores():
+        title = f"{store.TITLE}: {', '.join(map(str, store.directories()))}"
+        tables[screen.one_line(title)] = [store_row(model) for model in models]
     if as_json:
-        rows = [row._asdict() | {"store": title.partition(":")[0]} for title, rows in shelves.items() for row in rows]
+        rows = [row._asdict() | {"store": title.partition(":")[0]} for title, rows in tables.items() for row in rows]
         screen.write(json.dumps(rows, indent=1) + "\n")
         return
-    _, _, *lines = [line for title, rows in shelves.items() for line in table(title, "<>><<<", map(cells, rows))]
+    _, _, *lines = [line for title, rows in tables.items() for line in table(title, "<>><<<", map(cells, rows))]
     screen.write("".join(f"{line.removeprefix('  ')}\n" for line in lines))
-    screen.aside(f"* default; fetched to {paths.models_dir()}; models of your own: {registry.user_toml()}")
+    screen.note_dim(f"* default; downloads: {paths.models_dir()}; your models: {resolve.user_registry_path()}")
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ModelRow) -> tuple[str, ...]:
     name, size = f"{'*' if row.default else ' '} {row.name}", screen.mib(row.size) if row.size else ""
     return tuple(map(screen.one_line, (name, size, row.type, row.state, row.licence, row.about)))
 
 
-def rows_of_names() -> list[Row]:
-    """The names of models.toml, whether their files are here or not."""
-    from localinfer.models import registry
+def registry_rows() -> list[ModelRow]:
+    """Return a row for each entry of models.toml, downloaded or not."""
+    from localinfer.hub import resolve
 
-    known, here = registry.catalogue(), registry.listed_names()
+    known, here = resolve.model_registry(), resolve.list_registry()
     rows = []
     for entry in known.entries.values():
-        state = "missing" if entry.path else "to fetch"
-        row = row_of(here[entry.name]) if entry.name in here else Row(entry.name, entry.size, "", state)
+        state = "missing" if entry.path else "not downloaded"
+        row = store_row(here[entry.name]) if entry.name in here else ModelRow(entry.name, entry.size, "", state)
         rows.append(row._replace(licence=entry.licence, about=entry.about, default=entry.name == known.default))
     return rows
 
 
-def row_of(model: "Listed") -> Row:
-    whole = model.share == 1
-    state = "here" if whole else f"{100 * model.share:.0f} % here"
-    return Row(model.name, model.size, type_of(model.files[0]) if whole else "", state, files=(*map(str, model.files),))
+def store_row(model: "StoredModel") -> ModelRow:
+    whole = model.fraction == 1
+    state = "here" if whole else f"{100 * model.fraction:.0f} % here"
+    return ModelRow(
+        model.name, model.size, file_type(model.files[0]) if whole else "", state, files=(*map(str, model.files),)
+    )
 
 
-def type_of(path: Path) -> str:
-    """What the file says that it is quantized to; "?" if it says nothing."""
-    from localinfer.files.gguf import peek
-    from localinfer.quantizing.recipes import RECIPES
+def file_type(path: Path) -> str:
+    """Return the quantization type in the metadata of a file, or "?" if it has none."""
+    from localinfer.gguf.reader import read_value
+    from localinfer.quantization.recipes import RECIPES
 
     try:
-        number = peek(path, FILE_TYPE)
+        number = read_value(path, FILE_TYPE)
     except LocalInferError:
         return "damaged"
     known = {recipe.number: name for name, recipe in RECIPES.items()}
-    return known.get(number & ~GUESSED, "?") if isinstance(number, int) else "?"
+    return known.get(number & ~FILE_TYPE_GUESSED, "?") if isinstance(number, int) else "?"
 
 
 def rm_command(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which ones, as `localinfer list` shows them.")],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Model names, as shown by `localinfer list`.")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove models that localinfer has fetched.
+    """Remove downloaded models.
 
-    Files of your own, and what other programs have fetched, stay where they are.
+    Your own files and the downloads of other programs are never removed.
 
     \b
       localinfer rm gemma3-270m
       localinfer rm --yes hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
     """
-    from localinfer.models import registry
+    from localinfer.hub import resolve
 
-    removals = {name: registry.removal(name) for name in names}
+    removals = {name: resolve.plan_removal(name) for name in names}
     for name, removal in removals.items():
         for file in removal.files:
-            screen.aside(f"  {screen.one_line(str(file))}")
-        if not yes and not agreed(f"Remove {screen.one_line(name)}, {screen.mib(removal.size)}?"):
-            screen.note(f"{screen.one_line(name)}: stays")
+            screen.note_dim(f"  {screen.one_line(str(file))}")
+        if not yes and not confirm(f"Remove {screen.one_line(name)}, {screen.mib(removal.size)}?"):
+            screen.note(f"{screen.one_line(name)}: not removed")
             continue
-        removal.carry_out()
-        screen.note(f"{screen.one_line(name)}: removed, {screen.mib(removal.size)} are free again")
+        removal.delete()
+        screen.note(f"{screen.one_line(name)}: removed, {screen.mib(removal.size)} freed")
 
 
-def agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes. UsageError where nobody can be asked."""
+def confirm(question: str) -> bool:
+    """Ask the user at the terminal and return whether the answer is yes. Raises UsageError without a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here: --yes removes without a question")
+        raise UsageError("cannot ask for confirmation without a terminal; use --yes")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

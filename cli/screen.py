@@ -1,7 +1,7 @@
-"""Everything that is drawn: generated text on stdout, and on stderr what is said about it.
+"""Terminal output: generated text on stdout; errors, warnings, statistics and progress on stderr.
 
-Knows streams and terminals; nothing of models. stdout gets the generated text and nothing else. stderr gets
-one line an error, and progress: a line that redraws itself on a terminal, a plain line a stage elsewhere.
+stdout gets the generated text and nothing else. An error on stderr is one line. Progress is a status line that is
+redrawn on a terminal, and a plain line per stage elsewhere. This module does not know about models.
 """
 
 import contextlib
@@ -19,26 +19,26 @@ from typing import ClassVar
 
 from localinfer.text import printable
 
-UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all controls but tab and newline
-QUIET_SECONDS = 0.4  # what takes less is not worth a line ...
-AT_ONCE = ("download", "compile")  # ... but these never do
+UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all control characters except tab and newline
+DELAY_SECONDS = 0.4  # the status line of a stage appears after this time
+IMMEDIATE_STAGES = ("download", "compile")  # stages whose status line appears at once
 REDRAW_SECONDS = 0.1
-BAR = 30  # characters
+BAR_WIDTH = 30  # characters
 
 
-def prepare() -> None:
-    """Make the standard streams what the rest relies on: there, and UTF-8 whatever the locale says."""
-    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115, PTH123  # open as long as the process
+def configure_streams() -> None:
+    """Configure the standard streams: open, and UTF-8 in every locale."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115, PTH123  # open until the process exits
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115, PTH123
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, PTH123
-    reconfigure(sys.stdin, errors="replace")
-    reconfigure(sys.stdout, errors="replace")
-    reconfigure(sys.stderr, errors="backslashreplace")
+    configure_stream(sys.stdin, errors="replace")
+    configure_stream(sys.stdout, errors="replace")
+    configure_stream(sys.stderr, errors="backslashreplace")
     warnings.showwarning = show_warning
 
 
-def reconfigure(stream: object, errors: str) -> None:
-    """A newline stays one byte, so that the output is the same on every system."""
+def configure_stream(stream: object, errors: str) -> None:
+    """Set UTF-8 and untranslated newlines, so that the output is the same on every system."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
 
@@ -47,20 +47,21 @@ def reconfigure(stream: object, errors: str) -> None:
 
 
 def write(text: str) -> None:
-    """Generated text, at once. A terminal is not given the control sequences that a model may produce."""
-    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+    """Write generated text to stdout and flush. On a terminal, control characters are escaped."""
+    sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
-def harmless(text: str) -> str:
-    """Text of any lines without control sequences: they are shown."""
+def escape_controls(text: str) -> str:
+    """Escape control characters, except tab and newline."""
     return UNSAFE.sub(lambda found: printable(found[0]), text)
 
 
 @contextmanager
 def without_echo() -> Iterator[None]:
-    """Keys that are pressed meanwhile wait for the next prompt, as they are, and do not show in the midst of what is
-    written. So it stays when the process is stopped by Ctrl-Z and goes on, although the shell has changed it.
+    """Disable the echo of the terminal, so that typed keys do not mix with the output but wait for the next prompt.
+
+    After the process was suspended by Ctrl-Z, SIGCONT disables the echo again, because the shell has enabled it.
     """
     if os.name != "posix":
         yield
@@ -75,12 +76,12 @@ def without_echo() -> Iterator[None]:
         return
     silent = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
 
-    def be_silent(*_: object) -> None:
+    def disable_echo(*_: object) -> None:
         with contextlib.suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
 
-    handler = signal.signal(signal.SIGCONT, be_silent)
-    be_silent()
+    handler = signal.signal(signal.SIGCONT, disable_echo)
+    disable_echo()
     try:
         yield
     finally:
@@ -89,8 +90,8 @@ def without_echo() -> Iterator[None]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def let_go_of_stdout() -> None:
-    """What stdout could not take is lost: Python shall not try again, and complain, when it exits."""
+def release_stdout() -> None:
+    """Flush stdout; if that fails, redirect it to /dev/null, so that Python does not report the error again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -102,39 +103,39 @@ def let_go_of_stdout() -> None:
 
 
 def error(message: str, code: int) -> int:
-    """The one line that tells what went wrong. Returns the exit code, for the caller to return."""
-    tell(f"error: {one_line(message)}")
+    """Print an error in one line and return the exit code `code`."""
+    note_wrapped(f"error: {one_line(message)}")
     return code
 
 
 def warn(message: str) -> None:
-    tell(f"warning: {one_line(message)}")
+    note_wrapped(f"warning: {one_line(message)}")
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """In the place of `warnings.showwarning`, whose second line shows source code."""
+    """Replacement of `warnings.showwarning` that prints no source line."""
     warn(str(message))
 
 
 def note(line: str) -> None:
-    """A line on stderr. Where nobody can read it, nothing is lost."""
+    """Print a line on stderr. Write errors are ignored."""
     with contextlib.suppress(OSError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
 
-def tell(line: str, hanging: int = 0) -> None:
-    """A line in words, broken between them; what is broken off goes on behind so many spaces."""
-    note("\n".join(broken(line, hanging)))
+def note_wrapped(line: str, hanging: int = 0) -> None:
+    """Print a line on stderr, wrapped at words to the width of the terminal; `hanging` indents continuation lines."""
+    note("\n".join(wrapped_lines(line, hanging)))
 
 
-def aside(line: str) -> None:
-    """A line of less importance, such as statistics: dim where the terminal can, and broken between words."""
-    note("\n".join(dim(each) if colourful() else each for each in broken(line)))
+def note_dim(line: str) -> None:
+    """Print a less important line, such as statistics, dim if the terminal has colours, and wrapped at words."""
+    note("\n".join(dim(each) if has_color() else each for each in wrapped_lines(line)))
 
 
-def broken(line: str, hanging: int = 0) -> list[str]:
-    """As many lines as it takes on a terminal."""
+def wrapped_lines(line: str, hanging: int = 0) -> list[str]:
+    """Wrap a line to the width of the terminal; without a terminal, it stays one line."""
     width = max(columns() - 1, 1)
     indent = " " * hanging if hanging < width // 2 else "  "
     whole = not sys.stderr.isatty()
@@ -151,17 +152,17 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split("\n")))
 
 
-def colourful() -> bool:
-    return is_live() and not os.environ.get("NO_COLOR")
+def has_color() -> bool:
+    return is_redrawable() and not os.environ.get("NO_COLOR")
 
 
-def is_live() -> bool:
-    """Can lines on stderr be redrawn?"""
+def is_redrawable() -> bool:
+    """Return whether stderr is a terminal on which lines can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def columns() -> int:
-    """Of the terminal; a terminal that does not know gets the usual 80."""
+    """Return the width of the terminal in columns, 80 if unknown."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
@@ -169,14 +170,14 @@ def columns() -> int:
 
 
 class Status:
-    """One line on stderr that tells what takes so long: a `Progress` to hand to whatever reports.
+    """A status line on stderr that shows progress. It is a `Progress` callback:
 
         status = Status()
         with status.busy("loading smollm2"):
             model = load(..., progress=status)
 
-    On a terminal the line is redrawn, and gone when the stage is over. Elsewhere each of PLAIN_STAGES gets
-    one line, when it begins.
+    On a terminal, the line is redrawn and erased at the end of a stage. On other streams, each of PLAIN_STAGES gets one
+    line when it begins.
     """
 
     PLAIN_STAGES = ("compile",)
@@ -185,33 +186,33 @@ class Status:
 
     def __init__(self) -> None:
         Status.latest = self
-        self.live = is_live()
-        self.lock = threading.Lock()  # the timer of `busy` draws too
+        self.is_redrawable = is_redrawable()
+        self.lock = threading.Lock()  # the timer of `busy` also draws
         self.stage = ""
-        self.began = self.drawn_at = 0.0
-        self.begun_with = 0
+        self.start_time = self.last_drawn = 0.0
+        self.initial_done = 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """A Progress: `done` of `total` of what the stage counts."""
+        """Report that `done` of `total` units of a stage are finished."""
         now = time.monotonic()
         if stage != self.stage:
-            self.stage, self.began, self.begun_with = stage, now, done
-            if not self.live and stage in self.PLAIN_STAGES and done < total:
+            self.stage, self.start_time, self.initial_done = stage, now, done
+            if not self.is_redrawable and stage in self.PLAIN_STAGES and done < total:
                 note(self.line(done, total, now))
         if done >= total:
-            self.stage = ""  # what is called so next has a beginning of its own
+            self.stage = ""  # the next stage of the same name starts anew
             self.erase()
-        elif not self.live or (stage not in AT_ONCE and now - self.began < QUIET_SECONDS):
+        elif not self.is_redrawable or (stage not in IMMEDIATE_STAGES and now - self.start_time < DELAY_SECONDS):
             return
-        elif now - self.drawn_at >= REDRAW_SECONDS:
+        elif now - self.last_drawn >= REDRAW_SECONDS:
             self.draw(self.line(done, total, now))
 
     @contextmanager
     def busy(self, label: str) -> Iterator[None]:
-        """Show the label if this takes long and nothing more precise is reported."""
-        timer = threading.Timer(QUIET_SECONDS, self.draw_if_idle, [f"{label} ..."])
+        """Show `label` if the block takes long and reports no progress."""
+        timer = threading.Timer(DELAY_SECONDS, self.draw_if_idle, [f"{label} ..."])
         timer.daemon = True
-        if self.live:
+        if self.is_redrawable:
             timer.start()
         try:
             yield
@@ -222,60 +223,60 @@ class Status:
 
     def line(self, done: int, total: int, now: float) -> str:
         if self.stage == "download":
-            return download_line(done, total, (done - self.begun_with) / max(now - self.began, 1e-3))
+            return download_line(done, total, (done - self.initial_done) / max(now - self.start_time, 1e-3))
         if self.stage == "compile":
             return f"compiling kernels (once) {done}/{total}"
         if self.stage == "read":
-            return f"reading the model: {mib(done)} of {mib(total)}"
+            return f"loading the model: {mib(done)} of {mib(total)}"
         if self.stage == "prefill":
-            return f"reading the prompt: {done:,} of {total:,} tokens"
+            return f"processing the prompt: {done:,} of {total:,} tokens"
         return f"{self.stage} {done}/{total}"
 
     def show(self, line: str) -> None:
-        """Any other line, where lines can be redrawn."""
-        if self.live:
+        """Show a line if the status line can be redrawn."""
+        if self.is_redrawable:
             self.draw(line)
 
     def draw_if_idle(self, line: str) -> None:
-        if not self.drawn_at:
+        if not self.last_drawn:
             self.draw(line)
 
     def draw(self, line: str) -> None:
         with self.lock, contextlib.suppress(OSError):
             sys.stderr.write(f"\r{line[: columns() - 1]}\x1b[K")
             sys.stderr.flush()
-            self.drawn_at = time.monotonic()
+            self.last_drawn = time.monotonic()
 
     def erase(self) -> None:
         with self.lock, contextlib.suppress(OSError):
-            if self.drawn_at:
+            if self.last_drawn:
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()
-            self.drawn_at = 0.0
+            self.last_drawn = 0.0
 
 
 def erase_progress() -> None:
-    """What was going on was interrupted: its line goes, so that nothing else is written behind it."""
+    """Erase the status line of an interrupted stage."""
     if Status.latest:
         Status.latest.erase()
 
 
 def time_left(done: int, total: int, seconds: float) -> str:
-    """What the rest takes, when so much of it has taken so long: 0:05, 12:30, 1:02:03."""
+    """Estimate the remaining time from the elapsed `seconds`, as 0:05, 12:30 or 1:02:03."""
     minutes, rest = divmod(round(seconds * (total - done) / max(done, 1)), 60)
     hours, minutes = divmod(minutes, 60)
     return (f"{hours}:{minutes:02d}" if hours else f"{minutes}") + f":{rest:02d} left"
 
 
 def download_line(done: int, total: int, rate: float) -> str:
-    """`rate` in bytes a second."""
-    return f"{bar(done, total)}  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
+    """Return the status line of a download; `rate` is in bytes per second."""
+    return f"{progress_bar(done, total)}  {mib(done)} of {mib(total)}  {mib(int(rate))}/s"
 
 
-def bar(done: int, total: int) -> str:
-    """How much of the whole, drawn and in hundredths."""
-    filled = BAR * done // max(total, 1)
-    return f"{'█' * filled}{'░' * (BAR - filled)} {100 * done // max(total, 1):3d} %"
+def progress_bar(done: int, total: int) -> str:
+    """Return a progress bar with a percentage."""
+    filled = BAR_WIDTH * done // max(total, 1)
+    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} {100 * done // max(total, 1):3d} %"
 
 
 def mib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""`localinfer serve`: the command line of the server."""
+"""The command `localinfer serve`: an HTTP server."""
 
 import os
 from importlib.util import find_spec
@@ -9,73 +9,73 @@ import typer
 
 from cli import screen
 from cli.flags import with_options
-from cli.loading import loading
+from cli.loading import model_loader
 from localinfer.errors import UsageError
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
 from localinfer.text import printable
 
-USUAL = Settings()
-NEEDED = ("starlette", "uvicorn", "httptools")
-ONE_BATCH = 128  # tokens of a prompt that are read before it is seen that a client has gone
-AT_A_TIME = 4  # requests
+DEFAULTS = Settings()
+REQUIRED_PACKAGES = ("starlette", "uvicorn", "httptools")
+DEFAULT_UBATCH_SIZE = 128  # tokens; a disconnected client is noticed after each micro-batch
+DEFAULT_PARALLEL = 4  # sequences
 
 
 @with_options(
-    "model", "sampling", "generation", "speculation", "draft", "chat",
-    defaults={"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME},
+    "model", "sampling", "generation", "speculative", "draft", "chat",
+    defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
 )  # fmt: skip
 def serve_command(
     given: Layer,
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="GGUF files or names; none: all that are on this machine."),
+        typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
     ] = None,
     host: Annotated[
         str,
         typer.Option(
-            "--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 is open to the network, and what ends in .sock "
-            "is the path of a Unix socket.",
+            "--host", metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts connections from the network; a "
+            "name that ends in .sock is the path of a Unix socket.",
         ),
-    ] = USUAL.host,
+    ] = DEFAULTS.host,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: one that is free.")
-    ] = USUAL.port,
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on (0: any free port).")
+    ] = DEFAULTS.port,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            "--api-key", metavar="KEY", help="Answer only who knows this; may be given several times. "
-            "LOCALINFER_API_KEY keeps it out of the list of processes.",
+            "--api-key", metavar="KEY", help="Require this API key; may be repeated. "
+            "LOCALINFER_API_KEY keeps it out of the process list.",
         ),
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", metavar="FILE", help="A file of such keys, one on each line.")
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="Read API keys from a file, one per line.")
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A name of this machine under which clients may ask."),
+        typer.Option("--allow-host", metavar="NAME", help="Accept requests with this Host header; may be repeated."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option("--allow-origin", metavar="ORIGIN", help="Whose web pages may ask: https://example.org, or *."),
+        typer.Option("--allow-origin", metavar="ORIGIN", help="Allow CORS requests from this origin (*: all)."),
     ] = None,
     alias: Annotated[
-        str | None, typer.Option("-a", "--alias", metavar="NAME", help="What clients call the model, if it is one.")
+        str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
     ] = None,
     models_max: Annotated[
-        int, typer.Option("--models-max", min=1, metavar="N", help="Models in memory at most.")
-    ] = USUAL.models_max,
+        int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
+    ] = DEFAULTS.models_max,
     queue: Annotated[
-        int, typer.Option("--queue", min=0, metavar="N", help="Requests that wait; more are sent away.")
-    ] = USUAL.queue,
+        int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
+    ] = DEFAULTS.queue,
     timeout: Annotated[
-        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="The most that an answer may take.")
-    ] = USUAL.timeout,
+        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="Maximum duration of a request.")
+    ] = DEFAULTS.timeout,
 ) -> None:  # fmt: skip
-    """Answer other programs, and a page in a browser, over HTTP.
+    """Run an OpenAI-compatible HTTP server.
 
-    Speaks as OpenAI's API does, as llama.cpp's server and as Ollama do. Several models are loaded as they are asked
-    for. Ctrl-C, and SIGTERM, let answers finish; a second one does not.
+    It also implements the APIs of llama-server and Ollama, and serves a web UI. With several models, each is loaded
+    when it is first requested. Ctrl-C or SIGTERM lets running requests finish; a second one stops them.
 
     \b
       localinfer serve
@@ -85,27 +85,27 @@ def serve_command(
     """
     require_extra()
     if alias and len(models or ()) != 1:
-        raise UsageError("--alias: is for one model")
-    given = {"ubatch_size": ONE_BATCH, "parallel": AT_A_TIME} | from_environment(os.environ) | given
+        raise UsageError("--alias: requires exactly one MODEL")
+    given = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL} | from_environment(os.environ) | given
     settings = Settings(
-        host=host, port=port, api_keys=keys(api_key, api_key_file),
+        host=host, port=port, api_keys=read_api_keys(api_key, api_key_file),
         allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), models_max=models_max,
         parallel=int(str(given["parallel"])), queue=queue, timeout=timeout,
     )  # fmt: skip
     from localinfer.server import run
-    from localinfer.server.app import application
-    from localinfer.server.shelf import Shelf
+    from localinfer.server.app import create_app
+    from localinfer.server.model_cache import ModelCache
 
-    shelf = Shelf(models or (), loading(given), models_max, alias)
+    model_cache = ModelCache(models or (), model_loader(given), models_max, alias)
     with run.listening(settings) as opened:
         if models:
-            shelf.model(shelf.offered()[0])  # what is wrong with it, is wrong now
-        address = f"unix:{host}" if settings.is_path else f"http://{bracketed(host)}:{opened.getsockname()[1]}"
-        run.serve(application(shelf, settings), opened, lambda: tell(address, settings))
+            model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
+        address = f"unix:{host}" if settings.is_unix_socket else f"http://{url_host(host)}:{opened.getsockname()[1]}"
+        run.serve(create_app(model_cache, settings), opened, lambda: print_address(address, settings))
 
 
-def keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
-    """Who knows one of these may ask. UsageError for an empty key, and a file that cannot be read, or has none."""
+def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
+    """Return the accepted API keys. Raises UsageError for an empty key, or a file that is unreadable or has no key."""
     if given is None and file is None and "LOCALINFER_API_KEY" in os.environ:
         given = [os.environ["LOCALINFER_API_KEY"]]
     if not all(map(str.strip, given or ())):
@@ -118,23 +118,23 @@ def keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
         what = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"--api-key-file: {printable(str(file))}: {what}") from None
     if not any(lines):
-        raise UsageError(f"--api-key-file: {printable(str(file))}: there is no key in it")
+        raise UsageError(f"--api-key-file: {printable(str(file))}: contains no key")
     return (*(given or ()), *filter(None, lines))
 
 
-def bracketed(host: str) -> str:
-    """As addresses have it: colons are for ports."""
+def url_host(host: str) -> str:
+    """Return the host as it is written in a URL: IPv6 addresses stand in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def require_extra() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve: needs {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
+        raise UsageError(f"serve: requires {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
 
 
-def tell(address: str, settings: Settings) -> None:
+def print_address(address: str, settings: Settings) -> None:
     screen.note(f"listening on {address}")
-    is_here = settings.is_path or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+    is_here = settings.is_unix_socket or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
     if not is_here and not settings.api_keys:
-        screen.warn("whoever reaches this port can use it: --api-key asks for a key")
+        screen.warn("anyone who can reach this port can use the server; --api-key requires a key")

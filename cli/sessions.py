@@ -1,34 +1,34 @@
-"""`localinfer sessions`: the conversations that were saved."""
+"""The command `localinfer sessions`: list, show, export or remove saved chat sessions."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
-from cli.files import promised, write_whole
-from cli.models import agreed
+from cli.models import confirm
+from cli.output_files import writable_path, write_atomically
 from cli.tables import table
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from localinfer.sessions import Session
 
-NONE_YET = "no conversation has been saved yet"
+NO_SESSIONS = "there are no saved sessions"
 
 
 def sessions_command(
     action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, show, export or rm.")] = "list",
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which ones; none: the latest, but all to list.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Session names. [default: the latest; all for list]")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Export to this file instead of stdout.")
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the export to FILE instead of stdout.")
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before something is removed.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Show, export or remove the conversations that were saved.
+    """List, show, export or remove saved chat sessions.
 
-    `export` writes Markdown. The files are lines of JSON, which other programs may read.
+    `export` writes Markdown. Session files are in JSON Lines format.
 
     \b
       localinfer sessions
@@ -42,59 +42,59 @@ def sessions_command(
         case "list":
             show_list(names)
         case "show":
-            screen.write("\n".join(map(as_text, wanted(names))))
+            screen.write("\n".join(map(as_text, find_sessions(names))))
         case "export":
-            export("\n".join(each.markdown() for each in wanted(names)), output)
+            export("\n".join(each.markdown() for each in find_sessions(names)), output)
         case "rm":
-            remove(names, yes)
+            remove_sessions(names, yes)
         case _:
             raise UsageError(f"{screen.one_line(action)}: must be list, show, export or rm")
 
 
 def show_list(names: list[str] | None) -> None:
-    """A line for each, the latest first."""
+    """Print a line for each session, the latest first."""
     from localinfer import paths, sessions
 
-    found = wanted(names or sessions.names())
+    found = find_sessions(names or sessions.list_names())
     rows = [(each.name, each.model, f"{len(each.messages)} messages", each.title) for each in found]
     for line in [*table("", "<<><", [[screen.one_line(cell) for cell in row] for row in rows])][2:] if rows else []:
         screen.write(line.strip() + "\n")
-    screen.aside(f"kept in {paths.sessions_dir()}" if rows else NONE_YET)
+    screen.note_dim(f"sessions are in {paths.sessions_dir()}" if rows else NO_SESSIONS)
 
 
-def wanted(names: list[str] | None) -> "list[Session]":
-    """The sessions of these names; without any the latest, if there is one."""
+def find_sessions(names: list[str] | None) -> "list[Session]":
+    """Return the sessions with these names, or the latest one for None. Raises UsageError if there is none."""
     from localinfer import sessions
 
-    found = [sessions.named(name) for name in names] if names is not None else [sessions.latest()]
+    found = [sessions.open_session(name) for name in names] if names is not None else [sessions.latest()]
     if None in found:
-        raise UsageError(NONE_YET)
+        raise UsageError(NO_SESSIONS)
     for session in found:
-        if session and session.damaged:
-            screen.warn(f"{session.path}: {session.damaged} damaged lines are left out")
+        if session and session.n_damaged:
+            screen.warn(f"{session.path}: {session.n_damaged} damaged lines are skipped")
     return [session for session in found if session]
 
 
 def as_text(session: "Session") -> str:
-    """As it looked in a terminal."""
-    from localinfer.sessions import said
+    """Return the messages as the chat showed them in a terminal."""
+    from localinfer.sessions import message_text
 
-    return "".join(f"{'> ' if each['role'] == 'user' else ''}{said(each)}\n\n" for each in session.messages)
+    return "".join(f"{'> ' if each['role'] == 'user' else ''}{message_text(each)}\n\n" for each in session.messages)
 
 
 def export(text: str, output: str | None) -> None:
     if output is None:
         screen.write(text)
     else:
-        write_whole(promised("-o", output), text.encode("utf-8", "replace"))
+        write_atomically(writable_path("-o", output), text.encode("utf-8", "replace"))
 
 
-def remove(names: list[str] | None, yes: bool) -> None:
+def remove_sessions(names: list[str] | None, yes: bool) -> None:
     if not names:
-        raise UsageError("rm: NAME is missing; `localinfer sessions` shows which there are")
-    for session in wanted(names):
-        if yes or agreed(f"Remove {session.name}, {len(session.messages)} messages?"):
+        raise UsageError("rm: NAME is missing; `localinfer sessions` lists the sessions")
+    for session in find_sessions(names):
+        if yes or confirm(f"Remove {session.name}, {len(session.messages)} messages?"):
             session.remove()
             screen.note(f"{session.name}: removed")
         else:
-            screen.note(f"{session.name}: stays")
+            screen.note(f"{session.name}: not removed")

@@ -1,8 +1,8 @@
-"""stdin as a text: what was piped in, or the file that it is.
+"""Reading the prompt from stdin.
 
-Where a command has its text already, stdin may be one more, or no concern of ours. It is ours if it was made for us: a
-pipe that holds something, or a file. It is not if the shell that started us reads it, too, as in a `while read` loop,
-or if nothing comes: a program that starts us may keep a pipe open that it never writes to.
+If a command already has a prompt from an argument or a file, stdin is read only if it is meant for this command: a
+file, or a pipe with data. It is not read if it is also the stdin of the parent shell, as in a `while read` loop, or if
+no data arrives: a parent process may keep a pipe open to which it never writes.
 """
 
 import os
@@ -14,49 +14,49 @@ from pathlib import Path
 from cli import screen
 from localinfer.errors import LocalInferError
 
-TEXT_LIMIT = 64 << 20  # bytes; far more than any context holds
-PATIENCE = 2.0  # seconds to wait for the first byte of a text that may never come
+TEXT_LIMIT = 64 << 20  # bytes; much more than the longest context
+FIRST_BYTE_TIMEOUT = 2.0  # seconds
 SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ash", "busybox"}
 
 
-def from_stdin() -> str | None:
-    """Everything, less one newline at its end; None when stdin is a terminal or nothing at all.
+def read_stdin() -> str | None:
+    """Return all of stdin without one trailing newline, or None if stdin is a terminal, closed or /dev/null.
 
-    It may come from a program that cannot be mended: what is not UTF-8 is replaced, with a warning.
+    Invalid UTF-8 is replaced by U+FFFD, with a warning. Raises LocalInferError if the text is too long.
     """
     if not is_piped():
         return None
-    content = limited(sys.stdin.buffer.read(TEXT_LIMIT + 1), "stdin")
+    content = check_size(sys.stdin.buffer.read(TEXT_LIMIT + 1), "stdin")
     text = content.decode("utf-8", "replace")
     if text.encode() != content:
-        screen.warn("stdin is not UTF-8: what cannot be read is replaced by U+FFFD")
-    return without_newline(text)
+        screen.warn("stdin is not valid UTF-8: invalid bytes are replaced by U+FFFD")
+    return strip_newline(text)
 
 
-def more_from_stdin() -> str | None:
-    """What there is for a command that has a text already; None for nothing, or if stdin is not ours."""
+def read_extra_stdin() -> str | None:
+    """Return stdin for a command that already has a prompt; None if stdin is empty or not meant for this command."""
     if not is_piped():
         return None
-    if is_the_shells():
-        if holds_something(0):
-            screen.aside("stdin is left to the shell, which reads it, too; -f - would read it")
+    if is_shared_with_shell():
+        if has_input(0):
+            screen.note_dim("stdin is shared with the shell and was not read; use -f - to read it")
         return None
-    if not holds_something(PATIENCE):
-        screen.warn("stdin is a pipe that nothing comes from: not read; -f - waits for it, --no-stdin never does")
+    if not has_input(FIRST_BYTE_TIMEOUT):
+        screen.warn("no data on stdin within 2 s: not read; use -f - to wait for it, or --no-stdin to ignore it")
         return None
-    return from_stdin() or None
+    return read_stdin() or None
 
 
 def is_piped() -> bool:
-    """A pipe, a file or a socket; not a terminal, not /dev/null, and not closed."""
+    """Return whether stdin is a pipe, a file or a socket, not a terminal or /dev/null and not closed."""
     try:
         return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def is_the_shells() -> bool:
-    """Whether our parent is a shell whose stdin is the very same; false where the system does not tell."""
+def is_shared_with_shell() -> bool:
+    """Return whether the parent process is a shell with the same stdin; False if the system cannot tell."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         is_shell = (parent / "comm").read_text().strip() in SHELLS
@@ -65,20 +65,20 @@ def is_the_shells() -> bool:
         return False
 
 
-def holds_something(seconds: float) -> bool:
-    """Whether a byte, or the end, comes within this time. Where that cannot be known it is said to."""
+def has_input(seconds: float) -> bool:
+    """Return whether stdin has data or ends within `seconds`; True on systems that cannot poll it."""
     try:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
-    except (OSError, ValueError):  # Windows only knows it of sockets
+    except (OSError, ValueError):  # Windows can only poll sockets
         return True
 
 
-def limited(content: bytes, name: str) -> bytes:
+def check_size(content: bytes, name: str) -> bytes:
     if len(content) > TEXT_LIMIT:
-        raise LocalInferError(f"{name}: a prompt of more than {TEXT_LIMIT:,} bytes")
+        raise LocalInferError(f"{name}: prompt is longer than {TEXT_LIMIT:,} bytes")
     return content
 
 
-def without_newline(text: str) -> str:
-    """Files and `echo` end in a newline that nobody means."""
+def strip_newline(text: str) -> str:
+    """Remove one trailing newline, as files and `echo` add it."""
     return text.removesuffix("\n").removesuffix("\r")

@@ -1,10 +1,13 @@
-"""Tables of plain text."""
+"""Plain-text tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 
 def table(title: str, alignments: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A title and rows of cells, each column as wide as its widest cell; nothing if there are no rows."""
+    """Yield the lines of a table: an empty line, the title and the rows. Yield nothing if there are no rows.
+
+    `alignments` has one format alignment (`<` or `>`) per column. Columns are as wide as their widest cell.
+    """
     cells = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if cells:

@@ -1,4 +1,4 @@
-"""`localinfer tokenize`: the tokens that a model's vocabulary makes of a text. The weights are not read."""
+"""The command `localinfer tokenize`: show the tokens of a text. It does not read the weights."""
 
 import json
 from typing import Annotated
@@ -7,44 +7,42 @@ import typer
 
 from cli import screen
 from cli.flags import EscapeOption, FileOption, ModelArgument, NoStdinOption
-from cli.loading import fetched
-from cli.texts import joined
+from cli.loading import find_or_fetch
+from cli.text_input import read_prompt
 from localinfer.text import printable
 
 
 def tokenize_command(
     model: ModelArgument,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to tokenize.")] = None,
     file: FileOption = None,
     escape: EscapeOption = None,
     no_stdin: NoStdinOption = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object: ids with their texts, or bytes that are no text.")
+        bool, typer.Option("--json", help="Print one JSON object: ids and pieces, or bytes for invalid UTF-8.")
     ] = False,
-    ids: Annotated[bool, typer.Option("--ids", help="Print the numbers only, as one list.")] = False,
-    no_bos: Annotated[bool, typer.Option("--no-bos", help="Without the first token that the model asks for.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the token ids, as one list.")] = False,
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="Do not add the BOS token.")] = False,
     no_special: Annotated[
         bool,
-        typer.Option(
-            "--no-special", "--no-parse-special", help="Texts such as <|im_end|> are text, as in a user's message."
-        ),
+        typer.Option("--no-special", "--no-parse-special", help="Do not parse control tokens such as <|im_end|>."),
     ] = False,
-    show_count: Annotated[bool, typer.Option("--show-count", help="Print how many there are, too.")] = False,
+    show_count: Annotated[bool, typer.Option("--show-count", help="Also print the number of tokens.")] = False,
 ) -> None:
-    """Show the tokens of a text.
+    """Tokenize text.
 
-    The text is what -p gives, then what -f gives, then what is piped into stdin, as in `generate`. A line a
-    token: its number, and what it stands for. Texts of control tokens are tokens, unless --no-special.
+    The text is -p, -f and stdin, joined by newlines, as in `generate`. The output has one line per token: its id and
+    its text. Control tokens in the text are parsed unless --no-special is given.
 
     \b
       localinfer tokenize smollm2 -p "Hello world"
       localinfer tokenize smollm2 --ids < prompt.txt
       localinfer tokenize smollm2 -f prompt.txt --json
     """
-    text = joined(prompt, file, escapes=escape, with_stdin=not no_stdin)
-    path = fetched(model, screen.Status())
+    text = read_prompt(prompt, file, escapes=escape, with_stdin=not no_stdin)
+    path = find_or_fetch(model, screen.Status())
 
-    from localinfer.files.gguf import open_gguf
+    from localinfer.gguf.reader import open_gguf
     from localinfer.tokenizer import from_gguf
 
     tokenizer = from_gguf(open_gguf(path))
@@ -61,7 +59,7 @@ def tokenize_command(
 
 
 def as_object(pieces: list[tuple[int, bytes]]) -> dict[str, list[dict[str, int | str | list[int]]]]:
-    """As llama-server has it: a piece that is a part of a character is a list of its bytes."""
+    """Return the tokens in the format of llama-server: a piece that is not valid UTF-8 is a list of bytes."""
     return {"tokens": [{"id": id, "piece": text_or_bytes(piece)} for id, piece in pieces]}
 
 
@@ -73,5 +71,5 @@ def text_or_bytes(piece: bytes) -> str | list[int]:
 
 
 def line(id: int, piece: bytes) -> str:
-    """As llama-tokenize writes it; what a terminal could obey, and bytes that are half a character, escaped."""
+    """Format a token as llama-tokenize does, with control characters and invalid UTF-8 escaped."""
     return f"{id:6} -> '{printable(piece)}'\n"

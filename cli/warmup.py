@@ -1,4 +1,4 @@
-"""`localinfer warmup`: everything that the first run of a model would have to wait for, done beforehand."""
+"""The command `localinfer warmup`: compile the kernels of a model ahead of time."""
 
 import os
 import time
@@ -8,7 +8,7 @@ import typer
 
 from cli import screen
 from cli.flags import with_options
-from cli.loading import default_model, fetched
+from cli.loading import default_model, find_or_fetch
 from localinfer.errors import LocalInferError
 from localinfer.options import Layer
 
@@ -17,13 +17,14 @@ from localinfer.options import Layer
 def warmup_command(
     given: Layer,
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a name; none: the default one.")
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
     ] = None,
 ) -> None:
-    """Compile the kernels that a model needs, so that its first run starts at once.
+    """Compile the kernels of a model ahead of its first run.
 
-    They are kept, and depend on the model's architecture and types, on few of the options, and on this CPU: a
-    second model often needs few others.
+    Compiled kernels are cached. They depend on the architecture and tensor types of the model, on a few options and
+    on the CPU, so a second model often shares most of them.
 
     \b
       localinfer warmup smollm2
@@ -31,16 +32,18 @@ def warmup_command(
     """
     model = model or default_model()
     status = screen.Status()
-    path = fetched(model, status)
+    path = find_or_fetch(model, status)
 
     from localinfer import paths
-    from localinfer.engine.program import kernels
-    from localinfer.files.gguf import open_gguf
-    from localinfer.models import registry
+    from localinfer.gguf.reader import open_gguf
+    from localinfer.hub import resolve
     from localinfer.options import from_environment, merge
+    from localinfer.runtime.compiled_graph import required_kernels
     from quant.jit import loader
 
-    wanted = kernels(open_gguf(path), merge(given, from_environment(os.environ), registry.default_options(model)))
+    wanted = required_kernels(
+        open_gguf(path), merge(given, from_environment(os.environ), resolve.default_options(model))
+    )
     compiled = 0
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -49,9 +52,9 @@ def warmup_command(
         status(stage, done, total)
 
     begin = time.perf_counter()
-    _, warnings = loader.addresses(wanted, paths.jit_dir(), progress)
+    _, warnings = loader.load_kernels(wanted, paths.jit_dir(), progress)
     if warnings:
-        raise LocalInferError(f"{warnings[0]}, so nothing was kept")
+        raise LocalInferError(f"{warnings[0]}, so no kernel was cached")
     seconds = time.perf_counter() - begin
-    done = f"{compiled} of {len(wanted)} kernels compiled in {seconds:.1f} s" if compiled else "all kernels were ready"
+    done = f"{compiled} of {len(wanted)} kernels compiled in {seconds:.1f} s" if compiled else "all kernels are cached"
     screen.note(f"{screen.one_line(model)}: {done}")

@@ -1,36 +1,52 @@
-"""localinfer: a local LLM runtime. `load` a model, then `generate` or `chat`.
+"""localinfer: a local LLM runtime. `load` a model, then call `generate` or `chat`.
 
-Importing this package imports nothing heavy: a name is fetched from its module when it is first asked for, so
-that a command line that only prints its help needs no numpy.
+Importing this package is cheap: each public name is imported from its module on first access, so that a command line
+that only prints its help does not import numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from localinfer.chat_template.conversation import Message
+    from localinfer.chat_template.prompt import Prompt
+    from localinfer.embedding.reranking import RankedDocument
     from localinfer.errors import (
-        BadForm,
-        ContextOverflow,
-        Incomplete,
+        ConstraintError,
+        ContextOverflowError,
+        IncompleteOutputError,
         LocalInferError,
-        ModelNotFound,
-        NotEnoughMemory,
-        Unsupported,
+        ModelNotFoundError,
+        NotEnoughMemoryError,
+        UnsupportedError,
         UsageError,
     )
-    from localinfer.model import Model, Piece, Stats, load
+    from localinfer.file_operations import compare, convert, dequantize, imatrix, perplexity, quantize
+    from localinfer.generation.pieces import Piece, Stats, ToolCall
+    from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
+    from localinfer.loaded_model import load
+    from localinfer.model import Model
     from localinfer.options import Options
-    from localinfer.prompt.prompt import Prompt
 
 __all__ = [
-    "BadForm", "ContextOverflow", "Incomplete", "LocalInferError", "Model", "ModelNotFound", "NotEnoughMemory",
-    "Options", "Piece", "Prompt", "Stats", "Unsupported", "UsageError", "load",
+    "ConstraintError", "ContextOverflowError", "GenerationResult", "GenerationStream", "IncompleteOutputError",
+    "LocalInferError", "Message", "Model", "ModelNotFoundError", "NotEnoughMemoryError", "Options", "Piece",
+    "Prompt", "RankedDocument", "Stats", "TokenLogprob", "ToolCall", "UnsupportedError", "UsageError", "compare",
+    "convert", "dequantize", "imatrix", "load", "perplexity", "quantize",
 ]  # fmt: skip
 
-_HOMES = {
-    "Model": "model", "Piece": "model", "Stats": "model", "load": "model",
-    "Options": "options", "Prompt": "prompt.prompt",
-}  # fmt: skip
+_NAMES = {  # the public names of each module
+    "chat_template.conversation": ["Message"],
+    "chat_template.prompt": ["Prompt"],
+    "embedding.reranking": ["RankedDocument"],
+    "file_operations": ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"],
+    "generation.pieces": ["Piece", "Stats", "ToolCall"],
+    "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
+    "loaded_model": ["load"],
+    "model": ["Model"],
+    "options": ["Options"],
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __dir__() -> list[str]:
@@ -40,4 +56,4 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

@@ -1,4 +1,4 @@
-"""`python -m localinfer` is the command `localinfer`."""
+"""Makes `python -m localinfer` equivalent to the command `localinfer`."""
 
 import runpy
 

@@ -1,51 +1,51 @@
-"""What can go wrong, and the exit code that each kind of trouble ends the program with.
+"""Exceptions of localinfer, and the exit code with which the command line ends for each of them.
 
-An error's message is the rest of the one line `error: ...` that a user sees: it names the file or the option,
-then the field or tensor, then what is wrong.
+The message of an error is one line, which the command line prints behind `error: `. It names the file or the option,
+then the field or the tensor, then what is wrong: `path: field: what is wrong`.
 """
 
 
 class LocalInferError(Exception):
-    """Bad data, or a failure while running."""
+    """Base class of all errors; raised itself for damaged data and for failures at run time."""
 
     exit_code = 1
 
 
-class Incomplete(LocalInferError):
-    """An answer that ended before it had the form that was asked for."""
+class IncompleteOutputError(LocalInferError):
+    """The output ended before it satisfied its constraint (JSON schema, grammar, regular expression, ...)."""
 
 
 class UsageError(LocalInferError):
-    """An option or argument that cannot mean anything."""
+    """An invalid option or argument."""
 
     exit_code = 2
 
 
-class ModelNotFound(LocalInferError):
-    """Neither a file nor a known model's name."""
+class ModelNotFoundError(LocalInferError):
+    """A model that is neither an existing file nor a known name, or that cannot be downloaded."""
 
     exit_code = 3
 
 
-class Unsupported(LocalInferError):
-    """A model that is well formed, but that this program cannot run."""
+class UnsupportedError(LocalInferError):
+    """A valid model or file that uses a feature that localinfer does not implement."""
 
     exit_code = 3
 
 
-class NotEnoughMemory(LocalInferError):
-    """The weights, the cache and the scratch do not fit."""
+class NotEnoughMemoryError(LocalInferError):
+    """The weights, the KV cache and the scratch buffers do not fit into memory."""
 
     exit_code = 4
 
 
-class ContextOverflow(LocalInferError):
-    """The context is full, and the policy is to stop."""
+class ContextOverflowError(LocalInferError):
+    """The context is full, and `--ctx-policy stop` forbids a context shift."""
 
     exit_code = 5
 
 
-class BadForm(LocalInferError):
-    """A schema, grammar or pattern for the answer that is damaged, or asks for what is not supported."""
+class ConstraintError(LocalInferError):
+    """An invalid JSON schema, grammar or regular expression, or one that uses an unsupported feature."""
 
     exit_code = 6

@@ -1,11 +1,10 @@
-"""Where localinfer keeps things on this machine.
+"""Directories in which localinfer stores its files.
 
-Knows directories and nothing of what lies in them. The functions only name a path; nothing is created
-before somebody calls `private_directory`.
+The functions only return paths; `private_directory` creates a directory.
 
-    cache root   LOCALINFER_CACHE_DIR, else the system's place for caches    models/  jit/  snapshots/
-    data dir     LOCALINFER_DATA_DIR, else the system's place for data       sessions/  history
-    config dir   LOCALINFER_CONFIG_DIR, else the system's place for settings  models.toml
+    cache root   LOCALINFER_CACHE_DIR, else the platform's cache directory     models/  jit/  snapshots/
+    data dir     LOCALINFER_DATA_DIR, else the platform's data directory       sessions/  history
+    config dir   LOCALINFER_CONFIG_DIR, else the platform's config directory   models.toml
 """
 
 import os
@@ -16,70 +15,73 @@ from localinfer.errors import LocalInferError
 
 
 def cache_root() -> Path:
-    """The root of everything that can be fetched or computed again."""
-    return _chosen("LOCALINFER_CACHE_DIR") or _system("user_cache_path")
+    """Return the root of everything that can be downloaded or computed again."""
+    return _from_environment("LOCALINFER_CACHE_DIR") or _platform_directory("user_cache_path")
 
 
 def models_dir() -> Path:
-    """Models that `localinfer pull` has fetched."""
+    """Return the directory of downloaded models."""
     return cache_root() / "models"
 
 
 def jit_dir() -> Path:
-    """Compiled kernels. They are executed: only `private_directory` may create or approve this one."""
+    """Return the directory of compiled kernels.
+
+    Its files are executed, so only `private_directory` may create or approve it.
+    """
     return cache_root() / "jit"
 
 
 def snapshots_dir() -> Path:
-    """What models remember of sessions, to go on with them sooner."""
+    """Return the directory of KV cache snapshots of chat sessions."""
     return cache_root() / "snapshots"
 
 
 def sessions_dir() -> Path:
-    """Conversations, which nothing can bring back."""
+    """Return the directory of saved chat sessions, which cannot be recreated."""
     return data_dir() / "sessions"
 
 
 def data_dir() -> Path:
-    """The root of everything that the user has made with localinfer."""
-    return _chosen("LOCALINFER_DATA_DIR") or _system("user_data_path")
+    """Return the root of the data that the user has created with localinfer."""
+    return _from_environment("LOCALINFER_DATA_DIR") or _platform_directory("user_data_path")
 
 
 def config_dir() -> Path:
-    """The user's own settings; we read here and never write."""
-    return _chosen("LOCALINFER_CONFIG_DIR") or _system("user_config_path")
+    """Return the directory of the user's configuration, which localinfer only reads."""
+    return _from_environment("LOCALINFER_CONFIG_DIR") or _platform_directory("user_config_path")
 
 
 def private_directory(path: Path) -> Path:
-    """Create `path` for this user alone (mode 0700) and return it.
+    """Create `path` for the current user only (mode 0700), and return it.
 
-    A directory that exists is approved only when nobody else could have put files into it: what we find
-    there is later computed with, and for kernels executed.
+    An existing directory is accepted only if no other user could have written files into it, because its files are
+    loaded and kernels in it are executed.
 
-    Raises LocalInferError when it cannot be created, or belongs to or is writable by somebody else.
+    Raises LocalInferError if it cannot be created, or if it belongs to or is writable by another user.
     """
     try:
-        missing = [place for place in path.parents if not place.exists()]
-        for place in [*reversed(missing), path]:
-            place.mkdir(mode=0o700, exist_ok=True)
+        missing = [parent for parent in path.parents if not parent.exists()]
+        for directory in [*reversed(missing), path]:
+            directory.mkdir(mode=0o700, exist_ok=True)
         info = path.stat()
     except OSError as error:
         raise LocalInferError(f"{path}: cannot create this directory: {error.strerror}") from error
     if os.name == "posix":
         if info.st_uid != os.geteuid():
-            raise LocalInferError(f"{path}: belongs to another user; LOCALINFER_*_DIR choose others")
+            raise LocalInferError(f"{path}: belongs to another user; set LOCALINFER_*_DIR to another directory")
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise LocalInferError(f"{path}: other users may write to it; `chmod 700` would stop that")
+            raise LocalInferError(f"{path}: writable by other users; fix with `chmod 700`")
     return path
 
 
-def _chosen(variable: str) -> Path | None:
+def _from_environment(variable: str) -> Path | None:
     value = os.environ.get(variable)
     return Path(value).expanduser().absolute() if value else None
 
 
-def _system(kind: str) -> Path:
-    import platformdirs  # 20 ms that most commands need not spend
+def _platform_directory(kind: str) -> Path:
+    import platformdirs  # takes 20 ms, which most commands do not need
 
-    place: Path = getattr(platformdirs, kind)("localinfer", appauthor=False)
-    return place
+    directory: Path = getattr(platformdirs, kind)("localinfer", appauthor=False)
+    return directory

@@ -1,14 +1,14 @@
-"""Sessions: conversations that outlive the program, each a file of lines of JSON.
+"""Saved chat sessions: conversations in JSON Lines files.
 
-    session = create("smollm2")                          # or latest(), named("2026-11-22-093015")
+    session = create("smollm2")                          # or latest(), open_session("2026-11-22-093015")
     session.append({"role": "user", "content": "Hello"})
-    session.messages                                     # a list of these, as `Model.chat` takes it
-    session.rewind(0)                                    # forget all but the first none of them
+    session.messages                                     # the list of messages for `Model.chat`
+    session.rewind(0)                                    # keep only the first 0 messages
     session.markdown()
 
-The first line tells of the session: {"localinfer": 1, "model": ..., "created": ...}. Each further one is a message as
-it was given, written when it is said, or {"keep": n}: of those before only the first n count from here on. So lines are
-only ever added: what ends the program in the midst of one costs that line, and no command loses what was said.
+The first line describes the session: {"localinfer": 1, "model": ..., "created": ...}. Each further line is a message,
+written immediately, or {"keep": n}, which discards all but the first n messages before it. The file is append-only: a
+crash loses at most one incomplete line, and discarded messages remain in the file.
 """
 
 import json
@@ -25,54 +25,56 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.text import printable
 
 FORMAT = 1
-ENDING = ".jsonl"
+SUFFIX = ".jsonl"
 NAME = re.compile(r"\w[\w .+-]{0,99}", re.ASCII)
-TITLE = 60  # characters
-SNAPSHOTS_BYTES = 2 << 30  # of all sessions together: the oldest ones go first
-APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+MAX_TITLE_LENGTH = 60  # characters
+MAX_SNAPSHOT_BYTES = 2 << 30  # limit for the snapshots of all sessions
+APPEND_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 Message = Mapping[str, object]
 
 
 @dataclass(slots=True)
 class Session:
-    """`messages` are those that count, `damaged` lines say nothing. There is no file before the first message."""
+    """A chat session. `messages` are the valid messages, `n_damaged` counts unreadable lines. The file is created with
+    the first message.
+    """
 
     name: str
     model: str = ""
     created: str = ""  # ISO 8601, with the offset from UTC
     messages: list[Message] = field(default_factory=list)
-    damaged: int = 0
+    n_damaged: int = 0
 
     @property
     def path(self) -> Path:
-        return paths.sessions_dir() / (self.name + ENDING)
+        return paths.sessions_dir() / (self.name + SUFFIX)
 
     @property
     def snapshot(self) -> Path:
-        """Where a snapshot of the model's cache belongs."""
+        """The path of the KV cache snapshot of this session."""
         return paths.snapshots_dir() / self.name
 
     @property
     def title(self) -> str:
-        """How the user began, in one short line."""
-        said = next((str(each["content"]) for each in self.messages if each["role"] == "user"), "")
-        line = " ".join(said.split())
-        return line if len(line) <= TITLE else line[: TITLE - 1] + "…"
+        """The beginning of the first user message, in one short line."""
+        content = next((str(each["content"]) for each in self.messages if each["role"] == "user"), "")
+        line = " ".join(content.split())
+        return line if len(line) <= MAX_TITLE_LENGTH else line[: MAX_TITLE_LENGTH - 1] + "…"
 
     def append(self, message: Message) -> None:
-        """Add a message, which is in the file when this returns; LocalInferError when it cannot be."""
+        """Append a message to the list and the file. Raises LocalInferError if the file cannot be written."""
         self._write(message)
         self.messages.append(message)
 
     def rewind(self, keep: int) -> None:
-        """Forget all but the first messages."""
+        """Discard all but the first `keep` messages."""
         if keep < len(self.messages):
             self._write({"keep": keep})
             del self.messages[keep:]
 
-    def become(self, messages: Sequence[Message]) -> None:
-        """Make these the messages: only what is different from where on is written."""
+    def replace_messages(self, messages: Sequence[Message]) -> None:
+        """Replace the messages; only those from the first difference on are written."""
         pairs = enumerate(zip(self.messages, messages, strict=False))
         same = next((n for n, (old, new) in pairs if old != new), min(len(self.messages), len(messages)))
         self.rewind(same)
@@ -80,13 +82,13 @@ class Session:
             self.append(message)
 
     def markdown(self) -> str:
-        """The conversation as a document."""
+        """Return the conversation as a Markdown document."""
         head = f"# {self.title or self.name}\n\n{self.model}, {self.created[:16].replace('T', ' ')}\n"
-        parts = (f"\n## {str(each['role']).capitalize()}\n\n{said(each)}\n" for each in self.messages)
+        parts = (f"\n## {str(each['role']).capitalize()}\n\n{message_text(each)}\n" for each in self.messages)
         return head + "".join(parts)
 
     def remove(self) -> None:
-        """From the disk, with its snapshot."""
+        """Delete the file of the session and its snapshot."""
         try:
             self.path.unlink(missing_ok=True)
             self.snapshot.unlink(missing_ok=True)
@@ -94,16 +96,16 @@ class Session:
             raise LocalInferError(f"{self.path}: cannot be removed: {error.strerror}") from None
 
     def _write(self, entry: Message) -> None:
-        """Add a line; what was cut off before it stays a line of its own."""
+        """Append a line to the file; an incomplete line before it is terminated first."""
         paths.private_directory(self.path.parent)
         text = json.dumps(dict(entry), ensure_ascii=False) + "\n"
         try:
-            descriptor = os.open(self.path, APPEND, 0o600)
+            descriptor = os.open(self.path, APPEND_FLAGS, 0o600)
             with open(descriptor, "ab") as file:  # noqa: PTH123
                 if not file.tell():
                     about = {"localinfer": FORMAT, "model": self.model, "created": self.created}
                     text = json.dumps(about, ensure_ascii=False) + "\n" + text
-                elif not ends_a_line(self.path):
+                elif not ends_with_newline(self.path):
                     text = "\n" + text
                 file.write(text.encode("utf-8", "surrogatepass"))
         except OSError as error:
@@ -111,31 +113,35 @@ class Session:
 
 
 def create(model: str, name: str = "") -> Session:
-    """A new session; without a name, one of the time. UsageError for a name that no file can have, or that is there."""
+    """Return a new session, named after the current time by default.
+
+    Raises UsageError if the name is not a valid file name, or if the session exists.
+    """
     now = datetime.now().astimezone()
-    name = checked(name) if name else free_name(f"{now:%Y-%m-%d-%H%M%S}")
+    name = validate_name(name) if name else unused_name(f"{now:%Y-%m-%d-%H%M%S}")
     session = Session(name, model, now.isoformat("T", "seconds"))
     if session.path.exists():
-        raise UsageError(f"{session.name}: there is such a session already")
+        raise UsageError(f"{session.name}: this session already exists")
     return session
 
 
-def named(name: str) -> Session:
-    """The session of this name. UsageError if there is none; LocalInferError if it cannot be read."""
-    session = Session(checked(name))
+def open_session(name: str) -> Session:
+    """Return the session with this name. Raises UsageError if it does not exist, LocalInferError if it cannot be read.
+    """
+    session = Session(validate_name(name))
     try:
         lines = session.path.read_bytes().split(b"\n")
     except FileNotFoundError:
-        raise UsageError(f"{name}: there is no such session; `localinfer sessions` shows those there are") from None
+        raise UsageError(f"{name}: no such session; `localinfer sessions` lists them") from None
     except OSError as error:
         raise LocalInferError(f"{session.path}: cannot be read: {error.strerror}") from None
     for line in filter(None, lines):
-        take(session, line)
+        apply_line(session, line)
     return session
 
 
-def take(session: Session, line: bytes) -> None:
-    """What one line of the file says."""
+def apply_line(session: Session, line: bytes) -> None:
+    """Apply one line of the file to the session."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -148,29 +154,29 @@ def take(session: Session, line: bytes) -> None:
         case {"localinfer": int(), "model": str(model), "created": str(created)}:
             session.model, session.created = model, created
         case _:
-            session.damaged += 1
+            session.n_damaged += 1
 
 
-def said(message: Message) -> str:
-    """What a message says; calls of tools are blocks of code."""
+def message_text(message: Message) -> str:
+    """Return the text of a message as Markdown; tool calls become code blocks."""
     calls = message.get("tool_calls")
     entries = [json.dumps(call, ensure_ascii=False) for call in calls] if isinstance(calls, list) else []
     return "\n\n".join(filter(None, [str(message["content"] or ""), *(f"```json\n{each}\n```" for each in entries)]))
 
 
-def names() -> list[str]:
-    """Of all sessions, the one that was last written to first."""
-    found = [path for path in paths.sessions_dir().glob("*" + ENDING) if NAME.fullmatch(path.stem)]
+def list_names() -> list[str]:
+    """Return the names of all sessions, the most recently written first."""
+    found = [path for path in paths.sessions_dir().glob("*" + SUFFIX) if NAME.fullmatch(path.stem)]
     return [path.stem for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
 def latest() -> Session | None:
-    """The one that was last written to."""
-    return next((named(name) for name in names()), None)
+    """Return the most recently written session."""
+    return next((open_session(name) for name in list_names()), None)
 
 
-def prune_snapshots(limit: int = SNAPSHOTS_BYTES) -> None:
-    """Remove snapshots, the oldest first, until all take so many bytes at most. Messages stay."""
+def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
+    """Delete the oldest snapshots until all together have at most `limit` bytes. Messages are kept."""
     folder = paths.snapshots_dir()
     found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True) if folder.is_dir() else []
     total = 0
@@ -180,20 +186,20 @@ def prune_snapshots(limit: int = SNAPSHOTS_BYTES) -> None:
             path.unlink(missing_ok=True)
 
 
-def checked(name: str) -> str:
-    """A name that a file can have on any system, in this directory and no other."""
+def validate_name(name: str) -> str:
+    """Return the name. Raises UsageError if it is not a valid file name on every platform."""
     if not NAME.fullmatch(name) or name.endswith((" ", ".")):
-        raise UsageError(f"{printable(name)!r}: a session's name has letters, digits and `_ .+-`, 100 at most")
+        raise UsageError(f"{printable(name)!r}: a session name consists of at most 100 letters, digits and `_ .+-`")
     return name
 
 
-def free_name(name: str) -> str:
-    """The name, with a number if there is such a session: two may begin in one second."""
-    taken = names()
+def unused_name(name: str) -> str:
+    """Return the name, with a number if a session with this name exists."""
+    taken = list_names()
     return name if name not in taken else next(f"{name}-{n}" for n in count(2) if f"{name}-{n}" not in taken)
 
 
-def ends_a_line(path: Path) -> bool:
+def ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

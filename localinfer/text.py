@@ -1,11 +1,11 @@
-"""Text of files and of users, made safe to show: one line, no escape sequence reaches a terminal."""
+"""Escaping of untrusted text for display: one line, without terminal escape sequences."""
 
 
 def printable(text: str | bytes, limit: int = 0) -> str:
-    """`text` with every character that is not plainly visible escaped, cut to `limit` characters (0: whole).
+    """Return `text` with every non-printable character escaped, cut to `limit` characters (0: no limit).
 
-    Control characters, invisible and bidirectional formatting, line separators and bytes that are not UTF-8
-    become `\\x1b`, `\\u202e`, `\\xff`. Whole text of a file may be long: cut it where a line is expected.
+    Control characters, invisible and bidirectional formatting characters, line separators and bytes that are not UTF-8
+    become `\\x1b`, `\\u202e`, `\\xff`.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
@@ -17,7 +17,7 @@ def printable(text: str | bytes, limit: int = 0) -> str:
 
 
 def _escape(char: str) -> str:
-    """Bytes that are not UTF-8 live in strings as surrogates U+DC80..U+DCFF: shown as the bytes they are."""
+    """Return the escape sequence of a character. Surrogates U+DC80..U+DCFF stand for bytes that are not UTF-8."""
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"

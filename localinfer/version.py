@@ -1,3 +1,3 @@
-"""The version of this program, for the packaging as well."""
+"""The version of localinfer, also used by the packaging."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,7 @@
-"""Block formats: bytes to floats and back, and the kernels that eat them. Knows no model and no file."""
+"""Block formats for quantized weights: decoding, encoding and the matrix product kernels.
+
+The package knows neither models nor files.
+"""
 
 from typing import NamedTuple
 
@@ -7,55 +10,60 @@ from quant.jit.cpu import target
 
 
 class Format(NamedTuple):
-    """A tensor type that can be computed with: its room in this package, and whether its weights are numbers, not codes
-    with scales."""
+    """A tensor type with kernels.
 
-    room: str
-    plain: bool
+    `format_module` is the name of its module in `quant.formats`. `is_float` is true for F32, F16 and BF16, whose
+    weights are plain numbers instead of codes with scales.
+    """
 
-    @property
-    def get_rows(self) -> str:
-        """The kernel that decodes rows, as `module:function`."""
-        return "quant.formats.floats:get_rows" if self.plain else "quant.products.rows:get_rows"
+    format_module: str
+    is_float: bool
 
     @property
-    def encode(self) -> str:
-        """The kernel that makes rows from floats."""
-        return "quant.formats.floats:encode" if self.plain else "quant.encoders.encode_rows:encode"
+    def get_rows_kernel(self) -> str:
+        """The kernel that decodes rows to float32, as `module:function`."""
+        return "quant.formats.floats:get_rows" if self.is_float else "quant.matmul.rows:get_rows"
 
     @property
-    def products(self) -> tuple[str, str]:
-        """The kernels that multiply, for few and for many tokens."""
-        if self.plain:
-            return "quant.products.float_products:matvec", "quant.products.float_products:matmul"
-        return "quant.products.rows:matvec", "quant.products.panels:matmul"
+    def encode_kernel(self) -> str:
+        """The kernel that encodes float32 rows, as `module:function`."""
+        return "quant.formats.floats:encode" if self.is_float else "quant.encoders.encoder_kernel:encode_rows"
 
     @property
-    def expert_products(self) -> tuple[str, str]:
-        """The same for some of many matrices."""
-        return "quant.products.experts:matvec", "quant.products.experts:matmul"
+    def matmul_kernels(self) -> tuple[str, str]:
+        """The matrix product kernels for few tokens (matvec) and for many tokens (matmul)."""
+        if self.is_float:
+            return "quant.matmul.float_matmul:matvec", "quant.matmul.float_matmul:matmul"
+        return "quant.matmul.rows:matvec", "quant.matmul.panels:matmul"
 
-    def takes(self, passes: int) -> str:
-        """What they take activations as: "f32", "bf16", or "quantized".
+    @property
+    def expert_matmul_kernels(self) -> tuple[str, str]:
+        """The matrix product kernels for mixture-of-experts layers: for few tokens and for many."""
+        return "quant.matmul.experts:matvec", "quant.matmul.experts:matmul"
 
-        BF16 takes its like where a CPU multiplies pairs of them, unless two passes ask for precision.
+    def activation_type(self, passes: int) -> str:
+        """Return the type in which the kernels read activations: "f32", "bf16" or "quantized".
+
+        BF16 weights are multiplied by bfloat16 activations if the CPU has a bfloat16 dot product. With two passes (high
+        precision), they are multiplied by float32 activations.
         """
-        if not self.plain:
+        if not self.is_float:
             return "quantized"
-        return "bf16" if self.room == "bf16" and passes == 1 and target().bfloats else "f32"
+        return "bf16" if self.format_module == "bf16" and passes == 1 and target().has_bf16_dot else "f32"
 
-    def expert_constants(self, passes: int) -> dict[str, int | str]:
-        """What is compiled into those."""
-        return {"room": self.room, "passes": passes, "takes": self.takes(passes)}
+    def expert_matmul_constants(self, passes: int) -> dict[str, int | str]:
+        """Return the constants that are compiled into the expert kernels."""
+        return {"format_module": self.format_module, "passes": passes, "activation_type": self.activation_type(passes)}
 
-    def constants(self, passes: int) -> dict[str, int | str]:
-        """What is compiled into them."""
-        takes = self.takes(passes)
-        return {"room": self.room, **({"passes": passes} if takes == "quantized" else {"takes": takes})}
+    def matmul_constants(self, passes: int) -> dict[str, int | str]:
+        """Return the constants that are compiled into the matrix product kernels."""
+        if self.is_float:
+            return {"format_module": self.format_module, "activation_type": self.activation_type(passes)}
+        return {"format_module": self.format_module, "passes": passes}
 
 
-FLOATS = ("F32", "F16", "BF16")
-BLOCKS = (
+FLOAT_TYPES = ("F32", "F16", "BF16")
+BLOCK_TYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
     *("IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"),
@@ -63,9 +71,9 @@ BLOCKS = (
     *("TQ1_0", "TQ2_0", "Q1_0", "Q2_0"),
 )
 
-# By ggml's number of the type.
+# The key is ggml's type number.
 FORMATS = {
-    number: Format(kind.name.lower(), kind.name in FLOATS)
+    number: Format(kind.name.lower(), kind.name in FLOAT_TYPES)
     for number, kind in TYPES.items()
-    if kind.name in FLOATS + BLOCKS
+    if kind.name in FLOAT_TYPES + BLOCK_TYPES
 }

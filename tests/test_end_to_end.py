@@ -1,4 +1,4 @@
-"""The whole program with the real models: what a user does first."""
+"""The command line with real models: typical first commands of a user."""
 
 import json
 import re
@@ -22,7 +22,7 @@ QUESTION = "What is the capital of France? Answer in one word."
 
 @pytest.fixture
 def localinfer(environment: dict[str, str]) -> Run:
-    """Run a command with nothing on stdin, or with a text."""
+    """Return a function that runs a command, with an empty stdin or a text."""
 
     def run(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         where = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
@@ -39,12 +39,12 @@ class TestGenerate:
         assert done.stdout.startswith(" Paris")
         assert "4 tokens" in done.stderr.splitlines()[-1]
 
-    def test_threads_do_not_matter(self, localinfer: Run, smollm2: Path) -> None:
+    def test_result_is_independent_of_threads(self, localinfer: Run, smollm2: Path) -> None:
         command = ["generate", smollm2, "-p", "Once", "-n", "24", "-s", "7", "-t"]
         [text] = {localinfer(*command, threads).stdout for threads in ("1", "2", "3")}
         assert text
 
-    def test_a_warm_start_imports_little(self, environment: dict[str, str], localinfer: Run, smollm2: Path) -> None:
+    def test_warm_start_imports_few_modules(self, environment: dict[str, str], localinfer: Run, smollm2: Path) -> None:
         arguments = ["generate", smollm2, "-p", "Hello", "-n", "1", "-q"]
         assert localinfer(*arguments).returncode == 0
         listing = [sys.executable, "-X", "importtime", "-m", "localinfer", *arguments]
@@ -54,25 +54,25 @@ class TestGenerate:
         heavy += ["psutil"] * (sys.platform == "linux")
         assert not re.findall(rf"\| +({'|'.join(heavy)})$", done.stderr, re.MULTILINE)
 
-    def test_a_copied_line_says_the_same(self, localinfer: Run, smollm2: Path) -> None:
+    def test_printed_command_line_reproduces_the_output(self, localinfer: Run, smollm2: Path) -> None:
         ours = localinfer("generate", "smollm2", "-p", "One\ntwo", "-n", "8", "--temp", "0")
         copied = ["-m", smollm2, "-ngl", "99", "-fa", "on", "--no-mmap", "-ub", "256", "--top_k", "1", "--prompt"]
         done = localinfer("completion", *copied, r"One\ntwo", "-e", "-n", "8", "--temperature", "0", "-no-cnv")
         assert done.stdout == ours.stdout
         assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
-            "warning: -ngl does nothing: the CPU computes everything",
-            "warning: -fa does nothing: attention is always computed in blocks, as flash attention is",
+            "warning: -ngl has no effect: all computation runs on the CPU",
+            "warning: -fa has no effect: attention always uses a blockwise algorithm like flash attention",
         ]
 
     def test_probabilities(self, localinfer: Run, smollm2: Path) -> None:
         command = ["generate", "smollm2", "-p", "The capital of France is", "-n", "1", "--temp", "0", "--logprobs", "2"]
         line, _ = localinfer(*command).stderr.splitlines()
         assert re.fullmatch(r"' Paris' 0\.\d{3} +' Paris' 0\.\d{3}  ' the' 0\.\d{3}", line)
-        [told] = json.loads(localinfer(*command, "--json", "-q").stdout)["logprobs"]
-        assert told["token"] == told["top_logprobs"][0]["token"] == " Paris"
-        assert told["logprob"] == told["top_logprobs"][0]["logprob"] > told["top_logprobs"][1]["logprob"]
+        [entry] = json.loads(localinfer(*command, "--json", "-q").stdout)["logprobs"]
+        assert entry["token"] == entry["top_logprobs"][0]["token"] == " Paris"
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] > entry["top_logprobs"][1]["logprob"]
 
-    def test_a_form_that_is_whole(self, localinfer: Run, smollm2: Path) -> None:
+    def test_complete_structured_output(self, localinfer: Run, smollm2: Path) -> None:
         schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"],
                   "additionalProperties": False}  # fmt: skip
         done = localinfer("generate", "smollm2", "-p", "A number as JSON: ", "-j", json.dumps(schema))
@@ -83,11 +83,11 @@ class TestGenerate:
         answer = localinfer("chat", "smollm2", "--regex", "[0-9]{3}", stdin="How many days has a year?").stdout
         assert re.fullmatch("[0-9]{3}", answer)
 
-    def test_a_form_that_is_cut_off_or_bad(self, localinfer: Run, smollm2: Path) -> None:
+    def test_incomplete_or_invalid_constraint(self, localinfer: Run, smollm2: Path) -> None:
         done = localinfer("generate", "smollm2", "-p", "x", "--regex", "a{20,}", "-n", "2", "--json", "-q")
         answer = json.loads(done.stdout)
         assert (answer["finish_reason"], len(answer["tokens"]), done.returncode) == ("length", 2, 1)
-        assert done.stderr.startswith("error: the answer is not what --regex asks for: it is cut off, --predict ")
+        assert done.stderr.startswith("error: the answer does not satisfy --regex: cut off, --predict ")
         done = localinfer("generate", "smollm2", "-p", "x", "-j", '{"properties": {"a": {"not": {}}}}')
         assert (done.stdout, done.returncode) == ("", 6)
         assert done.stderr == 'error: --json-schema: #/properties/a: Unimplemented keys: ["not"]\n'
@@ -129,8 +129,8 @@ class TestGenerate:
             assert done.stderr.count("\n") == 1
 
     @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
-    def test_little_address_space(self, environment: dict[str, str], smollm2: Path) -> None:
-        """From where the file cannot be mapped to where everything fits: libraries, kernels, cache and threads."""
+    def test_limited_address_space(self, environment: dict[str, str], smollm2: Path) -> None:
+        """Increase the address space limit from failing to map the file up to success."""
         import resource
 
         codes = []
@@ -145,7 +145,7 @@ class TestGenerate:
         assert set(codes) == {0, 4}
         assert (codes[0], codes[-1]) == (4, 0)
 
-    def test_interrupt_while_the_prompt_is_read(self, environment: dict[str, str], smollm2: Path) -> None:
+    def test_interrupt_during_prefill(self, environment: dict[str, str], smollm2: Path) -> None:
         process = subprocess.Popen(
             [*LOCALINFER, "generate", "smollm2"], env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -162,7 +162,7 @@ class TestGenerate:
 
 class TestChat:
     def test_conversation(self, environment: dict[str, str], smollm2: Path) -> None:
-        # A story that is cut somewhere makes the model repeat itself: it ends after so many tokens.
+        # The model repeats itself after an interrupted story, so the number of tokens is limited.
         with closing(Terminal([*LOCALINFER, "chat", "--temp", "0", "-n", "1000"], environment)) as t:
             t.expect("smollm2: context 8,192 tokens", seconds=120)
             t.expect("> ")
@@ -171,27 +171,27 @@ class TestChat:
             t.expect("first token")
             t.expect("> ")
             t.type("Write a very long story about the sea.\n")
-            t.expect("sea")  # what was typed
-            t.expect("sea", seconds=60)  # what is answered
-            t.press("C")
+            t.expect("sea")  # the echoed input
+            t.expect("sea", seconds=60)  # the answer
+            t.ctrl("C")
             t.expect("stopped", seconds=5)
             t.expect("> ")
             t.type("Stop.\n")
             t.expect("t/s", seconds=120)
             t.expect("> ")
-            t.press("D")
-            assert t.code() == 0
+            t.ctrl("D")
+            assert t.wait() == 0
 
-    def test_one_question_in_many_ways(self, localinfer: Run, smollm2: Path) -> None:
+    def test_equivalent_chat_commands(self, localinfer: Run, smollm2: Path) -> None:
         flags = ["-n", "12", "--temp", "0", "-q"]
-        asked = [
+        runs = [
             localinfer("chat", "smollm2", QUESTION, *flags),
             localinfer("run", "smollm2", *QUESTION.split(), "--verbose", *flags),
             localinfer("smollm2", QUESTION, *flags),
             localinfer("-m", smollm2, "-p", QUESTION, "-st", "--top-p", "0.9", *flags),
             localinfer("chat", "smollm2", *flags, stdin=QUESTION),
         ]
-        [answer] = {done.stdout for done in asked}
+        [answer] = {done.stdout for done in runs}
         assert "Paris" in answer
 
     def test_piped(self, localinfer: Run, smollm2: Path) -> None:

@@ -1,28 +1,28 @@
-"""The fuzzer itself: that it runs, that its fences hold, and that it tells what it finds."""
+"""The fuzzer itself: it runs, its guard pages detect out-of-bounds accesses, and it reports its findings."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from guard_pages import fenced, gaps, is_intact
-from places import PYTHONPATH, TESTS
+from guard_pages import guard_gaps, guarded_memory, is_intact
+from locations import PYTHONPATH, TESTS
 from tiny import tiny_llama
 
-TRIED = """
+PROGRAM = """
 import ctypes, sys
 from pathlib import Path
-from guard_pages import fenced
-from fuzz import server
+from guard_pages import guarded_memory
+from fuzz import fork_server
 
-def try_file(path, own, choose):
-    memory = fenced(100)
+def run_file(path, model_options, choose):
+    memory = guarded_memory(100)
     {body}
     return ""
 
-server.try_file = try_file
+fork_server.run_file = run_file
 folder = Path(sys.argv[1])
-mutants = server.Server([server.Source(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
+mutants = fork_server.ForkServer([fork_server.SeedModel(folder / "model.gguf", {{}})], folder, folder / "findings", 0)
 for seed, outcome in mutants.run(range(2)):
     print(f"{{seed}} {{outcome.kind}}: {{outcome.text}}".splitlines()[0])
 """
@@ -46,13 +46,13 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
         ("ctypes.string_at(memory.ctypes.data, 101)", "signal", "SIGSEGV"),
         ("ctypes.memset(memory.ctypes.data + 100, 0, 1)", "signal", "SIGSEGV"),
         ("1 / 0", "error", "Traceback"),
-        ("fenced(600 << 20)[:] = 1", "much memory", "60"),
-        ("server.os._exit(3)", "no answer", "exit"),
+        ("guarded_memory(600 << 20)[:] = 1", "much memory", "60"),
+        ("fork_server.os._exit(3)", "no answer", "exit"),
     ],
 )
-def test_what_is_found_is_told(body: str, kind: str, said: str, tmp_path: Path) -> None:
+def test_findings_are_reported(body: str, kind: str, said: str, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "model.gguf")
-    code = f"import sys; sys.path[:0] = {PYTHONPATH}\n" + TRIED.format(body=body)
+    code = f"import sys; sys.path[:0] = {PYTHONPATH}\n" + PROGRAM.format(body=body)
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
@@ -62,14 +62,14 @@ def test_what_is_found_is_told(body: str, kind: str, said: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 4096, 5000])
-def test_a_fence_has_room_for_just_what_is_in_it(size: int) -> None:
-    memory = fenced(size, 64)
+def test_guarded_memory_has_no_spare_bytes(size: int) -> None:
+    memory = guarded_memory(size, 64)
     assert memory.ctypes.data % 64 == 0
     assert not memory.any()
     memory[:] = 1
     assert is_intact(memory)
-    behind = gaps(memory)[1]
-    assert len(behind) == -size % 64
-    if len(behind):
-        behind[0] = 0
+    trailing_gap = guard_gaps(memory)[1]
+    assert len(trailing_gap) == -size % 64
+    if len(trailing_gap):
+        trailing_gap[0] = 0
         assert not is_intact(memory)

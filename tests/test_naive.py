@@ -1,4 +1,4 @@
-"""The oracle itself: its parts against numbers that can be checked by hand, the whole against llama.cpp."""
+"""The numpy reference implementation: its parts against hand-computed values, the whole against llama.cpp."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import naive
 import numpy as np
 import pytest
-from places import DATA
+from locations import DATA
 from tiny import tiny_gemma3, tiny_llama
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 
 
 def test_rms_norm_by_hand() -> None:
@@ -23,7 +23,7 @@ def test_activations_at_known_points() -> None:
     np.testing.assert_allclose(naive.gelu(np.array([0.0, 1.0, -50.0])), [0, 0.8411920, 0], atol=1e-7)
 
 
-def test_what_is_visible() -> None:
+def test_attention_mask() -> None:
     position = np.arange(4)
     causal = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     window = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
@@ -33,39 +33,39 @@ def test_what_is_visible() -> None:
     np.testing.assert_array_equal(naive.visible(position, 2, sinks=1), sink)
 
 
-def test_rope_turns_by_the_position() -> None:
+def test_rope_rotates_by_the_position() -> None:
     x = np.array([[1.0, 0.0], [1.0, 0.0]])  # one pair, frequency 1
-    turned = naive.turn(x, np.array([0, 2]), turning("neighbours", 2))
+    turned = naive.rotate(x, np.array([0, 2]), turning("interleaved", 2))
     np.testing.assert_allclose(turned, [[1, 0], [np.cos(2), np.sin(2)]])
 
 
-def turning(pairs: str, n: int) -> naive.Turning:
-    return naive.Turning(pairs, naive.plain(100.0, n))
+def turning(pairs: str, n: int) -> naive.RotaryEmbedding:
+    return naive.RotaryEmbedding(pairs, naive.plain_frequencies(100.0, n))
 
 
-@pytest.mark.parametrize("pairs", ["neighbours", "halves"])
-def test_rope_knows_distances_only(pairs: str) -> None:
+@pytest.mark.parametrize("pairs", ["interleaved", "halves"])
+def test_rope_depends_on_distances_only(pairs: str) -> None:
     (q, k), rope = np.random.default_rng(0).standard_normal((2, 1, 8)), turning(pairs, 8)
-    near = naive.turn(q, np.array([7]), rope) @ naive.turn(k, np.array([4]), rope).T
-    far = naive.turn(q, np.array([1007]), rope) @ naive.turn(k, np.array([1004]), rope).T
+    near = naive.rotate(q, np.array([7]), rope) @ naive.rotate(k, np.array([4]), rope).T
+    far = naive.rotate(q, np.array([1007]), rope) @ naive.rotate(k, np.array([1004]), rope).T
     np.testing.assert_allclose(near, far)
 
 
-def test_rope_leaves_what_is_behind_its_pairs() -> None:
+def test_rope_keeps_the_remaining_dimensions() -> None:
     x = np.random.default_rng(0).standard_normal((3, 10))
-    turned = naive.turn(x, np.array([5, 6, 7]), turning("halves", 8))
+    turned = naive.rotate(x, np.array([5, 6, 7]), turning("halves", 8))
     np.testing.assert_array_equal(turned[:, 8:], x[:, 8:])
     assert (turned[:, :8] != x[:, :8]).all()
 
 
 def test_rope_orders_differ_by_a_permutation_only() -> None:
     x, position = np.random.default_rng(0).standard_normal((5, 8)), np.arange(5)
-    order = [0, 4, 1, 5, 2, 6, 3, 7]  # neighbours were partners of the two halves
-    halves = naive.turn(x, position, turning("halves", 8))[:, order]
-    np.testing.assert_allclose(halves, naive.turn(x[:, order], position, turning("neighbours", 8)))
+    order = [0, 4, 1, 5, 2, 6, 3, 7]  # interleaved pairs -> split halves
+    halves = naive.rotate(x, position, turning("halves", 8))[:, order]
+    np.testing.assert_allclose(halves, naive.rotate(x[:, order], position, turning("interleaved", 8)))
 
 
-def test_without_branches_the_embedding_comes_out(tmp_path: Path) -> None:
+def test_zero_branches_return_the_embedding(tmp_path: Path) -> None:
     silent = {f"blk.{i}.{name}.weight": np.zeros((256, n)) for i in range(2) for name, n in BRANCHES.items()}
     model = naive.Model(open_gguf(tiny_llama(tmp_path / "m.gguf", **silent)))
     embedding = model["token_embd"]
@@ -73,23 +73,23 @@ def test_without_branches_the_embedding_comes_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(naive.forward(model, [5, 9]), expected)
 
 
-BRANCHES = {"attn_output": 256, "ffn_down": 512}  # the two matrices that write to the residual stream
+BRANCHES = {"attn_output": 256, "ffn_down": 512}  # the matrices that write to the residual stream
 
 
 @pytest.mark.parametrize("tiny", [tiny_llama, tiny_gemma3])
-def test_no_token_looks_ahead(tmp_path: Path, tiny) -> None:  # type: ignore[no-untyped-def]
+def test_causal_attention(tmp_path: Path, tiny) -> None:  # type: ignore[no-untyped-def]
     model = naive.Model(open_gguf(tiny(tmp_path / "m.gguf")))
     one, other = naive.forward(model, [7, 8, 9, 10]), naive.forward(model, [7, 8, 9, 77])
     np.testing.assert_allclose(one[:3], other[:3], atol=1e-12)
     assert abs(one[3] - other[3]).max() > 0.1
 
 
-def test_sliding_layers_forget(tmp_path: Path) -> None:
+def test_sliding_window_layers(tmp_path: Path) -> None:
     model = naive.Model(open_gguf(tiny_gemma3(tmp_path / "m.gguf", n_layer=2, sliding_window=4)))
     tokens = np.arange(20, 32)
     changed = np.concatenate([[99], tokens[1:]])
     difference = abs(naive.forward(model, tokens) - naive.forward(model, changed)).max(axis=1)
-    assert (difference[:7] > 1e-6).all()  # two layers of three steps back reach from position 6 to 0
+    assert (difference[:7] > 1e-6).all()  # two layers with a window of three positions back reach from position 6 to 0
     assert (difference[7:] == 0).all()
 
 
@@ -97,7 +97,7 @@ def test_sliding_layers_forget(tmp_path: Path) -> None:
 def test_llama_cpp_agrees_on_the_real_models(name: str, model: str, request: pytest.FixtureRequest) -> None:
     fixture = json.loads((DATA / f"{name}.json").read_text())
     oracle = naive.Model(open_gguf(request.getfixturevalue(model)), np.float32)
-    last = naive.hidden(oracle, fixture["tokens"][:128])
+    last = naive.final_hidden_states(oracle, fixture["tokens"][:128])
     for position in (p for p in fixture["batch 512"] if int(p) < len(last)):
         for source, tolerance in [("exact", 0.005), ("batch 512", 1.0), ("batch 1", 1.0)]:
             ids, expected = zip(*fixture[source][position]["top"], strict=True)

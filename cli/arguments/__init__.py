@@ -1,4 +1,4 @@
-"""What a user typed, understood: words of other programs, misspelt ones, and those that a shell asks us to complete.
+"""Command-line preprocessing: aliases, flags of llama.cpp and Ollama, spelling suggestions and shell completion.
 
-Knows words only. What a command's own options are, and what they mean, is said where the command is.
+These modules handle only the arguments as strings. The options of a command are declared in its own module.
 """

@@ -1,15 +1,15 @@
-"""The first word of a command line: which command it is, under whatever name people know it.
+"""Resolution of the command name.
 
-Commands of llama.cpp and Ollama that do the same as one of ours are that one; of the others it is said what to type.
-A model in the place of a command is talked with.
+Commands of llama.cpp and Ollama with an equivalent here are aliases. For the others, the error says what to use
+instead. A model name in place of a command starts a chat with that model.
 """
 
 import os
 from collections.abc import Collection
 
-from localinfer.errors import ModelNotFound, UsageError
+from localinfer.errors import ModelNotFoundError, UsageError
 
-SAME = {
+ALIASES = {
     "run": "chat",
     "cli": "chat",
     "completion": "generate",
@@ -21,58 +21,59 @@ SAME = {
     "embedding": "embed",
     "server": "serve",
 }
-INSTEAD = {
-    "ps": "each command lets go of its model when it ends; a server tells of its own at /api/ps",
-    "stop": "no model stays in memory: Ctrl-C stops an answer, and the end of a command its model",
-    "create": "`localinfer quantize SOURCE OUT TYPE` makes a file, and models.toml gives it a name and options",
-    "cp": "a line in models.toml gives a file another name; `localinfer list` says where that is",
-    "push": "models are fetched and never sent anywhere",
-    "signin": "there is nothing to sign in to",
-    "signout": "there is nothing to sign out of",
-    "launch": "`localinfer serve` answers other programs; they are told its address in settings of their own",
-    "update": "`python -m pip install --upgrade localinfer` brings a newer version",
-    "licenses": "`localinfer list` shows the models' licences",
-    "convert": "`localinfer quantize CHECKPOINT OUT.gguf F16` makes a GGUF file of a checkpoint",
+UNSUPPORTED_COMMANDS = {
+    "ps": "no model stays loaded after a command exits; a running server lists its models at /api/ps",
+    "stop": "no model stays loaded after a command exits; Ctrl-C stops an answer",
+    "create": "use `localinfer quantize SOURCE OUT TYPE`, and models.toml to name a file and set its options",
+    "cp": "use models.toml to give a file another name; `localinfer list` shows its path",
+    "push": "uploading models is not supported",
+    "signin": "no account is needed",
+    "signout": "no account is needed",
+    "launch": "use `localinfer serve`, and set its URL in the other program",
+    "update": "use `python -m pip install --upgrade localinfer`",
+    "licenses": "use `localinfer list`, which shows the licence of each model",
+    "convert": "use `localinfer quantize CHECKPOINT OUT.gguf F16`",
 }
-COMPLETING = "_LOCALINFER_COMPLETE"  # is in the environment when a shell asks what could come next
+COMPLETION_VARIABLE = "_LOCALINFER_COMPLETE"  # environment variable that a shell sets to request completions
 SHELLS = ("bash", "zsh", "fish")
-COMPLETION = ("--show-completion", "--install-completion")
-OWN_OPTIONS = ("-h", "--help", "--version", *COMPLETION)  # of the program itself
+COMPLETION_OPTIONS = ("--show-completion", "--install-completion")
+GLOBAL_OPTIONS = ("-h", "--help", "--version", *COMPLETION_OPTIONS)
 DEBUG = "--debug"
 
 
-def resolved(arguments: list[str], commands: Collection[str]) -> list[str]:
-    """The same command line with one of `commands`, or of SAME, in its first place, or an option of the program.
+def resolve_command(arguments: list[str], commands: Collection[str]) -> list[str]:
+    """Return the arguments with a command, an alias or a global option as the first one.
 
-    Options without a command are those of `chat`, as llama-cli has them. UsageError says what else can be typed.
+    Options without a command belong to `chat`, as in llama-cli. Raises UsageError for an unknown or unsupported
+    command.
     """
     if not arguments:
         return ["--help"]
     word, *rest = arguments
     if word == DEBUG:
-        return [DEBUG, *resolved(rest, commands)]
-    if word in COMPLETION and not rest:
+        return [DEBUG, *resolve_command(rest, commands)]
+    if word in COMPLETION_OPTIONS and not rest:
         return [word, os.environ.get("SHELL", "").rpartition("/")[2]]
-    if word in commands or word in SAME or word.partition("=")[0] in OWN_OPTIONS:
+    if word in commands or word in ALIASES or word.partition("=")[0] in GLOBAL_OPTIONS:
         return arguments
     if word == "help":
-        return [*resolved(rest[:1], commands), "--help"] if rest else ["--help"]
+        return [*resolve_command(rest[:1], commands), "--help"] if rest else ["--help"]
     if word == "version":
         return ["--version"]
-    if word in INSTEAD:
-        raise UsageError(f"{word}: {INSTEAD[word]}")
+    if word in UNSUPPORTED_COMMANDS:
+        raise UsageError(f"{word}: {UNSUPPORTED_COMMANDS[word]}")
     if not word.startswith("-"):
         require_model(word, commands)
     return ["chat", *arguments]
 
 
 def require_model(word: str, commands: Collection[str]) -> None:
-    """UsageError unless the word is a model's name or a path."""
-    from cli.arguments.nearest import did_you_mean
-    from localinfer.models import registry
+    """Raise UsageError unless `word` is a model name or a path."""
+    from cli.arguments.suggestions import did_you_mean
+    from localinfer.hub import resolve
 
     try:
-        registry.named(word)
-    except ModelNotFound:
-        names = [*commands, *SAME, *registry.catalogue().entries]
-        raise UsageError(f"{word}: neither a command nor a model{did_you_mean(word, names)}") from None
+        resolve.registry_entry(word)
+    except ModelNotFoundError:
+        names = [*commands, *ALIASES, *resolve.model_registry().entries]
+        raise UsageError(f"{word}: no such command or model{did_you_mean(word, names)}") from None

@@ -1,9 +1,9 @@
-"""What a shell offers when a command line is half typed: commands, flags, models, types.
+"""Shell completion of commands, flags, models and types.
 
     eval "$(localinfer --show-completion bash)"
 
-The shell starts us with the line in its environment. Typer has the scripts for the shells, knows commands and flags,
-and writes what a shell expects; here is what there is to offer for a value, by the name that its place has in the help.
+The shell runs the program with the partial command line in an environment variable. Typer provides the shell scripts
+and completes commands and flags. This module completes values, based on their metavar in the help.
 """
 
 import os
@@ -13,87 +13,87 @@ from collections.abc import Callable, Iterable
 from glob import escape, glob
 from typing import Any
 
-from cli.arguments.commands import COMPLETING, SHELLS
-from cli.arguments.nearest import did_you_mean
+from cli.arguments.commands import COMPLETION_VARIABLE, SHELLS
+from cli.arguments.suggestions import did_you_mean
 from localinfer.errors import LocalInferError, UsageError
 
 NAME = "localinfer"
-LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # what is typed, from bash and from other shells
+LINE_VARIABLES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # the partial command line, from bash and from other shells
 
 
-def words_typed() -> list[str]:
-    """The words of the line that shall be completed."""
-    return next((os.environ[name].split() for name in LINES if name in os.environ), [])[1:]
+def typed_words() -> list[str]:
+    """Return the arguments of the partial command line."""
+    return next((os.environ[name].split() for name in LINE_VARIABLES if name in os.environ), [])[1:]
 
 
-def answer(program: Any, question: str) -> int:
-    """Write what the shell has asked for."""
-    sys.modules["rich"] = None  # type: ignore[assignment]  # would only take markup out of help texts, which have none
+def write_completions(program: Any, instruction: str) -> int:
+    """Write the completions that the shell requested and return the exit code."""
+    sys.modules["rich"] = None  # type: ignore[assignment]  # only strips markup, which the help texts do not have
 
     from typer._completion_classes import completion_init
     from typer.completion import shell_complete
 
     for command in program.commands.values():
         for param in command.params:
-            teach(param)
+            set_completer(param)
     completion_init()
-    return shell_complete(program, {}, NAME, COMPLETING, question)
+    return shell_complete(program, {}, NAME, COMPLETION_VARIABLE, instruction)
 
 
-def teach(param: Any) -> None:
-    """Have an argument or option offer what can stand in its place."""
+def set_completer(param: Any) -> None:
+    """Set the completion function of an argument or option."""
     from typer._click.shell_completion import CompletionItem
 
     metavar = param.metavar or ""
     choices = metavar.split("|") if "|" in metavar else []
-    values = next((VALUES[word] for word in re.findall(r"\w+", metavar) if word in VALUES), lambda _: choices)
+    values = next((COMPLETERS[word] for word in re.findall(r"\w+", metavar) if word in COMPLETERS), lambda _: choices)
     param.shell_complete = lambda _, incomplete: [
         CompletionItem(value) for value in values(incomplete) if value.startswith(incomplete)
     ]
 
 
-def models(incomplete: str) -> Iterable[str]:
-    """Names, of models that are here first, and GGUF files."""
-    from localinfer.models import registry
+def complete_models(incomplete: str) -> Iterable[str]:
+    """Return model names, those on this machine first, and GGUF files."""
+    from localinfer.hub import resolve
 
     try:
-        entries = sorted(registry.catalogue().entries.values(), key=lambda entry: not entry.present)
-    except LocalInferError:  # a models.toml with mistakes: whoever runs a command hears of them
+        entries = sorted(resolve.model_registry().entries.values(), key=lambda entry: not entry.is_present)
+    except LocalInferError:  # an invalid models.toml is reported when a command runs
         entries = []
-    files = glob(f"{escape(incomplete)}*.gguf")  # noqa: PTH207  # as it is typed, with ./ and ~ as they are
+    files = glob(f"{escape(incomplete)}*.gguf")  # noqa: PTH207  # keeps ./ and ~ as typed
     return [*(entry.name for entry in entries), *files]
 
 
-def types(incomplete: str) -> Iterable[str]:
-    """Those that `quantize` knows, in the case in which one is begun."""
-    from localinfer.quantizing.recipes import COPY, RECIPES
+def complete_types(incomplete: str) -> Iterable[str]:
+    """Return the types of `quantize`, in the letter case of the input."""
+    from localinfer.quantization.recipes import COPY, RECIPES
 
     return (name.lower() if incomplete.islower() else name for name in (*RECIPES, COPY))
 
 
-VALUES: dict[str, Callable[[str], Iterable[str]]] = {
-    "MODEL": models, "BASE": models, "SOURCE": models, "NAME": models, "TYPE": types,
+COMPLETERS: dict[str, Callable[[str], Iterable[str]]] = {
+    **dict.fromkeys(("MODEL", "BASE", "SOURCE", "NAME"), complete_models), "TYPE": complete_types,
 }  # fmt: skip
 
 
-def show(shell: str) -> None:
-    """What the shell must read."""
+def print_script(shell: str) -> None:
+    """Print the completion script for a shell."""
     from typer._completion_shared import get_completion_script
 
-    print(get_completion_script(prog_name=NAME, complete_var=COMPLETING, shell=known(shell)))
+    print(get_completion_script(prog_name=NAME, complete_var=COMPLETION_VARIABLE, shell=checked_shell(shell)))
 
 
-def install(shell: str) -> None:
-    """The same, where the shell reads it when it starts."""
+def install_script(shell: str) -> None:
+    """Install the completion script for a shell."""
     from typer._completion_shared import install
 
     from cli import screen
 
-    _, path = install(shell=known(shell), prog_name=NAME, complete_var=COMPLETING)
-    screen.note(f"{path}: completion for {shell}, from its next start on")
+    _, path = install(shell=checked_shell(shell), prog_name=NAME, complete_var=COMPLETION_VARIABLE)
+    screen.note(f"{path}: completion for {shell} installed; restart the shell to use it")
 
 
-def known(shell: str) -> str:
+def checked_shell(shell: str) -> str:
     if shell not in SHELLS:
         raise UsageError(f"{shell or 'SHELL'}: must be {' or '.join(SHELLS)}{did_you_mean(shell, SHELLS)}")
     return shell

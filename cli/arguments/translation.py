@@ -1,34 +1,34 @@
-"""A command line that was written for llama.cpp or Ollama, in the words of the command that it is given to.
+"""Translation of llama.cpp and Ollama command lines to the options of a command.
 
-    line = translated(["-m", "x.gguf", "-ngl", "99", "--top_k", "40"], Command("generate", options, models=1))
+    line = translate(["-m", "x.gguf", "-ngl", "99", "--top_k", "40"], CommandSpec("generate", options, models=1))
     line.words      ["x.gguf", "--top-k", "40"]
-    line.warnings   ["-ngl does nothing: the CPU computes everything"]
+    line.warnings   ["-ngl has no effect: all computation runs on the CPU"]
 
-Flags that the command has itself go through as they are, and a flag is one word: no letters are cut off it. What the
-others stand for is said in `foreign`. Every start comes through here: both files stay quick to import.
+Flags of the command itself are passed through. Short flags are never split into letters. `compatibility` lists the
+flags of other programs. Every start imports these two modules, so their imports stay light.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from cli.arguments import foreign
+from cli.arguments import compatibility
 from localinfer.errors import UsageError
 
-NOTHING_TO_SAY = ("", "")
-PERHAPS_ONE = -1  # value: one of foreign.SWITCHES, if that is the next word
-MARKS = {"?": PERHAPS_ONE, "2": 2}  # behind a name in foreign
-DOES_NOTHING = ("does nothing", "do nothing")  # is said of one flag, and of several
+NO_MESSAGE = ("", "")
+OPTIONAL_VALUE = -1  # one value if the next word is in compatibility.SWITCHES, otherwise none
+VALUE_COUNTS = {"?": OPTIONAL_VALUE, "2": 2}  # by the suffix after the colon in compatibility
+NO_EFFECT_MESSAGE = ("has no effect", "have no effect")  # for one flag, for several
 TABLES = (
-    (foreign.AS_IT_IS, NOTHING_TO_SAY),
-    (foreign.NOTHING, DOES_NOTHING),
-    (foreign.MISSING, ("is not supported", "are not supported")),
+    (compatibility.ALWAYS_ON, NO_MESSAGE),
+    (compatibility.NO_EFFECT, NO_EFFECT_MESSAGE),
+    (compatibility.UNSUPPORTED, ("is not supported", "are not supported")),
 )
 
-Option = tuple[str, int]  # its long name, and how many values follow it
+Option = tuple[str, int]  # long name, number of values
 
 
-class Command:
-    """A command's options by all of their names, and how many models its first arguments are: none, one, or many."""
+class CommandSpec:
+    """The options of a command by all of their names, and the number of models among its arguments (0, 1 or inf)."""
 
     def __init__(self, name: str, options: Mapping[str, Option], models: float = 0) -> None:
         self.name = name
@@ -36,25 +36,25 @@ class Command:
         self.models = models
 
 
-class Instead(Exception):
-    """The words ask for something else than the command that they were given to."""
+class Redirect(Exception):
+    """Raised if the flags ask for another command; `words` is the command line to run instead."""
 
     def __init__(self, words: Sequence[str]) -> None:
         super().__init__(*words)
         self.words = list(words)
 
 
-def translated(typed: Sequence[str], command: Command) -> "Line":
-    """Raises UsageError for a flag that nobody knows, naming the nearest; Instead, for another command."""
-    line = Line(typed, command)
-    line.read()
+def translate(typed: Sequence[str], command: CommandSpec) -> "TranslatedLine":
+    """Translate the arguments of a command. Raises UsageError for an unknown flag, Redirect for another command."""
+    line = TranslatedLine(typed, command)
+    line.parse()
     return line
 
 
-class Line:
-    """`words` for the command to parse, and the flags that something has to be said about."""
+class TranslatedLine:
+    """A translated command line: the `words` for the command to parse, and `warnings` about flags without effect."""
 
-    def __init__(self, typed: Sequence[str], command: Command) -> None:
+    def __init__(self, typed: Sequence[str], command: CommandSpec) -> None:
         self.typed = typed
         self.command = command
         self.words: list[str] = []
@@ -62,15 +62,15 @@ class Line:
         self._models: list[str] = []
         self._hub_file = ""
         self._notes: list[str] = []
-        self._idle: dict[tuple[tuple[str, str], str], list[str]] = {}  # flags by what there is to say, and why
+        self._ignored: dict[tuple[tuple[str, str], str], list[str]] = {}  # flags by message and reason
 
     @property
     def warnings(self) -> list[str]:
-        """One for each reason, with all of the flags that have it."""
-        idle = [(said[len(flags) > 1], why, flags) for (said, why), flags in self._idle.items()]
-        return [*self._notes, *(f"{', '.join(flags)} {said}: {why}" for said, why, flags in idle if said)]
+        """The warnings: one per reason, with all flags that share it."""
+        ignored = [(messages[len(flags) > 1], why, flags) for (messages, why), flags in self._ignored.items()]
+        return [*self._notes, *(f"{', '.join(flags)} {message}: {why}" for message, why, flags in ignored if message)]
 
-    def read(self) -> None:
+    def parse(self) -> None:
         while self._rest:
             word = self._rest.popleft()
             if word == "--":
@@ -81,96 +81,98 @@ class Line:
             else:
                 self.words.append(word)
         models = self._models if self.command.models > 1 else self._models[-1:]
-        self.words[:0] = [file_of(model, self._hub_file) for model in models]
+        self.words[:0] = [with_hub_file(model, self._hub_file) for model in models]
 
     def _flag(self, word: str) -> None:
-        """A word that is a flag; a value that is a part of it becomes the next word."""
-        name, equals, value = parted(word)
+        """Translate a flag. A value after `=` becomes the next word."""
+        name, equals, value = split_flag(word)
         if equals:
             self._rest.appendleft(value)
-        by_value = foreign.BY_VALUE.get(name, {}).get(self._rest[0], ()) if self._rest else ()
+        by_value = compatibility.BY_VALUE.get(name, {}).get(self._rest[0], ()) if self._rest else ()
         if by_value and by_value[0] in self.command.options:
             self._rest.popleft()
             self._rest.extendleft(reversed(by_value))
         elif name in self.command.options:
-            self._own(name, has_value=bool(equals))
-        elif name in foreign.MODEL and self.command.models:
-            self._models.append(foreign.MODEL[name] + self._value(name).removeprefix(foreign.MODEL[name]))
-        elif name in foreign.MODELS and self.command.models:
-            self._models.append(foreign.MODELS[name])
-        elif name in foreign.HUB_FILE and self.command.models:
+            self._known_option(name, has_value=bool(equals))
+        elif name in compatibility.MODEL_FLAGS and self.command.models:
+            self._models.append(
+                compatibility.MODEL_FLAGS[name] + self._value(name).removeprefix(compatibility.MODEL_FLAGS[name])
+            )
+        elif name in compatibility.MODEL_SHORTCUTS and self.command.models:
+            self._models.append(compatibility.MODEL_SHORTCUTS[name])
+        elif name in compatibility.HUB_FILE_FLAGS and self.command.models:
             self._hub_file = self._value(name)
-        elif name in foreign.SAME and foreign.SAME[name][0] in self.command.options:
-            self._rest.extendleft(reversed(foreign.SAME[name]))
-        elif name in foreign.PREFIXED and foreign.PREFIXED[name][0] in self.command.options:
-            flag, prefix = foreign.PREFIXED[name]
+        elif name in compatibility.EQUIVALENTS and compatibility.EQUIVALENTS[name][0] in self.command.options:
+            self._rest.extendleft(reversed(compatibility.EQUIVALENTS[name]))
+        elif name in compatibility.PREFIXED and compatibility.PREFIXED[name][0] in self.command.options:
+            flag, prefix = compatibility.PREFIXED[name]
             self.words += [flag, prefix + self._value(name).removeprefix(prefix)]
-        elif name in foreign.QUESTIONS:
-            raise Instead(foreign.QUESTIONS[name])
-        elif name not in foreign.OTHER_COMMAND:
-            self._others(name, has_value=bool(equals))
-        elif foreign.OTHER_COMMAND[name] != self.command.name:
-            raise Instead([foreign.OTHER_COMMAND[name], *self.typed])
+        elif name in compatibility.ACTION_FLAGS:
+            raise Redirect(compatibility.ACTION_FLAGS[name])
+        elif name not in compatibility.OTHER_COMMAND:
+            self._ignored_flag(name, has_value=bool(equals))
+        elif compatibility.OTHER_COMMAND[name] != self.command.name:
+            raise Redirect([compatibility.OTHER_COMMAND[name], *self.typed])
 
-    def _own(self, name: str, *, has_value: bool) -> None:
-        """A flag of the command itself."""
+    def _known_option(self, name: str, *, has_value: bool) -> None:
+        """Pass through a flag of the command itself, and translate its values."""
         long, values = self.command.options[name]
         if has_value and not values:
             raise UsageError(f"{name}: takes no value")
         self.words.append(name)
         for _ in range(values):
             typed = self._value(name)
-            value, note = foreign.VALUES.get(long, {}).get(typed, (typed, ""))
+            value, note = compatibility.VALUE_EQUIVALENTS.get(long, {}).get(typed, (typed, ""))
             self.words.append(value)
             if note:
                 self._notes.append(f"{name} {typed}: {note}")
 
-    def _others(self, name: str, *, has_value: bool) -> None:
-        """A flag that no command has."""
-        known = meanings(self.command.name)
+    def _ignored_flag(self, name: str, *, has_value: bool) -> None:
+        """Skip a flag of another program that has no effect here, with its values, and note the reason."""
+        known = ignored_flags(self.command.name)
         if name not in known:
-            from cli.arguments.nearest import did_you_mean
+            from cli.arguments.suggestions import did_you_mean
 
-            same = [flag for flag, words in foreign.SAME.items() if words[0] in self.command.options]
-            near = did_you_mean(name, [*self.command.options, *same, *foreign.MODEL, *known])
-            raise UsageError(f"{name}: `localinfer {self.command.name}` has no such option{near}")
-        values, said, why = known[name]
-        if values == PERHAPS_ONE:
-            values = bool(self._rest) and self._rest[0].lower() in foreign.SWITCHES
+            same = [flag for flag, words in compatibility.EQUIVALENTS.items() if words[0] in self.command.options]
+            near = did_you_mean(name, [*self.command.options, *same, *compatibility.MODEL_FLAGS, *known])
+            raise UsageError(f"{name}: no such option of `localinfer {self.command.name}`{near}")
+        values, messages, why = known[name]
+        if values == OPTIONAL_VALUE:
+            values = bool(self._rest) and self._rest[0].lower() in compatibility.SWITCHES
         for _ in range(max(values, has_value)):
             self._value(name)
-        flags = self._idle.setdefault((said, why), [])
+        flags = self._ignored.setdefault((messages, why), [])
         if name not in flags:
             flags.append(name)
 
     def _value(self, name: str) -> str:
-        """The next word, whatever it is."""
+        """Take the next word. Raises UsageError if there is none."""
         if not self._rest:
-            raise UsageError(f"{name}: a value is missing")
+            raise UsageError(f"{name}: missing value")
         return self._rest.popleft()
 
 
-def file_of(model: str, file: str) -> str:
-    """The name of this file of a repository of the hub, if there is one, in the place of the repository's."""
+def with_hub_file(model: str, file: str) -> str:
+    """Return the hub name of `file` in the repository that `model` names, or `model` itself without a file."""
     scheme, _, repository = model.partition(":")
     return f"hf:{repository.partition(':')[0]}/{file}" if file and scheme == "hf" else model
 
 
-def parted(word: str) -> tuple[str, str, str]:
-    """The flag in a word, with dashes for underscores; if a value is in it, too, "="; and that value."""
+def split_flag(word: str) -> tuple[str, str, str]:
+    """Split a word into flag, "=" and value, with dashes for underscores in the flag: -c4096 is -c, =, 4096."""
     if not word.startswith("--") and word[2:].lstrip("-")[:1].isdigit():  # -c4096, -n-1
         return word[:2], "=", word[2:]
     name, equals, value = word.partition("=")
     return name.replace("_", "-") if name.startswith("--") else name, equals, value
 
 
-def meanings(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:
-    """The rows of `foreign` by flag: how many values follow it, what is said of it, and why. The last row counts."""
+def ignored_flags(command: str) -> dict[str, tuple[int, tuple[str, str], str]]:
+    """Return the flags without effect: number of values, message and reason. The last row for a flag wins."""
     found = {}
-    for rows, said in (*TABLES, (foreign.IN_ONE_COMMAND.get(command, ()), DOES_NOTHING)):
-        for why, with_value, alone in rows:
-            for names, values in (alone, 0), (with_value, 1):
+    for rows, messages in (*TABLES, (compatibility.NO_EFFECT_BY_COMMAND.get(command, ()), NO_EFFECT_MESSAGE)):
+        for why, with_value, without_value in rows:
+            for names, values in (without_value, 0), (with_value, 1):
                 for name in names.split():
-                    bare, _, mark = name.partition(":")
-                    found[bare] = (MARKS.get(mark, values), said, why)
+                    bare, _, suffix = name.partition(":")
+                    found[bare] = (VALUE_COUNTS.get(suffix, values), messages, why)
     return found

@@ -1,13 +1,15 @@
-"""`localinfer chat`, from the line that is typed to the answer on the screen.
+"""The command `localinfer chat`: an interactive chat in a terminal.
 
-    command        the command line; options are those that only it has
-    loop           what happens with each message; knows all of the others
-    conversation   the messages so far
-    commands       what begins with a slash; keeping has those about sessions
-    tools          what the model may call, and who runs it; tool_process is how
-    reader         where messages are typed: editor on a terminal, or a plain line
-    answer         an answer, while it comes
-    markdown       blocks of Markdown and the lines that they become
-    region         the lines at the end of the screen that may still change
-    status         the line behind an answer
+command           the command line; `options` has the options of this command only
+loop              the chat loop: reads a message, shows the answer
+conversation      the messages and settings
+commands          slash commands; `session_commands` has /save, /load and /export, `token_table` the output of /why
+session_state     selection, resumption and snapshots of chat sessions
+tools             tool definitions and tool execution; `tool_process` runs a tool as a subprocess
+message_input     input of messages; `editor` is the line editor for terminals
+answer            display of an answer while it is streamed
+markdown          Markdown rendering in blocks
+live_region       the lines at the end of the screen that are redrawn
+status            the status line after an answer
+transcript        the log file of --output
 """

@@ -1,10 +1,8 @@
-"""An answer on its way to the screen, in the three ways there are.
+"""Display of a streamed answer, in one of three views.
 
-    Raw        stdout is a file or a pipe: the text, and nothing else
-    Plain      a terminal that is written to as it comes
-    Rendered   a terminal that shows Markdown, and folds thoughts to one line
-
-Each takes the pieces one by one, notes in between, and is told when it is over.
+RawView        stdout is a file or a pipe: only the text
+PlainView      a terminal, text without rendering
+RenderedView   a terminal, with rendered Markdown and reasoning collapsed to one line
 """
 
 import shutil
@@ -16,60 +14,61 @@ from typing import TYPE_CHECKING, Protocol
 from cli import screen
 
 if TYPE_CHECKING:
-    from cli.chat.markdown import Printer
-    from cli.surprise import Painter
+    from cli.chat.markdown import MarkdownPrinter
+    from cli.token_coloring import TokenPainter
     from localinfer import Piece
 
-PATIENCE = 60  # a picture is drawn anew when this many times the time has passed that the last one took: 1.6 %
-THOUGHT_LINES = 4  # of thoughts that are seen at once
-NARROWEST = 20  # columns in which Markdown makes sense
+REDRAW_INTERVAL = 60  # time between redraws, as a multiple of the time of one: redrawing takes 1.6 % of the time
+REASONING_LINES = 4  # shown lines of reasoning
+MIN_COLUMNS = 20  # minimum width for Markdown
 
 
 class View(Protocol):
-    def take(self, piece: "Piece") -> None: ...
+    def add(self, piece: "Piece") -> None: ...
 
     def note(self, line: str) -> None: ...
 
     def end(self) -> None: ...
 
 
-def view(*, plain: bool, lines_between: bool, painter: "Painter | None" = None) -> View:
-    """The way for this stdout; `lines_between` answers in a file, where more than one goes there. Markdown and the
-    colours of tokens exclude each other.
+def create_view(*, plain: bool, lines_between: bool, painter: "TokenPainter | None" = None) -> View:
+    """Return the view for this stdout.
+
+    `lines_between` writes a newline after each answer in a file. A painter, for colours of tokens, disables Markdown.
     """
     if not sys.stdout.isatty():
-        return Raw(lines_between)
+        return RawView(lines_between)
     if painter:
-        return Plain(painter)
-    if plain or not screen.is_live() or shutil.get_terminal_size().columns < NARROWEST:
-        return Plain()
-    return Rendered()
+        return PlainView(painter)
+    if plain or not screen.is_redrawable() or shutil.get_terminal_size().columns < MIN_COLUMNS:
+        return PlainView()
+    return RenderedView()
 
 
-class Raw:
+class RawView:
     def __init__(self, lines_between: bool) -> None:
         self.end_of_answer = "\n" if lines_between else ""
 
-    def take(self, piece: "Piece") -> None:
+    def add(self, piece: "Piece") -> None:
         if piece.kind == "text":
             screen.write(piece.text)
 
     def note(self, line: str) -> None:
-        screen.aside(line)
+        screen.note_dim(line)
 
     def end(self) -> None:
         screen.write(self.end_of_answer)
 
 
-class Plain:
-    """Thoughts are dim, and stand in a paragraph of their own. A painter gives all pieces colours."""
+class PlainView:
+    """Plain text on a terminal. Reasoning is dim, in a separate paragraph. A painter colours all pieces."""
 
-    def __init__(self, painter: "Painter | None" = None) -> None:
+    def __init__(self, painter: "TokenPainter | None" = None) -> None:
         self.painter = painter
         self.last_kind = "text"
-        self.before = ""  # the last character
+        self.before = ""  # the last character written
 
-    def take(self, piece: "Piece") -> None:
+    def add(self, piece: "Piece") -> None:
         if piece.kind == "tag" or not (text := piece.text if self.before else piece.text.lstrip()):
             return
         if self.before and piece.kind != self.last_kind:
@@ -77,7 +76,7 @@ class Plain:
             text = text.lstrip()
         if self.painter:
             self.painter.write(piece, text)
-        elif piece.kind == "thought" and screen.colourful():
+        elif piece.kind == "reasoning" and screen.has_color():
             sys.stdout.write("\x1b[2m")
             screen.write(text)
             sys.stdout.write("\x1b[0m")
@@ -87,105 +86,105 @@ class Plain:
 
     def note(self, line: str) -> None:
         self.end()
-        screen.aside(line)
+        screen.note_dim(line)
         self.before = ""
 
     def end(self) -> None:
         screen.write("\n")
 
 
-class Rendered:
-    """Blocks that are finished are printed for good; the last one is drawn anew while it grows.
+class RenderedView:
+    """Rendered Markdown on a terminal.
 
-    How often depends on how long that takes: see PATIENCE.
+    Finished blocks are final. The last block is redrawn while it grows, at most as often as REDRAW_INTERVAL permits.
     """
 
     def __init__(self) -> None:
-        from cli.chat.region import Region
+        from cli.chat.live_region import LiveRegion
 
-        self.region = Region(shutil.get_terminal_size())
+        self.region = LiveRegion(shutil.get_terminal_size())
         self.printer = self._printer()
-        self.text = ""  # of which not all is printed for good
-        self.thoughts = ""
-        self.think_began = self.think_ended = 0.0
-        self.drawn_at = self.cost = 0.0  # seconds
-        self.gap = False  # whether the text goes on behind something else
-        self.notes: list[str] = []  # below the text, as long as it comes
+        self.text = ""  # the text from the last block that is not final
+        self.reasoning = ""
+        self.reasoning_start = self.think_ended = 0.0
+        self.last_drawn = self.draw_seconds = 0.0  # seconds
+        self.gap = False  # whether output precedes the text
+        self.notes: list[str] = []  # shown below the text while it is streamed
 
-    def take(self, piece: "Piece") -> None:
+    def add(self, piece: "Piece") -> None:
         if piece.kind == "text":
-            self._fold()
-            self.text += screen.harmless(piece.text)
-        elif piece.kind == "thought":
-            self.think_began = self.think_began or time.monotonic()
-            self.thoughts += screen.harmless(piece.text)
-        if time.monotonic() - self.drawn_at > PATIENCE * self.cost:
+            self._collapse_reasoning()
+            self.text += screen.escape_controls(piece.text)
+        elif piece.kind == "reasoning":
+            self.reasoning_start = self.reasoning_start or time.monotonic()
+            self.reasoning += screen.escape_controls(piece.text)
+        if time.monotonic() - self.last_drawn > REDRAW_INTERVAL * self.draw_seconds:
             self._draw()
 
     def note(self, line: str) -> None:
         self.notes.append(line)
 
     def end(self) -> None:
-        self._settle()
+        self._commit_all()
         for line in self.notes:
-            screen.aside(line)
+            screen.note_dim(line)
 
     def _draw(self) -> None:
         began = time.thread_time()
-        self._follow_size()
-        if self.thoughts:
-            self.region.show(self._thought_lines())
+        self._update_size()
+        if self.reasoning:
+            self.region.show(self._reasoning_lines())
         else:
-            self._print_finished()
-        self.drawn_at, self.cost = time.monotonic(), time.thread_time() - began
+            self._commit_finished()
+        self.last_drawn, self.draw_seconds = time.monotonic(), time.thread_time() - began
 
-    def _print_finished(self) -> None:
-        """All blocks but the last one, which may go on."""
-        from cli.chat.markdown import closed, split
+    def _commit_finished(self) -> None:
+        """Print all blocks except the last one, which may grow."""
+        from cli.chat.markdown import close_markers, split
 
         blocks = split(self.text, self.gap)
         for block in blocks[:-1]:
-            self.region.settle(self.printer.lines(block.source, block.gap))
+            self.region.commit(self.printer.lines(block.source, block.gap))
             self.printer = self._printer()
         for last in blocks[-1:]:
             self.text, self.gap = last.source, last.gap
-            self.region.show(self.printer.lines(closed(last), last.gap) + self._footer())
+            self.region.show(self.printer.lines(close_markers(last), last.gap) + self._footer())
 
-    def _settle(self) -> None:
-        """All that there is, for good."""
+    def _commit_all(self) -> None:
+        """Print all remaining text."""
         from cli.chat.markdown import split
 
-        self._fold()
+        self._collapse_reasoning()
         for block in split(self.text, self.gap):
-            self.region.settle(self.printer.lines(block.source, block.gap))
+            self.region.commit(self.printer.lines(block.source, block.gap))
             self.gap = True
         self.text = ""
 
-    def _thought_lines(self) -> list[str]:
-        last = self.thoughts[-2 * THOUGHT_LINES * self.region.columns :]
+    def _reasoning_lines(self) -> list[str]:
+        last = self.reasoning[-2 * REASONING_LINES * self.region.columns :]
         lines = textwrap.wrap(last, self.region.columns // 2 if not last.isascii() else self.region.columns - 2)
-        return [styled(line) for line in ["thinking ...", *lines[-THOUGHT_LINES:]]]
+        return [dimmed(line) for line in ["thinking ...", *lines[-REASONING_LINES:]]]
 
     def _footer(self) -> list[str]:
-        return [styled(line) for note in self.notes for line in ["", *textwrap.wrap(note, self.region.columns - 1)]]
+        return [dimmed(line) for note in self.notes for line in ["", *textwrap.wrap(note, self.region.columns - 1)]]
 
-    def _fold(self) -> None:
-        if self.thoughts:
-            seconds = time.monotonic() - self.think_began
-            words = len(self.thoughts.split())
-            self.region.settle([styled(f"thought for {seconds:.1f} s, {words:,} words")])
-            self.thoughts, self.gap = "", True
+    def _collapse_reasoning(self) -> None:
+        if self.reasoning:
+            seconds = time.monotonic() - self.reasoning_start
+            words = len(self.reasoning.split())
+            self.region.commit([dimmed(f"thought for {seconds:.1f} s, {words:,} words")])
+            self.reasoning, self.gap = "", True
 
-    def _follow_size(self) -> None:
-        """What is on the screen already keeps its width until its block ends."""
+    def _update_size(self) -> None:
+        """Follow the size of the terminal. The current block keeps its width until it ends."""
         self.region.columns, self.region.rows = shutil.get_terminal_size()
 
-    def _printer(self) -> "Printer":
-        from cli.chat.markdown import Printer
+    def _printer(self) -> "MarkdownPrinter":
+        from cli.chat.markdown import MarkdownPrinter
 
-        # A line as wide as the terminal leaves some of them in doubt about where the cursor is.
-        return Printer(max(shutil.get_terminal_size().columns - 1, NARROWEST - 1), screen.colourful())
+        # After a line of the full width, terminals differ in the position of the cursor.
+        return MarkdownPrinter(max(shutil.get_terminal_size().columns - 1, MIN_COLUMNS - 1), screen.has_color())
 
 
-def styled(line: str) -> str:
-    return screen.dim(line) if screen.colourful() else line
+def dimmed(line: str) -> str:
+    return screen.dim(line) if screen.has_color() else line

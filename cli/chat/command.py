@@ -1,4 +1,4 @@
-"""`localinfer chat`: the command line of a conversation."""
+"""The command `localinfer chat`: an interactive chat, or the answer to one question."""
 
 import contextlib
 import sys
@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cli import screen
-from cli.chat import saved
+from cli.chat import session_state
 from cli.chat.options import (
     ContinueOption,
     ConversationOption,
@@ -25,9 +25,8 @@ from cli.chat.options import (
     ToolsOption,
     ToolTimeoutOption,
 )
-from cli.chat.tools import toolbox
+from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
-from cli.files import promised
 from cli.flags import (
     ColorByOption,
     EscapeOption,
@@ -38,9 +37,10 @@ from cli.flags import (
     SpecialOption,
     with_options,
 )
-from cli.generate import as_object, taken
+from cli.generate import as_object, collect
 from cli.loading import default_model, open_model
-from cli.texts import from_file, given_text, with_escapes
+from cli.output_files import writable_path
+from cli.text_input import read_optional_prompt, read_text_file, unescape_options
 from localinfer.errors import UsageError
 from localinfer.options import Layer
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from localinfer import Model
 
 
-@with_options("model", "sampling", "generation", "form", "speculation", "draft", "chat")
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat")
 def chat_command(
     given: Layer,
     model: OptionalModelArgument = None,
@@ -74,10 +74,10 @@ def chat_command(
     color_by: ColorByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Talk with a model, or have one question answered.
+    """Start an interactive chat, or answer one question.
 
-    The question is what is given as such, then what -p gives, then what -f gives, then what is piped into stdin, joined
-    by newlines. The answer goes to stdout, and that is that. Without any, and in a terminal, it is a conversation.
+    The question is QUESTION, -p, -f and stdin, in this order and joined by newlines. Its answer is written to stdout,
+    and the command exits. Without a question, the command starts an interactive chat in the terminal.
 
     \b
       localinfer chat
@@ -87,71 +87,74 @@ def chat_command(
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
-    session = None if no_save else saved.session_for(go_on=go_on, name=session_name)
+    session = None if no_save else session_state.select_session(go_on=go_on, name=session_name)
     name = model or (session.model if session else "") or default_model()
-    asked = "\n".join(each for each in (" ".join(question or ()), prompt) if each) or None
-    message = given_text(asked, file, escapes=escape, with_stdin=not no_stdin)
+    typed = "\n".join(each for each in (" ".join(question or ()), prompt) if each) or None
+    message = read_optional_prompt(typed, file, escapes=escape, with_stdin=not no_stdin)
     if message is None and not sys.stdin.isatty():
-        raise UsageError("nothing to answer: no question, and stdin is neither a terminal nor a pipe")
+        raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if system_file is not None:
-        given["system_prompt"] = from_file(system_file)
-    box = toolbox(tools, tool_exec, tool_timeout)
+        given["system_prompt"] = read_text_file(system_file)
+    toolbox = create_toolbox(tools, tool_exec, tool_timeout)
     if as_json:
         require_one_answer(message, tool_exec)
-    transcript = Transcript(promised("--output", output)) if output is not None else None
-    goes_on = conversation and not single_turn and sys.stdin.isatty()
-    talks = not as_json and (message is None or goes_on)
-    with opened(name, with_escapes(given, escape), talks=talks) as ready:
+    transcript = Transcript(writable_path("--output", output)) if output is not None else None
+    continues = conversation and not single_turn and sys.stdin.isatty()
+    interactive = not as_json and (message is None or continues)
+    with opened_model(name, unescape_options(given, escape), interactive=interactive) as loaded:
         from cli.chat.loop import Chat
 
-        session = session or (saved.new_session(name, session_name) if talks and not no_save else None)
+        session = session or (session_state.create_session(name, session_name) if interactive and not no_save else None)
         if session:
-            saved.resume(ready, session)
+            session_state.resume(loaded, session)
         colours = color_by if not as_json else None
         chat = Chat(
-            ready, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session, tools=box,
-            color_by=colours,
+            loaded, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
+            tools=toolbox, color_by=colours,
         )  # fmt: skip
         if message is not None and as_json:
             answer_as_json(chat, message)
         elif message is not None:
             chat.say(message)
-        if talks:
+        if interactive:
             if not quiet:
-                screen.aside(f"{name}: {about_context(ready)}. /help shows what else you can type.")
-            chat.talk(once=single_turn)
+                screen.note_dim(f"{name}: {context_summary(loaded)}. /help lists the commands.")
+            chat.run(once=single_turn)
         if chat.conversation.session:
-            saved.keep(ready, chat.conversation.session)
+            session_state.save_snapshot(loaded, chat.conversation.session)
 
 
 def require_one_answer(message: str | None, tool_exec: str | None) -> None:
-    """UsageError where --json cannot be."""
+    """Raise UsageError if --json is not possible."""
     if message is None:
-        raise UsageError("--json: there is no question")
+        raise UsageError("--json: requires a question")
     if tool_exec is not None:
-        raise UsageError("--json: shows the calls of one answer; it runs none of them")
+        raise UsageError("--json: cannot be combined with --tool-exec")
 
 
 @contextlib.contextmanager
-def opened(name: str, given: Layer, *, talks: bool) -> Iterator["Model"]:
-    """The model, ready to answer; what a talk needs is imported while it loads. One without a template cannot chat."""
-    if talks and screen.is_live():
+def opened_model(name: str, given: Layer, *, interactive: bool) -> Iterator["Model"]:
+    """Open a model for chat. For an interactive chat, import the line editor in the background.
+
+    Raises an error if the model has no chat template.
+    """
+    if interactive and screen.is_redrawable():
         threading.Thread(target=import_module, args=["cli.chat.editor"], daemon=True).start()
     with contextlib.ExitStack() as stack:
-        with screen.without_echo() if talks else contextlib.nullcontext():
+        with screen.without_echo() if interactive else contextlib.nullcontext():
             model = stack.enter_context(open_model(name, given, screen.Status()))
             model.require_chat_template()
         yield model
 
 
-def about_context(model: "Model") -> str:
-    """What was chosen, and what it costs."""
+def context_summary(model: "Model") -> str:
+    """Return the context length and the memory of the KV cache."""
     trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
     return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.kv_bytes)}"
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:
-    pieces, problem = taken(chat.conversation.ask(message))
+    pieces, problem = collect(chat.conversation.ask(message))
     screen.write(as_object(chat.name, pieces, chat.model.stats) + "\n")
     if problem:
         raise problem

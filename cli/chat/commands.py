@@ -1,6 +1,6 @@
-"""What begins with a slash. A message that begins with a path is no command.
+"""Slash commands of the chat. A message that begins with a path is not a command.
 
-Each command is a function of the chat and of what stands behind its name.
+Each command is a function of the chat and of the argument after its name.
 """
 
 import ast
@@ -13,29 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cli import screen
-from cli.chat import keeping
-from cli.generate import statistics
-from cli.texts import from_file
+from cli.chat import session_commands
+from cli.generate import statistics_line
+from cli.text_input import read_text_file
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.options import FLAGS, Value, from_flags, shown, unknown
+from localinfer.options import FLAGS, Value, format_value, from_flags, unknown_option_message
 
 if TYPE_CHECKING:
     from cli.chat.conversation import Conversation
     from localinfer import Model, Piece
 
-CLIPBOARD = "\x1b]52;c;{}\x07"  # the terminal puts it there, be it on another machine
-SECTIONS = ("sampling", "generation", "form", "speculation", "chat")  # of options that can change from answer to answer
+CLIPBOARD_SEQUENCE = "\x1b]52;c;{}\x07"  # OSC 52; also works over SSH
+# Sections whose options may change between two answers.
+SECTIONS = ("sampling", "generation", "structured", "speculative", "chat")
 
 
 class Chat(Protocol):
-    """What commands see of the chat that they are given in."""
+    """The interface of the chat that commands use."""
 
     name: str
     model: "Model"
     conversation: "Conversation"
-    files: list[str]  # what goes in front of the next message
-    draft: str  # of the next message
-    used: int  # tokens of the context
+    files: list[str]  # content of files to prepend to the next message
+    draft: str  # initial text of the next message
+    used: int  # tokens in the context
     is_over: bool
 
     def say(self, message: str) -> None: ...
@@ -50,72 +51,72 @@ class Command(NamedTuple):
     run: Callable[[Chat, str], None]
 
 
-def obey(chat: Chat, typed: str) -> bool:
-    """Carry out what was typed; False if that is no command but a message."""
+def run_command(chat: Chat, typed: str) -> bool:
+    """Run a slash command. Return False if the input is a message and not a command."""
     word, _, argument = typed.strip().partition(" ")
     command = BY_NAME.get(word.lower())
     if command:
         command.run(chat, argument.strip())
     elif not is_path(word):
         near = difflib.get_close_matches(word.lower(), BY_NAME, n=1, cutoff=0.7)
-        hint = f"did you mean {near[0]}?" if near else "/help shows what there is"
-        screen.tell(f"{screen.one_line(word)} is no command: {hint}")
+        hint = f"did you mean {near[0]}?" if near else "/help lists the commands"
+        screen.note_wrapped(f"{screen.one_line(word)}: no such command; {hint}")
     return bool(command) or not is_path(word)
 
 
 def is_path(word: str) -> bool:
-    """What can be none of our names, such as /etc/hosts, /tmp or a slash alone."""
+    """Return whether the word is a path, such as /etc/hosts or /tmp, or cannot be the name of a command."""
     try:
         return not word[1:].isalnum() or Path(word).exists()
     except (OSError, ValueError):
         return True
 
 
-# --- one by one ---
+# --- commands ---
 
 
 def help_(_: Chat, __: str) -> None:
     rows = [(" ".join(filter(None, [command.names[0], command.argument])), command.about) for command in COMMANDS]
     width = max(len(name) for name, _ in rows) + 2
     for name, about in rows:
-        screen.tell(f"{name:{width}}{about}", hanging=width)
+        screen.note_wrapped(f"{name:{width}}{about}", hanging=width)
     screen.note("")
-    screen.tell(KEYS)
+    screen.note_wrapped(KEYS)
 
 
 def system(chat: Chat, text: str) -> None:
     if text:
         chat.conversation.clear()
         chat.conversation.system = "" if text == '""' else text
-        screen.aside("a new conversation")
+        screen.note_dim("started a new conversation")
     else:
         screen.note(chat.conversation.system or "there is no system prompt")
 
 
 def set_(chat: Chat, text: str) -> None:
-    """Also in Ollama's words: /set parameter temperature 0, /set system TEXT, /set nothink."""
+    """Set an option. The syntax of Ollama works, too: /set parameter temperature 0, /set system TEXT, /set nothink."""
     name, _, value = text.removeprefix("parameter ").strip().partition(" ")
-    name, value = SAME.get((name.lower(), value), (name, value.strip()))
-    name = SAME_NAMES.get(name.lower(), name.lower().lstrip("-").replace("-", "_"))
+    name, value = SETTING_ALIASES.get((name.lower(), value), (name, value.strip()))
+    name = OPTION_ALIASES.get(name.lower(), name.lower().lstrip("-").replace("-", "_"))
     if not name:
         show_settings(chat)
     elif name == "system_prompt" and value:
         system(chat, value)
     elif value:
         chat.conversation.settings |= setting(name, value)
-        screen.aside(f"{name} is {shown(chat.conversation.settings[name])}")
+        screen.note_dim(f"{name} is {format_value(chat.conversation.settings[name])}")
     elif name in FLAGS:
-        screen.tell(f"{name} is {shown(value_of(chat, name))}: {FLAGS[name].about}")
+        screen.note_wrapped(f"{name} is {format_value(value_of(chat, name))}: {FLAGS[name].help}")
     else:
-        screen.tell(unknown(name))
+        screen.note_wrapped(unknown_option_message(name))
 
 
 def setting(name: str, text: str) -> dict[str, Value]:
-    """UsageError says what is wrong with it."""
+    """Parse the new value of an option. Raises UsageError if the name or the value is invalid."""
     if name not in FLAGS:
-        raise UsageError(f"{screen.one_line(name)}: {unknown(name)}")
+        raise UsageError(f"{screen.one_line(name)}: {unknown_option_message(name)}")
     if FLAGS[name].section not in SECTIONS:
-        raise UsageError(f"{name}: can only be chosen when the model is loaded: {FLAGS[name].long}")
+        raise UsageError(f"{name}: can only be set on the command line: {FLAGS[name].long_name}")
     try:
         return from_flags({name: FLAGS[name].parse(text)})
     except ValueError as problem:
@@ -126,7 +127,7 @@ def show(chat: Chat, _: str) -> None:
     screen.note(f"model      {chat.name}")
     screen.note(f"context    {chat.used:,} of {chat.model.n_ctx:,} tokens")
     screen.note(f"messages   {len(chat.conversation.messages)}")
-    screen.tell(f"system     {screen.one_line(chat.conversation.system) or '-'}", hanging=11)
+    screen.note_wrapped(f"system     {screen.one_line(chat.conversation.system) or '-'}", hanging=11)
     show_settings(chat)
 
 
@@ -135,7 +136,7 @@ def show_settings(chat: Chat) -> None:
     width = max(map(len, names))
     for name in names:
         mark = " *" if name in chat.conversation.settings else ""
-        screen.tell(f"{name:{width}}  {shown(value_of(chat, name))}{mark}", hanging=width + 2)
+        screen.note_wrapped(f"{name:{width}}  {format_value(value_of(chat, name))}{mark}", hanging=width + 2)
 
 
 def value_of(chat: Chat, name: str) -> object:
@@ -152,7 +153,7 @@ def regen(chat: Chat, _: str) -> None:
 def undo(chat: Chat, _: str) -> None:
     question = chat.conversation.undo()
     if question:
-        screen.aside(f"forgotten: {short(question)}")
+        screen.note_dim(f"removed: {shortened(question)}")
     else:
         screen.note("there is nothing to undo")
 
@@ -167,28 +168,28 @@ def tokens(chat: Chat, text: str) -> None:
     if text:
         screen.note(f"{len(chat.model.tokenize(text, add_special=False)):,} tokens")
     else:
-        screen.note(f"{chat.used:,} of {chat.model.n_ctx:,} tokens, {chat.model.n_ctx - chat.used:,} are left")
+        screen.note(f"{chat.used:,} of {chat.model.n_ctx:,} tokens, {chat.model.n_ctx - chat.used:,} left")
 
 
 def stats(chat: Chat, _: str) -> None:
-    screen.tell(statistics(chat.model.stats))
+    screen.note_wrapped(statistics_line(chat.model.stats))
 
 
 def file(chat: Chat, argument: str) -> None:
-    """With a question behind the path it is asked at once; otherwise the file goes with the next message."""
-    path, question = path_and_rest(argument)
-    text = from_file(str(Path(path).expanduser()))
+    """Add a file to the next message. If a question follows the path, ask it at once."""
+    path, question = split_path(argument)
+    text = read_text_file(str(Path(path).expanduser()))
     chat.files.append(f"{path}:\n```\n{text}\n```\n")
     size = len(chat.model.tokenize(text, add_special=False))
-    screen.aside(f"{screen.one_line(path)}: {size:,} tokens" + ("" if question else ", with your next message"))
+    screen.note_dim(f"{screen.one_line(path)}: {size:,} tokens" + ("" if question else ", with your next message"))
     if question:
         chat.say(question)
 
 
-def path_and_rest(argument: str) -> tuple[str, str]:
-    """A path with spaces stands in quotes, or is all that there is."""
+def split_path(argument: str) -> tuple[str, str]:
+    """Split the argument into a path and a question. A path with spaces is quoted, or is the whole argument."""
     if not argument:
-        raise UsageError("/file: which one? /file PATH")
+        raise UsageError("/file: missing path: /file PATH")
     if Path(argument).expanduser().exists():
         return argument, ""
     try:
@@ -202,118 +203,124 @@ def path_and_rest(argument: str) -> tuple[str, str]:
 def clear(chat: Chat, _: str) -> None:
     chat.conversation.clear()
     chat.files.clear()
-    screen.aside("the conversation is forgotten")
+    screen.note_dim("cleared the conversation")
 
 
 def why(chat: Chat, argument: str) -> None:
-    from cli.chat.why import show_all, show_one  # rich takes a moment
+    from cli.chat.token_table import print_token, print_tokens  # importing rich is slow
 
-    pieces = scored(chat)
+    pieces = scored_answer(chat)
     if argument and pieces:
-        show_one(pieces, place(argument, len(pieces)))
+        print_token(pieces, token_index(argument, len(pieces)))
     elif pieces:
-        show_all(pieces)
+        print_tokens(pieces)
 
 
 def branch(chat: Chat, argument: str) -> None:
-    pieces = scored(chat)
+    pieces = scored_answer(chat)
     if not pieces:
         return
     number, _, text = argument.partition(" ")
-    at = place(number, len(pieces))
+    at = token_index(number, len(pieces))
     if not text:
-        raise UsageError("/branch: to which token? /branch N TOKEN")
-    chat.show(chat.conversation.regenerate([*chat.conversation.written[:at], *instead(chat.model, pieces[at], text)]))
+        raise UsageError("/branch: missing token: /branch N TOKEN")
+    chat.show(
+        chat.conversation.regenerate(
+            [*chat.conversation.answer_tokens[:at], *replacement_tokens(chat.model, pieces[at], text)]
+        )
+    )
 
 
-def scored(chat: Chat) -> "list[Piece]":
-    from cli.chat.why import ALTERNATIVES
+def scored_answer(chat: Chat) -> "list[Piece]":
+    from cli.chat.token_table import ALTERNATIVES
 
-    pieces = chat.conversation.scored(ALTERNATIVES)
+    pieces = chat.conversation.score_answer(ALTERNATIVES)
     if not pieces:
-        screen.note("there is no answer yet" if not chat.conversation.messages else "its tokens are not known")
+        screen.note(
+            "there is no answer yet" if not chat.conversation.messages else "the tokens of the answer are not known"
+        )
     return pieces
 
 
-def place(text: str, count: int) -> int:
-    """Where a token of an answer stands, from 0 on; users count from 1."""
+def token_index(text: str, count: int) -> int:
+    """Parse the 1-based number of a token and return its 0-based index."""
     if not text.isdecimal() or not 1 <= int(text) <= count:
         raise UsageError(f"{screen.one_line(text) or 'N'}: must be the number of a token, from 1 to {count}: see /why")
     return int(text) - 1
 
 
-def instead(model: "Model", piece: "Piece", text: str) -> list[int]:
-    """The tokens that come in the place of a piece: the alternative that looks so, or what spells the text."""
+def replacement_tokens(model: "Model", piece: "Piece", text: str) -> list[int]:
+    """Return the tokens that replace a piece: the alternative with this text, or the tokens of the text."""
     quoted = text[0] in "\"'" and text[-1:] == text[0]
     try:
         exact = str(ast.literal_eval(text)) if quoted else text
     except (SyntaxError, ValueError):
-        raise UsageError(f"/branch: {screen.one_line(text)} is not a text in quotes") from None
+        raise UsageError(f"/branch: {screen.one_line(text)} is not a valid quoted string") from None
     same = [each.id for each in piece.top if each.text == exact]
     similar = [each.id for each in piece.top if each.text.strip() == exact.strip()] if not quoted else []
     found = [*same, *similar][:1]
     if found and found[0] in model.tokenizer.eog:
         raise UsageError(f"/branch: {screen.one_line(text)} ends the answer")
     space = " " if not quoted and piece.text.startswith(" ") else ""
-    return found or model.tokenizer.encode(space + exact, add_special=False, goes_on=True)
+    return found or model.tokenizer.encode(space + exact, add_special=False, continues_text=True)
 
 
 def copy(chat: Chat, _: str) -> None:
     if not chat.conversation.answer:
         screen.note("there is no answer yet")
-    elif not screen.is_live():
-        screen.note("this terminal has no clipboard")
+    elif not screen.is_redrawable():
+        screen.note("this terminal has no clipboard access")
     else:
         text = base64.b64encode(chat.conversation.answer.encode("utf-8", "replace")).decode()
-        sys.stderr.write(CLIPBOARD.format(text))
-        screen.aside("the answer is in the clipboard, if the terminal lets programs write there")
+        sys.stderr.write(CLIPBOARD_SEQUENCE.format(text))
+        screen.note_dim("copied the answer to the clipboard, if the terminal supports OSC 52")
 
 
-def leave(chat: Chat, _: str) -> None:
+def exit_(chat: Chat, _: str) -> None:
     chat.is_over = True
 
 
-def short(text: str) -> str:
+def shortened(text: str) -> str:
     line = screen.one_line(text)
     return line if len(line) <= 60 else line[:57] + "..."
 
 
 COMMANDS = [
-    Command(("/help", "/?"), "", "this list", help_),
-    Command(("/system",), "[TEXT]", "begin anew with TEXT as what the model is told; without it, show it", system),
-    Command(("/set",), "[NAME VALUE]", "change an option, such as temp; without a value, show it", set_),
-    Command(("/show",), "", "the model and what is set", show),
-    Command(("/regen", "/retry"), "", "answer the last message once more", regen),
-    Command(("/undo",), "", "forget the last message and its answer", undo),
-    Command(("/edit",), "", "the same, and change the message", edit),
-    Command(("/tokens",), "[TEXT]", "how much of the context is used, or how many tokens TEXT has", tokens),
-    Command(("/stats",), "", "how the last answer went", stats),
-    Command(("/file", "/read"), "PATH [QUESTION]", "show the model a file", file),
-    Command(("/save",), "NAME", "keep the conversation under this name", keeping.save),
-    Command(("/load",), "SESSION", "go on with another conversation", keeping.load),
-    Command(("/export",), "PATH", "write the conversation to a file, as Markdown", keeping.export),
-    Command(("/clear", "/reset", "/new"), "", "forget the conversation", clear),
-    Command(("/why",), "[N]", "how probable each token of the last answer was; or what might have been the Nth", why),
-    Command(("/branch",), "N TOKEN", "answer once more, the same up to the Nth token and then TOKEN", branch),
-    Command(("/copy",), "", "put the last answer into the clipboard", copy),
-    Command(("/exit", "/bye", "/quit"), "", "leave; so does Ctrl-D", leave),
+    Command(("/help", "/?"), "", "list the commands", help_),
+    Command(("/system",), "[TEXT]", "start over with TEXT as the system prompt, or show it", system),
+    Command(("/set",), "[NAME VALUE]", "set an option, such as temp, or show its value", set_),
+    Command(("/show",), "", "show the model and all options", show),
+    Command(("/regen", "/retry"), "", "regenerate the last answer", regen),
+    Command(("/undo",), "", "remove the last message and its answer", undo),
+    Command(("/edit",), "", "remove the last answer and edit its message", edit),
+    Command(("/tokens",), "[TEXT]", "show the used context, or count the tokens of TEXT", tokens),
+    Command(("/stats",), "", "show the statistics of the last answer", stats),
+    Command(("/file", "/read"), "PATH [QUESTION]", "add a file to the next message", file),
+    Command(("/save",), "NAME", "save the conversation as session NAME", session_commands.save),
+    Command(("/load",), "SESSION", "switch to another session", session_commands.load),
+    Command(("/export",), "PATH", "export the conversation as Markdown", session_commands.export),
+    Command(("/clear", "/reset", "/new"), "", "clear the conversation", clear),
+    Command(("/why",), "[N]", "show token probabilities of the last answer, or alternatives of the Nth token", why),
+    Command(("/branch",), "N TOKEN", "regenerate the last answer from the Nth token on, starting with TOKEN", branch),
+    Command(("/copy",), "", "copy the last answer to the clipboard", copy),
+    Command(("/exit", "/bye", "/quit"), "", "exit, as Ctrl-D does", exit_),
 ]
 BY_NAME = {name: command for command in COMMANDS for name in command.names}
 NAMES = {name: command.argument.partition(" ")[0] for name, command in BY_NAME.items()}
 KEYS = (
-    'Alt-Enter, a line that ends in \\ or """ goes on in the next line. Ctrl-R searches what was typed before, Ctrl-G '
-    "opens your editor, Tab completes. Ctrl-C stops an answer and keeps what there is of it."
+    'Alt-Enter, \\ at the end of a line, or """ start a new line of the message. Ctrl-R searches the history, Ctrl-G '
+    "opens your editor, Tab completes. Ctrl-C stops an answer and keeps its text."
 )
-SAME_NAMES = {  # Ollama's
+OPTION_ALIASES = {  # names of Ollama
     "temperature": "temp", "num_predict": "n_predict", "system": "system_prompt",
 }  # fmt: skip
-SAME = {("think", ""): ("think", "on"), ("nothink", ""): ("think", "off")}
+SETTING_ALIASES = {("think", ""): ("think", "on"), ("nothink", ""): ("think", "off")}
 
 
-def run(chat: Chat, typed: str) -> bool:
-    """`obey`; what a command cannot do ends nothing."""
+def try_command(chat: Chat, typed: str) -> bool:
+    """Run a slash command and report its error, if any. Return False if the input is a message."""
     try:
-        return obey(chat, typed)
+        return run_command(chat, typed)
     except LocalInferError as error:
         screen.error(str(error), error.exit_code)
         return True

@@ -1,6 +1,6 @@
-"""A conversation with a model: what was said so far, and how it goes on. Knows nothing of a screen.
+"""A conversation with a model: its messages and settings. This module has no terminal output.
 
-Where it no longer fits in the context, whole oldest turns are no longer shown to the model; all of them stay said.
+If the messages no longer fit in the context, the oldest turns are left out of the prompt. The conversation keeps them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,11 @@ Message = dict[str, Any]
 
 
 class Conversation:
-    """`messages` are questions and answers in turn; `settings` are options that differ from the model's.
+    """The messages and settings of a chat.
 
-    The system prompt is one of the settings. An answer that has begun is kept with its question, however it ends; in
-    the `session`, if there is one. The first `left_out` messages are not shown to the model.
+    `settings` are options that differ from those of the model, such as the system prompt. An answer is added to the
+    messages, and to the `session` if there is one, even if it is interrupted. The first `n_dropped` messages are
+    left out of the prompt.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class Conversation:
         self.model = model
         self.tools = tools
         self.settings: dict[str, Any] = {}
-        self.left_out = 0
-        self.results: list[str] = []  # of the open calls, as far as the user has typed them
+        self.n_dropped = 0
+        self.tool_results: list[str] = []  # results of the pending tool calls that the user has typed
         self.session = session
         self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
-        self._scored: tuple[list[int], list[Piece]] = [], []  # all tokens of prompt and answer, and those of the answer
+        self._scored: tuple[list[int], list[Piece]] = [], []  # tokens of prompt and answer, scored pieces
 
     @property
     def messages(self) -> list[Message]:
@@ -41,10 +42,10 @@ class Conversation:
     @messages.setter
     def messages(self, messages: list[Message]) -> None:
         self._messages = messages
-        self.results = []
-        self.left_out = min(self.left_out, len(messages))
+        self.tool_results = []
+        self.n_dropped = min(self.n_dropped, len(messages))
         if self.session:
-            self.session.become(messages)
+            self.session.replace_messages(messages)
 
     @property
     def system(self) -> str:
@@ -56,121 +57,128 @@ class Conversation:
 
     @property
     def answer(self) -> str:
-        """The last one; "" before there is any."""
+        """The last answer, or "" if there is none."""
         return str(self.messages[-1]["content"]) if self.messages else ""
 
     @property
-    def written(self) -> list[int]:
-        """The tokens of the last answer, thoughts and all; none where they are not known."""
+    def answer_tokens(self) -> list[int]:
+        """The tokens of the last answer, including its reasoning; empty if they are not known."""
         last = self.messages[-1] if self.messages else {}
         return [*last.get("thought_ids", ()), *last.get("ids", ())]
 
     @property
-    def open_calls(self) -> list[dict[str, Any]]:
-        """The calls of tools in the last answer, as long as nobody has told their results."""
+    def pending_tool_calls(self) -> list[dict[str, Any]]:
+        """The tool calls of the last answer, as long as they have no results."""
         calls = self.messages[-1].get("tool_calls") if self.messages else None
-        return [call for call in calls if is_call(call)] if isinstance(calls, list) else []
+        return [call for call in calls if is_tool_call(call)] if isinstance(calls, list) else []
 
-    def ask(self, text: str, begun: Sequence[int] = ()) -> Iterator["Piece"]:
-        """The answer, piece by piece, which may have `begun` with some tokens; close the iterator to stop it. Raises
-        what `Model.chat` raises.
+    def ask(self, text: str, prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
+        """Send a message and yield the pieces of the answer, which starts with the tokens `prefix_ids`.
+
+        Close the iterator to stop the answer. Raises the errors of `Model.chat`.
         """
-        return self._answer([{"role": "user", "content": text}], begun)
+        return self._answer([{"role": "user", "content": text}], prefix_ids)
 
-    def tell(self, results: list[str]) -> Iterator["Piece"]:
-        """The answer to the results of the open calls, in their order; otherwise as `ask`."""
-        return self._answer([
-            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result}
-            for call, result in zip(self.open_calls, results, strict=True)
-        ])
+    def send_tool_results(self, results: list[str]) -> Iterator["Piece"]:
+        """Send the results of the pending tool calls, in their order, and yield the answer like `ask`."""
+        return self._answer(
+            [
+                {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result}
+                for call, result in zip(self.pending_tool_calls, results, strict=True)
+            ]
+        )
 
-    def _answer(self, new: list[Message], begun: Sequence[int] = ()) -> Iterator["Piece"]:
+    def _answer(self, new: list[Message], prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
         pieces: list[Piece] = []
         try:
-            shown = self._shown([*self.messages, *new])
-            for piece in self.model.chat(shown, tools=self.tools, begun=begun, **self.settings):
+            shown = self._visible([*self.messages, *new])
+            for piece in self.model.stream_chat(shown, tools=self.tools, prefix_ids=prefix_ids, **self.settings):
                 pieces.append(piece)
                 yield piece
         finally:
             if pieces:
-                self.messages = [*self.messages, *new, answer_of(pieces)]
+                self.messages = [*self.messages, *new, assistant_message(pieces)]
 
-    def _shown(self, messages: list[Message]) -> list[Message]:
-        """What the model sees of them: whole oldest turns go, where they would leave no room for an answer."""
+    def _visible(self, messages: list[Message]) -> list[Message]:
+        """Return the messages for the prompt, without the oldest turns if they do not fit in the context."""
         if self.model.options.ctx_policy == "drop-turns":
-            fitting = self.model.fitting(messages[self.left_out :], tools=self.tools, **self.settings)
-            self.left_out = len(messages) - len(fitting)
-        return messages[self.left_out :]
+            fitting = self.model.truncate_messages(messages[self.n_dropped :], tools=self.tools, **self.settings)
+            self.n_dropped = len(messages) - len(fitting)
+        return messages[self.n_dropped :]
 
-    def scored(self, alternatives: int) -> list["Piece"]:
-        """The last answer token by token, with probabilities and so many alternatives each; nothing where its tokens
-        are not known. It is computed when it is first asked for: until then it costs nothing.
+    def score_answer(self, alternatives: int) -> list["Piece"]:
+        """Return the tokens of the last answer with their probabilities and `alternatives` other candidates each.
+
+        The result is empty if the tokens are not known. It is computed on the first call.
         """
-        if not self.written:
+        if not self.answer_tokens:
             return []
-        before = self.messages[self.left_out : -1]
+        before = self.messages[self.n_dropped : -1]
         prompt = self.model.render(before, tools=self.tools, **self.settings).ids
-        if self._scored[0] != [*prompt, *self.written]:
-            pieces = self.model.score(prompt, self.written, logprobs=alternatives)
-            self._scored = [*prompt, *self.written], pieces
+        if self._scored[0] != [*prompt, *self.answer_tokens]:
+            pieces = self.model.score(prompt, self.answer_tokens, logprobs=alternatives)
+            self._scored = [*prompt, *self.answer_tokens], pieces
         return self._scored[1]
 
     def undo(self) -> str:
-        """Forget the last question and all that came of it. The question; "" if there was none."""
-        asked = [at for at, message in enumerate(self.messages) if message["role"] == "user"]
-        if not asked:
+        """Remove the last question and everything after it. Return the question, or "" if there was none."""
+        questions = [at for at, message in enumerate(self.messages) if message["role"] == "user"]
+        if not questions:
             return ""
-        question = self.messages[asked[-1]]
-        self.messages = self.messages[: asked[-1]]
+        question = self.messages[questions[-1]]
+        self.messages = self.messages[: questions[-1]]
         return str(question["content"])
 
-    def regenerate(self, begun: Sequence[int] = ()) -> Iterator["Piece"]:
-        """Another answer to the last question, which may have `begun`; it takes the place of the one before as soon as
-        it begins.
+    def regenerate(self, prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
+        """Yield another answer to the last question, which starts with the tokens `prefix_ids`.
+
+        It replaces the previous answer as soon as its first piece is generated.
         """
         before = self.messages
         question = self.undo()
         left = len(self.messages)
         try:
-            yield from self.ask(question, begun)
+            yield from self.ask(question, prefix_ids)
         finally:
             if len(self.messages) == left:
                 self.messages = before
 
-    def take_up(self, session: "Session") -> None:
-        """Go on with another conversation; this one stays where it was saved."""
-        self.session, self.left_out, self.results = session, 0, []
+    def switch_session(self, session: "Session") -> None:
+        """Switch to another session. The current one remains as it was saved."""
+        self.session, self.n_dropped, self.tool_results = session, 0, []
         self._messages = [dict(each) for each in session.messages]
 
     def clear(self) -> None:
         self.messages = []
 
 
-def is_call(entry: object) -> bool:
-    """A session may come from anywhere."""
+def is_tool_call(entry: object) -> bool:
+    """Return whether an entry is a valid tool call. Session files are untrusted."""
     match entry:
         case {"id": str(), "function": {"name": str(), "arguments": _}}:
             return True
     return False
 
 
-def answer_of(pieces: list["Piece"]) -> Message:
-    """The message; thoughts and calls have fields of their own, which templates show or leave out. So have the tokens:
-    `ids` are those of the content and of calls, as far as they come behind all else, `thought_ids` the others.
+def assistant_message(pieces: list["Piece"]) -> Message:
+    """Return the assistant message of an answer. Reasoning and tool calls have separate fields, for the chat template.
+
+    `ids` has the tokens of the content and tool calls after the last piece of another kind; `thought_ids` has the
+    tokens before them.
     """
-    content, thoughts = text_of(pieces, "text"), text_of(pieces, "thought").strip()
+    content, reasoning = text_of(pieces, "text"), text_of(pieces, "reasoning").strip()
     calls = [call.as_entry() for piece in pieces for call in piece.calls]
     ids = [piece.id for piece in pieces]
-    begins = max((place + 1 for place, piece in enumerate(pieces) if piece.kind != "text"), default=0)
-    if content != text_of(pieces[begins:], "text"):
-        begins = len(pieces)
+    content_start = max((index + 1 for index, piece in enumerate(pieces) if piece.kind != "text"), default=0)
+    if content != text_of(pieces[content_start:], "text"):
+        content_start = len(pieces)
     message: Message = {"role": "assistant", "content": content}
-    if begins < len(pieces):
-        message["ids"] = ids[begins:]
-    if thoughts:
-        message["reasoning_content"] = thoughts
+    if content_start < len(pieces):
+        message["ids"] = ids[content_start:]
+    if reasoning:
+        message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = calls
-    if begins:
-        message["thought_ids"] = ids[:begins]
+    if content_start:
+        message["thought_ids"] = ids[:content_start]
     return message

@@ -1,8 +1,8 @@
-"""Where messages are typed on a terminal: several lines, a history of all chats, completion, the user's own editor.
+"""The line editor for messages: multi-line input, history across chats, completion and an external editor.
 
-    Enter       send                    Ctrl-R    search what was typed before
-    Alt-Enter   another line            Ctrl-G    write it in $VISUAL or $EDITOR
-    Tab         complete a command, or the path behind one
+Enter       send                    Ctrl-R    search the history
+Alt-Enter   start a new line        Ctrl-G    edit in $VISUAL or $EDITOR
+Tab         complete a command, or its path or session
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from prompt_toolkit.styles import Style
 
 from cli import screen
 from cli.chat.commands import NAMES
-from cli.chat.reader import CONTINUATION, PROMPT, is_unfinished, message_of
+from cli.chat.message_input import CONTINUATION, PROMPT, is_unfinished, unwrap_message
 from localinfer import paths, sessions
 from localinfer.errors import LocalInferError
 
@@ -37,23 +37,23 @@ class Editor:
             [("class:prompt", PROMPT)],
             multiline=True,
             prompt_continuation=continuation,
-            key_bindings=keys(),
+            key_bindings=key_bindings(),
             history=history(),
-            completer=Words(),
+            completer=CommandCompleter(),
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
             tempfile_suffix=".md",
             style=STYLE,
             reserve_space_for_menu=0,
-            output=output(),
-            color_depth=None if screen.colourful() else ColorDepth.DEPTH_1_BIT,
+            output=terminal_output(),
+            color_depth=None if screen.has_color() else ColorDepth.DEPTH_1_BIT,
         )
 
     def read(self, draft: str = "") -> str | None:
         while True:
             try:
-                return message_of(self.session.prompt(default=draft))
+                return unwrap_message(self.session.prompt(default=draft))
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -62,14 +62,14 @@ class Editor:
                 draft = ""
 
 
-def continuation(width: int, line: int, is_wrapped: int) -> str:  # noqa: ARG001  # as prompt_toolkit calls it
+def continuation(width: int, line: int, is_wrapped: int) -> str:  # noqa: ARG001  # the signature of prompt_toolkit
     return "" if is_wrapped else CONTINUATION
 
 
-def output() -> Vt100_Output | None:
-    """The terminal, be it stdout or stderr; None is prompt_toolkit's own choice, for Windows.
+def terminal_output() -> Vt100_Output | None:
+    """Return the output for prompt_toolkit: the terminal on stdout or stderr, or None (its default) on Windows.
 
-    It is not asked where its cursor is: the answer may come when nobody listens any more.
+    Cursor position requests are disabled, because the reply of the terminal may arrive after the prompt has ended.
     """
     if os.name != "posix":
         return None
@@ -79,7 +79,7 @@ def output() -> Vt100_Output | None:
     return terminal
 
 
-def keys() -> KeyBindings:
+def key_bindings() -> KeyBindings:
     bindings = KeyBindings()
     typing = has_focus("DEFAULT_BUFFER")
 
@@ -103,8 +103,8 @@ def keys() -> KeyBindings:
     return bindings
 
 
-class Words(Completer):
-    """Commands, and paths or names of sessions behind those that want one."""
+class CommandCompleter(Completer):
+    """Completes commands, and the path or session name that a command takes."""
 
     paths = PathCompleter(expanduser=True)
 
@@ -119,24 +119,24 @@ class Words(Completer):
         elif NAMES.get(command.lower()) == "PATH":
             yield from self.paths.get_completions(Document(argument), event)
         elif NAMES.get(command.lower()) == "SESSION":
-            yield from (Completion(name, -len(argument)) for name in sessions.names() if name.startswith(argument))
+            yield from (Completion(name, -len(argument)) for name in sessions.list_names() if name.startswith(argument))
 
 
 def history() -> History:
-    """Of all chats, in a file that nobody else can read; of this one alone where that cannot be."""
+    """Return the input history of all chats, in a private file, or an in-memory history if the file is not writable."""
     path = paths.data_dir() / "history"
     try:
         paths.private_directory(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         path.chmod(0o600)
     except (OSError, LocalInferError) as error:
-        screen.warn(f"what is typed here is not remembered: {error}")
+        screen.warn(f"the input history is not saved: {error}")
         return InMemoryHistory()
-    return Remembered(path)
+    return SafeFileHistory(path)
 
 
-class Remembered(FileHistory):
-    """A disk that is full does not end a conversation."""
+class SafeFileHistory(FileHistory):
+    """A file history that ignores I/O errors, such as a full disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))

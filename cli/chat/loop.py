@@ -1,4 +1,4 @@
-"""The loop of a chat: what is typed becomes a command or a question, and its answer is shown while it comes."""
+"""The chat loop: read a message or a slash command, show the streamed answer, run tool calls."""
 
 import contextlib
 import importlib
@@ -12,33 +12,43 @@ from typing import TYPE_CHECKING, Any
 from cli import screen
 from cli.chat import answer, commands
 from cli.chat.conversation import Conversation
-from cli.chat.reader import Lines, Reader
+from cli.chat.message_input import LineInput, MessageInput
 from cli.chat.status import status_line
-from cli.chat.tools import Toolbox, shown_call
+from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
-from cli.generate import statistics, with_control
-from cli.surprise import painter
-from localinfer.errors import ContextOverflow, LocalInferError
+from cli.generate import statistics_line, with_control_tokens
+from cli.token_coloring import create_painter
+from localinfer.errors import ContextOverflowError, LocalInferError
 
 if TYPE_CHECKING:
-    from cli.surprise import ColorBy
+    from cli.token_coloring import ColorBy
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
-HINT = "Ctrl-C once more, Ctrl-D or /exit leaves."
-LOOP = "The answer repeats itself: Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
-RESULT = "{} has not been run: what you type next is its result. /undo forgets the call."
-MOST_ROUNDS, SAME_ROUNDS = 20, 4  # of calls and results for one question, and of such as are all the same
-CALL_LOOP = "The same call again and again: it is not run any more."
-FULL = "The context is full: the answer ends here. /undo makes room, /clear begins anew."
+EXIT_HINT = "Press Ctrl-C again, Ctrl-D or type /exit to exit."
+REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --temp or --repeat-penalty may help."
+TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
+MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
+TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
+CONTEXT_FULL = "The context is full; the answer is cut off. /undo makes room, /clear starts over."
 
 
 class Chat:
-    """A conversation in a terminal, or one question and its answer."""
+    """An interactive chat in a terminal, or one question and its answer."""
 
-    def __init__(self, model: "Model", name: str, *, plain: bool = False, quiet: bool = False, special: bool = False,
-                 transcript: Transcript | None = None, session: "Session | None" = None,
-                 tools: Toolbox | None = None, color_by: "ColorBy | None" = None) -> None:
+    def __init__(
+        self,
+        model: "Model",
+        name: str,
+        *,
+        plain: bool = False,
+        quiet: bool = False,
+        special: bool = False,
+        transcript: Transcript | None = None,
+        session: "Session | None" = None,
+        tools: Toolbox | None = None,
+        color_by: "ColorBy | None" = None,
+    ) -> None:
         self.model = model
         self.name = name
         self.plain = plain
@@ -47,151 +57,154 @@ class Chat:
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
         self.tools = tools
-        self.painter = painter(color_by)
+        self.painter = create_painter(color_by)
         if self.painter:
             self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
-        self.files: list[str] = []  # what goes in front of the next message
-        self.draft = ""  # of the next message
+        self.files: list[str] = []  # content of files to prepend to the next message
+        self.draft = ""  # initial text of the next message
         self.is_over = False
-        self.talking = False
-        self.used = 0  # tokens of the context
+        self.is_interactive = False
+        self.used = 0  # tokens in the context
 
-    def talk(self, *, once: bool = False) -> None:
-        """Until the user leaves, or has had `once` an answer. A first Ctrl-C that finds nothing to stop only tells how
-        to leave.
+    def run(self, *, once: bool = False) -> None:
+        """Run the chat until the user exits or, if `once`, until the first answer.
+
+        The first Ctrl-C at the prompt only prints how to exit.
         """
-        self.talking = True
-        lines = reader()
+        self.is_interactive = True
+        lines = create_input()
         if not self.plain and sys.stdout.isatty():
             threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
             try:
-                if self._turn(lines):
+                if self._read_turn(lines):
                     warned = False
             except KeyboardInterrupt:
                 if warned:
                     raise
                 warned = True
-                screen.aside(HINT)
+                screen.note_dim(EXIT_HINT)
 
-    def _turn(self, lines: Reader) -> bool:
-        """One line of the user's; False if there was nothing in it."""
+    def _read_turn(self, lines: MessageInput) -> bool:
+        """Read and handle one message or command. Return False if the input is empty."""
         draft, self.draft = self.draft, ""
         typed = lines.read(draft)
         if typed is None:
             self.is_over = True
-        elif typed.startswith("/") and commands.run(self, typed):
+        elif typed.startswith("/") and commands.try_command(self, typed):
             pass
         elif typed.strip():
-            self.try_to_say(typed)
+            self.try_say(typed)
         return bool(typed and typed.strip())
 
-    def try_to_say(self, message: str) -> None:
-        """What cannot be answered ends neither the program nor the conversation so far."""
+    def try_say(self, message: str) -> None:
+        """Send a message. An error is printed and ends neither the program nor the conversation."""
         try:
             self.say(message)
         except LocalInferError as error:
-            hint = " (/undo makes room, /clear begins anew)" if isinstance(error, ContextOverflow) else ""
+            hint = " (/undo makes room, /clear starts over)" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
 
     def say(self, message: str) -> None:
-        """Ask, and show the answer. Raises what `Model.chat` raises."""
+        """Send a message and show the answer. Raises the errors of `Model.chat`."""
         text = "\n".join([*self.files, message])
         self.files.clear()
-        before, left_out = len(self.conversation.messages), self.conversation.left_out
-        if calls := self.conversation.open_calls:
-            self.conversation.results.append(text)
-            if len(self.conversation.results) < len(calls):
-                self._ask_for_results()
+        before, left_out = len(self.conversation.messages), self.conversation.n_dropped
+        if calls := self.conversation.pending_tool_calls:
+            self.conversation.tool_results.append(text)
+            if len(self.conversation.tool_results) < len(calls):
+                self._request_tool_results()
                 return
-            results, self.conversation.results = self.conversation.results, []
-            self.show(self.conversation.tell(results))
+            results, self.conversation.tool_results = self.conversation.tool_results, []
+            self.show(self.conversation.send_tool_results(results))
         else:
             self.show(self.conversation.ask(text))
-        if self.conversation.left_out > left_out:
-            screen.aside(f"The first {self.conversation.left_out} messages no longer fit: the model does not see them.")
+        if self.conversation.n_dropped > left_out:
+            screen.note_dim(
+                f"The first {self.conversation.n_dropped} messages no longer fit and are left out of the prompt."
+            )
         if self.transcript and len(self.conversation.messages) > before:
             self.transcript.add(text, self.conversation.answer)
 
     def show(self, pieces: Iterator["Piece"]) -> None:
-        """Show an answer while it comes, and what comes of the calls of tools in it."""
+        """Show a streamed answer, run its tool calls and show the answers to their results."""
         self._show(pieces)
-        said: list[object] = []
-        while (calls := self._shown_calls()) and self.tools and self.tools.command and len(said) < MOST_ROUNDS:
-            said.append([call["function"] for call in calls])
-            if said[-SAME_ROUNDS:] == SAME_ROUNDS * said[-1:]:
-                screen.aside(CALL_LOOP)
+        seen: list[object] = []
+        while (calls := self._show_tool_calls()) and self.tools and self.tools.command and len(seen) < MAX_TOOL_ROUNDS:
+            seen.append([call["function"] for call in calls])
+            if seen[-MAX_IDENTICAL_ROUNDS:] == MAX_IDENTICAL_ROUNDS * seen[-1:]:
+                screen.note_dim(TOOL_LOOP_NOTE)
                 break
             results = [self.tools.result(call) for call in calls]
-            self._show(self.conversation.tell(results))
-        self._ask_for_results()
+            self._show(self.conversation.send_tool_results(results))
+        self._request_tool_results()
 
-    def _shown_calls(self) -> list[dict[str, Any]]:
-        calls = self.conversation.open_calls
+    def _show_tool_calls(self) -> list[dict[str, Any]]:
+        calls = self.conversation.pending_tool_calls
         for call in calls:
-            screen.aside(shown_call(call))
+            screen.note_dim(format_call(call))
         return calls
 
-    def _ask_for_results(self) -> None:
-        """Nobody runs what is still open: the user can say what comes of it."""
-        calls = self.conversation.open_calls
-        if calls and self.talking:
-            screen.aside(RESULT.format(calls[len(self.conversation.results)]["function"]["name"]))
+    def _request_tool_results(self) -> None:
+        """Ask the user for the results of tool calls that are not run automatically."""
+        calls = self.conversation.pending_tool_calls
+        if calls and self.is_interactive:
+            screen.note_dim(TOOL_RESULT_HINT.format(calls[len(self.conversation.tool_results)]["function"]["name"]))
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
-        """An interrupt ends the answer; what had come stays said."""
-        view = answer.view(plain=self.plain, lines_between=self.talking, painter=self.painter)
+        """Show a streamed answer. Ctrl-C stops it; the conversation keeps its text."""
+        view = answer.create_view(plain=self.plain, lines_between=self.is_interactive, painter=self.painter)
         began = time.monotonic()
         first = 0.0
-        pieces = with_control(self.model, pieces) if self.special else pieces
+        pieces = with_control_tokens(self.model, pieces) if self.special else pieces
         try:
-            with screen.without_echo(), contextlib.closing(watched(pieces, view)) as run:  # type: ignore[type-var]
+            with screen.without_echo(), contextlib.closing(with_repetition_warning(pieces, view)) as run:  # type: ignore[type-var]
                 try:
                     for piece in run:
                         first = first or time.monotonic() - began
-                        view.take(piece)
+                        view.add(piece)
                 finally:
                     if first:
                         view.end()
         except KeyboardInterrupt:
             screen.erase_progress()
-            if not self.talking:
+            if not self.is_interactive:
                 raise
-        except ContextOverflow:
-            if not self.talking or not first:
+        except ContextOverflowError:
+            if not self.is_interactive or not first:
                 raise
-            screen.warn(FULL)
-        self._tell(first)
+            screen.warn(CONTEXT_FULL)
+        self._show_statistics(first)
 
-    def _tell(self, first: float) -> None:
-        """How it went."""
+    def _show_statistics(self, first: float) -> None:
+        """Print the status line or the statistics of the last answer."""
         stats = self.model.stats
         self.used = stats.prompt_tokens + stats.generated_tokens
         if self.quiet:
             return
-        if self.talking:
+        if self.is_interactive:
             columns = shutil.get_terminal_size().columns
-            screen.aside(status_line(self.name, stats, self.model.n_ctx, first, columns))
+            screen.note_dim(status_line(self.name, stats, self.model.n_ctx, first, columns))
         else:
-            screen.aside(statistics(stats))
+            screen.note_dim(statistics_line(stats))
 
 
-def reader() -> Reader:
-    if screen.is_live() and sys.stdin.isatty() and shutil.get_terminal_size().columns >= answer.NARROWEST:
+def create_input() -> MessageInput:
+    if screen.is_redrawable() and sys.stdin.isatty() and shutil.get_terminal_size().columns >= answer.MIN_COLUMNS:
         from cli.chat.editor import Editor
 
         return Editor()
-    return Lines()
+    return LineInput()
 
 
-def watched(pieces: Iterator["Piece"], view: answer.View) -> Iterator["Piece"]:
-    """The same pieces. When they begin to go round in circles, the user is told."""
-    from localinfer.generation.loops import LoopWatch
+def with_repetition_warning(pieces: Iterator["Piece"], view: answer.View) -> Iterator["Piece"]:
+    """Yield the same pieces, and warn the user when the text repeats itself."""
+    from localinfer.generation.loop_detector import LoopDetector
 
-    watch = LoopWatch()
+    watch = LoopDetector()
     with contextlib.closing(pieces):  # type: ignore[type-var]
         for piece in pieces:
             yield piece
             if watch.push(piece.id):
-                view.note(LOOP)
+                view.note(REPETITION_WARNING)

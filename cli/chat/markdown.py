@@ -1,4 +1,4 @@
-"""Blocks of Markdown, and the lines that they become on a terminal. Knows nothing of what is on the screen already."""
+"""Markdown rendering in blocks: split a text into blocks and render a block as terminal lines."""
 
 import io
 import re
@@ -11,28 +11,28 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.theme import Theme
 
-CODE_LINES = 30  # a block of code that becomes longer is cut where a blank line is
-MARKERS = ("**", "`")  # what is open while the text still comes is closed
+CODE_LINES = 30  # longer code blocks are split at a blank line
+MARKERS = ("**", "`")  # closed temporarily while the text is streamed
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 TRAILING = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)$")
 
 
 class Block(NamedTuple):
-    """A part of a text that looks the same whatever comes behind it, unless it is the last one."""
+    """A part of a text whose rendering does not depend on the text after it, unless it is the last block."""
 
     source: str
     is_code: bool
-    gap: bool  # a blank line stands above it
+    gap: bool  # whether a blank line precedes it
 
 
 def split(text: str, gap: bool = True) -> list[Block]:
-    """The blocks of a text: one for a paragraph, for an item of a list, for a stretch of code. `gap` is the first's."""
+    """Split a text into blocks: paragraphs, list items and parts of code blocks. `gap` is that of the first block."""
     if not text.strip():
         return []
     lines = text.splitlines(keepends=True)
     starts: list[tuple[int, bool, bool]] = []  # line, is code, has a gap
     in_list = False
-    for token in OUTLINE.parse(text):
+    for token in BLOCK_PARSER.parse(text):
         if token.map and token.level == 0 and token.type in ("bullet_list_open", "ordered_list_open"):
             in_list = False
         elif token.map and token.level == 1 and token.type == "list_item_open":
@@ -43,26 +43,26 @@ def split(text: str, gap: bool = True) -> list[Block]:
     starts[:1] = [(0, *starts[0][1:])] if starts else [(0, False, True)]
     ends = [start for start, *_ in starts[1:]] + [len(lines)]
     blocks = []
-    for number, ((start, is_code, apart), end) in enumerate(zip(starts, ends, strict=True)):
+    for number, ((start, is_code, has_gap), end) in enumerate(zip(starts, ends, strict=True)):
         source = "".join(lines[start:end])
-        first = Block(source, is_code, gap if number == 0 else apart)
-        blocks += stretches(first) if is_code else [first]
+        block = Block(source, is_code, gap if number == 0 else has_gap)
+        blocks += split_code(block) if is_code else [block]
     return blocks
 
 
-def stretches(block: Block) -> list[Block]:
-    """A long block of code in parts, each of them fenced: nobody wants to wait until all of it is coloured anew."""
+def split_code(block: Block) -> list[Block]:
+    """Split a long code block into fenced parts, so that a redraw highlights only the last part."""
     head, *lines = block.source.splitlines(keepends=True)
     cut = next((n for n in range(CODE_LINES, len(lines)) if not lines[n - 1].strip() and lines[n][:1].strip()), 0)
     if not cut or lines[cut].startswith(("```", "~~~")):
         return [block]
     fence = re.match(r"\s*([`~]+)", head)
     first = Block(head + "".join(lines[:cut]) + (fence[1] if fence else "```"), True, block.gap)
-    return [first, *stretches(Block(head + "".join(lines[cut:]), True, False))]
+    return [first, *split_code(Block(head + "".join(lines[cut:]), True, False))]
 
 
-def closed(block: Block) -> str:
-    """The source of the last block with its markers closed, so that they do not show while the text comes."""
+def close_markers(block: Block) -> str:
+    """Return the source of the last block with open markers closed, so that they are not shown while streaming."""
     source = block.source.rstrip()
     if block.is_code:
         return source
@@ -73,8 +73,8 @@ def closed(block: Block) -> str:
     return source
 
 
-class Printer:
-    """Makes lines of blocks, none wider than `columns`."""
+class MarkdownPrinter:
+    """Renders blocks as lines of at most `columns` columns."""
 
     def __init__(self, columns: int, colour: bool) -> None:
         self.console = Console(
@@ -87,17 +87,17 @@ class Printer:
         with self.console.capture() as captured:
             self.console.print(Markdown(source, hyperlinks=False))
         lines = [TRAILING.sub(r"\1", line) for line in captured.get().splitlines()]
-        lines = without_blank_ends(lines)
+        lines = strip_blank_lines(lines)
         return ["", *lines] if gap and lines else lines
 
 
-def without_blank_ends(lines: list[str]) -> list[str]:
+def strip_blank_lines(lines: list[str]) -> list[str]:
     seen = [number for number, line in enumerate(lines) if STYLE.sub("", line).strip()]
     return lines[seen[0] : seen[-1] + 1] if seen else []
 
 
 class Heading(markdown.Heading):
-    """On the left, in bold; rich centres it, and draws a box around the first kind."""
+    """A left-aligned, bold heading, in place of the centred and boxed one of rich."""
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -105,16 +105,16 @@ class Heading(markdown.Heading):
         yield self.text
 
 
-class Code(markdown.CodeBlock):
-    """Coloured, on the terminal's own background, and nothing around it that would be copied, too."""
+class CodeBlock(markdown.CodeBlock):
+    """A highlighted code block without background, border or padding, which would end up in copied text."""
 
     def __rich_console__(self, _: Console, __: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
         yield Syntax(code, self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
 
 
-class Item(markdown.ListItem):
-    """With the dot that belongs to a number: it is text that may be copied."""
+class ListItem(markdown.ListItem):
+    """A list item with a dot after its number."""
 
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         width = len(f"{last_number}. ")
@@ -126,18 +126,18 @@ class Item(markdown.ListItem):
 
 
 class Markdown(markdown.Markdown):
-    """As rich has it, but for what is ours above."""
+    """The Markdown renderer of rich with the elements above."""
 
     elements: ClassVar[dict[str, Any]] = markdown.Markdown.elements | {
-        "heading_open": Heading, "fence": Code, "code_block": Code, "list_item_open": Item,
+        "heading_open": Heading, "fence": CodeBlock, "code_block": CodeBlock, "list_item_open": ListItem,
     }  # fmt: skip
 
 
-def outline() -> MarkdownIt:
-    """Finds blocks, and does not look into them."""
+def create_block_parser() -> MarkdownIt:
+    """Return a parser that finds blocks and skips inline markup."""
     parser = MarkdownIt().enable("table")
     parser.core.ruler.disable("inline")
     return parser
 
 
-OUTLINE = outline()
+BLOCK_PARSER = create_block_parser()

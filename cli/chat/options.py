@@ -1,47 +1,50 @@
-"""The options that only `localinfer chat` has, beside those of the models, sampling, and so on."""
+"""The options of `localinfer chat`, in addition to the shared model and sampling options."""
 
 from typing import Annotated
 
 import typer
 
 OptionalModelArgument = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="A GGUF file or a name; none: the default.")
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
 ]
-QuestionArgument = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this, and leave.")]
-PromptOption = Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this, and leave.")]
+QuestionArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this question and exit.")
+]
+PromptOption = Annotated[
+    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit.")
+]
 SystemFileOption = Annotated[
     str | None,
-    typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read --system-prompt from a file."),
+    typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read the system prompt from a file."),
 ]
 ConversationOption = Annotated[
-    bool, typer.Option("-cnv", "--conversation", help="Go on talking when the question is answered.")
+    bool, typer.Option("-cnv", "--conversation", help="Continue interactively after the question.")
 ]
-SingleTurnOption = Annotated[
-    bool, typer.Option("-st", "--single-turn", help="Leave after the first answer, in any case.")
-]
+SingleTurnOption = Annotated[bool, typer.Option("-st", "--single-turn", help="Exit after the first answer.")]
 OutputOption = Annotated[
     str | None,
-    typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Write the conversation there, too."),
+    typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Also write the conversation to FILE."),
 ]
-PlainOption = Annotated[
-    bool, typer.Option("--plain", help="Show answers as they come, not as Markdown; a pipe always does.")
-]
-ContinueOption = Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")]
+PlainOption = Annotated[bool, typer.Option("--plain", help="Do not render Markdown on a terminal.")]
+ContinueOption = Annotated[bool, typer.Option("--continue", help="Resume the latest session.")]
 SessionOption = Annotated[
     str | None,
-    typer.Option("--session", metavar="NAME", help="Go on with the session of this name, or begin it."),
+    typer.Option("--session", metavar="NAME", help="Resume session NAME, or create it."),
 ]
-NoSaveOption = Annotated[
-    bool, typer.Option("--no-save", help="Do not save the conversation: see `localinfer sessions`.")
-]
+NoSaveOption = Annotated[bool, typer.Option("--no-save", help="Do not save the session; see `localinfer sessions`.")]
 ToolsOption = Annotated[
     str | None,
-    typer.Option("--tools", metavar="FILE", help="What the model may call: JSON schemas of functions."),
+    typer.Option("--tools", metavar="FILE", help="JSON file with tool definitions (function schemas)."),
 ]
 ToolExecOption = Annotated[
     str | None,
-    typer.Option("--tool-exec", metavar="COMMAND", help="Runs each call, when you agree to it: see docs/tools.md."),
+    typer.Option(
+        "--tool-exec",
+        metavar="COMMAND",
+        help="Program that runs tool calls, after confirmation; see docs/tool-calling.md.",
+    ),
 ]
 ToolTimeoutOption = Annotated[
-    float, typer.Option("--tool-timeout", metavar="SECONDS", help="How long a call may take.")
+    float, typer.Option("--tool-timeout", metavar="SECONDS", help="Time limit for a tool call.")
 ]

@@ -1,29 +1,29 @@
-"""The line behind an answer: which model, how much of the context, how fast."""
+"""The status line after an answer: finish reason, speed, used context and model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from cli.generate import rate
+from cli.generate import format_rate
 
 if TYPE_CHECKING:
     from localinfer import Stats
 
-ENDS = {
+FINISH_LABELS = {
     "stop": "",
     "length": "cut off by --predict",
-    "context": "cut off: the context is full",
+    "context": "cut off: context is full",
     "interrupted": "stopped",
 }
 
 
 def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, columns: int) -> str:
-    """As much as fits into the columns, the more important first."""
+    """Return the status line: as many fields as fit into `columns`, the most important first."""
     used = stats.prompt_tokens + stats.generated_tokens
     parts = [
-        ENDS[stats.finish_reason],
-        rate(stats.generated_tokens, stats.generate_seconds),
+        FINISH_LABELS[stats.finish_reason],
+        format_rate(stats.generated_tokens, stats.generate_seconds),
         f"context {used:,} of {n_ctx:,} tokens",
         f"first token {first_token:.2f} s",
         Path(name).stem if name.endswith(".gguf") else name,

@@ -1,4 +1,4 @@
-"""A tool as a process: COMMAND NAME, with the arguments as JSON on stdin; what it writes to stdout is the result."""
+"""Tool execution as a subprocess: COMMAND NAME, with the arguments as JSON on stdin and the result on stdout."""
 
 import contextlib
 import os
@@ -8,33 +8,36 @@ import tempfile
 import threading
 from typing import IO
 
-OUTPUT_LIMIT = 32_000  # bytes of each stream; what is more is counted, and not kept
-LINGER = 1.0  # seconds in which a process that has ended may leave others behind that still write
+OUTPUT_LIMIT = 32_000  # bytes of each stream; the rest is only counted
+DRAIN_SECONDS = 1.0  # seconds to wait for output of child processes after the tool has exited
 
 
 def run(command: list[str], name: str, arguments: str, seconds: float) -> str:
-    """The result, be it the news that the tool failed: a model is told, too. Ctrl-C ends the tool and is raised."""
-    with tempfile.TemporaryFile() as stdin:  # a tool that does not read it cannot make anyone wait
+    """Run a tool and return its result, or an error message for the model if it fails.
+
+    `seconds` is the time limit. Ctrl-C kills the tool and raises KeyboardInterrupt.
+    """
+    with tempfile.TemporaryFile() as stdin:  # a file, so that a tool that does not read it cannot block
         stdin.write(arguments.encode("utf-8", "replace"))
         stdin.seek(0)
         pipe = subprocess.PIPE
         try:
-            # In a group of its own: the tool ends with all that it has started.
+            # In its own process group, so that its child processes are killed with it.
             process = subprocess.Popen([*command, name], stdin=stdin, stdout=pipe, stderr=pipe, start_new_session=True)
         except (OSError, ValueError) as error:
             return f"error: {command[0]} cannot be run: {getattr(error, 'strerror', None) or error}"
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
-        streams = Drain(process.stdout), Drain(process.stderr)
+        streams = StreamReader(process.stdout), StreamReader(process.stderr)
         try:
             code: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             for stream in streams:
-                stream.join(LINGER if process.poll() is not None else 0)
-            end(process)
+                stream.join(DRAIN_SECONDS if process.poll() is not None else 0)
+            kill_process_group(process)
             for stream in streams:
                 stream.join()
     output, errors = (stream.text() for stream in streams)
@@ -44,8 +47,8 @@ def run(command: list[str], name: str, arguments: str, seconds: float) -> str:
     return "\n".join(filter(None, [what, output, errors]))
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """The process and its group, as far as they are still there."""
+def kill_process_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill the process and its process group, if they still run."""
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -53,22 +56,22 @@ def end(process: "subprocess.Popen[bytes]") -> None:
             process.kill()
 
 
-class Drain(threading.Thread):
-    """Reads a stream to its end, and keeps its beginning."""
+class StreamReader(threading.Thread):
+    """A thread that reads a stream to its end and keeps the first OUTPUT_LIMIT bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(daemon=True)
         self._stream = stream
-        self._kept = bytearray()
+        self._data = bytearray()
         self._size = 0
         self.start()
 
     def run(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             while chunk := os.read(self._stream.fileno(), 1 << 16):
-                self._kept += chunk[: OUTPUT_LIMIT - len(self._kept)]
+                self._data += chunk[: OUTPUT_LIMIT - len(self._data)]
                 self._size += len(chunk)
 
     def text(self) -> str:
-        text = self._kept.decode("utf-8", "replace").rstrip("\r\n")
-        return text if self._size <= OUTPUT_LIMIT else f"{text}\n[cut: {self._size:,} bytes in all]"
+        text = self._data.decode("utf-8", "replace").rstrip("\r\n")
+        return text if self._size <= OUTPUT_LIMIT else f"{text}\n[truncated: {self._size:,} bytes in total]"

@@ -1,17 +1,17 @@
-"""A file with all that is said, as llama-cli writes it."""
+"""The log file of a conversation, in the format of llama-cli."""
 
 from pathlib import Path
 
-from cli.files import write_whole
+from cli.output_files import write_atomically
 from localinfer.errors import LocalInferError
 
 
 class Transcript:
-    """Begins empty, whatever was there."""
+    """A log file, which is truncated at the start."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        write_whole(path, b"")
+        write_atomically(path, b"")
 
     def add(self, message: str, answer: str) -> None:
         try:

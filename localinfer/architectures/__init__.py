@@ -1,7 +1,7 @@
-"""The model families: one file each, a function `record` that writes down the forward pass.
+"""Model architectures: one file each, whose function `build(g)` defines the compute graph with a `GraphBuilder`.
 
-A file has the name that GGUF gives the architecture, with `_` for what no module's name may have. Others can add
-theirs: by a file that the user names, or by an entry point `localinfer.architectures` of a package.
+A file is named after the GGUF architecture, with `-` and `.` replaced by `_`. Users can add architectures with a Python
+file (`--architecture`) or with a package that has an entry point `localinfer.architectures`.
 """
 
 import re
@@ -9,71 +9,73 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from localinfer.errors import LocalInferError, Unsupported, UsageError
-from localinfer.files.gguf import GGUF
-from localinfer.plan.recorder import Recorder
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.graph_builder import GraphBuilder
 from localinfer.text import printable
 
-Record = Callable[[Recorder], None]  # records a whole forward pass
+BuildFunction = Callable[[GraphBuilder], None]  # adds a whole forward pass to the graph
 
 ENTRY_POINTS = "localinfer.architectures"
-EAGLE3 = "eagle3"  # no model by itself: see `localinfer.plan.eagle3`
+EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.eagle3`
 
 
 def known() -> list[str]:
-    """The modules of all architectures that come with localinfer."""
+    """Return the names of all built-in architecture modules."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def find(f: GGUF, own: str = "") -> Record:
-    """The `record` function of the user's `own` file if there is one, else of the file's architecture.
+def find_build_function(f: GGUF, own: str = "") -> BuildFunction:
+    """Return the `build` function of the user's own file if one is given, else that of the file's architecture.
 
-    Raises Unsupported naming the architecture and the nearest one that is known, UsageError for an own file that is
-    none.
+    Raises UnsupportedError, naming the architecture and the closest known one, if there is no such architecture. Raises
+    UsageError if the user's file has no `build` function.
     """
     name = f.get("general.architecture", str)
     if own:
-        return of_file(Path(own))
+        return from_file(Path(own))
     module = re.sub(r"[-.]", "_", name)
     if module in known():
-        record: Record = import_module(f"localinfer.architectures.{module}").record
-        return record
-    for added in of_packages(name):
+        build: BuildFunction = import_module(f"localinfer.architectures.{module}").build
+        return build
+    for added in from_packages(name):
         return added
     if name == EAGLE3:
-        what = f"{name!r} is a head that guesses for another model: --spec-draft-model names it beside that"
-        raise f.error("general.architecture", what, Unsupported)
-    raise f.error("general.architecture", f"{printable(name, 80)!r} is not supported ({hint(module)})", Unsupported)
+        what = f"{name!r} is a draft head for another model: pass it with --spec-draft-model"
+        raise f.error("general.architecture", what, UnsupportedError)
+    raise f.error(
+        "general.architecture", f"{printable(name, 80)!r} is not supported ({suggestion(module)})", UnsupportedError
+    )
 
 
-def of_file(path: Path) -> Record:
-    """The `record` function of a Python file, which is run."""
+def from_file(path: Path) -> BuildFunction:
+    """Run a Python file and return its `build` function."""
     import runpy
 
     try:
-        found = runpy.run_path(str(path)).get("record")
+        found = runpy.run_path(str(path)).get("build")
     except OSError as error:
         raise UsageError(f"--architecture: {path}: {error.strerror or error}") from None
     except Exception as error:
         what = f"{type(error).__name__}: {printable(str(error), 200)}"
         raise LocalInferError(f"{path}: its code raised {what}") from error
     if not callable(found):
-        raise UsageError(f"--architecture: {path}: has no function `record`")
-    record: Record = found
-    return record
+        raise UsageError(f"--architecture: {path}: has no function `build`")
+    build: BuildFunction = found
+    return build
 
 
-def of_packages(name: str) -> Iterator[Record]:
-    """The `record` functions that installed packages offer for an architecture."""
+def from_packages(name: str) -> Iterator[BuildFunction]:
+    """Yield the `build` functions that installed packages provide for an architecture."""
     from importlib.metadata import entry_points
 
     for found in entry_points(group=ENTRY_POINTS, name=name):
         yield found.load()
 
 
-def hint(module: str) -> str:
-    """Which architecture could have been meant."""
+def suggestion(module: str) -> str:
+    """Return a hint at the closest known architecture."""
     from difflib import get_close_matches
 
     near = get_close_matches(module, known(), 1, 0.5)
-    return f"the nearest one that is: {near[0]}" if near else f"only {', '.join(known())}"
+    return f"did you mean {near[0]}?" if near else f"supported: {', '.join(known())}"

@@ -1,9 +1,9 @@
-"""BERT (Devlin et al., 2018), and what is built like it: MiniLM, BGE, E5, GTE, RoBERTa, XLM-R, BGE-M3."""
+"""BERT (Devlin et al., 2018) and its relatives: MiniLM, BGE, E5, GTE, RoBERTa, XLM-R, BGE-M3."""
 
-from localinfer.plan.encoder import encoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.encoder import encoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """Learned positions; the exact GELU, and biases everywhere."""
-    encoder(r, activation="gelu_erf", gated=False, positions=True)
+def build(g: GraphBuilder) -> None:
+    """Encoder with learned positions, exact GELU and biases on all matrices."""
+    encoder(g, activation="gelu_erf", gated=False, positions=True)

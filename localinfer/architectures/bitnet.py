@@ -1,9 +1,10 @@
-"""BitNet b1.58 (Ma et al., 2024): as llama, with ternary weights, and norms before the last matrix of each branch."""
+"""BitNet b1.58 (Ma et al., 2024): Llama with ternary weights and sub-norms before the last matrix of each branch."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The first models, as llama.cpp has them."""
-    decoder(r, Sight(r.rope("halves")), sub_norms=True)
+def build(g: GraphBuilder) -> None:
+    """The first BitNet models, as llama.cpp computes them."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), sub_norms=True)
+    build_decoder(g, spec)

@@ -1,9 +1,12 @@
-"""dots.llm1 (rednote, 2025): as qwen3moe, with shared experts and a first block without any; the choice is biased."""
+"""dots.llm1 (rednote, 2025): as qwen3moe, with shared experts, a dense first layer and a biased router."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are logistic functions, normalised and scaled as the file says."""
-    decoder(r, Sight(r.rope("halves")), head_norm="before", router=r.router("sigmoid", normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata says."""
+    spec = DecoderSpec(
+        attention=AttentionSpec(g.rope("halves")), head_norm="before_rope", router=g.router("sigmoid", normed=True)
+    )
+    build_decoder(g, spec)

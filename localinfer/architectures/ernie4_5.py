@@ -1,9 +1,10 @@
-"""ERNIE 4.5 (Baidu, 2025), without experts: as llama."""
+"""ERNIE 4.5 (Baidu, 2025), the dense models: as Llama."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama."""
-    decoder(r, Sight(r.rope("neighbours")))
+def build(g: GraphBuilder) -> None:
+    """As Llama."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
+    build_decoder(g, spec)

@@ -1,10 +1,11 @@
-"""ERNIE 4.5 with experts (Baidu, 2025): as llama; a first block without experts, a biased choice, shared experts."""
+"""ERNIE 4.5 MoE (Baidu, 2025): as Llama, with a dense first layer, a biased router and shared experts."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum. Which blocks have experts is seen by their routers."""
-    r.keys.name("interleave_moe_layer_step")
-    decoder(r, Sight(r.rope("neighbours")), router=r.router(normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights. The router tensors tell which layers are mixtures of experts."""
+    g.hparams.accept("interleave_moe_layer_step")
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), router=g.router(normed=True))
+    build_decoder(g, spec)

@@ -1,25 +1,26 @@
-"""Gemma 2 (Google, 2024): norms around each branch, scores and logits kept within caps, every other layer slides."""
+"""Gemma 2 (Google, 2024): norms before and after each branch, soft-capped scores and logits, alternating sliding
+windows."""
 
 import math
 
-from localinfer.plan.decoder import BEHIND_BRANCHES, Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
-BLOCKS_27B = 46  # the largest model scales scores by the embedding's share of a head; its file does not say so
-PATTERN = 2  # the second of every two blocks sees the whole context
-WINDOW = 4096  # unless the file says otherwise
+BLOCKS_27B = 46  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
+PATTERN = 2  # every second layer has full attention
+WINDOW = 4096  # tokens, unless the file says otherwise
 
 
-def record(r: Recorder) -> None:
-    """All layers turn alike."""
-    n, rope, window = r.embedding_length, r.rope("halves"), r.sliding_window(WINDOW)
-    decoder(
-        r,
-        [Sight(rope, window if sliding else 0) for sliding in r.sliding(PATTERN, WINDOW)],
+def build(g: GraphBuilder) -> None:
+    """All layers have the same rotary embedding."""
+    n, rope, window = g.embedding_length, g.rope("halves"), g.sliding_window(WINDOW)
+    spec = DecoderSpec(
+        attention=[AttentionSpec(rope, window if sliding else 0) for sliding in g.sliding_layers(PATTERN, WINDOW)],
         activation="gelu",
-        behind=BEHIND_BRANCHES,
+        post_norms=POST_NORMS,
         embedding_scale=math.sqrt(n),
-        scale=(n / r.heads[0].count) ** -0.5 if r.block_count == BLOCKS_27B else None,
-        cap=r.keys.number("attn_logit_softcapping", 50.0),
-        logit_cap=r.keys.number("final_logit_softcapping", 30.0),
+        scale=(n / g.heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
+        cap=g.hparams.number("attn_logit_softcapping", 50.0),
+        logit_cap=g.hparams.number("final_logit_softcapping", 30.0),
     )
+    build_decoder(g, spec)

@@ -1,23 +1,26 @@
-"""Gemma 3 (Google, 2025): norms around each branch, normalised heads, five sliding layers for each that sees all."""
+"""Gemma 3 (Google, 2025): norms before and after each branch, normalised heads, five sliding-window layers per
+full-attention layer."""
 
 import math
 
-from localinfer.plan.decoder import BEHIND_BRANCHES, Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
-BLOCKS_27B = 62  # the largest model scales scores by the embedding's share of a head; its file does not say so
-PATTERN = 6  # the last of every six blocks sees the whole context, unless the file says otherwise
+BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
+PATTERN = 6  # every sixth layer has full attention, unless the file says otherwise
 
 
-def record(r: Recorder) -> None:
-    """The embedding is scaled by sqrt(n); sliding layers turn with a base of their own."""
-    n, everything, nearby = r.embedding_length, Sight(r.rope("halves")), Sight(r.rope_swa("halves"), r.sliding_window())
-    decoder(
-        r,
-        [nearby if sliding else everything for sliding in r.sliding(PATTERN)],
+def build(g: GraphBuilder) -> None:
+    """The embedding is scaled by sqrt(n_embd). Sliding-window layers have their own RoPE base."""
+    n = g.embedding_length
+    full = AttentionSpec(g.rope("halves"))
+    local = AttentionSpec(g.rope_swa("halves"), g.sliding_window())
+    spec = DecoderSpec(
+        attention=[local if sliding else full for sliding in g.sliding_layers(PATTERN)],
         activation="gelu",
-        head_norm="before",
-        behind=BEHIND_BRANCHES,
+        head_norm="before_rope",
+        post_norms=POST_NORMS,
         embedding_scale=math.sqrt(n),
-        scale=(n / r.heads[0].count) ** -0.5 if r.block_count == BLOCKS_27B else None,
+        scale=(n / g.heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
     )
+    build_decoder(g, spec)

@@ -1,42 +1,52 @@
-"""Gemma 3n (Google, 2025), the text model: four residual streams, of which a block computes with one (AltUp); a map of
-low rank beside attention (LAuReL); gates of which in some blocks only the largest count; and, as in gemma4, something
-of its own for every layer about each token, and last layers that look at the keys and values of earlier ones.
+"""Gemma 3n (Google, 2025), the text model.
+
+It has four residual streams, of which each layer computes with one (AltUp), a low-rank map parallel to attention
+(LAuReL), and sparse gates in the first layers. As in gemma4, each layer has its own input embedding per token, and the
+last layers reuse the keys and values of earlier layers.
 """
 
 import math
 
 from localinfer.architectures.gemma4 import attend
-from localinfer.plan.decoder import Sight, join
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, BranchOutput, add_branch
+from localinfer.graph.graph_builder import GraphBuilder
 
-SPARSE_BLOCKS, DEVIATIONS = 10, 1.6448536  # a twentieth of the gate counts, unless the file says otherwise
+SPARSE_BLOCKS, STD_MULTIPLIER = 10, 1.6448536  # keep the largest 5 % of the gate, unless the file says otherwise
 
 
-def record(r: Recorder) -> None:
-    """Streams are as many as the file says; the first is the one that blocks compute with."""
-    everything, nearby = Sight(r.rope("halves")), Sight(r.rope_swa("halves"), r.sliding_window())
-    sources, slides = r.sources_of_keys(), r.sliding(0)
-    count, active = r.keys.count("altup.num_inputs", 4, least=2, most=16), r.keys.count("altup.active_idx", 0, least=0)
+def build(g: GraphBuilder) -> None:
+    """The file gives the number of streams. Layers compute with the first one."""
+    full, local = AttentionSpec(g.rope("halves")), AttentionSpec(g.rope_swa("halves"), g.sliding_window())
+    sources, slides = g.kv_source_layers(), g.sliding_layers(0)
+    count = g.hparams.count("altup.num_inputs", 4, minimum=2, maximum=16)
+    active = g.hparams.count("altup.active_idx", 0, minimum=0)
     if active:
-        raise r.keys.refuse("altup.active_idx", active)
-    least = r.keys.numbers(
-        "activation_sparsity_scale", r.block_count, lambda block: DEVIATIONS if block < SPARSE_BLOCKS else -math.inf
+        raise g.hparams.unsupported("altup.active_idx", active)
+    std_multipliers = g.hparams.numbers(
+        "activation_sparsity_scale", g.block_count, lambda block: STD_MULTIPLIER if block < SPARSE_BLOCKS else -math.inf
     )
-    n, size = r.embedding_length, r.keys.count("embedding_length_per_layer_input", 256)
-    x = r.embed(math.sqrt(n))
-    inputs, xs = r.layer_inputs(x, size), r.streams(x, count)
-    for blk in r.blocks():
+    n, size = g.embedding_length, g.hparams.count("embedding_length_per_layer_input", 256)
+    x = g.embed(math.sqrt(n))
+    inputs, xs = g.per_layer_inputs(x, size), g.altup(x, count)
+    for blk in g.blocks():
         x = xs.predict(blk)
-        h, sight = r.norm(x, f"{blk}attn_norm"), nearby if slides[blk.number] else everything
-        low = r.matmul(h, f"{blk}laurel_l", r.rows(f"{blk}laurel_l"))
-        beside = r.norm(r.matmul(low, f"{blk}laurel_r", n), f"{blk}laurel_post_norm")
-        r.add(beside, h)
-        join(r, x, attend(r, h, blk, sight, sources[blk.number]), blk, "attn_output", "post_attention_norm", 1.0)
-        r.add(x, beside)
-        r.scale(x, math.sqrt(1 / 2))
-        f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "gelu", least=least[blk.number])
-        join(r, x, f, blk, "ffn_down", "post_ffw_norm", 1.0)
+        h, spec = g.norm(x, f"{blk}attn_norm"), local if slides[blk.number] else full
+        low = g.matmul(h, f"{blk}laurel_l", g.n_rows(f"{blk}laurel_l"))
+        laurel = g.norm(g.matmul(low, f"{blk}laurel_r", n), f"{blk}laurel_post_norm")
+        g.add(laurel, h)
+        add_branch(
+            g,
+            x,
+            BranchOutput(attend(g, h, blk, spec, sources[blk.number]), "attn_output"),
+            blk,
+            "post_attention_norm",
+            1.0,
+        )
+        g.add(x, laurel)
+        g.scale(x, math.sqrt(1 / 2))
+        f = g.feed_forward(g.norm(x, f"{blk}ffn_norm"), blk, "gelu", std_multiplier=std_multipliers[blk.number])
+        add_branch(g, x, BranchOutput(f, "ffn_down"), blk, "post_ffw_norm", 1.0)
         first = xs.correct(blk, x)
-        g = r.gate(r.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
-        xs.add_to_others(r.norm(r.matmul(g, f"{blk}proj", n), f"{blk}post_norm"))
-    r.logits(xs.merged(), cap=r.keys.number("final_logit_softcapping", 30.0))
+        e = g.gate(g.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
+        xs.add_to_inactive(g.norm(g.matmul(e, f"{blk}proj", n), f"{blk}post_norm"))
+    g.logits(xs.merge(), cap=g.hparams.number("final_logit_softcapping", 30.0))

@@ -1,9 +1,10 @@
-"""EmbeddingGemma (Google, 2025): Gemma 3 whose tokens see the whole text, or half a window to each side."""
+"""EmbeddingGemma (Google, 2025): Gemma 3 with bidirectional attention; sliding windows reach half a window to each
+side."""
 
 from localinfer.architectures import gemma3
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """What a text is compared by are the states behind the last norm."""
-    gemma3.record(r)
+def build(g: GraphBuilder) -> None:
+    """The embeddings are the hidden states after the last norm."""
+    gemma3.build(g)

@@ -1,9 +1,10 @@
-"""GLM-4 (Zhipu AI, 2025): norms around each branch; gate and up are one matrix, and half of a head turns."""
+"""GLM-4 (Zhipu AI, 2025): norms before and after each branch, fused gate and up matrices, RoPE on half of each head."""
 
-from localinfer.plan.decoder import BEHIND_BRANCHES, Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """Biases are the file's."""
-    decoder(r, Sight(r.rope("neighbours")), behind=BEHIND_BRANCHES)
+def build(g: GraphBuilder) -> None:
+    """Biases are used where the file has them."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), post_norms=POST_NORMS)
+    build_decoder(g, spec)

@@ -1,11 +1,11 @@
-"""GPT-NeoX and Pythia (EleutherAI, 2022): LayerNorms, parallel branches unless the file says otherwise, some values of
-a head turn, biases everywhere."""
+"""GPT-NeoX and Pythia (EleutherAI, 2022): LayerNorms, parallel branches by default, partial RoPE, biases everywhere."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The gelu is the exact one."""
-    parallel = r.keys.flag("use_parallel_residual", True)
-    decoder(r, Sight(r.rope("halves")), activation="gelu_erf", gated=False, parallel=parallel)
+def build(g: GraphBuilder) -> None:
+    """Decoder with the exact GELU."""
+    parallel = g.hparams.flag("use_parallel_residual", True)
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="gelu_erf", gated=False, parallel=parallel)
+    build_decoder(g, spec)

@@ -1,9 +1,9 @@
-"""Granite 3 with experts (IBM, 2024): as granite, with a mixture, and a shared expert in some models."""
+"""Granite 3 MoE (IBM, 2024): as granite, with a mixture of experts, and a shared expert in some models."""
 
 from localinfer.architectures import granite
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum."""
-    granite.record(r, r.router(normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights."""
+    granite.build(g, g.router(normed=True))

@@ -1,9 +1,10 @@
-"""Hunyuan (Tencent, 2025), without experts: as llama, but heads turn in halves and are normalised after that."""
+"""Hunyuan (Tencent, 2025), the dense models: as Llama, with NeoX-style RoPE and heads normalised after RoPE."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama, with normalised heads."""
-    decoder(r, Sight(r.rope("halves")), head_norm="after")
+def build(g: GraphBuilder) -> None:
+    """As Llama, with normalised heads."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="after_rope")
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
-"""Hunyuan with experts (Tencent, 2025): as hunyuan-dense, with a mixture and a shared expert."""
+"""Hunyuan MoE (Tencent, 2025): as hunyuan-dense, with a mixture of experts and a shared expert."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum."""
-    decoder(r, Sight(r.rope("halves")), head_norm="after", router=r.router(normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="after_rope", router=g.router(normed=True))
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
-"""InternLM2 (Shanghai AI Laboratory, 2024): llama, whose queries, keys and values were stored as one matrix."""
+"""InternLM2 (Shanghai AI Laboratory, 2024): Llama whose checkpoints store queries, keys and values as one matrix."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama."""
-    decoder(r, Sight(r.rope("neighbours")))
+def build(g: GraphBuilder) -> None:
+    """As Llama."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
+    build_decoder(g, spec)

@@ -1,24 +1,28 @@
-"""LFM2 (Liquid AI, 2025): most blocks mix tokens by a short convolution between two gates, some by attention."""
+"""LFM2 (Liquid AI, 2025): most layers mix tokens with a gated short convolution, some with attention."""
 
-from localinfer.plan.basics import Block
-from localinfer.plan.buffers import Buffer
-from localinfer.plan.decoder import Mixed, Sight, decoder
-from localinfer.plan.experts import Router
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.decoder import AttentionSpec, BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.experts import Router
+from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.graph_builder_base import Block
 
 
-def record(r: Recorder, router: Router | None = None) -> None:
-    """Blocks without heads of keys have the convolution; others of its kind have experts."""
-    n, width = r.embedding_length, r.keys.count("shortconv.l_cache", most=64)
+def build(g: GraphBuilder, router: Router | None = None) -> None:
+    """Layers without key heads have the convolution. A variant has experts."""
+    n, width = g.embedding_length, g.hparams.count("shortconv.l_cache", maximum=64)
 
-    def short_convolution(blk: Block, h: Buffer) -> Mixed | None:
+    def short_convolution(blk: Block, h: Buffer) -> BranchOutput | None:
         if blk.heads.count_kv:
             return None
-        before, behind, x = r.slices(h, f"{blk}shortconv.in_proj", n, n, n)
-        y = r.convolve(r.gate(x, before), f"{blk}shortconv.conv", width)
-        return Mixed(r.gate(behind, y), "shortconv.out_proj")
+        before, behind, x = g.slices(h, f"{blk}shortconv.in_proj", n, n, n)
+        y = g.convolve(g.gate(x, before), f"{blk}shortconv.conv", width)
+        return BranchOutput(g.gate(behind, y), "shortconv.out_proj")
 
-    decoder(
-        r, Sight(r.rope("halves")), head_norm="before", mixer=short_convolution, router=router,
+    spec = DecoderSpec(
+        attention=AttentionSpec(g.rope("halves")),
+        head_norm="before_rope",
+        mixer=short_convolution,
+        router=router,
         output_norm="token_embd_norm",
-    )  # fmt: skip
+    )
+    build_decoder(g, spec)

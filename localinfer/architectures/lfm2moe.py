@@ -1,9 +1,9 @@
-"""LFM2 with experts (Liquid AI, 2025): as lfm2, but all blocks behind the first ones have a mixture."""
+"""LFM2 MoE (Liquid AI, 2025): as lfm2, with a mixture of experts in all but the first layers."""
 
 from localinfer.architectures import lfm2
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The choice is biased; the weights of the chosen are logistic functions, divided by their sum."""
-    lfm2.record(r, r.router("sigmoid", normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with a biased sigmoid router and normalised expert weights."""
+    lfm2.build(g, g.router("sigmoid", normed=True))

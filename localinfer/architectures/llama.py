@@ -1,10 +1,13 @@
-"""Llama (Touvron et al., 2023), and all that is built like it: Mistral, SmolLM2, TinyLlama, Yi, ...; Mixtral (Jiang et
-al., 2024) has experts."""
+"""Llama (Touvron et al., 2023) and its relatives: Mistral, SmolLM2, TinyLlama, Yi, ...; Mixtral (Jiang et al., 2024)
+has experts."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
+def build(g: GraphBuilder) -> None:
     """Pre-norm attention and a SwiGLU feed-forward network on a residual stream."""
-    decoder(r, Sight(r.rope("neighbours")), router=r.router(normed=True) if r.has_experts else None)
+    spec = DecoderSpec(
+        attention=AttentionSpec(g.rope("interleaved")), router=g.router(normed=True) if g.has_experts else None
+    )
+    build_decoder(g, spec)

@@ -1,22 +1,26 @@
-"""Llama 4 (Meta, 2025; Scout and Maverick: text): three layers that turn and see their own stretch of the text for each
-that does not turn and sees everything; one expert for each token, beside one for all, in every block or every other."""
+"""Llama 4 (Meta, 2025; Scout and Maverick, text only): three layers with RoPE and chunked attention for each
+full-attention layer without RoPE. Each token has one routed and one shared expert, in every layer or in every other."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
-PATTERN = 4  # the last of so many layers sees everything
-STRETCH = 8192  # positions
-MAVERICK = 128  # experts: this one does not normalise heads, and files do not say so
+PATTERN = 4  # every fourth layer has full attention
+ATTENTION_CHUNK = 8192  # positions per chunk
+MAVERICK = 128  # number of experts of Maverick, which does not normalise heads; files do not say so
 
 
-def record(r: Recorder) -> None:
-    """An expert is given as much of a token as its probability is."""
-    stretch = r.sliding_window(STRETCH)
-    if not stretch:
-        raise r.keys.refuse("attention.sliding_window", 0)
-    router = r.router("sigmoid", weighs_inputs=True)
-    r.keys.name("interleave_moe_layer_step")  # which blocks have experts is seen by their routers
-    norm = "no" if router.count == MAVERICK else "to_one"
-    nearby = Sight(r.rope("neighbours", grows=False), stretch, stretches=True, head_norm=norm)
-    everything = Sight(r.growing(0.1, STRETCH, ahead=1))
-    decoder(r, [nearby if near else everything for near in r.sliding(PATTERN, STRETCH)], router=router)
+def build(g: GraphBuilder) -> None:
+    """Expert inputs are multiplied by the expert's weight."""
+    chunk = g.sliding_window(ATTENTION_CHUNK)
+    if not chunk:
+        raise g.hparams.unsupported("attention.sliding_window", 0)
+    router = g.router("sigmoid", weighs_inputs=True)
+    g.hparams.accept("interleave_moe_layer_step")  # the router tensors tell which layers are mixtures
+    norm = "none" if router.count == MAVERICK else "unweighted"
+    local = AttentionSpec(g.rope("interleaved", with_temperature=False), chunk, chunked=True, head_norm=norm)
+    full = AttentionSpec(g.temperature_rope(0.1, ATTENTION_CHUNK, offset=1))
+    spec = DecoderSpec(
+        attention=[local if is_local else full for is_local in g.sliding_layers(PATTERN, ATTENTION_CHUNK)],
+        router=router,
+    )
+    build_decoder(g, spec)

@@ -1,21 +1,23 @@
-"""Mamba (Gu and Dao, 2023), and Falcon Mamba: no attention and no feed-forward network, but a selective scan behind a
-convolution."""
+"""Mamba (Gu and Dao, 2023) and Falcon Mamba: a selective scan after a convolution; no attention and no feed-forward
+network."""
 
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """What is convolved says how large a step is and what is learnt and asked, in some models by normalised vectors."""
-    keys, x = r.keys, r.embed()
-    n, size, rank = keys.count("ssm.inner_size"), keys.count("ssm.state_size"), keys.count("ssm.time_step_rank")
-    width, normed = keys.count("ssm.conv_kernel", most=64), keys.flag("ssm.dt_b_c_rms", False)
-    for blk in r.blocks():
-        h = r.norm(x, f"{blk}attn_norm")
-        values, z = r.slices(h, f"{blk}ssm_in", n, n)
-        values = r.convolve(values, f"{blk}ssm_conv1d", width, "silu")
-        step, b, c = r.slices(values, f"{blk}ssm_x", rank, size, size)
+def build(g: GraphBuilder) -> None:
+    """The convolved values determine the step sizes and the matrices B and C, which some models normalise."""
+    hparams, x = g.hparams, g.embed()
+    n = hparams.count("ssm.inner_size")
+    size = hparams.count("ssm.state_size")
+    rank = hparams.count("ssm.time_step_rank")
+    width, normed = hparams.count("ssm.conv_kernel", maximum=64), hparams.flag("ssm.dt_b_c_rms", False)
+    for blk in g.blocks():
+        h = g.norm(x, f"{blk}attn_norm")
+        values, z = g.slices(h, f"{blk}ssm_in", n, n)
+        values = g.convolve(values, f"{blk}ssm_conv1d", width, "silu")
+        step, b, c = g.slices(values, f"{blk}ssm_x", rank, size, size)
         if normed:
-            step, b, c = r.norm_parts(step, rank), r.norm_parts(b, size), r.norm_parts(c, size)
-        y = r.scan(blk, values, r.matmul(step, f"{blk}ssm_dt", n), b, c)
-        r.matmul(r.gate(z, y, "silu"), f"{blk}ssm_out", r.embedding_length, add_to=x)
-    r.logits(x)
+            step, b, c = g.norm_groups(step, rank), g.norm_groups(b, size), g.norm_groups(c, size)
+        y = g.selective_scan(blk, values, g.matmul(step, f"{blk}ssm_dt", n), b, c)
+        g.matmul(g.gate(z, y, "silu"), f"{blk}ssm_out", g.embedding_length, add_to=x)
+    g.logits(x)

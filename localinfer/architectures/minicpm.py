@@ -1,18 +1,19 @@
-"""MiniCPM (OpenBMB, 2024): as llama, scaled by width and depth; files of its first time do not say how."""
+"""MiniCPM (OpenBMB, 2024): as Llama, with scales that depend on width and depth. Early files do not have the scales as
+metadata."""
 
 import math
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The logits are divided by their scale, as in granite; the older files' value is a factor's inverse."""
-    keys = r.keys
-    decoder(
-        r,
-        Sight(r.rope("neighbours")),
-        embedding_scale=keys.positive("embedding_scale", 12.0),
-        residual_scale=keys.positive("residual_scale", 1.4 / math.sqrt(r.block_count)),
-        logit_scale=1 / keys.positive("logit_scale", r.embedding_length / 256),
+def build(g: GraphBuilder) -> None:
+    """The logits are divided by `logit_scale`, as in granite. Early files need defaults for it."""
+    hparams = g.hparams
+    spec = DecoderSpec(
+        attention=AttentionSpec(g.rope("interleaved")),
+        embedding_scale=hparams.positive("embedding_scale", 12.0),
+        residual_scale=hparams.positive("residual_scale", 1.4 / math.sqrt(g.block_count)),
+        logit_scale=1 / hparams.positive("logit_scale", g.embedding_length / 256),
     )
+    build_decoder(g, spec)

@@ -1,10 +1,10 @@
-"""Mistral Small 3 and Ministral 3 (Mistral AI, 2025): as llama, with YaRN, and queries that grow with
-their position."""
+"""Mistral Small 3 and Ministral 3 (Mistral AI, 2025): as Llama, with YaRN and attention temperature scaling."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama."""
-    decoder(r, Sight(r.rope("neighbours")))
+def build(g: GraphBuilder) -> None:
+    """As Llama."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
+    build_decoder(g, spec)

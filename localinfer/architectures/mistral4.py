@@ -1,10 +1,10 @@
-"""Mistral Small 4 (Mistral AI, 2026), the text model: as deepseek2; queries grow with their position."""
+"""Mistral Small 4 (Mistral AI, 2026), the text model: as deepseek2, with attention temperature scaling."""
 
 from localinfer.architectures.deepseek2 import latent_decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are their probabilities, normalised as the file says; a group is as good as its two
-    best experts."""
-    latent_decoder(r, r.router(best=2))
+def build(g: GraphBuilder) -> None:
+    """The router uses softmax, and the metadata says whether it normalises the weights. Expert groups are ranked by the
+    sum of their two best experts."""
+    latent_decoder(g, g.router(best_per_group=2))

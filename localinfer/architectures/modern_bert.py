@@ -1,21 +1,21 @@
-"""ModernBERT (Warner et al., 2024), and what is built like it: GTE, Granite Embedding R2."""
+"""ModernBERT (Warner et al., 2024) and its relatives: GTE, Granite Embedding R2."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
-PATTERN = 3  # the first of every three blocks sees the whole text, unless the file says otherwise
+PATTERN = 3  # every third layer, from the first on, has full attention, unless the file says otherwise
 ACTIVATIONS = {"gelu": "gelu_erf", "silu": "silu", "swish": "silu", "geglu": "gelu_erf", "swiglu": "silu"}
 
 
-def record(r: Recorder) -> None:
-    """Norms before the branches, but for the first, which the embedding's does for."""
-    everything, nearby = Sight(r.rope("halves")), Sight(r.rope_swa("halves"), r.sliding_window())
-    activation = r.keys.text("hidden_activation", "gelu")
+def build(g: GraphBuilder) -> None:
+    """Pre-norm branches; the embedding norm replaces the first one."""
+    full, local = AttentionSpec(g.rope("halves")), AttentionSpec(g.rope_swa("halves"), g.sliding_window())
+    activation = g.hparams.text("hidden_activation", "gelu")
     if activation not in ACTIVATIONS:
-        raise r.keys.refuse("hidden_activation", repr(activation))
-    decoder(
-        r,
-        [nearby if sliding else everything for sliding in r.sliding(PATTERN, first=True)],
+        raise g.hparams.unsupported("hidden_activation", repr(activation))
+    spec = DecoderSpec(
+        attention=[local if sliding else full for sliding in g.sliding_layers(PATTERN, first=True)],
         activation=ACTIVATIONS[activation],
         embedding_norm=True,
     )
+    build_decoder(g, spec)

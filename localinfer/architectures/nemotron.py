@@ -1,10 +1,11 @@
-"""Nemotron and Minitron (NVIDIA, 2024): LayerNorms, and a plain feed-forward network of squared relu; half of a head
-turns."""
+"""Nemotron and Minitron (NVIDIA, 2024): LayerNorms, a plain feed-forward network with squared ReLU, RoPE on half of
+each head."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """Biases are the file's."""
-    decoder(r, Sight(r.rope("halves")), activation="relu_squared", gated=False)
+def build(g: GraphBuilder) -> None:
+    """Biases are used where the file has them."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="relu_squared", gated=False)
+    build_decoder(g, spec)

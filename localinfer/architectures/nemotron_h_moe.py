@@ -1,10 +1,10 @@
-"""Nemotron 3 (NVIDIA, 2025; Nano, Super): as nemotron_h, with many small experts, whose choice is biased."""
+"""Nemotron 3 (NVIDIA, 2025; Nano, Super): as nemotron_h, with many small experts and a biased router."""
 
 from localinfer.architectures import nemotron_h
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are logistic functions, divided by their sum."""
-    r.keys.name("moe_latent_size")  # which the shapes say as well
-    nemotron_h.record(r, r.router("sigmoid", normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with a sigmoid router and normalised expert weights."""
+    g.hparams.accept("moe_latent_size")  # the tensor shapes have it, too
+    nemotron_h.build(g, g.router("sigmoid", normed=True))

@@ -1,9 +1,9 @@
 """Nomic Embed (Nussbaum et al., 2024): BERT with rotary embeddings and SwiGLU, mostly without biases."""
 
-from localinfer.plan.encoder import encoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.encoder import encoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """Halves of heads turn."""
-    encoder(r, activation="silu", gated=True, rope=r.rope("halves"))
+def build(g: GraphBuilder) -> None:
+    """Encoder with NeoX-style RoPE."""
+    encoder(g, activation="silu", gated=True, rope=g.rope("halves"))

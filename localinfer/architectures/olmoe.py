@@ -1,9 +1,10 @@
 """OLMoE (Muennighoff et al., 2024): norms over whole rows of queries and keys, and many small experts."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are their probabilities."""
-    decoder(r, Sight(r.rope("halves")), row_norm=True, router=r.router())
+def build(g: GraphBuilder) -> None:
+    """Expert weights are the probabilities, not normalised."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), row_norm=True, router=g.router())
+    build_decoder(g, spec)

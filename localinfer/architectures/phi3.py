@@ -1,10 +1,11 @@
-"""Phi-3 and Phi-4 (Microsoft, 2024): as llama; queries, keys and values are one matrix, gate and up another. All layers
-have the window, if there is one."""
+"""Phi-3 and Phi-4 (Microsoft, 2024): as Llama, with fused QKV and fused gate and up matrices. If there is a sliding
+window, all layers have it."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """Stretched by LongRoPE, where the file has its factors."""
-    decoder(r, Sight(r.rope("halves"), r.sliding_window()))
+def build(g: GraphBuilder) -> None:
+    """RoPE is scaled by LongRoPE if the file has its factors."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves"), g.sliding_window()))
+    build_decoder(g, spec)

@@ -1,10 +1,11 @@
-"""Phi-3.5-MoE (Microsoft, 2024): as phi3, with LayerNorms, biases and a mixture of its own kind."""
+"""Phi-3.5-MoE (Microsoft, 2024): as phi3, with LayerNorms, biases and the SparseMixer router."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The file has its epsilon by the name of the other norm's. All layers have the window, if there is one."""
-    r.by_mean = True
-    decoder(r, Sight(r.rope("halves"), r.sliding_window()), router=r.router("sparse_mixer"))
+def build(g: GraphBuilder) -> None:
+    """The file has the LayerNorm epsilon under the RMSNorm key. If there is a sliding window, all layers have it."""
+    g.uses_layer_norm = True
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves"), g.sliding_window()), router=g.router("sparse_mixer"))
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
-"""Qwen2 and Qwen2.5 (Alibaba, 2024): as llama, but queries, keys and values have biases, and heads turn in halves."""
+"""Qwen2 and Qwen2.5 (Alibaba, 2024): as Llama, with QKV biases and NeoX-style RoPE."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama, with biases."""
-    decoder(r, Sight(r.rope("halves")), qkv_bias=True)
+def build(g: GraphBuilder) -> None:
+    """As Llama, with biases."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), qkv_bias=True)
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
-"""Qwen1.5 and Qwen2 with experts (Alibaba, 2024): as qwen2, with a shared expert that has a gate of its own."""
+"""Qwen1.5 and Qwen2 MoE (Alibaba, 2024): as qwen2, with experts and a gated shared expert."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are their probabilities."""
-    decoder(r, Sight(r.rope("halves")), qkv_bias=True, router=r.router())
+def build(g: GraphBuilder) -> None:
+    """Expert weights are the probabilities, not normalised."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), qkv_bias=True, router=g.router())
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
-"""Qwen3 (Alibaba, 2025): as qwen2, but heads of queries and keys are normalised, and nothing has a bias."""
+"""Qwen3 (Alibaba, 2025): as qwen2, with normalised heads of queries and keys, and without biases."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """As llama, with normalised heads."""
-    decoder(r, Sight(r.rope("halves")), head_norm="before")
+def build(g: GraphBuilder) -> None:
+    """As Llama, with normalised heads."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="before_rope")
+    build_decoder(g, spec)

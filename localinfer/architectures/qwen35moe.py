@@ -1,9 +1,9 @@
-"""Qwen3.5 with experts (Alibaba, 2026): as qwen35, with a mixture whose shared expert has a gate of its own."""
+"""Qwen3.5 MoE (Alibaba, 2026): as qwen35, with experts and a gated shared expert."""
 
 from localinfer.architectures import qwen35
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum."""
-    qwen35.record(r, r.router(normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights."""
+    qwen35.build(g, g.router(normed=True))

@@ -1,9 +1,10 @@
-"""Qwen3 with experts (Alibaba, 2025): as qwen3, but a router chooses among many small feed-forward networks."""
+"""Qwen3 MoE (Alibaba, 2025): as qwen3, with many small experts."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum."""
-    decoder(r, Sight(r.rope("halves")), head_norm="before", router=r.router(normed=True))
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="before_rope", router=g.router(normed=True))
+    build_decoder(g, spec)

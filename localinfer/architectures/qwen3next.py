@@ -1,9 +1,9 @@
-"""Qwen3-Next (Alibaba, 2025): as qwen35moe, but recurrent heads that share a key are neighbours."""
+"""Qwen3-Next (Alibaba, 2025): as qwen35moe, but value heads that share a key head are adjacent."""
 
 from localinfer.architectures import qwen35
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """The weights of the chosen are divided by their sum."""
-    qwen35.record(r, r.router(normed=True), neighbours=True)
+def build(g: GraphBuilder) -> None:
+    """Decoder with normalised expert weights."""
+    qwen35.build(g, g.router(normed=True), repeat_interleave=True)

@@ -1,12 +1,15 @@
-"""SmolLM3 (Hugging Face, 2025): as llama, but nothing tells distances in the last of every four layers."""
+"""SmolLM3 (Hugging Face, 2025): as Llama, without RoPE in every fourth layer."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 PATTERN = 4
 
 
-def record(r: Recorder) -> None:
-    """Layers without a rotary embedding (NoPE; Yang et al., 2025)."""
-    turning, plain = Sight(r.rope("neighbours")), Sight(None)
-    decoder(r, [plain if block % PATTERN == PATTERN - 1 else turning for block in range(r.block_count)])
+def build(g: GraphBuilder) -> None:
+    """Every fourth layer has no rotary embedding (NoPE; Yang et al., 2025)."""
+    with_rope, without_rope = AttentionSpec(g.rope("interleaved")), AttentionSpec(None)
+    spec = DecoderSpec(
+        attention=[without_rope if block % PATTERN == PATTERN - 1 else with_rope for block in range(g.block_count)]
+    )
+    build_decoder(g, spec)

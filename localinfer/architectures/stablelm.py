@@ -1,19 +1,18 @@
-"""StableLM (Stability AI, 2023): LayerNorms; the 12B model has parallel branches, and norms for each
-head of its own."""
+"""StableLM (Stability AI, 2023): LayerNorms. The 12B model has parallel branches and a norm per head."""
 
-from localinfer.plan.decoder import INTO_BRANCHES, Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import PRE_NORMS, AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 
-def record(r: Recorder) -> None:
-    """Branches are parallel where the file has one norm for both; some values of a head do not turn."""
-    parallel = r.keys.flag("use_parallel_residual", not r.has("blk.0.ffn_norm.weight"))
-    decoder(
-        r,
-        Sight(r.rope("halves")),
+def build(g: GraphBuilder) -> None:
+    """Branches are parallel if the file has one norm for both. RoPE is partial."""
+    parallel = g.hparams.flag("use_parallel_residual", not g.has("blk.0.ffn_norm.weight"))
+    spec = DecoderSpec(
+        attention=AttentionSpec(g.rope("halves")),
         parallel=parallel,
-        before=ONE_NORM if parallel else INTO_BRANCHES,
-        head_norm="each" if r.has("blk.0.attn_q_norm.weight") else "no",
+        pre_norms=ONE_NORM if parallel else PRE_NORMS,
+        head_norm="per_head" if g.has("blk.0.attn_q_norm.weight") else "none",
     )
+    build_decoder(g, spec)

@@ -1,9 +1,10 @@
 """StarCoder2 (BigCode, 2024): LayerNorms, a plain feed-forward network, biases everywhere."""
 
-from localinfer.plan.decoder import Sight, decoder
-from localinfer.plan.recorder import Recorder
+from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
+from localinfer.graph.graph_builder import GraphBuilder
 
 
-def record(r: Recorder) -> None:
-    """All layers see everything, as llama.cpp has it: the window of the checkpoints has no key."""
-    decoder(r, Sight(r.rope("halves")), activation="gelu", gated=False)
+def build(g: GraphBuilder) -> None:
+    """All layers have full attention, as in llama.cpp: GGUF has no key for the sliding window of the checkpoints."""
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), activation="gelu", gated=False)
+    build_decoder(g, spec)

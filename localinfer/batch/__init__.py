@@ -1,9 +1,8 @@
-"""Many requests from a file: answered as a server would, into a file that outlives whatever ends the job.
+"""Batch processing: runs the requests of an input file and appends the responses to an output file.
 
-    reading -> job -> answering or cluster -> output
-    (what is asked) (what is left, in which order)
+    input_file -> job -> runner or ray_cluster -> output_file
 
-`reading` makes requests of lines; `job` ties their answers to model and options, so that a job which was ended goes on
-where it was; `answering` has one model answer them, and `cluster` many, on a Ray cluster. Knows neither HTTP nor a
-screen.
+`input_file` parses the lines into requests. `job` identifies each response by its model, options and request, so that
+an interrupted job resumes where it stopped. `runner` evaluates the requests with one model on this machine,
+`ray_cluster` with several models on a Ray cluster. This package depends neither on HTTP nor on a terminal.
 """

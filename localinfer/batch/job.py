@@ -1,8 +1,8 @@
-"""A batch job: which requests have an answer in the output already, and which are left.
+"""A batch job: which requests already have a response in the output file, and which are pending.
 
-Each answer's `id` is made of two digests: one of the model and the options, one of the request. So the output alone
-tells what is done: a job that was interrupted goes on with what is left, requests can be added to the input, and an
-output that was made with another model, other options or another input is noticed.
+The `id` of a response consists of two digests: one of the model and the options, and one of the request. The output
+file alone therefore defines the state of a job. An interrupted job resumes with the pending requests, requests can be
+added to the input, and an output of another model, other options or another input is detected.
 """
 
 import json
@@ -12,142 +12,154 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from localinfer.batch.output import Output, Place
-from localinfer.batch.reading import LONGEST_ID, Request
-from localinfer.engine.snapshot import model_digest
+from localinfer.batch.input_file import MAX_SHOWN_ID_CHARS, Request
+from localinfer.batch.output_file import LineSpan, OutputFile
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.files.gguf import GGUF
+from localinfer.gguf.reader import GGUF
 from localinfer.options import FLAGS, Options
+from localinfer.runtime.snapshot import model_digest
 from localinfer.text import printable
 
 PREFIX = "batch_req_"
 DIGEST_BYTES = 4
-FOR_SPEED = ("threads", "threads_batch", "batch_size", "ubatch_size", "parallel")  # options that change no answer,
-GUESSES = ("speculation", "draft")  # nor do those of these sections
-RESTART_HINT = "--restart begins anew, and drops what is there"
+SPEED_OPTIONS = (
+    "threads",
+    "threads_batch",
+    "batch_size",
+    "ubatch_size",
+    "parallel",
+)  # change no response
+SPEED_SECTIONS = ("speculative", "draft")  # sections of such options
+RESTART_HINT = "--restart starts over and discards the existing output"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request, with the HTTP status and the body that the server would send."""
+class Response:
+    """The response to a request, with the HTTP status and the body that the server would send."""
 
     request: Request
     status: int
     body: dict[str, Any]
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return self.status != 200
 
 
 @dataclass
 class Job:
-    """The requests of a batch, and what is known of their answers. Requests are known by the numbers of their lines."""
+    """The requests of a batch and the state of their responses. Line numbers identify the requests."""
 
     requests: Sequence[Request]
     digest: str  # of the model and the options
-    places: dict[int, Place] = field(default_factory=dict)  # where the output has the answer to a request
-    failed: set[int] = field(default_factory=set)  # requests whose answer is an error
+    locations: dict[int, LineSpan] = field(default_factory=dict)  # request -> its response in the output file
+    failed: set[int] = field(default_factory=set)  # requests whose response is an error
 
     def __post_init__(self) -> None:
-        self._by_id = {self.id_of(request): request for request in self.requests}
+        self._by_id = {self.response_id(request): request for request in self.requests}
 
-    def id_of(self, request: Request) -> str:
+    def response_id(self, request: Request) -> str:
         return f"{PREFIX}{self.digest}{request.digest}"
 
-    def resume(self, output: Output) -> None:
-        """Note the answers that earlier runs have left in the output, and cut off an unfinished last line.
+    def resume(self, output: OutputFile) -> None:
+        """Read the responses of earlier runs from the output, and truncate an incomplete last line.
 
-        UsageError for an output that belongs to another job, LocalInferError for two answers to one request.
+        Raises UsageError if the output belongs to another job, LocalInferError if a request has two responses.
         """
         for place, line in output.lines():
-            request, failed = self._answered(line, output.path)
-            if request.number in self.places:
-                problem = f"damaged: there are two answers to line {request.number}"
-                raise LocalInferError(f"{output.path}: {problem}; {RESTART_HINT}")
-            self._note(request, place, failed)
-        output.cut()
+            request, failed = self._parse_line(line, output.path)
+            if request.number in self.locations:
+                message = f"damaged: there are two responses to line {request.number}"
+                raise LocalInferError(f"{output.path}: {message}; {RESTART_HINT}")
+            self._record(request, place, failed)
+        output.truncate()
 
-    def left(self) -> list[Request]:
-        """The requests without an answer. Those that begin with the same text stand next to each other: what they have
-        in common is then still in the model's memory, and not computed again."""
-        waiting = [request for request in self.requests if request.number not in self.places]
-        return sorted(waiting, key=lambda request: request.beginning)
+    def pending(self) -> list[Request]:
+        """Return the requests without a response.
 
-    def take(self, answer: Answer, output: Output) -> None:
-        """Append an answer to the output, and note it."""
-        start, line = output.size, self.line_of(answer)
+        Requests with a common prefix are adjacent, so that the prefix cache still contains the prefix's KV pages.
+        """
+        waiting = [request for request in self.requests if request.number not in self.locations]
+        return sorted(waiting, key=lambda request: request.prefix_sort_key)
+
+    def add(self, response: Response, output: OutputFile) -> None:
+        """Append a response to the output and record its location."""
+        start, line = output.size, self.format_line(response)
         output.append(line)
-        self._note(answer.request, Place(start, len(line)), answer.failed)
+        self._record(response.request, LineSpan(start, len(line)), response.has_failed)
 
-    def line_of(self, answer: Answer) -> bytes:
-        """The answer as a line of OpenAI's output files. Where the request failed, `error` says why."""
-        id = self.id_of(answer.request)
-        response = {"status_code": answer.status, "request_id": id, "body": answer.body}
-        problem = answer.body["error"] if answer.failed else {}
-        error = {"code": problem["code"] or problem["type"], "message": problem["message"]} if problem else None
-        line = {"id": id, "custom_id": answer.request.custom_id, "response": response, "error": error}
+    def format_line(self, response: Response) -> bytes:
+        """Return the response as a line of OpenAI's batch output format. `error` is set if the request failed."""
+        id = self.response_id(response.request)
+        http_response = {"status_code": response.status, "request_id": id, "body": response.body}
+        api_error = response.body["error"] if response.has_failed else {}
+        code = api_error.get("code") or api_error.get("type")
+        error = {"code": code, "message": api_error["message"]} if api_error else None
+        line = {"id": id, "custom_id": response.request.custom_id, "response": http_response, "error": error}
         return json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
-    def forget_failed(self, output: Output) -> int:
-        """Remove the answers of requests that failed, so that they are asked again; returns how many these are."""
+    def remove_failed(self, output: OutputFile) -> int:
+        """Remove the responses of failed requests, so that they are pending again. Returns their number."""
         count = len(self.failed)
         for number in self.failed:
-            del self.places[number]
+            del self.locations[number]
         self.failed.clear()
-        self._rewrite(output, sorted(self.places, key=lambda number: self.places[number]))
+        self._rewrite(output, sorted(self.locations, key=lambda number: self.locations[number]))
         return count
 
-    def put_in_order(self, output: Output) -> None:
+    def sort_output(self, output: OutputFile) -> None:
         """Sort the lines of the output by the order of their requests."""
-        self._rewrite(output, sorted(self.places))
+        self._rewrite(output, sorted(self.locations))
 
-    def _rewrite(self, output: Output, numbers: Sequence[int]) -> None:
-        """Leave only the answers to these requests in the output, in this order."""
-        output.rewrite([self.places[number] for number in numbers])
+    def _rewrite(self, output: OutputFile, numbers: Sequence[int]) -> None:
+        """Keep only the responses to these requests in the output, in this order."""
+        output.rewrite([self.locations[number] for number in numbers])
         start = 0
         for number in numbers:
-            self.places[number] = Place(start, self.places[number].size)
-            start += self.places[number].size
+            self.locations[number] = LineSpan(start, self.locations[number].size)
+            start += self.locations[number].size
 
-    def _note(self, request: Request, place: Place, failed: bool) -> None:
-        self.places[request.number] = place
+    def _record(self, request: Request, place: LineSpan, failed: bool) -> None:
+        self.locations[request.number] = place
         if failed:
             self.failed.add(request.number)
 
-    def _answered(self, line: bytes, path: Path) -> tuple[Request, bool]:
-        """The request that a line of the output answers, and whether it failed. UsageError if the line is not an answer
-        of this job."""
+    def _parse_line(self, line: bytes, path: Path) -> tuple[Request, bool]:
+        """Return the request that a line of the output belongs to, and whether it failed.
+
+        Raises UsageError if the line is not a response of this job.
+        """
         try:
-            answer = json.loads(line)
-            id, custom_id, failed = str(answer["id"]), str(answer["custom_id"]), answer["error"] is not None
+            response = json.loads(line)
+            id, custom_id, failed = str(response["id"]), str(response["custom_id"]), response["error"] is not None
         except (ValueError, KeyError, TypeError, RecursionError):
             id = ""
         if not id.startswith(PREFIX):
-            raise UsageError(f"{path}: is there, and not all of its lines are answers of a batch; {RESTART_HINT}")
+            raise UsageError(f"{path}: exists and has lines that are not batch responses; {RESTART_HINT}")
         if request := self._by_id.get(id):
             return request, failed
-        what = "of another input, or of one that was changed"
+        cause = "belongs to another or a changed input"
         if not id.startswith(PREFIX + self.digest):
-            what = "of another model, or was given with other options"
-        raise UsageError(f"{path}: the answer to {printable(custom_id, LONGEST_ID)} is {what}; {RESTART_HINT}")
+            cause = "was made with another model or other options"
+        custom_id = printable(custom_id, MAX_SHOWN_ID_CHARS)
+        raise UsageError(f"{path}: the response to {custom_id} {cause}; {RESTART_HINT}")
 
 
 def job_digest(f: GGUF, options: Options) -> str:
-    """A digest of the model, of all options that change answers, and of the contents of files that options name."""
+    """Return a digest of the model, the options that change responses, and the content of files that options name."""
     values = {name: value for name, value in asdict(options).items() if value != FLAGS[name].default}
     digest = blake2b(model_digest(f).encode(), digest_size=DIGEST_BYTES)
     for name in sorted(values):
-        if name in FOR_SPEED or FLAGS[name].section in GUESSES:
+        if name in SPEED_OPTIONS or FLAGS[name].section in SPEED_SECTIONS:
             continue
         digest.update(repr((name, values[name])).encode())
         if name.endswith("_file") or name == "architecture":
-            digest.update(content_of(str(values[name])))
+            digest.update(file_content(str(values[name])))
     return digest.hexdigest()
 
 
-def content_of(path: str) -> bytes:
-    """The file's bytes; none of a file that cannot be read: whoever uses the file reports that."""
+def file_content(path: str) -> bytes:
+    """Return the file's bytes; empty if it cannot be read, because the option that uses it reports the error."""
     try:
         return Path(path).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError):
@@ -155,16 +167,17 @@ def content_of(path: str) -> bytes:
 
 
 def require_model(requests: Sequence[Request], names: Sequence[str], where: str) -> None:
-    """Raise LocalInferError if a request asks for a model that has none of these names."""
-    for number, asked in models_asked(requests):
-        if asked.removesuffix(":latest") not in names:
+    """Raise LocalInferError if a request names a model other than these."""
+    for number, wanted in requested_models(requests):
+        if wanted.removesuffix(":latest") not in names:
             raise LocalInferError(
-                f"{where}: line {number} asks for the model {printable(asked, LONGEST_ID)}, and this is {names[0]}; "
-                "--any-model has it answer all the same")
+                f"{where}: line {number} requests the model {printable(wanted, MAX_SHOWN_ID_CHARS)}, not {names[0]}; "
+                "--any-model ignores the model names"
+            )
 
 
-def models_asked(requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
-    """(number of the line, model) for each request that names a model."""
+def requested_models(requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
+    """Yield (line number, model) for each request that names a model."""
     for request in requests:
-        if isinstance(asked := request.body.get("model"), str) and asked:
-            yield request.number, asked
+        if isinstance(wanted := request.body.get("model"), str) and wanted:
+            yield request.number, wanted

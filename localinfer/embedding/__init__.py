@@ -1,1 +1,1 @@
-"""Texts become vectors: their tokens' states in an engine, pooled, and judged by a classifier where there is one."""
+"""Embeddings and reranking: pools the hidden states of a text's tokens and applies a classifier if the file has one."""

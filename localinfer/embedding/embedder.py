@@ -1,4 +1,4 @@
-"""Texts in, vectors out: an engine and a tokenizer, with what a file says of how the two are used to compare texts."""
+"""The embedder: computes embeddings and reranking scores with an engine and a tokenizer."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.embedding.classifier import Classifier
-from localinfer.embedding.pooling import pooled
-from localinfer.engine.engine import Engine
-from localinfer.errors import ContextOverflow, UsageError
-from localinfer.plan.pooling import POOLINGS
+from localinfer.embedding.pooling import pool_texts
+from localinfer.errors import ContextOverflowError, UsageError
+from localinfer.graph.pooling import POOLINGS
+from localinfer.runtime.engine import Engine
 from localinfer.tokenizer import Tokenizer
 
 Floats = NDArray[np.float32]
@@ -18,18 +18,18 @@ Ids = NDArray[np.int32]
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
 
 STAGE = "texts"
-LARGEST = 32_760  # what the largest value becomes in the norm of number 0: vectors that are kept as 16 bits
+INT16_SCALE = 32_760  # norm 0 scales the largest absolute value to this, for storage as int16 (as in llama.cpp)
 RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
 
 
 class Embedder:
-    """`pooling` is what is used where nobody says otherwise: the file's, or the mean of all tokens."""
+    """Computes embeddings. `pooling` is the default: that of the file, or else "mean"."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine, self._tokenizer = engine, tokenizer
-        keys = engine.program.recorder.keys
-        self.says = POOLINGS[keys.count("pooling_type", 0, least=0, most=len(POOLINGS) - 1)]
-        self.pooling = "mean" if self.says == "none" else self.says
+        keys = engine.compiled_graph.builder.hparams
+        self.file_pooling = POOLINGS[keys.count("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)]
+        self.pooling = "mean" if self.file_pooling == "none" else self.file_pooling
         self._classifier: Classifier | None = None
 
     def embed(
@@ -41,91 +41,99 @@ class Embedder:
         if kind not in POOLINGS[1:]:
             raise UsageError(f"pooling: must be {', '.join(POOLINGS[1:])}, not {kind}")
         given = [texts] if isinstance(texts, str) else list(texts)
-        ids = [self._ids(number, text, truncate) for number, text in enumerate(given, 1)]
-        vectors = self._vectors(ids, kind, (), progress)
-        return vectors if kind == "rank" else normalized(vectors, normalize)
+        ids = [self._tokenize(number, text, truncate) for number, text in enumerate(given, 1)]
+        vectors = self._pool(ids, kind, (), progress)
+        return vectors if kind == "rank" else normalize_vectors(vectors, normalize)
 
     def rerank(
         self, query: str, documents: Sequence[str], *, truncate: bool = False, progress: Progress | None = None
     ) -> Floats:
-        """See `localinfer.Model.rerank`."""
-        pairs = [self._pair(number, query, document, truncate) for number, document in enumerate(documents, 1)]
-        return self._vectors([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)[:, 0]
+        """Return the score of each document, float32 (len(documents),): see `localinfer.Model.rerank`."""
+        pairs = [self._tokenize_pair(number, query, document, truncate) for number, document in enumerate(documents, 1)]
+        return self._pool([ids for ids, _ in pairs], "rank", [types for _, types in pairs], progress)[:, 0]
 
     # --- tokens ---
 
-    def _ids(self, number: int, text: str | Sequence[int], truncate: bool) -> Ids:
+    def _tokenize(self, number: int, text: str | Sequence[int], truncate: bool) -> Ids:
         ids = self._tokenizer.encode(text) if isinstance(text, str) else list(text)
         if not ids:
-            raise UsageError(f"text {number} is empty, and this model puts no token around it")
-        ids = self._fitting(number, ids, ids[-1:] if ids[-1:] == self._tokenizer.ending else [], truncate)
-        return self._engine.checked(ids)
+            raise UsageError(f"text {number}: is empty, and this model adds no special tokens")
+        ids = self._fit_context(number, ids, ids[-1:] if ids[-1:] == self._tokenizer.eos_suffix else [], truncate)
+        return self._engine.validate_tokens(ids)
 
-    def _fitting(self, number: int, ids: list[int], ending: list[int], truncate: bool) -> list[int]:
-        """The ids, if they fit, or as many of them as do, with the same ending."""
+    def _fit_context(self, number: int, ids: list[int], ending: list[int], truncate: bool) -> list[int]:
+        """Return the ids, truncated to the context length if `truncate` is set; `ending` stays at the end.
+
+        Raises ContextOverflowError if they do not fit and `truncate` is not set.
+        """
         n_ctx = self._engine.n_ctx
         if len(ids) <= n_ctx:
             return ids
-        what = f"text {number} has {len(ids)} tokens, the context holds {n_ctx}"
+        message = f"text {number}: has {len(ids)} tokens, more than the context length {n_ctx}"
         if not truncate:
-            raise ContextOverflow(f"{what}; --truncate leaves out its end, --ctx-size sets a larger context")
-        warnings.warn(f"{what}: its end is left out", stacklevel=4)
+            raise ContextOverflowError(f"{message}; --truncate drops its end, --ctx-size sets a larger context")
+        warnings.warn(f"{message}; its end is dropped", stacklevel=4)
         return [*ids[: n_ctx - len(ending)], *ending]
 
-    def _pair(self, number: int, query: str, document: str, truncate: bool) -> tuple[Ids, Ids]:
-        """A query and a document as one text, and which of the two each token is of, as far as the model tells them
-        apart."""
+    def _tokenize_pair(self, number: int, query: str, document: str, truncate: bool) -> tuple[Ids, Ids]:
+        """Tokenize a query and a document as one text. Returns the token ids and token type ids.
+
+        The type ids are 0 for the query and 1 for the document if the model has token types, else all 0.
+        """
         template = self._engine.file.get(RERANK_TEMPLATE, str, "")
-        encode, ending = self._tokenizer.encode, self._tokenizer.ending
+        encode, ending = self._tokenizer.encode, self._tokenizer.eos_suffix
         if template:
             first: list[int] = []
             second = encode(template.replace("{query}", query).replace("{document}", document), parse_special=True)
         else:
             first, second = encode(query), [*encode(document, add_special=False), *ending]
-        several = self._engine.program.recorder.type_count > 1
-        if not several and first:  # RoBERTa's kind, which has one mark more instead
+        has_types = self._engine.compiled_graph.builder.type_count > 1
+        if not has_types and first:  # RoBERTa separates the texts by one more special token instead
             second = [*ending, *second]
-        ids = self._fitting(number, [*first, *second], ending, truncate)
-        types = np.repeat(np.array([0, int(several)], np.int32), [len(first), len(second)])
-        return self._engine.checked(ids), types[: len(ids)]
+        ids = self._fit_context(number, [*first, *second], ending, truncate)
+        types = np.repeat(np.array([0, int(has_types)], np.int32), [len(first), len(second)])
+        return self._engine.validate_tokens(ids), types[: len(ids)]
 
     # --- vectors ---
 
-    def _vectors(self, ids: Sequence[Ids], kind: str, types: Sequence[Ids], progress: Progress | None) -> Floats:
-        recorder = self._engine.program.recorder
+    def _pool(self, ids: Sequence[Ids], kind: str, types: Sequence[Ids], progress: Progress | None) -> Floats:
+        builder = self._engine.compiled_graph.builder
         if kind == "rank" and self._classifier is None:
-            self._classifier = Classifier(self._engine.file, recorder.embedding_length, recorder.eps)
+            self._classifier = Classifier(self._engine.file, builder.embedding_length, builder.eps)
         if not ids:
-            return np.zeros((0, recorder.embedding_length), np.float32)
+            return np.zeros((0, builder.embedding_length), np.float32)
 
-        def tell(done: int) -> None:
+        def report(done: int) -> None:
             if progress:
                 progress(STAGE, done, len(ids))
 
         with self._engine.lock:
             self._engine.file.check_unchanged()
-            vectors = pooled(self._engine, ids, self._seen_by_classifier if kind == "rank" else kind, types, tell)
+            vectors = pool_texts(self._engine, ids, self._classifier_pooling if kind == "rank" else kind, types, report)
         return self._classifier.scores(vectors) if kind == "rank" and self._classifier else vectors
 
     @property
-    def _seen_by_classifier(self) -> str:
-        """Which vector of a text it is made for: the last token's, where only that sees all of it."""
-        keys, recorder = self._engine.program.recorder.keys, self._engine.program.recorder
-        if recorder.context.causal:
+    def _classifier_pooling(self) -> str:
+        """The pooling that the classifier expects: the last token in causal models, else as the file says."""
+        keys, builder = self._engine.compiled_graph.builder.hparams, self._engine.compiled_graph.builder
+        if builder.context.causal:
             return "last"
         usual = "mean" if keys.architecture == "modern-bert" else "cls"
-        number = keys.count("classifier.pooling_type", POOLINGS.index(usual), least=1, most=3)
+        number = keys.count("classifier.pooling_type", POOLINGS.index(usual), minimum=1, maximum=3)
         return POOLINGS[number]
 
 
-def normalized(vectors: Floats, norm: bool | float) -> Floats:
-    """Divided by their norm of that number (True: 2), as llama.cpp counts them; vectors of zeros stay what they are."""
+def normalize_vectors(vectors: Floats, norm: bool | float) -> Floats:
+    """Divide vectors by their p-norm, with llama.cpp's numbering (`--embd-normalize`); zero vectors stay unchanged.
+
+    True means 2, False or a negative number no normalization, and 0 scaling by the largest absolute value.
+    """
     number = {True: 2.0, False: -1.0}[norm] if isinstance(norm, bool) else float(norm)
     if number < 0:
         return vectors
     sizes = np.abs(vectors.astype(np.float64))
     if number == 0:
-        lengths = sizes.max(axis=1, keepdims=True) / LARGEST
+        lengths = sizes.max(axis=1, keepdims=True) / INT16_SCALE
     else:
         lengths = (sizes**number).sum(axis=1, keepdims=True) ** (1 / number)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

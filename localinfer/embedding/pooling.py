@@ -1,4 +1,4 @@
-"""How the states of a text's tokens become one vector: which of them count, and their mean."""
+"""Pooling: reduces the hidden states of a text's tokens to one vector."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -6,27 +6,30 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.engine.engine import Engine
+from localinfer.runtime.engine import Engine
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
-TOGETHER = 1024  # tokens of texts that are computed in one batch, if none is longer: more do not stay in the caches
+MAX_BATCH_TOKENS = 1024  # for several texts in one batch; the activations of more tokens exceed the CPU caches
 
 
-def pooled(
+def pool_texts(
     engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequence[Ids] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> Floats:  # fmt: skip
-    """The mean of the states of all tokens of each text ("mean"), or the state of the first ("cls") or "last" one:
-    float32 (len(texts), n). `progress` is told how many texts are done."""
+    """Return a vector for each text, float32 (len(texts), embedding_length).
+
+    `pooling` is "mean" of the hidden states of all tokens, or the state of the first ("cls") or the "last" token.
+    `types` are the token type ids of each text. `progress` is called with the number of finished texts.
+    """
     sums: list[Floats] = []
-    for first, end in together(engine, [len(text) for text in texts]):
-        if end == first + 1 and not fit(engine, [len(texts[first])]):
-            sums.append(of_long_text(engine, texts[first], pooling))
+    for first, end in batch_ranges(engine, [len(text) for text in texts]):
+        if end == first + 1 and not fits_in_batch(engine, [len(texts[first])]):
+            sums.append(long_text_sum(engine, texts[first], pooling))
         else:
-            sums.append(of_texts(engine, texts[first:end], pooling, types[first:end]))
+            sums.append(batch_sums(engine, texts[first:end], pooling, types[first:end]))
         progress(end)
     engine.reset()
     vectors = np.concatenate(sums)
@@ -35,47 +38,54 @@ def pooled(
     return vectors
 
 
-def together(engine: Engine, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours that fit into a batch, or one that does not: first and end."""
+def batch_ranges(engine: Engine, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) of consecutive texts that fit in one batch, or of one text that does not fit."""
     cuts = [0]
     for number in range(1, len(lengths)):
-        if sum(lengths[cuts[-1] : number + 1]) > TOGETHER or not fit(engine, lengths[cuts[-1] : number + 1]):
+        if sum(lengths[cuts[-1] : number + 1]) > MAX_BATCH_TOKENS or not fits_in_batch(
+            engine, lengths[cuts[-1] : number + 1]
+        ):
             cuts.append(number)
     return pairwise([*cuts, len(lengths)])
 
 
-def fit(engine: Engine, lengths: Sequence[int]) -> bool:
-    return sum(lengths) <= engine.plan.batch and engine.sequence.fits(lengths)
+def fits_in_batch(engine: Engine, lengths: Sequence[int]) -> bool:
+    """Whether texts of these lengths fit in one batch."""
+    return sum(lengths) <= engine.graph.batch and engine.sequence.fits(lengths)
 
 
-def of_texts(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequence[Ids]) -> Floats:
-    """The sums of states of texts that fit in a batch."""
-    engine.pack(texts, types)
+def batch_sums(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequence[Ids]) -> Floats:
+    """Return the sums of the selected states of texts that fit in one batch."""
+    engine.evaluate_packed(texts, types)
     ends = np.cumsum([len(text) for text in texts])
     owners = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
     rows = {"mean": np.arange(ends[-1]), "cls": np.r_[0, ends[:-1]], "last": ends - 1}[pooling]
-    return sums_of(engine, rows, owners[rows], len(texts))
+    return pooled_sums(engine, rows, owners[rows], len(texts))
 
 
-def of_long_text(engine: Engine, text: Ids, pooling: str) -> Floats:
-    """The sum of states of a text that is read batch after batch, which only those can that look back."""
+def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
+    """Return the sum of the selected states of a text that needs several batches; only causal models support that."""
     engine.reset()
-    total, done = np.zeros((1, engine.program.recorder.embedding_length), np.float32), 0
+    total, done = np.zeros((1, engine.compiled_graph.builder.embedding_length), np.float32), 0
     for batch in engine.batches(text):
         engine.append(batch)
         at = np.arange(done, done + len(batch))
         done += len(batch)
         rows = np.flatnonzero({"mean": at >= 0, "cls": at == 0, "last": at == len(text) - 1}[pooling])
-        total += sums_of(engine, rows, np.zeros_like(rows), 1)
+        total += pooled_sums(engine, rows, np.zeros_like(rows), 1)
     return total
 
 
-def sums_of(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:
-    """The sums of the states of these tokens of a batch: float32 (count, n), of each of their `owners`, in order."""
-    recorder = engine.program.recorder
-    sums = np.zeros((count, recorder.embedding_length), np.float32)
-    for first in range(0, len(rows), engine.plan.outputs):
-        part = slice(first, first + engine.plan.outputs)
+def pooled_sums(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:
+    """Return the sums of hidden states by text: float32 (count, embedding_length).
+
+    `rows` are tokens of the last batch, and `owners` is the text of each row, in ascending order.
+    """
+    sums = np.zeros((count, engine.compiled_graph.builder.embedding_length), np.float32)
+    for first in range(0, len(rows), engine.graph.outputs):
+        part = slice(first, first + engine.graph.outputs)
         starts = np.flatnonzero(np.diff(owners[part], prepend=-1))
-        sums[owners[part][starts]] += np.add.reduceat(engine.program.states(rows[part].astype(np.int32)), starts)
+        sums[owners[part][starts]] += np.add.reduceat(
+            engine.compiled_graph.hidden_states(rows[part].astype(np.int32)), starts
+        )
     return sums

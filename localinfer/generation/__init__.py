@@ -1,1 +1,2 @@
-"""From logits to text: the loop that samples token after token, and the pieces that it yields."""
+"""Text generation: the decode loop with samplers, speculative decoding and constraints, and the
+pieces of text that it yields."""

@@ -1,21 +1,21 @@
-"""What a generation yields, piece by piece, and what holds a piece back until its text is certain.
+"""The pieces that a run yields, and the filter that holds pieces back until their text is certain.
 
-Knows texts only: neither models nor how tokens become texts.
+This module handles texts only; it knows neither models nor tokenizers.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
-Kind = Literal["text", "thought", "tag"]
+Kind = Literal["text", "reasoning", "tag"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that might have come, and the natural logarithm of its probability."""
+    """An alternative token, and the natural logarithm of its probability."""
 
     text: str
     id: int
@@ -23,31 +23,31 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a tool. Its `id` is the model's where it writes one; otherwise calls are numbered."""
+class ToolCall:
+    """A tool call. `id` is the model's own if it writes one; otherwise calls are numbered."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     id: str = ""
 
-    def as_entry(self) -> dict[str, Any]:
-        """As it stands in `tool_calls` of a message; OpenAI has the arguments as a text in JSON."""
+    def as_entry(self) -> dict[str, object]:
+        """Return the call as an entry of a message's `tool_calls`. OpenAI's API has the arguments as a JSON string
+        instead."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A generated token and the text that it adds, "" in the middle of a character.
+    """A generated token and the text that it adds, which is "" within an incomplete character.
 
-    The texts of all pieces together are what the model has written. The answer is those of kind "text"; a model that
-    reasons first writes pieces of kind "thought", between pieces of kind "tag".
+    The concatenated texts of all pieces are the model's output. Pieces of kind "text" are the answer; a reasoning model
+    first writes pieces of kind "reasoning", enclosed by pieces of kind "tag".
 
-    A model that was shown tools may call some: `calls` are those that this token completes. What the model writes to
-    call a tool is in no piece's text.
+    `calls` are the tool calls that this token completes. Their source text is not part of any piece's text.
 
-    With the option logprobs, `logprob` is the natural logarithm of the token's probability, `entropy` that of all
-    tokens' probabilities in nats, and `top` has the most probable tokens, the best first. All of these are the model's
-    own, before any sampler.
+    With the option logprobs, `logprob` is the natural logarithm of the token's probability, `entropy` the entropy of
+    the distribution in nats, and `top` lists the most probable tokens, best first. All refer to the model's own
+    distribution, before any sampler.
     """
 
     text: str
@@ -56,75 +56,78 @@ class Piece:
     logprob: float | None = None
     entropy: float | None = None
     top: tuple[Alternative, ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(slots=True)
 class Stats:
-    """How a run went; it is brought up to date while the run goes on.
+    """Statistics of a run, updated while it generates.
 
-    `finish_reason`: "stop" for an end-of-generation token or a stop text, "length" for n_predict, "context" for
-    a full context, and "interrupted" until one of these comes.
+    `finish_reason` is "stop" for an end-of-generation token or a stop string, "length" for n_predict, "context" for a
+    full context, and "interrupted" until one of these occurs.
     """
 
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # of the prompt: they were in the cache
+    reused_tokens: int = 0  # prompt tokens that were cached
     prompt_seconds: float = 0.0
     generated_tokens: int = 0
-    generate_seconds: float = 0.0  # without the time that the caller takes between two pieces
-    drafted_tokens: int = 0  # guesses that the model has judged
-    accepted_tokens: int = 0  # guesses that were right
-    gain: float = 1.0  # how many times as fast the run was as one without guesses would have been
+    generate_seconds: float = 0.0  # excludes the caller's time between pieces
+    drafted_tokens: int = 0  # draft tokens that the model has verified
+    accepted_tokens: int = 0  # draft tokens that were accepted
+    speedup: float = 1.0  # estimated speedup by speculative decoding
     finish_reason: FinishReason = "interrupted"
     seed: int = 0
 
 
-class Outlet:
-    """Holds pieces back until their text is certain.
+class StopStringFilter:
+    """A filter that holds pieces back until their text is certain.
 
-    The end of a text is uncertain while it could be the beginning of one of the texts `stops`, which are no part of the
-    answer, or while a character is unfinished.
+    The end of the text is uncertain while it could begin one of the stop strings, which are not part of the answer, or
+    while a character is incomplete.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.stopped = False
+        self.is_stopped = False
         self._stops = stops
         self._held: list[Piece] = []
 
-    def push(self, piece: Piece, *, unfinished: bool) -> list[Piece]:
-        """Take one more piece; returns those that are certain now. When a stop text is complete, these are the last
-        ones, cut off before it, and `stopped` is set."""
+    def push(self, piece: Piece, *, is_incomplete: bool) -> list[Piece]:
+        """Add a piece and return the pieces that are certain now.
+
+        When a stop string is complete, the returned pieces are the last ones, cut off before it, and `is_stopped` is
+        set.
+        """
         self._held.append(piece)
         text = "".join(held.text for held in self._held)
-        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        found = [position for stop in self._stops if (position := text.find(stop)) >= 0]
         if found:
-            self.stopped = True
+            self.is_stopped = True
             return self._cut(min(found))
-        certain = self._certain(len(text) - self._doubtful(text))
-        if unfinished and not self._held:
+        certain = self._release(len(text) - self._n_ambiguous(text))
+        if is_incomplete and not self._held:
             self._held = [certain.pop()]
         return certain
 
     def flush(self, rest: str = "") -> list[Piece]:
-        """All pieces that are held back. `rest`, what is left of an unfinished character, is appended to the last."""
+        """Return all held pieces. `rest`, the rest of an incomplete character, is appended to the last one."""
         *pieces, last = self._held or [Piece("", 0)]
         return [*pieces, replace(last, text=last.text + rest)] if self._held else []
 
-    def _certain(self, end: int) -> list[Piece]:
-        """The pieces whose text ends within the first `end` characters that are held."""
+    def _release(self, end: int) -> list[Piece]:
+        """Return the pieces that end within the first `end` held characters."""
         n = bisect_right(list(accumulate(len(piece.text) for piece in self._held)), end)
         certain, self._held = self._held[:n], self._held[n:]
         return certain
 
     def _cut(self, end: int) -> list[Piece]:
-        """The pieces of the first `end` characters, the last one cut; what comes after them is forgotten."""
+        """Return the pieces of the first `end` characters, the last one cut off, and drop everything after them."""
         starts = accumulate((len(piece.text) for piece in self._held), initial=0)
         before = [(piece, start) for piece, start in zip(self._held, starts, strict=False) if start < end]
         self._held = []
         return [replace(piece, text=piece.text[: end - start]) for piece, start in before]
 
-    def _doubtful(self, text: str) -> int:
-        """How many characters at the end of `text` a stop text could begin with."""
+    def _n_ambiguous(self, text: str) -> int:
+        """Return the number of characters at the end of `text` that a stop string could begin with."""
         longest = max((len(stop) - 1 for stop in self._stops), default=0)
         sizes = range(min(longest, len(text)), 0, -1)
         return next((n for n in sizes if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)

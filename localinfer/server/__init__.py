@@ -1,9 +1,8 @@
-"""Models for other programs: an HTTP server that speaks as OpenAI's, llama.cpp's and Ollama's do.
+"""The HTTP server, with APIs that are compatible with OpenAI, llama.cpp and Ollama.
 
-    gate -> intake -> one function for each address -> desk -> slots -> a model
-    (who may ask) (what, and is somebody still there)  (who is next)
+    AuthMiddleware -> RequestBodyMiddleware -> endpoint of the route -> Dispatcher -> Slot -> Model
 
-`app.application` is an ASGI application that any server can run; `run.serve` runs it with uvicorn. The event loop reads
-and writes; models compute in threads of their own. HTTP needs the extra `localinfer[serve]`; what
-knows nothing of it, from questions to the desk, serves `localinfer.batch`, too.
+`app.create_app` returns an ASGI application that any ASGI server can run; `run.serve` runs it with uvicorn. The event
+loop handles requests and responses, and each slot evaluates its model in a thread of its own. HTTP needs the extra
+`localinfer[serve]`. The parsing of requests and the dispatcher do not depend on HTTP; `localinfer.batch` uses them too.
 """

@@ -1,4 +1,4 @@
-"""All addresses, and what stands around them."""
+"""The ASGI application: all routes, the middleware and the error handlers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,45 +14,45 @@ from starlette.routing import Route
 
 from localinfer.errors import LocalInferError
 from localinfer.options import FLAGS
-from localinfer.server import llama_cpp, metrics, page
-from localinfer.server.desk import Desk
-from localinfer.server.gate import Gate
-from localinfer.server.intake import Intake
-from localinfer.server.ollama import answers as ollama_answers
-from localinfer.server.ollama import elsewhere, embeddings
+from localinfer.server import llama_cpp, metrics, web_ui
+from localinfer.server.api_errors import APIError, to_api_error
+from localinfer.server.auth import AuthMiddleware
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.model_cache import ModelCache
+from localinfer.server.ollama import chat as ollama_answers
+from localinfer.server.ollama import embeddings, unsupported
 from localinfer.server.ollama import models as ollama_models
-from localinfer.server.openai import addresses, models
-from localinfer.server.problems import Problem, problem_of
+from localinfer.server.openai import models, routes
+from localinfer.server.request_body import RequestBodyMiddleware
 from localinfer.server.settings import Settings
-from localinfer.server.shelf import Shelf
-from localinfer.server.streams import Json
+from localinfer.server.streaming import JSONResponse
 
 if TYPE_CHECKING:
     from localinfer.model import Model
 
 GET, POST = ["GET"], ["POST"]
 
-OPENAI = [
-    Route("/v1/chat/completions", addresses.chat_completions, methods=POST),
-    Route("/v1/completions", addresses.completions, methods=POST),
-    Route("/v1/responses", addresses.responses, methods=POST),
-    Route("/v1/embeddings", addresses.embeddings, methods=POST),
-    Route("/v1/models", models.listing, methods=GET),
-    Route("/v1/models/{name:path}", models.one, methods=GET),
+OPENAI_ROUTES = [
+    Route("/v1/chat/completions", routes.chat_completions, methods=POST),
+    Route("/v1/completions", routes.completions, methods=POST),
+    Route("/v1/responses", routes.responses, methods=POST),
+    Route("/v1/embeddings", routes.embeddings, methods=POST),
+    Route("/v1/models", models.list_models, methods=GET),
+    Route("/v1/models/{name:path}", models.retrieve_model, methods=GET),
 ]
-LLAMA_CPP = [
+LLAMA_CPP_ROUTES = [
     *(Route(path, llama_cpp.health, methods=GET) for path in ("/health", "/v1/health")),
     Route("/props", llama_cpp.props, methods=GET),
-    Route("/metrics", metrics.told, methods=GET),
+    Route("/metrics", metrics.metrics_endpoint, methods=GET),
     Route("/slots", llama_cpp.slots, methods=GET),
     Route("/tokenize", llama_cpp.tokenize, methods=POST),
     Route("/detokenize", llama_cpp.detokenize, methods=POST),
     Route("/apply-template", llama_cpp.apply_template, methods=POST),
     *(Route(path, llama_cpp.completion, methods=POST) for path in ("/completion", "/completions")),
-    Route("/chat/completions", addresses.chat_completions, methods=POST),
-    Route("/models", models.listing, methods=GET),
+    Route("/chat/completions", routes.chat_completions, methods=POST),
+    Route("/models", models.list_models, methods=GET),
 ]
-OLLAMA = [
+OLLAMA_ROUTES = [
     Route("/api/chat", ollama_answers.chat, methods=POST),
     Route("/api/generate", ollama_answers.generate, methods=POST),
     Route("/api/tags", ollama_models.tags, methods=GET),
@@ -61,51 +61,55 @@ OLLAMA = [
     Route("/api/embed", embeddings.embed, methods=POST),
     Route("/api/embeddings", embeddings.embed_older, methods=POST),
     Route("/api/version", ollama_models.version, methods=GET),
-    *(Route(path, elsewhere.refuse, methods=[*POST, "DELETE"]) for path in elsewhere.INSTEAD),
+    *(Route(path, unsupported.refuse, methods=[*POST, "DELETE"]) for path in unsupported.ALTERNATIVES),
 ]
 
 
-def application(shelf: Shelf, settings: Settings) -> Starlette:
-    """An ASGI application that answers with the models of the shelf; they are closed when it ends."""
-    desk = Desk(shelf, settings)
-    desk.observer = observer = metrics.Metrics()
+def create_app(model_cache: ModelCache, settings: Settings) -> Starlette:
+    """Return an ASGI application that serves the models of the cache. Its lifespan closes them at shutdown."""
+    dispatcher = Dispatcher(model_cache, settings)
+    dispatcher.observer = observer = metrics.Metrics()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            desk.close()
+            dispatcher.close()
 
     app = Starlette(
-        routes=[*OPENAI, *LLAMA_CPP, *OLLAMA, *page.ROUTES],
-        middleware=[Middleware(Gate, settings), Middleware(Intake, settings)],
-        exception_handlers={HTTPException: not_there, **dict.fromkeys((Problem, LocalInferError, Exception), refused)},
+        routes=[*OPENAI_ROUTES, *LLAMA_CPP_ROUTES, *OLLAMA_ROUTES, *web_ui.ROUTES],
+        middleware=[Middleware(AuthMiddleware, settings), Middleware(RequestBodyMiddleware, settings)],
+        exception_handlers={
+            HTTPException: handle_http_exception,
+            **dict.fromkeys((APIError, LocalInferError, Exception), handle_error),
+        },
         lifespan=lifespan,
     )
-    app.state.desk, app.state.metrics = desk, observer
-    app.state.defaults = defaults
+    app.state.dispatcher, app.state.metrics = dispatcher, observer
+    app.state.default_sampling_options = default_sampling_options
     return app
 
 
-def defaults(model: "Model") -> dict[str, Any]:
-    """How the model samples unless a request says otherwise."""
+def default_sampling_options(model: "Model") -> dict[str, Any]:
+    """Return the sampling options that apply where a request sets none."""
     return {name: value for name, value in asdict(model.options).items() if FLAGS[name].section == "sampling"}
 
 
-async def not_there(request: Request, error: Exception) -> Response:
-    """An address or a method that there is not."""
+async def handle_http_exception(request: Request, error: Exception) -> Response:
+    """Handle an unknown route or a method that the route does not allow."""
     assert isinstance(error, HTTPException)
-    return in_words_of(request, Problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}"))
+    return error_response(request, APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}"))
 
 
-async def refused(request: Request, error: Exception) -> Response:
-    return in_words_of(request, problem_of(error))
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Handle every other exception."""
+    return error_response(request, to_api_error(error))
 
 
-def in_words_of(request: Request, problem: Problem) -> Response:
-    """Ollama's clients expect a text where OpenAI's expect an object."""
+def error_response(request: Request, error: APIError) -> Response:
+    """Return the error in the format of the API: a string in Ollama's, an object in OpenAI's and llama.cpp's."""
     is_ollama = request.url.path.startswith("/api/")
-    body = {"error": problem.error["message"] if is_ollama else problem.error}
-    headers = {"retry-after": "1"} if problem.status == 503 else {}
-    return Json(body, problem.status, headers=headers)
+    body = {"error": error.error["message"] if is_ollama else error.error}
+    headers = {"retry-after": "1"} if error.status == 503 else {}
+    return JSONResponse(body, error.status, headers=headers)

@@ -1,63 +1,65 @@
-"""A connection as uvicorn serves it, with bounds for what comes before a request's body, and for how long the client
-may leave an answer unread; `intake` bounds the body."""
+"""A uvicorn HTTP protocol with limits for the request headers and for clients that do not read the response.
+
+`request_body` limits the body.
+"""
 
 from asyncio import TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-PATIENCE = 30.0  # seconds until a request's headers are here, and until a client reads on
-MOST = 64 << 10  # bytes of headers
+TIMEOUT_SECONDS = 30.0  # for the request headers to arrive, and for a client to continue reading
+MAX_HEADER_BYTES = 64 << 10
 
 
 class Connection(HttpToolsProtocol):
-    """Closed when nothing comes, when headers drip, when they have no end, and when nobody reads the answer."""
+    """Closes a connection that is idle, sends headers too slowly or too many, or does not read the response."""
 
-    _patience: TimerHandle | None = None  # while headers are awaited
-    _waited_for = 0  # bytes that came meanwhile
-    _unread: TimerHandle | None = None  # while there is so much for the client to read that nothing more is sent
+    _header_timer: TimerHandle | None = None  # runs while headers are expected
+    _n_header_bytes = 0  # bytes received since the timer started
+    _write_timer: TimerHandle | None = None  # runs while the write buffer is full
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_headers()
+        self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._waited_for += len(data)
-        if self._patience is not None and self._waited_for > MOST:
+        self._n_header_bytes += len(data)
+        if self._header_timer is not None and self._n_header_bytes > MAX_HEADER_BYTES:
             self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._await_headers()
+        self._start_header_timer()
 
     def on_headers_complete(self) -> None:
-        self._end_of_patience()
+        self._cancel_header_timer()
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self.loop.call_later(PATIENCE, self.transport.abort)
+        self._write_timer = self.loop.call_later(TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._end_of_unread()
+        self._cancel_write_timer()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_of_patience()
-        self._end_of_unread()
+        self._cancel_header_timer()
+        self._cancel_write_timer()
         super().connection_lost(exc)
 
-    def _await_headers(self) -> None:
-        if self._patience is None:
-            self._waited_for = 0
-            self._patience = self.loop.call_later(PATIENCE, self.transport.close)
+    def _start_header_timer(self) -> None:
+        if self._header_timer is None:
+            self._n_header_bytes = 0
+            self._header_timer = self.loop.call_later(TIMEOUT_SECONDS, self.transport.close)
 
-    def _end_of_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _end_of_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

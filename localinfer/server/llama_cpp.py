@@ -1,4 +1,4 @@
-"""The addresses of llama.cpp's server that OpenAI's API has none for."""
+"""The endpoints of llama.cpp's server that OpenAI's API lacks."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -6,31 +6,33 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server import streams
-from localinfer.server.desk import Desk, Text
-from localinfer.server.fields import body_of, form_of, get, length_of, options_of
-from localinfer.server.openai.chat import talk_of
-from localinfer.server.openai.completions import prompts_of
-from localinfer.server.openai.counts import timings
-from localinfer.server.problems import bad
+from localinfer.server import streaming
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import Dispatcher, TextPrompt
+from localinfer.server.openai.chat import parse_chat_prompt
+from localinfer.server.openai.completions import parse_prompts
+from localinfer.server.openai.usage import timings
+from localinfer.server.request_fields import constraint_options, get, length_options, read_json_object, sampling_options
 from localinfer.server.slots import Slot
-from localinfer.server.streams import Json
+from localinfer.server.streaming import JSONResponse
 from localinfer.version import VERSION
 
 
 async def health(_: Request) -> Response:
-    return Json({"status": "ok"})
+    return JSONResponse({"status": "ok"})
 
 
 async def props(request: Request) -> Response:
-    """Of the model that is used unless a request says otherwise, and of the server."""
-    desk: Desk = request.app.state.desk
-    offered, model = await desk.model(request.query_params.get("model"))
+    """`/props`: properties of the server and of the requested model, or else of the default model."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    served, model = await dispatcher.find_model(request.query_params.get("model"))
     template = model.file.get("tokenizer.chat_template", str, "")
-    return Json({
-        "default_generation_settings": {"n_ctx": model.n_ctx, "params": request.app.state.defaults(model)},
-        "total_slots": len(desk.slots.all),
-        "model_alias": offered.name,
+    return JSONResponse({
+        "default_generation_settings": {
+            "n_ctx": model.n_ctx, "params": request.app.state.default_sampling_options(model)
+        },
+        "total_slots": len(dispatcher.slots.all),
+        "model_alias": served.name,
         "model_path": str(model.file.path),
         "chat_template": template,
         "build_info": f"localinfer {VERSION}",
@@ -38,93 +40,100 @@ async def props(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    desk: Desk = request.app.state.desk
-    return Json([told_of(slot) | {"waiting": desk.slots.waiting} for slot in desk.slots.all])
+    """`/slots`: the state of each slot."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    return JSONResponse(
+        [describe_slot(slot) | {"waiting": dispatcher.slots.n_waiting} for slot in dispatcher.slots.all]
+    )
 
 
-def told_of(slot: Slot) -> dict[str, Any]:
-    """Who is at work, with how many tokens of the context in use."""
-    told = {"id": slot.number, "is_processing": slot.busy}
-    return told | ({"n_ctx": slot.model.n_ctx, "n_past": slot.model.engine.n_past} if slot.model else {})
+def describe_slot(slot: Slot) -> dict[str, Any]:
+    """Return whether the slot is busy, and how many tokens of the context its sequence uses."""
+    state = {"id": slot.number, "is_processing": slot.is_busy}
+    return state | ({"n_ctx": slot.model.n_ctx, "n_past": slot.model.engine.n_past} if slot.model else {})
 
 
 async def tokenize(request: Request) -> Response:
-    fields = await body_of(request)
+    """`/tokenize`: text to token ids, with `with_pieces` also the text of each token."""
+    fields = await read_json_object(request)
     content = get(fields, "content", str, "")
-    _, model = await request.app.state.desk.model(get(fields, "model", str, ""))
+    _, model = await request.app.state.dispatcher.find_model(get(fields, "model", str, ""))
     ids = model.tokenize(
         content,
         add_special=get(fields, "add_special", bool, False),
         parse_special=get(fields, "parse_special", bool, True),
     )
     if not get(fields, "with_pieces", bool, False):
-        return Json({"tokens": ids})
-    return Json({"tokens": [{"id": id, "piece": piece_of(model.tokenizer.token_bytes(id, special=True))}
+        return JSONResponse({"tokens": ids})
+    return JSONResponse({"tokens": [{"id": id, "piece": decode_piece(model.tokenizer.token_bytes(id, special=True))}
                                     for id in ids]})  # fmt: skip
 
 
-def piece_of(spelled: bytes) -> str | list[int]:
-    """A text, or the bytes of a part of a character."""
+def decode_piece(token_bytes: bytes) -> str | list[int]:
+    """Return the token's text, or a list of its bytes if they are not valid UTF-8 on their own."""
     try:
-        return spelled.decode()
+        return token_bytes.decode()
     except UnicodeDecodeError:
-        return list(spelled)
+        return list(token_bytes)
 
 
 async def detokenize(request: Request) -> Response:
-    fields = await body_of(request)
-    _, model = await request.app.state.desk.model(get(fields, "model", str, ""))
-    return Json({"content": model.detokenize(get(fields, "tokens", list, []), special=True)})
+    """`/detokenize`: token ids to text."""
+    fields = await read_json_object(request)
+    _, model = await request.app.state.dispatcher.find_model(get(fields, "model", str, ""))
+    return JSONResponse({"content": model.detokenize(get(fields, "tokens", list, []), special=True)})
 
 
 async def apply_template(request: Request) -> Response:
-    """The prompt that a conversation becomes."""
-    fields = await body_of(request)
-    talk = talk_of(fields)
-    async with request.app.state.desk.seat(get(fields, "model", str, "") or None) as seat:
-        prompt = await seat.slot.call(lambda: seat.model.render(
-            talk.messages, tools=talk.tools, template_kwargs=talk.template_kwargs,
-            continue_final_message=talk.continue_final_message))  # fmt: skip
-    return Json({"prompt": prompt.text})
+    """`/apply-template`: messages to a prompt, rendered with the chat template."""
+    fields = await read_json_object(request)
+    chat = parse_chat_prompt(fields)
+    async with request.app.state.dispatcher.lease(get(fields, "model", str, "") or None) as lease:
+        prompt = await lease.slot.call(lambda: lease.model.render(
+            chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs,
+            continue_final_message=chat.continue_final_message))  # fmt: skip
+    return JSONResponse({"prompt": prompt.text})
 
 
-# --- /completion: older than OpenAI's form, and still used ---
+# --- /completion: llama.cpp's own completion endpoint ---
 
 
 async def completion(request: Request) -> Response:
-    fields = await body_of(request)
-    prompts = prompts_of(fields)
+    """`/completion`: continue a text, streaming or not."""
+    fields = await read_json_object(request)
+    prompts = parse_prompts(fields)
     if len(prompts) > 1:
-        raise bad("prompt", "must be one text, or its tokens")
-    options = options_of(fields) | length_of(fields, "n_predict", "max_tokens") | form_of(fields)
-    wanted = get(fields, "model", str, "") or None
-    desk: Desk = request.app.state.desk
-    parts = completion_parts(desk, wanted, prompts[0], options)
+        raise field_error("prompt", "must be one string or one list of token ids")
+    options = sampling_options(fields) | length_options(fields, "n_predict", "max_tokens") | constraint_options(fields)
+    model_name = get(fields, "model", str, "") or None
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    events = completion_events(dispatcher, model_name, prompts[0], options)
     if get(fields, "stream", bool, False):
-        return await streams.parts(parts, streams.EVENTS)
-    *before, last = [part async for part in parts]
-    content = "".join(part["content"] for part in before)
-    return Json(last | {"content": content, "tokens": [id for part in before for id in part["tokens"]]})
+        return await streaming.stream_response(events, streaming.EVENTS)
+    *pieces, last = [event async for event in events]
+    content = "".join(piece["content"] for piece in pieces)
+    return JSONResponse(last | {"content": content, "tokens": [id for piece in pieces for id in piece["tokens"]]})
 
 
-async def completion_parts(
-    desk: Desk, wanted: str | None, prompt: Text, options: dict[str, Any]
+async def completion_events(
+    dispatcher: Dispatcher, model_name: str | None, prompt: TextPrompt, options: dict[str, Any]
 ) -> AsyncGenerator[dict[str, Any], None]:
-    async with desk.seat(wanted) as seat, seat.run(prompt, options) as run:
-        async for piece in run.pieces:
-            yield {"index": 0, "content": piece.text, "tokens": [piece.id], "stop": False, "id_slot": seat.slot.number}
-    stats = run.stats
+    """Yield an event for each piece, then one with the statistics."""
+    async with dispatcher.lease(model_name) as lease, lease.generate(prompt, options) as generation:
+        async for piece in generation.pieces:
+            yield {"index": 0, "content": piece.text, "tokens": [piece.id], "stop": False, "id_slot": lease.slot.number}
+    stats = generation.stats
     yield {
         "index": 0,
         "content": "",
         "tokens": [],
-        "id_slot": seat.slot.number,
+        "id_slot": lease.slot.number,
         "stop": True,
-        "model": seat.name,
+        "model": lease.name,
         "tokens_predicted": stats.generated_tokens,
         "tokens_evaluated": stats.prompt_tokens,
         "tokens_cached": stats.prompt_tokens + stats.generated_tokens,
-        "stop_type": "limit" if run.finish_reason == "length" else "eos",
+        "stop_type": "limit" if generation.finish_reason == "length" else "eos",
         "truncated": False,
         "timings": timings(stats),
     }

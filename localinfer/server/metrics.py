@@ -1,6 +1,6 @@
-"""`/metrics`: how the server does, in the words of Prometheus.
+"""`/metrics`: statistics of the server in the Prometheus text format.
 
-Quantiles are of the last answers; rates are for Prometheus to make of sums and counts.
+Quantiles cover the most recent responses. Prometheus derives rates from the sums and counts.
 """
 
 from collections import deque
@@ -10,33 +10,35 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from localinfer.server.desk import Desk
+from localinfer.server.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Stats
 
-LAST = 1000  # answers of which quantiles are told
+WINDOW = 1000  # number of recent responses that quantiles cover
 QUANTILES = (0.5, 0.95)
 
 
 class Summary:
+    """A Prometheus summary: the count and sum of all values, and quantiles of the recent ones."""
+
     def __init__(self) -> None:
         self.count, self.sum = 0, 0.0
-        self._last: deque[float] = deque(maxlen=LAST)
+        self._recent: deque[float] = deque(maxlen=WINDOW)
 
     def add(self, value: float) -> None:
         self.count += 1
         self.sum += value
-        self._last.append(value)
+        self._recent.append(value)
 
-    def quantile(self, share: float) -> float:
-        """The smallest of the last values that so many do not exceed; NaN where there is none."""
-        values = sorted(self._last)
-        return values[min(int(share * len(values)), len(values) - 1)] if values else float("nan")
+    def quantile(self, fraction: float) -> float:
+        """Return a quantile of the recent values; NaN if there are none."""
+        values = sorted(self._recent)
+        return values[min(int(fraction * len(values)), len(values) - 1)] if values else float("nan")
 
 
 class Metrics:
-    """Observes a desk. Only what has begun to be answered counts as an answer."""
+    """Collects statistics as the observer of a dispatcher. A request counts once its generation has started."""
 
     def __init__(self) -> None:
         self.queue = Summary()
@@ -45,50 +47,61 @@ class Metrics:
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prompt_seconds = self.generate_seconds = 0.0
 
-    def waited(self, seconds: float) -> None:
+    def on_slot_acquired(self, seconds: float) -> None:
         self.queue.add(seconds)
 
-    def ended(self, stats: "Stats", first: float) -> None:
+    def on_generation_end(self, stats: "Stats", time_to_first_token: float) -> None:
         self.prompt_tokens += stats.prompt_tokens
         self.cached_tokens += stats.reused_tokens
         self.generated_tokens += stats.generated_tokens
         self.prompt_seconds += stats.prompt_seconds
         self.generate_seconds += stats.generate_seconds
-        if first:
-            self.first_token.add(first)
+        if time_to_first_token:
+            self.first_token.add(time_to_first_token)
         if stats.generated_tokens > 1:
             self.between_tokens.add(stats.generate_seconds / stats.generated_tokens)
 
-    def lines(self, desk: Desk) -> Iterator[str]:
-        yield from summary("queue_seconds", "Time that a request waited for a slot.", self.queue)
-        yield from summary("time_to_first_token_seconds", "From a request to its first token.", self.first_token)
-        yield from summary("time_between_tokens_seconds", "Mean of each answer.", self.between_tokens)
-        yield from one("prompt_tokens_total", "counter", "Tokens of prompts.", self.prompt_tokens)
-        yield from one("cached_tokens_total", "counter", "Of these, read before.", self.cached_tokens)
-        yield from one("generated_tokens_total", "counter", "Tokens of answers.", self.generated_tokens)
-        yield from one("prompt_seconds_total", "counter", "Time in which prompts were read.", self.prompt_seconds)
-        yield from one("generate_seconds_total", "counter", "Time in which answers were made.", self.generate_seconds)
-        yield from one("requests_waiting", "gauge", "Requests in line.", desk.slots.waiting)
-        yield from one("slots_busy", "gauge", "Slots at work.", sum(slot.busy for slot in desk.slots.all))
-        yield from one("models_loaded", "gauge", "Models in memory.", len(desk.shelf.loaded))
+    def lines(self, dispatcher: Dispatcher) -> Iterator[str]:
+        yield from format_summary("queue_seconds", "Time a request waits for a slot.", self.queue)
+        yield from format_summary(
+            "time_to_first_token_seconds", "Time from a request's arrival to its first token.", self.first_token
+        )
+        yield from format_summary(
+            "time_between_tokens_seconds", "Mean time per generated token of each response.", self.between_tokens
+        )
+        yield from format_metric("prompt_tokens_total", "counter", "Prompt tokens.", self.prompt_tokens)
+        yield from format_metric(
+            "cached_tokens_total", "counter", "Prompt tokens reused from the KV cache.", self.cached_tokens
+        )
+        yield from format_metric("generated_tokens_total", "counter", "Generated tokens.", self.generated_tokens)
+        yield from format_metric("prompt_seconds_total", "counter", "Time spent in prefill.", self.prompt_seconds)
+        yield from format_metric("generate_seconds_total", "counter", "Time spent in decoding.", self.generate_seconds)
+        yield from format_metric(
+            "requests_waiting", "gauge", "Requests waiting for a slot.", dispatcher.slots.n_waiting
+        )
+        yield from format_metric(
+            "slots_busy", "gauge", "Slots that process a request.", sum(slot.is_busy for slot in dispatcher.slots.all)
+        )
+        yield from format_metric("models_loaded", "gauge", "Loaded models.", len(dispatcher.model_cache.loaded))
 
 
-def one(name: str, kind: str, about: str, value: float) -> Iterator[str]:
-    yield f"# HELP localinfer_{name} {about}"
+def format_metric(name: str, kind: str, help_text: str, value: float) -> Iterator[str]:
+    yield f"# HELP localinfer_{name} {help_text}"
     yield f"# TYPE localinfer_{name} {kind}"
     yield f"localinfer_{name} {value}"
 
 
-def summary(name: str, about: str, values: Summary) -> Iterator[str]:
-    yield f"# HELP localinfer_{name} {about}"
+def format_summary(name: str, help_text: str, values: Summary) -> Iterator[str]:
+    yield f"# HELP localinfer_{name} {help_text}"
     yield f"# TYPE localinfer_{name} summary"
-    for share in QUANTILES:
-        yield f'localinfer_{name}{{quantile="{share}"}} {values.quantile(share)}'
+    for quantile in QUANTILES:
+        yield f'localinfer_{name}{{quantile="{quantile}"}} {values.quantile(quantile)}'
     yield f"localinfer_{name}_sum {values.sum}"
     yield f"localinfer_{name}_count {values.count}"
 
 
-async def told(request: Request) -> Response:
+async def metrics_endpoint(request: Request) -> Response:
+    """`/metrics`: all statistics in the Prometheus text format."""
     metrics: Metrics = request.app.state.metrics
-    text = "\n".join(metrics.lines(request.app.state.desk)) + "\n"
+    text = "\n".join(metrics.lines(request.app.state.dispatcher)) + "\n"
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

@@ -1,4 +1,4 @@
-"""What stands around the application, and lets through what is no HTTP request."""
+"""The base class of ASGI middleware that handles HTTP requests only."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from localinfer.server.settings import Settings
 
 
 class Middleware(ABC):
-    """Answers a request itself, or hands it on to `app`."""
+    """Passes everything but HTTP requests to `app` unchanged."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -19,4 +19,4 @@ class Middleware(ABC):
 
     @abstractmethod
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do so with an HTTP request."""
+        """Handle an HTTP request: respond to it, or pass it to `app`."""

@@ -1,4 +1,4 @@
-"""The application on a port: from its opening until the last answer is given."""
+"""Runs the ASGI application with uvicorn on a port or a Unix socket."""
 
 import contextlib
 import errno
@@ -17,85 +17,91 @@ from localinfer.server.connection import Connection
 from localinfer.server.settings import Settings
 from localinfer.text import printable
 
-KEEP_ALIVE = 30  # seconds that a connection may be idle
-MOST_CONNECTIONS = 1000
+KEEP_ALIVE = 30  # seconds until an idle connection is closed
+MAX_CONNECTIONS = 1000
 
 
 class Server(uvicorn.Server):
-    """Ends in peace: a first signal lets answers finish, a second one does not."""
+    """A uvicorn server with graceful shutdown: the first signal waits for running responses, the second aborts them."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.end) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, self.handle_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def end(self, *_: object) -> None:
+    def handle_signal(self, *_: object) -> None:
         if self.should_exit:
             self.force_exit = True
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it prints where each answer is cut off
+            logging.getLogger("uvicorn.error").setLevel(
+                logging.CRITICAL
+            )  # it logs aborted responses
         self.should_exit = True
 
 
 @contextlib.contextmanager
 def listening(settings: Settings) -> Iterator[socket.socket]:
-    """The port, or the Unix socket, so that nobody else has it; LocalInferError where somebody has it already."""
-    place = settings.host if settings.is_path else f"{settings.host}:{settings.port}"
-    opener = on_path if settings.is_path else on_port
+    """Open and listen on the port or Unix socket. Raises LocalInferError if it is in use or cannot be opened."""
+    address = settings.host if settings.is_unix_socket else f"{settings.host}:{settings.port}"
+    bind = bind_unix_socket if settings.is_unix_socket else bind_port
     with contextlib.ExitStack() as stack:
         try:
-            opened = stack.enter_context(opener(settings))
-            opened.listen(128)
+            listener = stack.enter_context(bind(settings))
+            listener.listen(128)
         except OSError as error:
-            raise LocalInferError(f"{printable(place)}: {error.strerror or error}") from None
-        yield opened
+            raise LocalInferError(f"{printable(address)}: {error.strerror or error}") from None
+        yield listener
 
 
 @contextlib.contextmanager
-def on_port(settings: Settings) -> Iterator[socket.socket]:
+def bind_port(settings: Settings) -> Iterator[socket.socket]:
+    """Bind a TCP socket to the host and port of the settings."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as opened:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((settings.host, settings.port))
-        yield opened
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        yield listener
 
 
 @contextlib.contextmanager
-def on_path(settings: Settings) -> Iterator[socket.socket]:
-    """For this user alone. What a server has left there that was killed is replaced; anything else stays."""
+def bind_unix_socket(settings: Settings) -> Iterator[socket.socket]:
+    """Bind a Unix socket that only this user can access.
+
+    Replaces the stale socket of a killed server. Raises OSError if the path is in use or another kind of file.
+    """
     path = Path(settings.host)
-    with socket.socket(socket.AF_UNIX) as opened:
-        if is_left(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        if is_stale_socket(path):
             path.unlink()
-        before = os.umask(0o177)
+        previous = os.umask(0o177)
         try:
-            opened.bind(settings.host)
+            listener.bind(settings.host)
         finally:
-            os.umask(before)
+            os.umask(previous)
         try:
-            yield opened
+            yield listener
         finally:
             path.unlink(missing_ok=True)
 
 
-def is_left(path: Path) -> bool:
-    """Whether this is a socket at which nobody listens any more."""
+def is_stale_socket(path: Path) -> bool:
+    """Whether this is a Unix socket on which no process listens."""
     if not path.is_socket():
         return False
-    with socket.socket(socket.AF_UNIX) as asking:
-        return asking.connect_ex(str(path)) == errno.ECONNREFUSED
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None]) -> None:
-    """Until a signal comes, and what was being answered then is answered."""
+def serve(app: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the application until SIGINT or SIGTERM, then finish running responses. Calls `ready` before serving."""
     config = uvicorn.Config(
         app, http=Connection, log_level="error", access_log=False, lifespan="on", ws="none", server_header=False,
-        timeout_keep_alive=KEEP_ALIVE, limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE, limit_concurrency=MAX_CONNECTIONS,
     )  # fmt: skip
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that leaves in the midst
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
     server = Server(config)
     ready()
-    server.run(sockets=[opened])
+    server.run(sockets=[listener])

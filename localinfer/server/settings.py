@@ -1,4 +1,4 @@
-"""What can be chosen about the server itself; what concerns models and answers is in `localinfer.options`."""
+"""Settings of the server. Options of models and generation are in `localinfer.options`."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Times are in seconds, sizes in bytes."""
+    """The settings of `localinfer serve`. Times are in seconds, sizes in bytes."""
 
-    host: str = LOOPBACK  # or the path of a Unix socket
+    host: str = LOOPBACK  # an address, or the path of a Unix socket
     port: int = 8080
-    api_keys: tuple[str, ...] = ()  # none: whoever can connect may ask
-    allowed_hosts: tuple[str, ...] = ()  # names of this machine, beside localhost and bare addresses
-    allowed_origins: tuple[str, ...] = ()  # of web pages, beside those on this machine; * allows all
-    models_max: int = 1  # in memory at a time
-    parallel: int = 1  # requests that are answered at a time
-    queue: int = 64  # requests that wait; more are sent away
-    timeout: float = 3600.0  # of one answer, with the time that it waited
-    body_limit: int = 16 << 20
-    body_timeout: float = 30.0  # until a request is here as a whole
+    api_keys: tuple[str, ...] = ()  # empty: no key needed
+    allowed_hosts: tuple[str, ...] = ()  # accepted in Host besides localhost and numeric addresses
+    allowed_origins: tuple[str, ...] = ()  # origins of web pages besides those on loopback; * allows all
+    models_max: int = 1  # models that are loaded at the same time
+    parallel: int = 1  # slots: requests that are processed at the same time
+    queue: int = 64  # requests that may wait for a slot; further ones are rejected
+    timeout: float = 3600.0  # for one response, including the time in the queue
+    body_limit: int = 16 << 20  # largest request body
+    body_timeout: float = 30.0  # for the whole request body to arrive
 
     @property
-    def is_path(self) -> bool:
-        """Whether `host` is the path of a socket: as in llama.cpp, by its ending."""
+    def is_unix_socket(self) -> bool:
+        """Whether `host` is the path of a Unix socket. As in llama.cpp, such a path ends with `.sock`."""
         return self.host.endswith(".sock")

@@ -1,12 +1,12 @@
-"""Places at a model, each with a thread that computes, and the line of those who wait for one.
+"""Slots: each has a worker thread that computes one sequence, and requests queue for a free one.
 
-    async with slots.one(patience=60) as slot:
-        model = await slot.call(load)                     # in the slot's thread
-        async with aclosing(slot.each(pieces)) as taken:  # drawn there, and taken here
-            async for piece in taken: ...
+    async with slots.acquire(timeout=60) as slot:
+        model = await slot.call(load)                            # runs in the slot's thread
+        async with aclosing(slot.iterate(pieces)) as received:   # computed in the slot's thread, received here
+            async for piece in received: ...
 
-A slot is free again when its thread is: who leaves early waits for the token, or the batch of a prompt, that is being
-computed.
+A slot is free again when its thread is idle. A cancelled request therefore waits until the current decode step, or the
+current prefill batch, is done.
 """
 
 import asyncio
@@ -18,78 +18,83 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from localinfer.server.problems import Problem
+from localinfer.server.api_errors import APIError
 
 if TYPE_CHECKING:
     from localinfer.model import Model
 
-PAUSE = 1 / 60  # seconds; screens show no more pictures
+MIN_WAKE_INTERVAL = 1 / 60  # seconds between two deliveries: the refresh interval of a screen
 
 T = TypeVar("T")
 
-_here = threading.local()  # .slot, in its thread
+_thread_local = threading.local()  # `.slot` is the slot that owns the thread
 
 
-class Left(BaseException):
-    """Nobody waits any more for what is being computed. No Exception: it is not for anybody to handle."""
+class SlotStopped(BaseException):
+    """Raised in a slot's thread to abort a prefill. A BaseException, so that no `except Exception` catches it."""
 
 
-def leave_if_told(stage: str, _done: int, _total: int) -> None:
-    """A model's Progress: between two batches of a prompt, raise Left when the slot is told to stop."""
-    slot: Slot | None = getattr(_here, "slot", None)
-    if slot and stage == "prefill" and slot.stopped:
-        raise Left
+def stop_prefill_if_cancelled(stage: str, _done: int, _total: int) -> None:
+    """Raise SlotStopped between two prefill batches if the slot was stopped. A `Progress` callback for a model."""
+    slot: Slot | None = getattr(_thread_local, "slot", None)
+    if slot and stage == "prefill" and slot.is_stopped:
+        raise SlotStopped
 
 
 class Slot:
-    def __init__(self, number: int, outbox: "Outbox") -> None:
+    """A worker thread that runs one request at a time."""
+
+    def __init__(self, number: int, bridge: "EventLoopBridge") -> None:
         self.number = number
-        self._outbox = outbox
-        self.busy = False
-        self.model: Model | None = None  # that computes here now
+        self._bridge = bridge
+        self.is_busy = False
+        self.model: Model | None = None  # the model that the slot currently uses
         self._stop = threading.Event()
-        self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._move_in)
+        self._thread = ThreadPoolExecutor(1, f"slot-{number}", initializer=self._init_thread)
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """End what `each` is drawing; what has been drawn is still given out."""
+        """Stop the running `iterate` after the current item. Items that are already computed are still delivered."""
         self._stop.set()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """What `work` returns. It is done to its end, also when who waits for it leaves."""
+        """Run `work` in the slot's thread and return its result. It runs to its end even if the caller is cancelled."""
         self._stop.clear()
         done = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             await asyncio.wait([done])
-            done.exception()  # nobody else asks for it
+            done.exception()  # mark the exception as retrieved
             raise
 
-    async def each(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
-        """The items as soon as they are there; then raises what drawing them raised. Follows a `call`."""
-        loop = self._outbox.loop = asyncio.get_running_loop()
-        tray = Tray[T | _End]()
+    async def iterate(self, items: Iterator[T]) -> AsyncGenerator[T, None]:
+        """Iterate over `items` in the slot's thread and yield each item in the event loop.
 
-        def draw() -> None:
-            put = partial(self._outbox.put, tray.put)
+        Raises what the iterator raises. Call it after `call`, which clears the stop flag.
+        """
+        loop = self._bridge.loop = asyncio.get_running_loop()
+        queue = ItemQueue[T | _End]()
+
+        def produce() -> None:
+            put = partial(self._bridge.put, queue.put)
             try:
                 for item in items:
                     put(item)
-                    if self.stopped:
+                    if self.is_stopped:
                         break
-            except Left:
+            except SlotStopped:
                 pass
             finally:
                 put(END)
-                self._outbox.send(now=True)
+                self._bridge.wake(now=True)
 
-        done = loop.run_in_executor(self._thread, draw)
+        done = loop.run_in_executor(self._thread, produce)
         try:
-            while not isinstance(item := await tray.take(), _End):
+            while not isinstance(item := await queue.get(), _End):
                 yield item
             await done
         finally:
@@ -100,50 +105,53 @@ class Slot:
         self.stop()
         self._thread.shutdown()
 
-    def _move_in(self) -> None:
-        _here.slot = self
+    def _init_thread(self) -> None:
+        _thread_local.slot = self
 
 
-class Outbox:
-    """What the threads of slots have for the event loop, until it is time to wake it.
+class EventLoopBridge:
+    """Passes items from the slots' threads to the event loop in batches.
 
-    Woken at each item, it would take the interpreter away from the thread that is about to have the next token
-    computed. So it is woken when that is being computed, for what all slots have. What comes within PAUSE behind that
-    goes out together, as a write to a socket takes longer than all else there is to do for a token.
+    Waking the event loop for every item would take the GIL from the thread that is about to start the next decode step.
+    The scheduler therefore wakes the loop while that step is computed, once for the items of all slots. Items that
+    arrive within MIN_WAKE_INTERVAL of a delivery are delivered together, because the write to the socket is the most
+    expensive part of the work per token.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.left: deque[tuple[Callable[[Any], None], object]] = deque()
-        self._pause: asyncio.TimerHandle | None = None
-        self._comes = False  # the loop looks for what is left soon enough
+        self.pending: deque[tuple[Callable[[Any], None], object]] = deque()
+        self._wake_timer: asyncio.TimerHandle | None = None
+        self._is_scheduled = False  # a delivery is scheduled or the timer is running
 
-    def put(self, give: Callable[[Any], None], item: object) -> None:
-        """Have the loop call `give` with an item when it is next woken."""
-        self.left.append((give, item))
+    def put(self, callback: Callable[[Any], None], item: object) -> None:
+        """Queue an item; the event loop calls `callback(item)` at the next delivery. Thread-safe."""
+        self.pending.append((callback, item))
 
-    def send(self, *, now: bool = False) -> None:
-        """Wake the loop, if there is something for it; `now`, also when it was woken a moment ago."""
-        if self.left and self.loop and (now or not self._comes):
-            self._comes = True
+    def wake(self, *, now: bool = False) -> None:
+        """Schedule a delivery if items are pending. `now` skips the minimum interval. Thread-safe."""
+        if self.pending and self.loop and (now or not self._is_scheduled):
+            self._is_scheduled = True
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        if self._pause is None:
-            self._pause = asyncio.get_running_loop().call_later(PAUSE, self._end_of_pause)
-        while self.left:
-            give, item = self.left.popleft()
-            give(item)
+        if self._wake_timer is None:
+            self._wake_timer = asyncio.get_running_loop().call_later(MIN_WAKE_INTERVAL, self._on_wake_timer)
+        while self.pending:
+            callback, item = self.pending.popleft()
+            callback(item)
 
-    def _end_of_pause(self) -> None:
-        self._pause, self._comes = None, False
-        if self.left:  # looked at after that, or a thread might count on what does not come
-            self._comes = True
+    def _on_wake_timer(self) -> None:
+        self._wake_timer, self._is_scheduled = None, False
+        if (
+            self.pending
+        ):  # must follow the clearing of `_is_scheduled`, else an item could be missed
+            self._is_scheduled = True
             self._deliver()
 
 
-class Tray(Generic[T]):
-    """Items for one taker in the event loop's own thread. asyncio's Queue, for many, takes longer for each."""
+class ItemQueue(Generic[T]):
+    """A queue with one consumer, for use in the event loop's thread only. It is faster than asyncio.Queue."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -155,8 +163,8 @@ class Tray(Generic[T]):
         if not self._arrival.done():
             self._arrival.set_result(None)
 
-    async def take(self) -> T:
-        """The next item, once it is there."""
+    async def get(self) -> T:
+        """Return the next item; wait for it if there is none yet."""
         while not self._items:
             if self._arrival.done():
                 self._arrival = self._loop.create_future()
@@ -165,50 +173,53 @@ class Tray(Generic[T]):
 
 
 class _End:
-    """Stands behind the last item."""
+    """The type of the end marker."""
 
 
 END = _End()
 
 
-class Slots:
-    """So many at work, and so many in line; further ones are sent away with status 503."""
+class SlotPool:
+    """A fixed number of slots and a bounded queue. Requests beyond the queue's limit are rejected with status 503."""
 
-    def __init__(self, count: int, queue: int) -> None:
-        self.outbox = Outbox()
-        self.all = [Slot(number, self.outbox) for number in range(count)]
-        self.waiting = 0
-        self._queue = queue
+    def __init__(self, count: int, max_waiting: int) -> None:
+        self.bridge = EventLoopBridge()
+        self.all = [Slot(number, self.bridge) for number in range(count)]
+        self.n_waiting = 0
+        self._max_waiting = max_waiting
         self._free = asyncio.Semaphore(count)
 
     @asynccontextmanager
-    async def one(self, patience: float) -> AsyncIterator[Slot]:
-        """The next slot that is free, for who came first. A Problem after so many seconds, or when the line is full."""
-        await self._wait(patience)
-        slot = next(each for each in self.all if not each.busy)
-        slot.busy = True
+    async def acquire(self, timeout: float) -> AsyncIterator[Slot]:
+        """Wait for a free slot, in order of arrival.
+
+        Raises APIError (503) if the queue is full or no slot becomes free within `timeout` seconds.
+        """
+        await self._wait(timeout)
+        slot = next(each for each in self.all if not each.is_busy)
+        slot.is_busy = True
         try:
             yield slot
         finally:
-            slot.busy = False
+            slot.is_busy = False
             self._free.release()
 
     @property
-    def has_spare(self) -> bool:
-        """Whether one is free that nobody waits for; `one` gives it at once."""
-        return not self._free.locked() and not self.waiting
+    def has_free_slot(self) -> bool:
+        """Whether a slot is free and no request waits, so that `acquire` returns at once."""
+        return not self._free.locked() and not self.n_waiting
 
-    async def _wait(self, patience: float) -> None:
-        if self._free.locked() and self.waiting >= self._queue:
-            raise Problem(503, f"the server is busy, and {self.waiting} requests are waiting already", code="busy")
-        self.waiting += 1
+    async def _wait(self, timeout: float) -> None:
+        if self._free.locked() and self.n_waiting >= self._max_waiting:
+            raise APIError(503, f"the server is busy and its queue is full ({self.n_waiting} requests)", code="busy")
+        self.n_waiting += 1
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._free.acquire()
         except TimeoutError:
-            raise Problem(503, f"the server was busy for {patience:.0f} s", code="busy") from None
+            raise APIError(503, f"no slot became free within {timeout:.0f} s", code="busy") from None
         finally:
-            self.waiting -= 1
+            self.n_waiting -= 1
 
     def close(self) -> None:
         for slot in self.all:

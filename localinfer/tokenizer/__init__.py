@@ -1,11 +1,11 @@
-"""Text to token ids and back: `from_gguf(f)` makes the tokenizer that a model file describes.
+"""Tokenizer: text to token ids and back. `from_gguf(f)` builds the tokenizer that a model file describes.
 
-The way of the data, and where it happens:
+Data flow:
 
-    file's tokens, scores, types  ->  vocabulary.py, with marks.py
-    text   ->  partition.py: cut at special tokens, with swallowing.py
-           ->  segmenters/: a file for each kind of tokenizer; words are cut as pretokenizers.py says  ->  ids
-    ids    ->  bytes  ->  stream.py: whole characters
+    tokens, scores and types of the file  ->  vocabulary.py, with known_special_tokens.py
+    text   ->  partition.py: split at special tokens, with whitespace_stripping.py
+           ->  segmenters/: one module per tokenizer model; pretokenizers.py defines how words are split  ->  ids
+    ids    ->  bytes  ->  stream.py: complete characters
 """
 
 from .stream import StreamDecoder

@@ -1,24 +1,23 @@
-"""Where special tokens stand in a text: the text is cut there before anything else happens to it.
+"""Split a text at special tokens, before any other tokenization step.
 
-The longest token claims its places first, anywhere in the text, then the next longest in what is left.
-This is not the same as reading from left to right: of `<b` and `b>c`, `<b>c` has the second one.
-Knows nothing of how the text in between becomes tokens.
+The longest token is matched first, anywhere in the text, then the next longest in what remains. This differs from a
+left-to-right scan: of the tokens `<b` and `b>c`, the text `<b>c` contains the second. (llama.cpp does the same.)
 """
 
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from localinfer.tokenizer.swallowing import WHITESPACE, Swallowing
 from localinfer.tokenizer.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from localinfer.tokenizer.whitespace_stripping import WHITESPACE, WhitespaceStripping
 
-BEGINNING = 4  # characters. Gemma has 6,000 tokens <unused0>, ...: a text without "<unu" has none of them
-Families = dict[str, list[tuple[str, int]]]  # beginning -> tokens and their ids
-NOTHING = Swallowing()
+PREFIX_LENGTH = 4  # characters. Gemma has 6,000 tokens <unused0>, ...: a text without "<unu" contains none of them
+TokensByPrefix = dict[str, list[tuple[str, int]]]  # first characters -> tokens and their ids
+NO_STRIPPING = WhitespaceStripping()
 
 
-class Claim(NamedTuple):
-    """The stretch of a text that is a token, with the whitespace that it swallows."""
+class Match(NamedTuple):
+    """A special token in a text, including the whitespace that it strips."""
 
     start: int
     end: int
@@ -26,20 +25,20 @@ class Claim(NamedTuple):
 
 
 class Partition:
-    """The special tokens of a vocabulary, and the cutting of texts at them."""
+    """The special tokens of a vocabulary. `split` splits a text at them."""
 
-    def __init__(self, vocabulary: Vocabulary, swallowing: Swallowing = NOTHING) -> None:
-        self._vocabulary, self._swallowing = vocabulary, swallowing
+    def __init__(self, vocabulary: Vocabulary, stripping: WhitespaceStripping = NO_STRIPPING) -> None:
+        self._vocabulary, self._stripping = vocabulary, stripping
 
-    def split(self, text: str, parse_special: bool, *, swallow: bool = True) -> Iterator[str | int]:
-        """The parts of `text`, in order: never empty strings, and the ids of special tokens.
+    def split(self, text: str, parse_special: bool, *, strip: bool = True) -> Iterator[str | int]:
+        """Yield the parts of `text` in order: non-empty strings, and the ids of special tokens.
 
-        User-defined tokens are always found. Control tokens are found only with `parse_special`: without, a
-        text that looks like one stays text. Nothing of the text is lost without `swallow`.
+        User-defined tokens are always matched. Control tokens are matched only with `parse_special`; otherwise their
+        text stays plain text. Without `strip`, whitespace next to special tokens is kept.
         """
-        claims = self._claims(text, parse_special, self._swallowing if swallow else NOTHING)
+        matches = self._matches(text, parse_special, self._stripping if strip else NO_STRIPPING)
         position = 0
-        for start, end, id in sorted(claims):
+        for start, end, id in sorted(matches):
             if position < start:
                 yield text[position:start]
             yield id
@@ -47,57 +46,62 @@ class Partition:
         if position < len(text):
             yield text[position:]
 
-    def _claims(self, text: str, parse_special: bool, swallowing: Swallowing) -> list[Claim]:
-        """What each special token takes, the longest tokens first."""
+    def _matches(self, text: str, parse_special: bool, stripping: WhitespaceStripping) -> list[Match]:
+        """Return the matches of all special tokens, longest tokens first."""
         taken = bytearray(len(text))
-        claims: list[Claim] = []
+        matches: list[Match] = []
         for token, id in self._present(text, self._special if parse_special else self._user_defined):
-            before, behind = id in swallowing.before, id in swallowing.behind
-            claims += (Claim(*span, id) for span in _claim(text, token, taken, before, behind))
-        return claims
+            strips_left, strips_right = id in stripping.left, id in stripping.right
+            matches += (Match(*span, id) for span in _find_matches(text, token, taken, strips_left, strips_right))
+        return matches
 
     @staticmethod
-    def _present(text: str, families: Families) -> list[tuple[str, int]]:
-        """The tokens that stand in the text at all, the longest first."""
+    def _present(text: str, families: TokensByPrefix) -> list[tuple[str, int]]:
+        """Return the tokens that occur in the text, longest first."""
         likely = (tokens for beginning, tokens in families.items() if beginning in text)
         present = [token for tokens in likely for token in tokens if token[0] in text]
         return sorted(present, key=lambda token: len(token[0].encode()), reverse=True)
 
     @cached_property
-    def _user_defined(self) -> Families:
-        return self._families(USER_DEFINED)
+    def _user_defined(self) -> TokensByPrefix:
+        return self._tokens_by_prefix(USER_DEFINED)
 
     @cached_property
-    def _special(self) -> Families:
-        return self._families(USER_DEFINED, CONTROL, UNKNOWN)
+    def _special(self) -> TokensByPrefix:
+        return self._tokens_by_prefix(USER_DEFINED, CONTROL, UNKNOWN)
 
-    def _families(self, *types: int) -> Families:
-        """The tokens by how they begin. One that is not UTF-8 is left out: it cannot stand in a text."""
-        families: Families = {}
+    def _tokens_by_prefix(self, *types: int) -> TokensByPrefix:
+        """Return the tokens grouped by their first characters. Tokens that are not UTF-8 are skipped: no text contains
+        them.
+        """
+        families: TokensByPrefix = {}
         for id in self._vocabulary.ids_of(*types):
             token = self._vocabulary.tokens[id]
             text = token.decode("utf-8", "ignore")
             if text.encode() == token:
-                families.setdefault(text[:BEGINNING], []).append((text, id))
+                families.setdefault(text[:PREFIX_LENGTH], []).append((text, id))
         return families
 
 
-def _claim(text: str, token: str, taken: bytearray, before: bool, behind: bool) -> Iterator[tuple[int, int]]:
-    """Where `token` stands in what is not `taken`, from left to right, with whitespace; takes those characters.
+def _find_matches(
+    text: str, token: str, taken: bytearray, strip_left: bool, strip_right: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield the spans of `token` in characters that are not `taken`, left to right, with stripped whitespace, and set
+    their `taken` flags.
 
-    After a clash the search goes on behind the whole taken stretch, so that the time is linear.
+    After a conflict the search continues after the whole taken range, so the time is linear.
     """
     start = text.find(token)
     while start >= 0:
         end = start + len(token)
-        clash = taken.rfind(1, start, end)
-        if clash < 0:
-            while before and start > 0 and text[start - 1] in WHITESPACE and not taken[start - 1]:
+        conflict = taken.rfind(1, start, end)
+        if conflict < 0:
+            while strip_left and start > 0 and text[start - 1] in WHITESPACE and not taken[start - 1]:
                 start -= 1
-            while behind and end < len(text) and text[end] in WHITESPACE and not taken[end]:
+            while strip_right and end < len(text) and text[end] in WHITESPACE and not taken[end]:
                 end += 1
             taken[start:end] = b"\1" * (end - start)
             yield start, end
         else:
-            end = taken.find(0, clash)
+            end = taken.find(0, conflict)
         start = text.find(token, end) if end >= 0 else -1

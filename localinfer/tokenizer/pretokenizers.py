@@ -1,34 +1,35 @@
-"""How byte-level BPE vocabularies cut text into words before they merge: what `tokenizer.ggml.pre` names.
+"""Pre-tokenizers of byte-level BPE: how text is split into words before merging, by `tokenizer.ggml.pre`.
 
-Facts only, as tables. A pre-tokenizer is a list of regular expressions, applied one after another: what an
-expression matches becomes a piece of its own, and so does what lies between two matches; the next expression
-then cuts every piece further. They are written for Oniguruma, and \\s, \\p{L}, ... mean what they mean there.
+A pre-tokenizer is a list of regular expressions, applied one after another. Each match becomes a piece, and so does
+the text between two matches; the next expression then splits every piece further. The syntax is Oniguruma's, and
+\\s, \\p{L}, ... have its meaning.
 
-Every row gives llama.cpp's words, also where the tokenizer that a model was made with cuts in another way.
+Every entry reproduces llama.cpp's words, even where the model's original tokenizer splits differently.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from localinfer.tokenizer.thousands import numbers_apart, numbers_with_text_before
+from localinfer.tokenizer.digit_grouping import group_ascii_digits, group_digits_with_prefix
 
 
 class PreTokenizer(NamedTuple):
-    """`ignore_merges`: a word that is a token is not merged from its bytes. `add_bos`: the key's default.
+    """The splitting rules of one `tokenizer.ggml.pre`.
 
-    `before`: cuts a text before the patterns do, where no expression can in linear time.
+    `ignore_merges`: a word that is a token is not built from merges. `add_bos`: the default of add_bos_token.
+    `split`: splits a text before the patterns do, for rules that no regular expression can apply in linear time.
     """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
-    before: Callable[[str], list[str]] | None = None
+    split: Callable[[str], list[str]] | None = None
 
 
-# An English contraction, in any case. (?i:'s) would not do: it also matches the long s, U+017F.
+# English contractions in any case. (?i:'s) would also match the long s, U+017F.
 CONTRACTION = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 
-SPACES = r"\s+(?!\S)|\s+"  # the last space of a run belongs to the word that follows
+SPACES = r"\s+(?!\S)|\s+"  # the last space of a run belongs to the next word
 LINES = rf"\s*[\r\n]+|{SPACES}"
 SPACES_BY_POWERS = "|".join([*(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s"])
 WHOLE_LINES = r"[^\n]+|\n+"
@@ -49,7 +50,7 @@ SEED = rf"{CONTRACTION}|{LETTERS}|{DIGIT}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{LINES}"
 BAILING = rf"{CONTRACTION}|{LETTERS}|{DIGIT}|{SYMBOLS}|\s*[\r\n]|{SPACES}"
 EXAONE_MOE = rf"{CONTRACTION}|{PHRASE}|{DIGIT}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|{SPACES}"
 
-# A word of capitals and one of small letters are apart, "CamelCase" is two; letters without case are both.
+# Words split at case changes: "CamelCase" is two words. Letters without case count as both cases.
 UPPER, LOWER = r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"
 UPPER_MARKED, LOWER_MARKED = r"(?:(?=[\p{L}\p{M}])[^a-z])", r"(?:(?=[\p{L}\p{M}])[^A-Z])"
 CASED = r"[^\r\n\p{{L}}\p{{N}}]?{0}*{1}+{2}|[^\r\n\p{{L}}\p{{N}}]?{0}+{1}*{2}"
@@ -66,7 +67,7 @@ DEEPSEEK_WORDS = rf"{ASCII_SYMBOL}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}
 DEEPSEEK3 = rf"{DEEPSEEK_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{LINES}"
 SPARK = rf"{DEEPSEEK_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|{SPACES}"
 KANJI_AND_KANA = r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-CJK_AND_HANGUL = r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff&&\S]+"  # and most of what lies between
+CJK_AND_HANGUL = r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff&&\S]+"  # and most of the range between them
 EAST_ASIAN = (  # CJK, kana, Thai, Lao, Khmer, Burmese, Hangul; \u8c48 may once have been its twin \uf900
     r"[\u3400-\u4dbf\u4e00-\u9fff\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
     r"\u0e40-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -78,7 +79,7 @@ HANGUL_SIGNS_BOPOMOFO_KANA = (
 )
 HAN = r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\x{20000}-\x{2a6df}\x{2a700}-\x{2ebef}\x{2f800}-\x{2fa1f}]"
 KIMI = rf"{HAN}+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{HAN}]]+{CONTRACTED}|{UP_TO_3_DIGITS}|{SYMBOLS}|{LINES}"
-# The letters of a script with cases; of those that Unicode has had for less long, not all.
+# Letters of scripts with case, without those of newer Unicode versions.
 WITH_CASE = (
     r"[\p{Lu}\p{Ll}\p{Lt}&&[^\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8f\u2d00-\u2d2d\ua790-\uab6f"
     r"\x{10570}-\x{105bc}\x{16e40}-\x{1df2a}]]"
@@ -86,7 +87,7 @@ WITH_CASE = (
 WIDE_SIGN = r"[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001\u3002]"
 BLOOM = r" ?[^(\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
-KINDS = {
+PRE_TOKENIZERS = {
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "gpt-2": PreTokenizer((GPT2,)),
     "starcoder": PreTokenizer((DIGIT, GPT2)),
@@ -112,9 +113,9 @@ KINDS = {
     "gpt-4o": PreTokenizer((GPT4O,)),
     "granite-embed-multi-97m": PreTokenizer((GRANITE_MULTI,), ignore_merges=True),
     "youtu": PreTokenizer((HANGUL_SIGNS_BOPOMOFO_KANA, YOUTU), ignore_merges=True),
-    "tiny_aya": PreTokenizer((TINY_AYA,), before=numbers_with_text_before),
-    "superbpe": PreTokenizer((), before=numbers_apart),
-    "afmoe": PreTokenizer((EAST_ASIAN, DEEPSEEK3), before=numbers_with_text_before),
+    "tiny_aya": PreTokenizer((TINY_AYA,), split=group_digits_with_prefix),
+    "superbpe": PreTokenizer((), split=group_ascii_digits),
+    "afmoe": PreTokenizer((EAST_ASIAN, DEEPSEEK3), split=group_digits_with_prefix),
     "deepseek-llm": PreTokenizer(
         ("[\r\n]", rf"\s?{WITH_CASE}+", rf"\s?{WIDE_SIGN}+", r"\s+\z", CJK_AND_HANGUL, r"\p{N}+")
     ),
@@ -125,8 +126,8 @@ KINDS = {
     "viking": PreTokenizer((BLOOM, DIGIT)),
 }
 
-# Other names of the same thing.
-SAME_AS = {
+# Other names of the same pre-tokenizers.
+ALIASES = {
     "gpt-2": (
         "mpt", "olmo", "jais", "phi-2", "jina-es", "jina-de", "jina-v1-en", "jina-v2-code", "jina-v2-de",
         "jina-v2-es", "roberta-bpe", "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4", "trillion",
@@ -148,4 +149,4 @@ SAME_AS = {
     "bloom": ("poro-chat", "gpt3-finnish"),
 }  # fmt: skip
 
-NAMED = KINDS | {alias: KINDS[name] for name, aliases in SAME_AS.items() for alias in aliases}
+BY_NAME = PRE_TOKENIZERS | {alias: PRE_TOKENIZERS[name] for name, aliases in ALIASES.items() for alias in aliases}

@@ -1,25 +1,25 @@
-"""Tokens to text while they come: a character whose bytes lie in two tokens appears when it is whole."""
+"""Incremental detokenization: a character split over several tokens is emitted once it is complete."""
 
 import codecs
 from collections.abc import Callable
 
 
 class StreamDecoder:
-    """Bytes that are not UTF-8 become U+FFFD, but never because the rest of a character is still to come."""
+    """Decodes tokens to text one at a time. Invalid UTF-8 becomes U+FFFD; incomplete characters are buffered."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """The characters that this token completes; often "" in the middle of an emoji."""
+        """Return the characters that this token completes; often "" in the middle of an emoji."""
         return self._utf8.decode(self._token_bytes(id))
 
     @property
-    def unfinished(self) -> bool:
-        """Are there bytes of a character whose rest is still to come?"""
+    def has_pending_bytes(self) -> bool:
+        """Whether bytes of an incomplete character are buffered."""
         return bool(self._utf8.getstate()[0])
 
     def flush(self) -> str:
-        """What is left at the end: "" or U+FFFD for a character that was never finished."""
+        """Return the rest at the end: "", or U+FFFD for an incomplete character."""
         return self._utf8.decode(b"", final=True)

@@ -1,7 +1,7 @@
-"""Which characters are letters, numbers, marks, ...: those of Unicode 15.1, as in llama.cpp's tables.
+"""Unicode categories (letters, numbers, marks, ...) as of Unicode 15.1, the version of llama.cpp's tables.
 
-Oniguruma, which cuts text here, knows Unicode 16. A vocabulary is made of bytes in the end, but where words
-end decides which bytes may merge; so what is new in Unicode 16 counts as it did before: as no letter at all.
+Oniguruma, which splits text here, implements Unicode 16. Word boundaries decide which bytes may merge, so characters
+that are new in Unicode 16 are treated as unassigned.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenizers import pre_tokenizers
 
-# What became a character with Unicode 16. Code points between two that did are in no version's tables.
+# Characters that are new in Unicode 16. Code points between them are unassigned in every version.
 NEWER = "".join(
     rf"\x{{{first:x}}}-\x{{{last:x}}}"
     for first, last in (
@@ -27,16 +27,16 @@ NEWER = "".join(
 WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
-)  # Unicode's property of this name; str.split() cuts at U+001C to U+001F, too
+)  # Unicode's White_Space property; str.split() also splits at U+001C to U+001F
 
 
-def pinned(pattern: str) -> str:
-    """The same regular expression for Oniguruma, in which \\p{L}, ... are those of Unicode 15.1."""
+def pin_unicode_version(pattern: str) -> str:
+    """Return the same regular expression for Oniguruma, with \\p{L}, ... restricted to Unicode 15.1."""
     return re.sub(r"\\p\{\w+\}", lambda category: rf"[{category[0]}&&[^{NEWER}]]", pattern)
 
 
-def members(text: str, category: str) -> set[str]:
-    """The characters of `text` that are in a category, written as \\p{N} or [\\p{L}\\p{M}]."""
+def characters_in(text: str, category: str) -> set[str]:
+    """Return the characters of `text` that are in a category, written as \\p{N} or [\\p{L}\\p{M}]."""
     found = set(text)
     others = _without(category).pre_tokenize_str("".join(found))
     return found.difference(*(piece for piece, _ in others))
@@ -46,9 +46,11 @@ def members(text: str, category: str) -> set[str]:
 def _without(category: str) -> "pre_tokenizers.PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
-    return pre_tokenizers.Split(Regex(pinned(category)), "removed")
+    return pre_tokenizers.Split(Regex(pin_unicode_version(category)), "removed")
 
 
 def simple_lower(char: str) -> str:
-    """One character for one, and alone: str.lower() makes two of İ, and looks around for the end of a word at Σ."""
+    """Return the simple lowercase mapping of one character. str.lower() makes two characters of İ and is
+    context-sensitive for Σ.
+    """
     return char.lower()[0]

@@ -1,11 +1,11 @@
-"""What a GGUF file says about its tokens: their bytes, scores and types, and which ids are special.
+"""The vocabulary of a GGUF file: token bytes, scores and types, and the ids of special tokens.
 
     vocabulary = read_vocabulary(f)
-    vocabulary.tokens[5]        # b'...': as the file spells it
+    vocabulary.tokens[5]        # b'...': as stored in the file
     vocabulary.types[5]         # NORMAL, CONTROL, ...
-    vocabulary.eog              # the ids that end a generation
+    vocabulary.eog              # the end-of-generation ids
 
-Everything is checked here, so that the tokenizers need not. Knows no way to cut text into tokens.
+Everything is validated here, so the segmenters need no checks.
 """
 
 import warnings
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
-from localinfer.files.gguf import GGUF, StringArray
+from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.text import printable
-from localinfer.tokenizer import marks
-from localinfer.tokenizer.marks import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from localinfer.tokenizer import known_special_tokens
+from localinfer.tokenizer.known_special_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 __all__ = ["BYTE", "CONTROL", "NORMAL", "UNKNOWN", "UNUSED", "USER_DEFINED", "Vocabulary", "read_vocabulary"]
 
@@ -34,7 +34,9 @@ NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`types` are the file's, except that a token whose text is known to be a mark counts as CONTROL."""
+    """The tokens of a file. `types` are the file's, except that a token whose text is a known special token counts as
+    CONTROL.
+    """
 
     tokens: StringArray
     types: NDArray[np.int32]  # (n_vocab,)
@@ -43,22 +45,22 @@ class Vocabulary:
     unk: int | None
     sep: int | None
     eog: frozenset[int]
-    relabelled: list[int]  # normal ones in the file, but known to be marks
+    relabelled: list[int]  # NORMAL in the file, but known to be special tokens
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def ids_of(self, *types: int) -> list[int]:
-        """The tokens that have one of these types, in order."""
+        """Return the ids of the tokens with one of these types, in order."""
         ids: list[int] = np.flatnonzero(np.isin(self.types, types)).tolist()
         return ids
 
 
 def read_vocabulary(f: GGUF, defaults: Mapping[str, int] = NO_DEFAULTS) -> Vocabulary:
-    """The vocabulary of an open file; `defaults` are the ids of "bos", ... where the file does not say.
+    """Read the vocabulary of an open file. `defaults` are the ids of "bos", ... if the file does not state them.
 
-    Raises LocalInferError naming the key that is missing or too short. A key that names a token which is not
-    there only warns: converters have written -1 for "none".
+    Raises LocalInferError naming the key that is missing or too short. A key that names a nonexistent token only
+    warns: some converters wrote -1 for "none".
     """
     tokens = _tokens(f)
     types = _types(f, len(tokens))
@@ -68,27 +70,27 @@ def read_vocabulary(f: GGUF, defaults: Mapping[str, int] = NO_DEFAULTS) -> Vocab
         ids = {name: _token_id(f, name, len(tokens), defaults.get(name)) for name in names}
         return {name: id for name, id in ids.items() if id is not None}
 
-    ids = named("bos", "eos", "unknown", "seperator")  # as the key is spelled
+    ids = named("bos", "eos", "unknown", "seperator")  # sic: the name of GGUF's key
     ends = [*named("eos", "eot", "eom").values()]
-    roles = {role: id for key, role in marks.ROLE_OF_KEY.items() for id in named(key).values()}
-    eog = marks.recognise(marks.find(tokens), types, ends, roles)
+    roles = {role: id for key, role in known_special_tokens.FIM_ROLE_BY_KEY.items() for id in named(key).values()}
+    eog = known_special_tokens.classify(known_special_tokens.find_tokens(tokens), types, ends, roles)
     relabelled = np.flatnonzero(normal & (types == CONTROL)).tolist()
     return Vocabulary(
         tokens, types, ids.get("bos"), ids.get("eos"), ids.get("unknown"), ids.get("seperator"), eog, relabelled
     )
 
 
-class Frame(NamedTuple):
-    """The tokens that a whole text begins and ends with: none, or one."""
+class BosEos(NamedTuple):
+    """The tokens added before and after a whole text: none or one each."""
 
     first: list[int]
     last: list[int]
 
 
-def read_frame(f: GGUF, vocabulary: Vocabulary, *, add_bos: bool = False, add_eos: bool = False) -> Frame:
-    """What the file asks for; `add_bos` and `add_eos` where it does not say.
+def read_bos_eos(f: GGUF, vocabulary: Vocabulary, *, add_bos: bool = False, add_eos: bool = False) -> BosEos:
+    """Return the BOS and EOS tokens to add; `add_bos` and `add_eos` are the defaults if the file does not say.
 
-    Raises LocalInferError where it asks for a token that it does not name.
+    Raises LocalInferError if the file asks for a token that it does not name.
     """
 
     def frame(name: str, id: int | None, default: bool) -> list[int]:
@@ -97,7 +99,7 @@ def read_frame(f: GGUF, vocabulary: Vocabulary, *, add_bos: bool = False, add_eo
             raise f.error(f"tokenizer.ggml.{name}_token_id", f"missing, but add_{name}_token is true")
         return [id] if wanted and id is not None else []
 
-    return Frame(frame("bos", vocabulary.bos, add_bos), frame("eos", vocabulary.eos, add_eos))
+    return BosEos(frame("bos", vocabulary.bos, add_bos), frame("eos", vocabulary.eos, add_eos))
 
 
 def _tokens(f: GGUF) -> StringArray:
@@ -114,8 +116,8 @@ def _tokens(f: GGUF) -> StringArray:
     return _with_placeholders(tokens) if n_empty else tokens
 
 
-def same_token_twice(f: GGUF, tokens: StringArray) -> LocalInferError:
-    """Which two tokens have the same text: for a vocabulary that a library has refused."""
+def duplicate_token_error(f: GGUF, tokens: StringArray) -> LocalInferError:
+    """Return an error that names two tokens with the same text, for a vocabulary that a library rejected."""
     ids: dict[bytes, int] = {}
     for id, text in enumerate(tokens):
         if ids.setdefault(text, id) != id:
@@ -125,7 +127,7 @@ def same_token_twice(f: GGUF, tokens: StringArray) -> LocalInferError:
 
 
 def _with_placeholders(tokens: StringArray) -> StringArray:
-    """The same tokens, but the empty ones have a text of their own: no two tokens may have the same."""
+    """Return the same tokens with a unique text for each empty one, because token texts must be unique."""
     texts = [text or b"[EMPTY_%d]" % id for id, text in enumerate(tokens)]
     stored = b"".join(len(text).to_bytes(8, "little") + text for text in texts)  # as in a file
     starts = np.cumsum([8] + [len(text) + 8 for text in texts])
@@ -133,7 +135,7 @@ def _with_placeholders(tokens: StringArray) -> StringArray:
 
 
 def _types(f: GGUF, n_vocab: int) -> NDArray[np.int32]:
-    """A copy, to be changed. A file without types has only normal tokens."""
+    """Return a copy of the token types. A file without types has only normal tokens."""
     key = "tokenizer.ggml.token_type"
     if key not in f.metadata:
         return np.full(n_vocab, NORMAL, np.int32)
@@ -144,7 +146,7 @@ def _types(f: GGUF, n_vocab: int) -> NDArray[np.int32]:
 
 
 def read_scores(f: GGUF, n_vocab: int) -> NDArray[np.float32]:
-    """How much each token is wanted, (n_vocab,); LocalInferError for one that is no finite number."""
+    """Return the score of each token, (n_vocab,). Raises LocalInferError if one is not finite."""
     key = "tokenizer.ggml.scores"
     scores = read_per_token(f, key, n_vocab).astype(np.float32)
     odd = np.flatnonzero(~np.isfinite(scores))
@@ -154,7 +156,7 @@ def read_scores(f: GGUF, n_vocab: int) -> NDArray[np.float32]:
 
 
 def read_per_token(f: GGUF, key: str, n_vocab: int) -> NDArray[np.generic]:
-    """A numeric array with a value for every token: (n_vocab,), in the file's own type."""
+    """Return a numeric array with one value per token, (n_vocab,), in the file's own dtype."""
     values = f.get(key, np.ndarray)
     if len(values) < n_vocab:
         raise f.error(key, f"{len(values)} values for {n_vocab} tokens")

@@ -1,1 +1,1 @@
-"""Floats into blocks: the faces for Python, the kernels, and what encoders of several formats share."""
+"""Encoders: float32 weights to quantized blocks. Python classes, their kernels, and code shared by several formats."""

@@ -1,43 +1,46 @@
 """The encoder of superblocks whose weight is d * scale * code - dmin * min: Q2_K, Q4_K and Q5_K.
 
-Every group's best scale and min are searched by themselves (`quant.encoders.searches.affine`). Then d and dmin are
-chosen so that whole numbers times them come close to these, as much as the error depends on it. Then the whole numbers
-of every group are chosen by the error that codes rounded for them really have, and d and dmin once more by least
+The best float scale and min of each group are searched independently (`quant.encoders.searches.affine`). Then d and
+dmin are chosen so that integer multiples of them come close to these, weighted by their effect on the error. Then the
+integers of each group are chosen by the actual error of the rounded codes, and d and dmin are refitted by least
 squares.
 """
 
 from typing import Any
 
-from quant.codes.words import Words
-from quant.encoders.encode import GROUPS
-from quant.encoders.encoding import HUGE, as_stored, every, fold_word, inverses
-from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, importance_word, units_word
-from quant.encoders.put import nearest_word
-from quant.encoders.searches.affine import SURE, center_word, error_word, search_word, totals_word
-from quant.encoders.searches.steps import step_word, whole_word
+from quant.encoders.encoder import GROUPS
+from quant.encoders.groups import FREE, NUMBERS, WEIGHTS, make_normalize, make_weigh
+from quant.encoders.nearest_codes import make_store_nearest
+from quant.encoders.searches.affine import MIN_DETERMINANT, make_center, make_error, make_search, make_totals
+from quant.encoders.searches.superblock_scale import make_round, make_superblock_scale
+from quant.encoders.vector_math import HUGE, broadcast, make_reductions, round_to_f16, safe_reciprocals
 from quant.jit.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
+from quant.packing.format_spec import FormatSpec
 
-PART = 0.5  # of what is told in `quant.encoders.objective`: less is cut off where there are mins
-# How many steps are tried for d and for dmin, and how far they lie apart, as part of the smallest that might do; how
-# far from the nearest whole numbers mins are tried; how often d and dmin are fitted to what was found.
+EMPHASIS = 0.5  # factor of the share in `quant.encoders.objective`: with mins, less is clipped
+# For each effort: the number of candidates for d and for dmin and their relative distance, the distance from the
+# nearest integer up to which mins are tried, and the number of least-squares fits of d and dmin.
 STEPS = {"fast": (5, 0.02, 0, 0), "normal": (15, 0.0143, 1, 1)}
 
 
-def choose_word(length: int, levels: int, top: int, far: int) -> Any:
-    """The word choose(columns, weights, mean, d, dmin, scale, least): the whole scale and min of every group, and the
-    error that is left; tried are mins up to `far` from the nearest."""
-    totals, error, whole = totals_word(length, levels), error_word(length, levels), whole_word(0, top)
+def make_choose(length: int, levels: int, top: int, max_offset: int) -> Any:
+    """Make the inlined function choose(columns, weights, mean, d, dmin, scale, least).
+
+    It returns the integer scale and min of each group, and their error. It tries mins up to `max_offset` from the
+    nearest integer.
+    """
+    totals, error, whole = make_totals(length, levels), make_error(length, levels), make_round(0, top)
 
     @inline
     def choose(columns: int, weights: int, mean: Any, d: Any, dmin: Any, scale: Any, least: Any) -> Any:
-        to_d, to_scale = inverses(d), inverses(scale)
-        nearest = whole((every(0.0) - least - mean) * inverses(dmin))
-        best, best_scale, best_min = every(HUGE), every(0.0), every(0.0)
-        for i in range(-far, far + 1):
-            whole_min = whole(nearest + every(i))
-            low = every(0.0) - dmin * whole_min - mean
+        to_d, to_scale = safe_reciprocals(d), safe_reciprocals(scale)
+        nearest = whole((broadcast(0.0) - least - mean) * safe_reciprocals(dmin))
+        best, best_scale, best_min = broadcast(HUGE), broadcast(0.0), broadcast(0.0)
+        for i in range(-max_offset, max_offset + 1):
+            whole_min = whole(nearest + broadcast(i))
+            low = broadcast(0.0) - dmin * whole_min - mean
             total_q, total_qq, total_qx = totals(columns, weights, to_scale, low)
-            whole_scale = whole((total_qx - low * total_q) * inverses(total_qq) * to_d)
+            whole_scale = whole((total_qx - low * total_q) * safe_reciprocals(total_qq) * to_d)
             off = error(columns, weights, d * whole_scale, low)
             wins = off < best
             best, best_scale = minimum(off, best), select(wins, whole_scale, best_scale)
@@ -47,64 +50,69 @@ def choose_word(length: int, levels: int, top: int, far: int) -> Any:
     return choose
 
 
-def refit_word(length: int, levels: int, groups: int) -> Any:
-    """The word refit(columns, weights, mean, total_w, d, dmin, scale, least): the d and dmin that suit the codes of
-    whole scales and mins best; d alone where both cannot be told apart."""
-    totals, (sum_of, _) = totals_word(length, levels), fold_word(groups)
+def make_refit(length: int, levels: int, groups: int) -> Any:
+    """Make the inlined function refit(columns, weights, mean, total_w, d, dmin, scale, least).
+
+    It returns the least-squares d and dmin for the codes of integer scales and mins. If the system is singular, only d
+    is fitted.
+    """
+    totals, (sum_of, _) = make_totals(length, levels), make_reductions(groups)
 
     @inline
     def refit(columns: int, weights: int, mean: Any, total_w: Any, d: Any, dmin: Any, scale: Any, least: Any) -> Any:
-        low = every(0.0) - dmin * least - mean
-        total_q, total_qq, total_qx = totals(columns, weights, inverses(d * scale), low)
+        low = broadcast(0.0) - dmin * least - mean
+        total_q, total_qq, total_qx = totals(columns, weights, safe_reciprocals(d * scale), low)
         with_d = sum_of(scale * (total_qx + mean * total_q))
-        with_dmin = every(0.0) - sum_of(least * mean * total_w)
+        with_dmin = broadcast(0.0) - sum_of(least * mean * total_w)
         d_d, dmin_dmin = sum_of(scale * scale * total_qq), sum_of(least * least * total_w)
-        d_dmin = every(0.0) - sum_of(scale * least * total_q)
+        d_dmin = broadcast(0.0) - sum_of(scale * least * total_q)
         size = d_d * dmin_dmin
         determinant = size - d_dmin * d_dmin
-        sure = determinant > every(SURE) * size
-        over = inverses(select(sure, determinant, every(0.0)))
+        sure = determinant > broadcast(MIN_DETERMINANT) * size
+        over = safe_reciprocals(select(sure, determinant, broadcast(0.0)))
         new_dmin = select(sure, (d_d * with_dmin - d_dmin * with_d) * over, dmin)
-        new_dmin = select(new_dmin > every(0.0), new_dmin, dmin)
-        new_d = (with_d - d_dmin * new_dmin) * inverses(d_d)
-        return select(new_d > every(0.0), new_d, d), new_dmin
+        new_dmin = select(new_dmin > broadcast(0.0), new_dmin, dmin)
+        new_d = (with_d - d_dmin * new_dmin) * safe_reciprocals(d_d)
+        return select(new_d > broadcast(0.0), new_d, d), new_dmin
 
     return refit
 
 
-def superblock_word(words: Words, top: int, effort: str) -> Any:
-    """The word superblock(columns, weights, mean, total_w, scale, least, unit, inverse): d, dmin, and the whole scales
-    and mins, given those that would be best without them."""
-    length, groups, levels = words.group, words.groups, 2**words.bits
-    tried, apart, far, again = STEPS[effort]
-    totals, (sum_of, largest_of) = totals_word(length, levels), fold_word(groups)
-    step, choose = step_word(groups, 0, top, tried, apart), choose_word(length, levels, top, far)
-    refit, whole = refit_word(length, levels, groups), whole_word(0, top)
+def make_superblock(spec: FormatSpec, top: int, effort: str) -> Any:
+    """Make the inlined function superblock(columns, weights, mean, total_w, scale, least, unit, inverse).
+
+    It returns d, dmin and the integer scales and mins; `scale` and `least` are the best float values of each group.
+    """
+    length, groups, levels = spec.group_size, spec.n_groups, 2**spec.bits
+    tried, spacing, max_offset, n_fits = STEPS[effort]
+    totals, (sum_of, largest_of) = make_totals(length, levels), make_reductions(groups)
+    step, choose = make_superblock_scale(groups, 0, top, tried, spacing), make_choose(length, levels, top, max_offset)
+    refit, whole = make_refit(length, levels, groups), make_round(0, top)
 
     @inline
     def begin(
         columns: int, weights: int, mean: Any, total_w: Any, scale: Any, least: Any, unit: Any, inverse: Any
     ) -> Any:
-        """d and dmin; a scale makes up for what rounding its min does, so its own rounding is judged after that."""
-        total_q, total_qq, _ = totals(columns, weights, inverses(scale), least)
-        slope = total_q * inverses(total_qq)
-        mins = maximum(every(0.0) - least - mean, every(0.0))
-        weight = maximum(total_w - slope * total_q, every(0.0))
-        dmin = step(mins, weight, largest_of(mins) * every(1 / top), unit, inverse)
-        scale = maximum(scale - slope * (mins - dmin * whole(mins * inverses(dmin))), every(0.0))
-        return step(scale, total_qq, largest_of(scale) * every(1 / top), unit, inverse), dmin
+        """Return the first d and dmin. A scale can compensate the rounding of its min, so d is chosen after dmin."""
+        total_q, total_qq, _ = totals(columns, weights, safe_reciprocals(scale), least)
+        slope = total_q * safe_reciprocals(total_qq)
+        mins = maximum(broadcast(0.0) - least - mean, broadcast(0.0))
+        weight = maximum(total_w - slope * total_q, broadcast(0.0))
+        dmin = step(mins, weight, largest_of(mins) * broadcast(1 / top), unit, inverse)
+        scale = maximum(scale - slope * (mins - dmin * whole(mins * safe_reciprocals(dmin))), broadcast(0.0))
+        return step(scale, total_qq, largest_of(scale) * broadcast(1 / top), unit, inverse), dmin
 
     @inline
     def superblock(
         columns: int, weights: int, mean: Any, total_w: Any, scale: Any, least: Any, unit: Any, inverse: Any
     ) -> Any:
         new_d, new_dmin = begin(columns, weights, mean, total_w, scale, least, unit, inverse)
-        d, dmin, whole_scale, whole_min, off = new_d, new_dmin, every(0.0), every(0.0), every(HUGE)
-        for i in range(again + 1):
+        d, dmin, whole_scale, whole_min, off = new_d, new_dmin, broadcast(0.0), broadcast(0.0), broadcast(HUGE)
+        for i in range(n_fits + 1):
             if i > 0:
-                scale, least = d * whole_scale, every(0.0) - dmin * whole_min - mean
+                scale, least = d * whole_scale, broadcast(0.0) - dmin * whole_min - mean
                 new_d, new_dmin = refit(columns, weights, mean, total_w, d, dmin, whole_scale, whole_min)
-                new_d, new_dmin = as_stored(new_d, unit, inverse), as_stored(new_dmin, unit, inverse)
+                new_d, new_dmin = round_to_f16(new_d, unit, inverse), round_to_f16(new_dmin, unit, inverse)
             new_scale, new_min, new_off = choose(columns, weights, mean, new_d, new_dmin, scale, least)
             new_off = sum_of(new_off)
             wins = new_off < off
@@ -115,26 +123,27 @@ def superblock_word(words: Words, top: int, effort: str) -> Any:
     return superblock
 
 
-def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: str) -> Any:
-    """The word encode: see `quant.encoders.encode`. Whole scales and mins are at most `top`.
+def make_encode(spec: FormatSpec, top: int, store_scales: Any, store_codes: Any, effort: str) -> Any:
+    """Make the inlined function encode of `quant.encoders.encoder`. Integer scales and mins are at most `top`.
 
-    put_scales(superblock, d, dmin, scales, mins) writes them; the last are the addresses of a byte for every group.
+    store_scales(superblock, d, dmin, scales, mins) stores them; `scales` and `mins` are addresses of one byte for each
+    group.
     """
-    length, groups, size = words.group, words.groups, words.superblock_bytes
-    in_units, weigh = units_word(length, groups), importance_word(length, groups, PART)
-    search = search_word(length, 2**words.bits, True, effort)
-    center, superblock = center_word(length), superblock_word(words, top, effort)
-    put_nearest = nearest_word(words, put_codes)
+    length, groups, size = spec.group_size, spec.n_groups, spec.superblock_bytes
+    normalize, weigh = make_normalize(length, groups), make_weigh(length, groups, EMPHASIS)
+    search = make_search(length, 2**spec.bits, True, effort)
+    center, superblock = make_center(length), make_superblock(spec, top, effort)
+    store_nearest = make_store_nearest(spec, store_codes)
 
     @inline
     def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         columns, weights, numbers = scratch, scratch + WEIGHTS, scratch + NUMBERS
         for first in range(0, n // length, GROUPS):
             count, at = min(GROUPS, n // length - first), 4 * length * first
-            unit, inverse = in_units(x + at, count, columns)
+            unit, inverse = normalize(x + at, count, columns)
             total_w = weigh(importance + at if importance else 0, count, columns, weights)
             mean, low, high = center(columns, weights, total_w)
-            low = minimum(low, every(0.0) - mean)
+            low = minimum(low, broadcast(0.0) - mean)
             scale, least = search(columns, weights, mean, total_w, low, maximum(low, high), importance != 0)
             d, dmin, scales, mins = superblock(columns, weights, mean, total_w, scale, least, unit, inverse)
             store(numbers, convert(u8x16, convert(i32x16, scales)))
@@ -142,7 +151,7 @@ def encoder_of(words: Words, top: int, put_scales: Any, put_codes: Any, effort: 
             for block in range(count // groups):
                 lane = groups * block
                 place = y + (first // groups + block) * size
-                put_scales(place, extract(d, lane), extract(dmin, lane), numbers + lane, numbers + GROUPS + lane)
-                put_nearest(place, x + at + 1024 * block, scratch + FREE)
+                store_scales(place, extract(d, lane), extract(dmin, lane), numbers + lane, numbers + GROUPS + lane)
+                store_nearest(place, x + at + 1024 * block, scratch + FREE)
 
     return encode

@@ -1,89 +1,92 @@
 """The encoders of blocks of 32 weights: Q4_0, Q4_1, Q5_0 and Q5_1.
 
-The best scale and min are searched. With the least effort, and where nothing is known of the columns, the outermost
-weights of a block give them, as ggml and the gguf package have it, to the bit.
+The scale and the min are searched. With effort "fast" and without importance, they follow from the outermost weights of
+the block, bit-identical to ggml and the gguf package.
 """
 
 from typing import Any
 
 from numba import float32, int64, uint32
 
-from quant.codes.nibbles import Block, offset
-from quant.encoders.encode import GROUPS
-from quant.encoders.encoding import every, inverse_of, put_scale
-from quant.encoders.groups import NUMBERS, WEIGHTS, importance_word, units_word
-from quant.encoders.searches.affine import center_word
-from quant.encoders.searches.affine import search_word as search_affine_word
-from quant.encoders.searches.symmetric import search_word as search_symmetric_word
+from quant.encoders.encoder import GROUPS
+from quant.encoders.groups import NUMBERS, WEIGHTS, make_normalize, make_weigh
+from quant.encoders.searches.affine import make_center
+from quant.encoders.searches.affine import make_search as make_search_affine
+from quant.encoders.searches.symmetric import make_search as make_search_symmetric
+from quant.encoders.vector_math import broadcast, safe_reciprocal, store_scale
 from quant.jit.vectors import (
     absolute,
-    bits_of_lanes,
+    bits_from_mask,
+    concat,
     convert,
-    count_bits,
     f32x16,
     floor,
     i32x16,
     inline,
-    join,
-    largest,
     load,
     maximum,
     minimum,
+    popcount,
+    reduce_max,
     rint,
     store,
     u8x16,
 )
+from quant.packing.nibbles import Block, field_offset
 
-SCALES, MINS = NUMBERS, NUMBERS + 64  # in scratch
+SCALES, MINS = NUMBERS, NUMBERS + 64  # offsets in scratch memory
 
 
-def bytes_word(top: int) -> Any:
-    """The word to_bytes(first, second): whole numbers from 0 to `top`, or nearly, as codes."""
+def make_to_codes(top: int) -> Any:
+    """Make the inlined to_codes(first, second): two f32x16 of integral values to codes, clamped to 0 .. `top`."""
 
     @inline
-    def to_bytes(first: Any, second: Any) -> Any:
-        first = minimum(maximum(first, every(0.0)), every(top))
-        second = minimum(maximum(second, every(0.0)), every(top))
-        return join(convert(u8x16, convert(i32x16, first)), convert(u8x16, convert(i32x16, second)))
+    def to_codes(first: Any, second: Any) -> Any:
+        first = minimum(maximum(first, broadcast(0.0)), broadcast(top))
+        second = minimum(maximum(second, broadcast(0.0)), broadcast(top))
+        return concat(convert(u8x16, convert(i32x16, first)), convert(u8x16, convert(i32x16, second)))
 
-    return to_bytes
+    return to_codes
 
 
-# --- as the gguf package has it -----------------------------------------------------------------------------------
+# --- bit-identical to the gguf package ------------------------------------------------------------------------------
 
 
 @inline
-def farthest(x: int) -> Any:
-    """Of the 32 numbers at x the one that is farthest from zero; the first of equals."""
+def signed_absmax(x: int) -> Any:
+    """Return the number of largest magnitude, with its sign, among 32 float32 at x; the first of equals."""
     first, second = absolute(load(f32x16, x)), absolute(load(f32x16, x + 64))
-    peak = every(largest(maximum(first, second)))
-    there = uint32(bits_of_lanes(first == peak)) | (uint32(bits_of_lanes(second == peak)) << uint32(16))
+    peak = broadcast(reduce_max(maximum(first, second)))
+    there = uint32(bits_from_mask(first == peak)) | (uint32(bits_from_mask(second == peak)) << uint32(16))
     before = uint32(~there & (there - uint32(1)))
-    return load(float32, x + 4 * int64(count_bits(before)))
+    return load(float32, x + 4 * int64(popcount(before)))
 
 
-def plain_word(block: Block, zero: int, bits: int, put32: Any) -> Any:
-    """The word plain(x, y): one block."""
-    to_bytes = bytes_word(2**bits - 1)
-    d_at, m_at, last = offset(block, "d"), 0 if zero else offset(block, "m"), float32(2**bits - 1)
+def make_encode_ggml(block: Block, zero: int, bits: int, store_codes32: Any) -> Any:
+    """Make the inlined function encode_ggml(x, y), which encodes one block as ggml does."""
+    to_codes = make_to_codes(2**bits - 1)
+    d_at, m_at, last = field_offset(block, "d"), 0 if zero else field_offset(block, "m"), float32(2**bits - 1)
 
     @inline
     def symmetric(x: int, y: int) -> None:
         first, second = load(f32x16, x), load(f32x16, x + 64)
-        d = farthest(x) / float32(-zero)
-        inverse, half = every(inverse_of(d)), every(zero + 0.5)
-        put_scale(y + d_at, d)
-        put32(y, to_bytes(floor(first * inverse + half), floor(second * inverse + half)))
+        d = signed_absmax(x) / float32(-zero)
+        inverse, half = broadcast(safe_reciprocal(d)), broadcast(zero + 0.5)
+        store_scale(y + d_at, d)
+        store_codes32(y, to_codes(floor(first * inverse + half), floor(second * inverse + half)))
 
     @inline
     def affine(x: int, y: int) -> None:
         first, second = load(f32x16, x), load(f32x16, x + 64)
-        low, high = float32(0.0) - largest(every(0.0) - minimum(first, second)), largest(maximum(first, second))
+        low, high = (
+            float32(0.0) - reduce_max(broadcast(0.0) - minimum(first, second)),
+            reduce_max(maximum(first, second)),
+        )
         d = (high - low) / last
-        inverse, half, least = every(inverse_of(d)), every(0.5), every(low)
-        put_scale(y + d_at, d)
-        put_scale(y + m_at, low)
-        put32(y, to_bytes(floor((first - least) * inverse + half), floor((second - least) * inverse + half)))
+        inverse, half, least = broadcast(safe_reciprocal(d)), broadcast(0.5), broadcast(low)
+        store_scale(y + d_at, d)
+        store_scale(y + m_at, low)
+        store_codes32(y, to_codes(floor((first - least) * inverse + half), floor((second - least) * inverse + half)))
 
     return symmetric if zero else affine
 
@@ -91,17 +94,17 @@ def plain_word(block: Block, zero: int, bits: int, put32: Any) -> Any:
 # --- searched -----------------------------------------------------------------------------------------------------
 
 
-def searched_word(block: Block, zero: int, bits: int, put32: Any, effort: str) -> Any:
-    """The word searched(x, importance, count, y, scratch): up to sixteen blocks."""
-    in_units, weigh = units_word(32, 1), importance_word(32, 1)
-    search_symmetric, center = search_symmetric_word(32, zero), center_word(32)
-    search_affine = search_affine_word(32, 2**bits, False, effort)
-    to_bytes, d_at, size = bytes_word(2**bits - 1), offset(block, "d"), block.itemsize
-    m_at = 0 if zero else offset(block, "m")
+def make_encode_searched(block: Block, zero: int, bits: int, store_codes32: Any, effort: str) -> Any:
+    """Make the inlined encode_searched(x, importance, count, y, scratch), which encodes up to sixteen blocks."""
+    normalize, weigh = make_normalize(32, 1), make_weigh(32, 1)
+    search_symmetric, center = make_search_symmetric(32, zero), make_center(32)
+    search_affine = make_search_affine(32, 2**bits, False, effort)
+    to_codes, d_at, size = make_to_codes(2**bits - 1), field_offset(block, "d"), block.itemsize
+    m_at = 0 if zero else field_offset(block, "m")
 
     @inline
     def symmetric(columns: int, weights: int, total_w: Any, known: bool) -> Any:
-        return search_symmetric(columns, weights, known), every(0.0)
+        return search_symmetric(columns, weights, known), broadcast(0.0)
 
     @inline
     def affine(columns: int, weights: int, total_w: Any, known: bool) -> Any:
@@ -112,47 +115,51 @@ def searched_word(block: Block, zero: int, bits: int, put32: Any, effort: str) -
     search = symmetric if zero else affine
 
     @inline
-    def put_nearest(y: int, x: int, scale: float, least: float) -> None:
-        inverse, low = every(inverse_of(put_scale(y + d_at, scale))), every(0.0)
+    def store_nearest(y: int, x: int, scale: float, least: float) -> None:
+        inverse, low = broadcast(safe_reciprocal(store_scale(y + d_at, scale))), broadcast(0.0)
         if not zero:
-            low = every(put_scale(y + m_at, least))
-        first = rint((load(f32x16, x) - low) * inverse) + every(zero)
-        put32(y, to_bytes(first, rint((load(f32x16, x + 64) - low) * inverse) + every(zero)))
+            low = broadcast(store_scale(y + m_at, least))
+        first = rint((load(f32x16, x) - low) * inverse) + broadcast(zero)
+        store_codes32(y, to_codes(first, rint((load(f32x16, x + 64) - low) * inverse) + broadcast(zero)))
 
     @inline
-    def searched(x: int, importance: int, count: int, y: int, scratch: int) -> None:
-        unit, _ = in_units(x, count, scratch)
+    def encode_searched(x: int, importance: int, count: int, y: int, scratch: int) -> None:
+        unit, _ = normalize(x, count, scratch)
         total_w = weigh(importance, count, scratch, scratch + WEIGHTS)
         scale, least = search(scratch, scratch + WEIGHTS, total_w, importance != 0)
         store(scratch + SCALES, scale * unit)
         store(scratch + MINS, least * unit)
         for i in range(count):
             numbers = scratch + 4 * i
-            put_nearest(y + size * i, x + 128 * i, load(float32, numbers + SCALES), load(float32, numbers + MINS))
+            store_nearest(y + size * i, x + 128 * i, load(float32, numbers + SCALES), load(float32, numbers + MINS))
 
-    return searched
+    return encode_searched
 
 
-def encoder_of(block: Block, zero: int, bits: int, put32: Any, effort: str) -> Any:
-    """The word encode: see `quant.encoders.encode`. A weight is d * (code - zero), or d * code + m where zero is 0.
+def make_encode(block: Block, zero: int, bits: int, store_codes32: Any, effort: str) -> Any:
+    """Make the inlined function encode of `quant.encoders.encoder`.
 
-    put32(block, codes) writes the codes, u8x32, of a block.
+    A weight is d * (code - zero), or d * code + m if zero is 0. store_codes32(block, codes) stores the codes of a
+    block, u8x32.
     """
-    plain, searched = plain_word(block, zero, bits, put32), searched_word(block, zero, bits, put32, effort)
+    encode_ggml, encode_searched = (
+        make_encode_ggml(block, zero, bits, store_codes32),
+        make_encode_searched(block, zero, bits, store_codes32, effort),
+    )
     size = block.itemsize
 
     @inline
     def search(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         for first in range(0, n // 32, GROUPS):
             weights, count = importance + 128 * first if importance else 0, min(GROUPS, n // 32 - first)
-            searched(x + 128 * first, weights, count, y + size * first, scratch)
+            encode_searched(x + 128 * first, weights, count, y + size * first, scratch)
 
     @inline
-    def search_or_not(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+    def search_if_weighted(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         if importance:
             search(x, importance, n, y, scratch)
         else:
             for i in range(n // 32):
-                plain(x + 128 * i, y + size * i)
+                encode_ggml(x + 128 * i, y + size * i)
 
-    return search_or_not if effort == "fast" else search
+    return search_if_weighted if effort == "fast" else search

@@ -1,7 +1,7 @@
-"""Groups of columns side by side: what the searches for their scales work on.
+"""Sixteen groups of columns side by side: the memory layout that the searches for scales work on.
 
-A search works on groups of columns that have one scale each. A lane is a group: sixteen neighbours of a row are laid
-out as out[column][group], so that no step of a search adds up lanes, and every number of a search is a vector.
+A group is a number of columns that share one scale. Each SIMD lane holds one group: sixteen adjacent groups of a row
+are transposed to out[column][group]. So a search never reduces across lanes, and all its variables are vectors.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from quant.encoders.encode import GROUPS
-from quant.encoders.encoding import every, fold_word, units
-from quant.encoders.objective import emphasis_word
+from quant.encoders.encoder import GROUPS
+from quant.encoders.objective import make_emphasize
+from quant.encoders.vector_math import broadcast, make_reductions, power_of_two_units
 from quant.jit.emit import I32, I64, emit_load
-from quant.jit.vectors import absolute, f32x16, fma, inline, intrinsic, load, maximum, store, word
+from quant.jit.vectors import absolute, f32x16, fma, inline, intrinsic, load, lowering, maximum, store
 
-WEIGHTS, NUMBERS, FREE = 64 * 32, 2 * 64 * 32, 2 * 64 * 32 + 128  # in scratch, behind the columns: what a search keeps
-LITTLE = 2.0**-20  # of the largest importance: what a column without any has, so that no sum is zero
+WEIGHTS, NUMBERS, FREE = 64 * 32, 2 * 64 * 32, 2 * 64 * 32 + 128  # offsets in scratch memory, after the columns
+MIN_IMPORTANCE = 2.0**-20  # relative to the largest importance, so that no sum is zero
 
 
-def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Sixteen vectors of sixteen lanes as a matrix, transposed: pairs of rows swap blocks of 1, 2, 4 and 8 lanes."""
+def emit_transpose(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Emit the transpose of a 16x16 matrix: pairs of rows swap blocks of 1, 2, 4 and 8 lanes."""
     for size in (1, 2, 4, 8):
         low = [lane if not lane & size else 16 + lane - size for lane in range(16)]
         masks = [ir.Constant(ir.VectorType(I32, 16), [lane + more for lane in low]) for more in (0, size)]
@@ -31,11 +31,11 @@ def emit_transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
-def transposed_word(length: int, pitch: int = 4 * GROUPS) -> Any:
-    """The word transposed(x, stride, count, out): groups of `length` floats, so many bytes apart, side by side; each
-    column `pitch` bytes behind the one before it.
+def make_group_transpose(length: int, pitch: int = 4 * GROUPS) -> Any:
+    """Make the inlined function transpose(x, stride, count, out).
 
-    Where there are less than sixteen, the last is repeated.
+    It lays out groups of `length` float32 side by side. Groups start `stride` bytes apart, and output columns start
+    `pitch` bytes apart. If there are fewer than sixteen groups, the last one is repeated.
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
@@ -45,68 +45,70 @@ def transposed_word(length: int, pitch: int = 4 * GROUPS) -> Any:
         starts = [b.add(x, b.mul(group, stride)) for group in groups]
         for first in range(0, length, 16):
             rows = [emit_load(b, f32x16.llvm, b.add(start, I64(4 * first))) for start in starts]
-            for column, value in enumerate(emit_transposed(b, rows), first):
+            for column, value in enumerate(emit_transpose(b, rows), first):
                 b.store(value, b.inttoptr(b.add(out, I64(pitch * column)), f32x16.llvm.as_pointer()), align=4)
         return out
 
     @intrinsic
-    def transposed(typingctx: Any, x: Any, stride: Any, count: Any, out: Any) -> Any:
-        return word(types.void, [types.int64] * 4, emit)
+    def transpose(typingctx: Any, x: Any, stride: Any, count: Any, out: Any) -> Any:
+        return lowering(types.void, [types.int64] * 4, emit)
 
-    return transposed
+    return transpose
 
 
-def importance_word(length: int, neighbours: int, part: float = 1.0) -> Any:
-    """The word weigh(importance, count, columns, out): what errors count, side by side, and its sum over each group.
+def make_weigh(length: int, neighbours: int, part: float = 1.0) -> Any:
+    """Make the inlined function weigh(importance, count, columns, out).
 
-    The importance, in units of the largest among its neighbours, or 1 for all where the address is 0, makes it what
-    `quant.encoders.objective` says, with so large a `part` of the share; the weights lie at `columns` already.
+    It computes the error weights of sixteen groups: it scales the importance by the largest one of the superblock, or
+    takes 1 for all columns if the address is 0, and applies `quant.encoders.objective` with the factor `part`. The
+    model's weights must already be at `columns`. The function returns the sum of the error weights of each group.
     """
-    transposed, (_, largest_of) = transposed_word(length), fold_word(neighbours)
-    emphasize = emphasis_word(length, neighbours, part)
+    transpose, (_, largest_of) = make_group_transpose(length), make_reductions(neighbours)
+    emphasize = make_emphasize(length, neighbours, part)
 
     @inline
-    def alike(out: int) -> None:
+    def fill_uniform(out: int) -> None:
         for column in range(length):
-            store(out + 64 * column, every(1.0))
+            store(out + 64 * column, broadcast(1.0))
 
     @inline
-    def given(importance: int, count: int, out: int) -> None:
-        transposed(importance, 4 * length, count, out)
-        most = every(0.0)
+    def load_normalized(importance: int, count: int, out: int) -> None:
+        transpose(importance, 4 * length, count, out)
+        most = broadcast(0.0)
         for column in range(length):
             most = maximum(most, load(f32x16, out + 64 * column))
-        _, inverse = units(largest_of(most))
+        _, inverse = power_of_two_units(largest_of(most))
         for column in range(length):
-            store(out + 64 * column, fma(load(f32x16, out + 64 * column), inverse, every(LITTLE)))
+            store(out + 64 * column, fma(load(f32x16, out + 64 * column), inverse, broadcast(MIN_IMPORTANCE)))
 
     @inline
     def weigh(importance: int, count: int, columns: int, out: int) -> Any:
         if importance:
-            given(importance, count, out)
+            load_normalized(importance, count, out)
         else:
-            alike(out)
+            fill_uniform(out)
         return emphasize(columns, out)
 
     return weigh
 
 
-def units_word(length: int, neighbours: int) -> Any:
-    """The word in_units(x, count, out): weights side by side, in units of the largest among their neighbours.
+def make_normalize(length: int, neighbours: int) -> Any:
+    """Make the inlined function normalize(x, count, out).
 
-    Returns the unit, a power of two, and one over it.
+    It lays out weights side by side, scaled by a power of two. The unit is derived from the largest magnitude of the
+    superblock. The function returns the unit and its reciprocal.
     """
-    transposed, (_, largest_of) = transposed_word(length), fold_word(neighbours)
+    transpose, (_, largest_of) = make_group_transpose(length), make_reductions(neighbours)
 
     @inline
-    def in_units(x: int, count: int, out: int) -> Any:
-        transposed(x, 4 * length, count, out)
-        most = every(0.0)
+    def normalize(x: int, count: int, out: int) -> Any:
+        transpose(x, 4 * length, count, out)
+        most = broadcast(0.0)
         for column in range(length):
             most = maximum(most, absolute(load(f32x16, out + 64 * column)))
-        unit, inverse = units(largest_of(most))
+        unit, inverse = power_of_two_units(largest_of(most))
         for column in range(length):
             store(out + 64 * column, load(f32x16, out + 64 * column) * inverse)
         return unit, inverse
 
-    return in_units
+    return normalize

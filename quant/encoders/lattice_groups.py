@@ -1,8 +1,8 @@
-"""Groups of weights whose codes are rows of a codebook, with signs: what the encoders of IQ2 and IQ3 share.
+"""Groups of weights whose codes are codebook rows with signs: code that the encoders of IQ2 and IQ3 share.
 
-Sixteen groups are a tile: see `quant.encoders.searches.tiles`. It loses its signs first; what a codebook is searched
-for are the magnitudes. Where only an even number of weights in eight can be negative, one of them gives its sign up:
-that with the least importance * weight**2, whose magnitude is negative from then on.
+Sixteen groups form a tile: see `quant.encoders.searches.tiles`. First the signs are split off, because codebooks hold
+magnitudes. If a format stores only an even number of negative weights in eight, one weight loses its sign: the one with
+the least importance * weight**2. Its magnitude becomes negative.
 """
 
 from collections.abc import Sequence
@@ -11,73 +11,81 @@ from typing import Any
 import numpy as np
 from numba import float32, int32, int64, uint8, uint32
 
-from quant.encoders.searches.lattice import BEHIND, Lattice, row_fitting, row_numbers
-from quant.encoders.searches.scales import odd, searching, trying
-from quant.encoders.searches.tiles import WEIGHTS, by_tiles, important, tile_word, weight
+from quant.encoders.searches.lattice import END, Lattice, make_fit_row, make_row_number
+from quant.encoders.searches.scales import make_odd_multiple, make_search, make_try_scales
+from quant.encoders.searches.tiles import WEIGHTS, load_importance, load_weights, make_build_tile, make_encode_by_tiles
 from quant.jit.vectors import (
     absolute,
-    count_bits,
     extract,
     f32x16,
     i32x16,
     inline,
     load,
+    popcount,
     select,
     splat,
     store,
 )
 
-# The farthest scale of a block over d.
+# Candidates for the ratio of the largest scale of a block to d.
 DIVISORS = [25 + 0.8 * i for i in range(16)]
-# In the scratch memory: of every 8 columns a bit for each; of every row of the codebook its pair; sums.
-SIGNS, PAIRS, SUMS = BEHIND, BEHIND + 64 * 4, BEHIND + 64 * 12
+# Offsets in scratch memory: the signs of every 8 columns, one bit each; the pair of every codebook row; sums.
+SIGNS, PAIRS, SUMS = END, END + 64 * 4, END + 64 * 12
 
 
 @inline
 def signs_of_eight(scratch: int, first: int) -> Any:
-    """i32x16: a bit for each of eight columns, the first in the lowest, where a weight is negative."""
+    """Return the signs of eight columns as i32x16: one bit per column, the first in the lowest, set if negative."""
     bits, zero = splat(i32x16, int32(0)), splat(f32x16, float32(0.0))
     for j in range(8):
-        bits = bits | select(weight(scratch, first + j) < zero, splat(i32x16, int32(1 << j)), splat(i32x16, int32(0)))
+        bits = bits | select(
+            load_weights(scratch, first + j) < zero, splat(i32x16, int32(1 << j)), splat(i32x16, int32(0))
+        )
     return bits
 
 
 @inline
-def least_of_eight(scratch: int, first: int) -> Any:
-    """i32x16: the bit of the one of eight columns whose sign matters least."""
+def cheapest_sign_of_eight(scratch: int, first: int) -> Any:
+    """Return, as i32x16, the bit of the column among eight whose sign matters least."""
     least, bit = splat(f32x16, float32(3e38)), splat(i32x16, int32(0))
     for j in range(8):
-        x = weight(scratch, first + j)
-        matters = important(scratch, first + j) * x * x
+        x = load_weights(scratch, first + j)
+        matters = load_importance(scratch, first + j) * x * x
         bit = select(matters < least, splat(i32x16, int32(1 << j)), bit)
         least = select(matters < least, matters, least)
     return bit
 
 
-def signs_word(group: int, even: bool) -> Any:
-    """The word take_signs(scratch): from the weights of groups of so many columns into the memory behind."""
+def make_split_signs(group: int, even: bool) -> Any:
+    """Make the inlined function split_signs(scratch).
+
+    It moves the signs of a tile of groups of `group` columns to SIGNS.
+    """
 
     @inline
-    def take_signs(scratch: int) -> None:
+    def split_signs(scratch: int) -> None:
         none, one = splat(i32x16, int32(0)), splat(i32x16, int32(1))
         for eight in range(group // 8):
-            bits, given_up = signs_of_eight(scratch, 8 * eight), none
+            bits, flipped = signs_of_eight(scratch, 8 * eight), none
             if even:
-                uneven = (count_bits(bits) & one) == one
-                given_up = select(uneven, least_of_eight(scratch, 8 * eight), none)
-            store(scratch + SIGNS + 64 * eight, bits ^ given_up)
+                uneven = (popcount(bits) & one) == one
+                flipped = select(uneven, cheapest_sign_of_eight(scratch, 8 * eight), none)
+            store(scratch + SIGNS + 64 * eight, bits ^ flipped)
             for j in range(8):
-                magnitude = absolute(weight(scratch, 8 * eight + j))
-                negative = (given_up & splat(i32x16, int32(1 << j))) > none
+                magnitude = absolute(load_weights(scratch, 8 * eight + j))
+                negative = (flipped & splat(i32x16, int32(1 << j))) > none
                 magnitude = select(negative, splat(f32x16, float32(0.0)) - magnitude, magnitude)
                 store(scratch + WEIGHTS + 64 * (8 * eight + j), magnitude)
 
-    return take_signs
+    return split_signs
 
 
-def fitting(lattice: Lattice, group: int) -> Any:
-    """The word fit(scratch, s) for `quant.encoders.searches.scales`; it also remembers the pairs that it finds."""
-    fit_row, rows = row_fitting(lattice), group // lattice.columns
+def make_fit(lattice: Lattice, group: int) -> Any:
+    """Make the inlined function fit(scratch, s) of `quant.encoders.searches.scales`.
+
+    It also stores the pairs that it finds.
+    """
+    fit_row, rows = make_fit_row(lattice), group // lattice.columns
 
     @inline
     def fit(scratch: int, s: Any) -> Any:
@@ -93,13 +101,13 @@ def fitting(lattice: Lattice, group: int) -> Any:
 
 @inline
 def signs_at(scratch: int, group: int, eight: int) -> Any:
-    """uint32: the signs of eight columns of a group, a bit each."""
+    """Return the signs of eight columns of a group as uint32, one bit each."""
     return load(uint32, scratch + SIGNS + 64 * eight + 4 * group)
 
 
-def rows_word(lattice: Lattice) -> Any:
-    """The word row_at(scratch, group, number): which row of the codebook was found, uint32."""
-    row_number = row_numbers(lattice)
+def make_row_at(lattice: Lattice) -> Any:
+    """Make the inlined row_at(scratch, group, number), which returns the index of the codebook row as uint32."""
+    row_number = make_row_number(lattice)
 
     @inline
     def row_at(scratch: int, group: int, number: int) -> Any:
@@ -110,39 +118,42 @@ def rows_word(lattice: Lattice) -> Any:
 
 @inline
 def scale_at(k: Any, group: int) -> Any:
-    """uint32: the scale whose odd multiple of d a group has: 0, 1, 2, ... for 1, 3, 5, ..."""
+    """Return the scale code of a group as uint32: 0, 1, 2, ... for 1, 3, 5, ... times d."""
     return uint32(int32(extract(k, group)) >> int32(1))
 
 
 @inline
-def put_nibbles(k: Any, first: int, count: int, place: int) -> None:
-    """The scales of so many groups, two in a byte, the first in the low nibble."""
+def store_scale_nibbles(k: Any, first: int, count: int, place: int) -> None:
+    """Store the scale codes of `count` groups, two in a byte, the first in the low nibble."""
     for group in range(first, first + count, 2):
         packed = scale_at(k, group) | (scale_at(k, group + 1) << uint32(4))
         store(place + (group - first) // 2, uint8(packed))
 
 
-def row_ends(least: float, most: float, effort: str) -> list[float]:
-    """What the farthest weight of a group may become, in codes."""
+def target_codes(least: float, most: float, effort: str) -> list[float]:
+    """Return the codes to which the trials map the largest magnitude of a group."""
     return [float(end) for end in np.linspace(least, most, {"fast": 3, "normal": 6}[effort])]
 
 
-def encoding(
-    lattice: Lattice, group: int, even: bool, ends: Sequence[float], block_bytes: int, put_block: Any, effort: str
+def make_encode(
+    lattice: Lattice, group: int, even: bool, targets: Sequence[float], block_bytes: int, store_block: Any, effort: str
 ) -> Any:
-    """The word `encode` of `quant.encoders.encode`, given put_block(scratch, d, k, first, block), which writes one
-    block of groups whose lanes begin at `first`. The scales are odd multiples of d, up to 31."""
-    fit, take_signs, groups = fitting(lattice, group), signs_word(group, even), 256 // group
-    make_tile = tile_word(group, groups)
-    search = searching(fit, trying(fit, group, ends), odd(31), 2, DIVISORS, groups, effort)
+    """Make the inlined function encode of `quant.encoders.encoder`.
+
+    store_block(scratch, d, k, first, block) writes one block of groups whose lanes start at `first`. The scales are odd
+    multiples of d, up to 31.
+    """
+    fit, split_signs, groups = make_fit(lattice, group), make_split_signs(group, even), 256 // group
+    build_tile = make_build_tile(group, groups)
+    search = make_search(fit, make_try_scales(fit, group, targets), make_odd_multiple(31), 2, DIVISORS, groups, effort)
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        make_tile(x, importance, unit, scratch)
-        take_signs(scratch)
+        build_tile(x, importance, unit, scratch)
+        split_signs(scratch)
         d, k = search(scratch)
         fit(scratch, d * k)
         for first in range(0, 16, groups):
-            put_block(scratch, extract(d, first), k, first, y + block_bytes * (first // groups))
+            store_block(scratch, extract(d, first), k, first, y + block_bytes * (first // groups))
 
-    return by_tiles(group, 16 // groups * block_bytes, encode_tile)
+    return make_encode_by_tiles(group, 16 // groups * block_bytes, encode_tile)

@@ -1,62 +1,66 @@
-"""What an error in a weight counts: the weights of the squared errors that every search for scales adds up.
+"""The weights of the squared errors that every search for scales minimizes.
 
-Importance m_j, the mean square of a column's inputs, says what an error e_j does to what a matrix puts out: it adds
-m_j e_j^2 to its power, provided that errors do not go together. Those of rounding do not. But a scale that cuts the
-largest weights off takes something away from all of them alike, and outputs are large just because large weights meet
-inputs that agree with them. So where the columns of a group matter alike, the errors of large weights count for more,
-by sqrt(1 + x_j^2 / mean(x^2)): ggml's factor, which made better files of every model as long as nothing was known of
-the columns. Where a few columns matter much more than all the others (massive activations; Sun et al., 2024), having
-these right is worth what it costs the large weights elsewhere, and the factor does harm. Between the two stands the
-share of the columns that matter:
+The importance m_j of a column is the mean square of its inputs. An error e_j in the weight adds m_j e_j^2 to the power
+of the error in the output, provided that errors are uncorrelated. Rounding errors are. But a scale that clips the
+largest weights reduces all of them alike, and outputs are large because large weights meet inputs of matching sign. So
+where the columns of a group are equally important, the errors of large weights get more weight, by the factor
+sqrt(1 + x_j^2 / mean(x^2)). ggml uses this factor; it improved the files of every model if the importance was unknown.
+Where a few columns are much more important than the others (massive activations; Sun et al., 2024), encoding these
+columns well is worth a larger error in the large weights elsewhere, and the factor does harm. The effective share of
+important columns interpolates between the two cases:
 
     share = (sum m)^2 / (n sum m^2),    w_j = m_j (1 + share (sqrt(1 + x_j^2 / mean(x^2)) - 1))
 
-The share is 1 where all columns of a group count alike, or nothing is known of them, and 1 / n where one alone counts.
-Sums go over a group, the mean over all groups that share a superblock.
+The share is 1 if all columns of a group are equally important or the importance is unknown, and 1 / n if only one
+column matters. Sums run over a group, the mean over all groups of a superblock.
 
-Superblocks whose groups have a min take half of the share: their codes reach from the smallest weight to the largest
-one, and less is cut off. Without importance it made Q4_K and Q5_K files of SmolLM2 3 % better, of Gemma 3 no worse,
-and with importance it made no difference. Q3_K has no mins, and there less of the factor made SmolLM2 4 % worse.
+Superblocks with mins use half of the share: their codes cover the range from the smallest to the largest weight, so
+less is clipped. Without importance this made Q4_K and Q5_K files of SmolLM2 3 % better and of Gemma 3 no worse; with
+importance it made no difference. Q3_K has no mins, and there a smaller factor made SmolLM2 4 % worse.
 
-Nothing is made of how sure an importance is. The inputs of attention and of gates are close to normal: of N tokens the
-mean square has a relative error of sqrt(2 / N), far below what columns differ by, and other kinds of text keep their
-order. Importances that were drawn towards their mean, added or in powers, made files of SmolLM2 5 to 11 % worse, and no
-better ones of Gemma 3 and Qwen2.5-Coder; those of ffn_down, which are least sure, were no exception.
+The search does not model the uncertainty of the importance. The inputs of attention and of gates are close to normal:
+for N tokens the mean square has a relative error of sqrt(2 / N), far below the differences between columns, and other
+kinds of text preserve their order. Shrinking importances towards their mean, additively or as powers, made files of
+SmolLM2 5 to 11 % worse and did not improve those of Gemma 3 and Qwen2.5-Coder. This includes ffn_down, whose
+importances are the least certain.
 
-Nothing of this is known where blocks of Q4_0, Q4_1, Q5_0 and Q5_1 are those of ggml, whose outermost weights give a
-block its scale. To search for them, with the factor, took 6, 21, 8 and 18 % of the error of SmolLM2's outputs away, and
-8 and 16 % of the KL divergence of its Q4_0 and Q4_1 files.
+The blocks of Q4_0, Q4_1, Q5_0 and Q5_1 that are bit-identical to ggml's do not use these weights: there the outermost
+weights determine the scale. Searching the scales with the factor reduced the output error of SmolLM2 by 6, 21, 8 and
+18 %, and the KL divergence of its Q4_0 and Q4_1 files by 8 and 16 %.
 
-Without importance the factor suits three models together, and is not the best for each: half of its excess over 1 in
-Q4_K and Q5_K took 3 % off the KL divergence of SmolLM2's Q3_K_M, left Gemma 3's Q4_K_M as it was, and added 8 % to
+Without importance the factor is a compromise over three models and not optimal for each: half of its excess over 1 in
+Q4_K and Q5_K reduced the KL divergence of SmolLM2's Q3_K_M by 3 %, did not change Gemma 3's Q4_K_M, and added 8 % to
 Qwen2.5-Coder's.
 """
 
 from typing import Any
 
-from quant.encoders.encoding import every, fold_word, inverses
+from quant.encoders.vector_math import broadcast, make_reductions, safe_reciprocals
 from quant.jit.vectors import f32x16, fma, inline, load, sqrt, store
 
-NOTHING = 1e-30  # a sum of squares that is less cannot be divided by
+MIN_SQUARES = 1e-30  # smallest sum of squares that is safe to divide by
 
 
-def emphasis_word(length: int, neighbours: int, part: float = 1.0) -> Any:
-    """The word emphasize(columns, weights): makes the importance of the columns of sixteen groups, side by side, what
-    their errors count; returns its sum over each group. The weights of the model lie at `columns`; so many groups,
-    which are neighbours, share a superblock. `part`: how much of the share is taken."""
-    sum_of, _ = fold_word(neighbours)
+def make_emphasize(length: int, neighbours: int, part: float = 1.0) -> Any:
+    """Make the inlined function emphasize(columns, weights), which turns importances into error weights.
+
+    `columns` is the address of the model's weights, `weights` of their importances, which are overwritten. Both hold
+    sixteen groups side by side. `neighbours` adjacent groups share a superblock; `part` scales the share. The function
+    returns the sum of the error weights of each group.
+    """
+    sum_of, _ = make_reductions(neighbours)
 
     @inline
     def emphasize(columns: int, weights: int) -> Any:
-        total_m, total_mm, total_xx = every(0.0), every(0.0), every(0.0)
+        total_m, total_mm, total_xx = broadcast(0.0), broadcast(0.0), broadcast(0.0)
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
             total_m, total_mm, total_xx = total_m + m, fma(m, m, total_mm), fma(x, x, total_xx)
-        share = every(part) * total_m * total_m * inverses(every(length) * total_mm)
-        over, total = every(length * neighbours) / (sum_of(total_xx) + every(NOTHING)), every(0.0)
+        share = broadcast(part) * total_m * total_m * safe_reciprocals(broadcast(length) * total_mm)
+        over, total = broadcast(length * neighbours) / (sum_of(total_xx) + broadcast(MIN_SQUARES)), broadcast(0.0)
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
-            w = fma(m * share, sqrt(fma(x * x, over, every(1.0))) - every(1.0), m)
+            w = fma(m * share, sqrt(fma(x * x, over, broadcast(1.0))) - broadcast(1.0), m)
             store(weights + 64 * column, w)
             total = total + w
         return total

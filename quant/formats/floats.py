@@ -1,5 +1,7 @@
-"""F32, F16 and BF16: weights that are numbers already. Words for one of them and for sixteen, and the kernels that read
-and write rows of them. Their products are `quant.products.float_products`."""
+"""F32, F16 and BF16 weights: loads and stores, and the kernels that decode and encode rows.
+
+`quant.matmul.float_matmul` has their matrix products.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,118 +10,123 @@ from llvmlite import ir
 from numba import float32, int32, int64, uint16
 
 from quant.jit.emit import constant, emit_load
-from quant.jit.simd import emit_widen_half
-from quant.jit.threads import share
+from quant.jit.simd import emit_f16_to_f32
+from quant.jit.threads import chunk_range
 from quant.jit.vectors import (
     bitcast,
     f16x16,
     f32x16,
-    half,
     inline,
     load,
+    load_half,
     store,
     store_half,
     u16x16,
     u32x16,
 )
 
-Body = Callable[..., None]
-BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-F32 = f32x16.llvm
+KernelBody = Callable[..., None]
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+F32X16 = f32x16.llvm
 
 
-def sixteen_f32(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Sixteen weights."""
-    return emit_load(b, F32, address)
+def emit_load16_f32(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Load sixteen F32 weights."""
+    return emit_load(b, F32X16, address)
 
 
-def sixteen_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Sixteen weights, widened."""
-    return emit_widen_half(b, emit_load(b, f16x16.llvm, address), F32)
+def emit_load16_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Load sixteen F16 weights as float32."""
+    return emit_f16_to_f32(b, emit_load(b, f16x16.llvm, address), F32X16)
 
 
-def sixteen_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Sixteen weights; a bfloat16 is the upper half of a float32."""
+def emit_load16_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Load sixteen BF16 weights as float32. A bfloat16 is the upper half of a float32."""
     wide = b.zext(emit_load(b, u16x16.llvm, address), u32x16.llvm)
-    return b.bitcast(b.shl(wide, constant(u32x16.llvm, 16)), F32)
+    return b.bitcast(b.shl(wide, constant(u32x16.llvm, 16)), F32X16)
 
 
-SIXTEEN = {"f32": sixteen_f32, "f16": sixteen_f16, "bf16": sixteen_bf16}
+EMIT_LOAD16 = {"f32": emit_load16_f32, "f16": emit_load16_f16, "bf16": emit_load16_bf16}
 
 
 @inline
-def one_f32(address: int) -> Any:
+def load_f32(address: int) -> Any:
+    """Load a float32."""
     return load(float32, address)
 
 
 @inline
-def one_f16(address: int) -> Any:
-    return half(address)
+def load_f16(address: int) -> Any:
+    """Load a half precision number as float32."""
+    return load_half(address)
 
 
 @inline
-def one_bf16(address: int) -> Any:
+def load_bf16(address: int) -> Any:
+    """Load a bfloat16 as float32."""
     return bitcast(float32, int32(load(uint16, address) << 16))
 
 
-ONE = {"f32": one_f32, "f16": one_f16, "bf16": one_bf16}
+LOAD = {"f32": load_f32, "f16": load_f16, "bf16": load_bf16}
 
 
-def get_rows(room: str) -> Body:
-    """The kernel y[token] = factor * w[ids[token]]."""
-    one, size = ONE[room], BYTES[room]
+def get_rows(format_module: str) -> KernelBody:
+    """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
+    load_one, size = LOAD[format_module], ELEMENT_BYTES[format_module]
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, part, parts, scratch):
-        first, end = share(load(int64, tokens), 1, part, parts)
+    def body(tokens, ids, w, row_bytes, n, y, factor, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
             row = w + int64(load(int32, ids + 4 * token)) * row_bytes
             for i in range(n):
-                store(y + 4 * (n * token + i), one(row + size * i) * float32(factor))
+                store(y + 4 * (n * token + i), load_one(row + size * i) * float32(factor))
 
     return body
 
 
 @inline
-def put_f32(address: int, x: float) -> None:
+def store_f32(address: int, x: float) -> None:
+    """Store a float32."""
     store(address, x)
 
 
 @inline
-def put_f16(address: int, x: float) -> None:
+def store_f16(address: int, x: float) -> None:
+    """Store a number in half precision."""
     store_half(address, x)
 
 
 @inline
-def put_bf16(address: int, x: float) -> None:
-    """Round to the nearest even; a NaN stays one, its fraction cut."""
+def store_bf16(address: int, x: float) -> None:
+    """Store a number as bfloat16, rounded to nearest even. A NaN stays a NaN, with its fraction truncated."""
     bits = bitcast(int32, x)
     rounded = bits + int32(0x7FFF) + ((bits >> int32(16)) & int32(1))
     quiet = bits | int32(0x0040_0000)
     store(address, uint16((rounded if x == x else quiet) >> int32(16)))
 
 
-PUT = {"f32": put_f32, "f16": put_f16, "bf16": put_bf16}
+STORE = {"f32": store_f32, "f16": store_f16, "bf16": store_bf16}
 
 
-def encode(room: str, effort: str) -> Body:
-    """The kernel y[row] = x[row], every number rounded to the nearest; no effort could do better."""
-    put, size = PUT[room], BYTES[room]
+def encode(format_module: str, effort: str) -> KernelBody:
+    """Return the kernel y[row] = x[row], with every number rounded to the nearest. `effort` is ignored."""
+    store_one, size = STORE[format_module], ELEMENT_BYTES[format_module]
 
-    def body(x, importance, n, y, row_bytes, rows, part, parts, scratch):
-        first, end = share(rows, 1, part, parts)
+    def body(x, importance, n, y, row_bytes, rows, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(rows, 1, chunk_index, n_chunks)
         for row in range(first, end):
             for i in range(n):
-                put(y + row_bytes * row + size * i, load(float32, x + 4 * (n * row + i)))
+                store_one(y + row_bytes * row + size * i, load(float32, x + 4 * (n * row + i)))
 
     return body
 
 
-def to_bf16() -> Body:
-    """The kernel y = x in bfloat16, for products that take activations so: uint16 [token][n]."""
+def to_bf16() -> KernelBody:
+    """Return the kernel that converts float32 activations to bfloat16: uint16 [token][n]."""
 
-    def body(tokens, x, n, y, part, parts, scratch):
-        first, end = share(load(int64, tokens), 1, part, parts)
+    def body(tokens, x, n, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
         for i in range(n * first, n * end):
-            put_bf16(y + 2 * i, load(float32, x + 4 * i))
+            store_bf16(y + 2 * i, load(float32, x + 4 * i))
 
     return body

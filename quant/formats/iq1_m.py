@@ -1,6 +1,7 @@
-"""IQ1_M: 256 weights in 56 bytes; a weight is d * (1 + 2 * scale) * (number + delta), eight numbers from a codebook.
+"""IQ1_M: 256 weights in 56 bytes. A weight is d * (1 + 2 * scale) * (number + delta), eight numbers from a codebook.
 
-The scale has 3 bits, a number is -1, 0 or 1, delta is 1/8 or -1/8 for 8 columns; so a code is 8 * (number + delta).
+The scale has 3 bits. A number is -1, 0 or 1. delta is 1/8 or -1/8 for each 8 columns. The code is 8 * (number + delta)
+plus the zero point.
 """
 
 from typing import Any
@@ -8,22 +9,20 @@ from typing import Any
 import numpy as np
 from numba import float32, int64, uint8, uint16, uint32, uint64
 
-from quant.codes.codebooks import nibbles
-from quant.codes.words import Words
-from quant.encoders.lattice_deltas import SUMS, encoding, row_at, way_at
+from quant.encoders.lattice_deltas import SUMS, make_encode, row_at, shift_at
 from quant.encoders.lattice_groups import scale_at
-from quant.formats.iq1_s import ZERO, entries, threes_of
+from quant.formats.iq1_s import ZERO_POINT, entries, make_unpack_3bit
 from quant.jit.vectors import (
     bitcast,
-    bits_of_lanes,
+    bits_from_mask,
+    concat,
     convert,
     extract,
     f16x16,
     f32x16,
     inline,
-    join,
-    lanes_of_bits,
     load,
+    mask_from_bits,
     select,
     splat,
     store,
@@ -37,30 +36,32 @@ from quant.jit.vectors import (
     u64x4,
     u64x8,
 )
+from quant.packing.codebooks import unpack_nibbles
+from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 assert BLOCK.itemsize == 56
 QS, QH, SCALES, SIZE = 0, 32, 48, 56
 
-# Byte i of qs and three bits of nibble i of qh say which row of the codebook; its fourth bit is the sign of delta.
+# Byte i of qs and three bits of nibble i of qh are the index of a codebook row; the fourth bit is the sign of delta.
 # scales:  ddddDDDCCCBBBAAA    A-D: four scales, the first in A    d: four bits of d, those of the first the lowest
-threes = threes_of(u64x4)
+unpack_3bit = make_unpack_3bit(u64x4)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    high = nibbles(load(u8x16, block + QH))  # the codebook has 2048 rows: the fourth bit does not count
+    high = unpack_nibbles(load(u8x16, block + QH))  # the codebook has 2048 rows: the lookup ignores the fourth bit
     wide = convert(u16x32, high) << splat(u16x32, uint16(8))
     numbers = bitcast(u64x8, convert(u16x32, load(u8x32, block + QS)) | wide)
-    codes = join(entries(extract(numbers, int64(2 * j))), entries(extract(numbers, int64(2 * j + 1))))
-    negative = bits_of_lanes(high > splat(u8x32, uint8(7))) >> uint32(8 * j)
+    codes = concat(entries(extract(numbers, int64(2 * j))), entries(extract(numbers, int64(2 * j + 1))))
+    negative = bits_from_mask(high > splat(u8x32, uint8(7))) >> uint32(8 * j)
     none, two = splat(u64x8, uint64(0)), splat(u64x8, uint64(0x0202020202020202))
-    return codes - bitcast(u8x64, select(lanes_of_bits(uint8(negative)), two, none))
+    return codes - bitcast(u8x64, select(mask_from_bits(uint8(negative)), two, none))
 
 
 @inline
-def d(block: int) -> Any:
-    """The half precision number, in every lane."""
+def super_scale(block: int) -> Any:
+    """Return d, a half precision number whose bits are spread over the four scale words, in every lane."""
     packed = load(uint64, block + SCALES)
     low = ((packed >> uint64(12)) & uint64(0x000F)) | ((packed >> uint64(24)) & uint64(0x00F0))
     high = ((packed >> uint64(36)) & uint64(0x0F00)) | ((packed >> uint64(48)) & uint64(0xF000))
@@ -69,19 +70,26 @@ def d(block: int) -> Any:
 
 @inline
 def scales(block: int) -> Any:
-    scale = convert(f32x16, bitcast(u16x16, threes(convert(u64x4, load(u16x4, block + SCALES)))))
-    return (scale + scale + splat(f32x16, float32(1.0))) * (d(block) * splat(f32x16, float32(0.125)))
+    scale = convert(f32x16, bitcast(u16x16, unpack_3bit(convert(u64x4, load(u16x4, block + SCALES)))))
+    return (scale + scale + splat(f32x16, float32(1.0))) * (super_scale(block) * splat(f32x16, float32(0.125)))
 
 
-WORDS = Words(5, 16, SIZE, codes64, scales, zero=ZERO)
+SPEC = FormatSpec(
+    bits=5,
+    group_size=16,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    zero_point=ZERO_POINT,
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
 
 @inline
-def put_scales(scratch: int, d: float, k: Any, block: int) -> None:
-    """d, whose sixteen bits are four in each word, and the scales of sixteen groups."""
+def store_scales(scratch: int, d: float, k: Any, block: int) -> None:
+    """Store d, four of its sixteen bits in each 16-bit word, and the scales of sixteen groups."""
     store_half(scratch + SUMS, d)
     bits = uint32(load(uint16, scratch + SUMS))
     for four in range(4):
@@ -92,19 +100,19 @@ def put_scales(scratch: int, d: float, k: Any, block: int) -> None:
 
 
 @inline
-def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
-    """A block from its sixteen groups."""
-    put_scales(scratch, d, k, block)
+def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """Store a block from its sixteen groups."""
+    store_scales(scratch, d, k, block)
     for group in range(16):
         high = uint32(0)
         for row in range(2):
-            way = way_at(scratch, group, row)
+            way = shift_at(scratch, group, row)
             number = row_at(scratch, group, row, way)
             store(block + QS + 2 * group + row, uint8(number))
             high |= ((number >> uint32(8)) | (way << uint32(3))) << uint32(4 * row)
         store(block + QH + group, uint8(high))
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode` of `quant.encoders.encode`."""
-    return encoding(16, 1, SIZE, put_block, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(16, 1, SIZE, store_block, effort)

@@ -1,6 +1,6 @@
-"""IQ2_S: 256 weights in 82 bytes; a weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
+"""IQ2_S: 256 weights in 82 bytes. A weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
 
-The scale has 4 bits, a number is 8, 25 or 43, with a sign.
+The scale has 4 bits. A number is 8, 25 or 43, with a sign.
 """
 
 from typing import Any
@@ -8,61 +8,68 @@ from typing import Any
 import numpy as np
 from numba import float32, uint8, uint32, uint64
 
-from quant.codes.codebooks import codebook, look_up_in_pieces, nibbles, with_signs
-from quant.codes.words import Words
-from quant.encoders.lattice_groups import encoding, put_nibbles, row_ends, rows_word, signs_at
+from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles, target_codes
 from quant.encoders.searches.lattice import Lattice
 from quant.jit.vectors import (
+    concat,
     convert,
     f32x16,
-    half,
     inline,
-    join,
     load,
+    load_half,
     splat,
     store,
     store_half,
     u8x8,
 )
+from quant.packing.codebooks import apply_signs, load_codebook, make_split_codebook_lookup, unpack_nibbles
+from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)])
 assert BLOCK.itemsize == 82
 D, QS, SIGNS, QH, SCALES, SIZE = 0, 2, 34, 66, 74, 82
 
-# Byte i of qs and two bits of byte i // 4 of qh, the first in the lowest, say which row of the codebook;
-# byte i of signs has a bit for each of its columns.
-ZERO = 64
-entries = look_up_in_pieces(ZERO + codebook("iq2_s"), bits=2)
+# Byte i of qs and two bits of byte i // 4 of qh, the first in the lowest, are the index of a codebook row. Byte i of
+# signs has a bit for each of its columns.
+ZERO_POINT = 64
+entries = make_split_codebook_lookup(ZERO_POINT + load_codebook("iq2_s"), bits=2)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
     low, high = block + QS + 8 * j, block + QH + 2 * j
     first = entries(load(uint32, low), load(uint8, high))
-    codes = join(first, entries(load(uint32, low + 4), load(uint8, high + 1)))
-    return with_signs(codes, ZERO, load(uint64, block + SIGNS + 8 * j))
+    codes = concat(first, entries(load(uint32, low + 4), load(uint8, high + 1)))
+    return apply_signs(codes, ZERO_POINT, load(uint64, block + SIGNS + 8 * j))
 
 
 @inline
 def scales(block: int) -> Any:
-    scale = convert(f32x16, nibbles(load(u8x8, block + SCALES)))
-    return (scale + splat(f32x16, float32(0.5))) * splat(f32x16, half(block + D) * float32(0.25))
+    scale = convert(f32x16, unpack_nibbles(load(u8x8, block + SCALES)))
+    return (scale + splat(f32x16, float32(0.5))) * splat(f32x16, load_half(block + D) * float32(0.25))
 
 
-WORDS = Words(7, 16, SIZE, codes64, scales, zero=ZERO)
+SPEC = FormatSpec(
+    bits=7,
+    group_size=16,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    zero_point=ZERO_POINT,
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-LATTICE = Lattice(codebook("iq2_s").view(np.uint8), 1 / 8)
-row_at = rows_word(LATTICE)
+LATTICE = Lattice(load_codebook("iq2_s").view(np.uint8), 1 / 8)
+row_at = make_row_at(LATTICE)
 
 
 @inline
-def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
-    """A block from its sixteen groups."""
+def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """Store a block from its sixteen groups."""
     store_half(block + D, d)
-    put_nibbles(k, first, 16, block + SCALES)
+    store_scale_nibbles(k, first, 16, block + SCALES)
     for four in range(8):
         high = uint32(0)
         for i in range(4):
@@ -74,6 +81,6 @@ def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
         store(block + QH + four, uint8(high))
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode` of `quant.encoders.encode`."""
-    return encoding(LATTICE, 16, False, row_ends(3.75, 9.0, effort), SIZE, put_block, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(LATTICE, 16, False, target_codes(3.75, 9.0, effort), SIZE, store_block, effort)

@@ -1,6 +1,6 @@
-"""IQ3_XXS: 256 weights in 98 bytes; a weight is d / 2 * (0.5 + scale) * number, four numbers from a codebook.
+"""IQ3_XXS: 256 weights in 98 bytes. A weight is d / 2 * (0.5 + scale) * number, four numbers from a codebook.
 
-The scale has 4 bits, a number is one of 4, 12, 20, 28, 36, 44, 52 and 62, with a sign.
+The scale has 4 bits. A number is 4, 12, 20, 28, 36, 44, 52 or 62, with a sign.
 """
 
 from typing import Any
@@ -8,60 +8,67 @@ from typing import Any
 import numpy as np
 from numba import float32, int64, uint8, uint32, uint64
 
-from quant.codes.codebooks import codebook, four_signs, look_up, with_signs
-from quant.codes.words import Words
-from quant.encoders.lattice_groups import encoding, row_ends, rows_word, scale_at, signs_at
+from quant.encoders.lattice_groups import make_encode, make_row_at, scale_at, signs_at, target_codes
 from quant.encoders.searches.lattice import Lattice
 from quant.jit.vectors import (
     bitcast,
+    concat,
     convert,
     extract,
     f32x8,
-    half,
     inline,
-    join,
     load,
+    load_half,
     splat,
     store,
     store_half,
     u32x8,
     u64x4,
 )
+from quant.packing.codebooks import apply_signs, load_codebook, make_codebook_lookup, unpack_signs
+from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
 assert BLOCK.itemsize == 98
 D, QS, SIGNS, SIZE = 0, 2, 66, 98
 
-# signs: of every eight columns seven bits, the first in the lowest; on top of them the scale
-ZERO = 64
-entries = look_up(ZERO + codebook("iq3_xxs"), bits=8)
+# signs: seven bits for each eight columns, the first in the lowest; the scale in the top four bits
+ZERO_POINT = 64
+entries = make_codebook_lookup(ZERO_POINT + load_codebook("iq3_xxs"), bits=8)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
     at = block + QS + 16 * j
-    codes = join(entries(load(uint64, at)), entries(load(uint64, at + 8)))
-    return with_signs(codes, ZERO, extract(bitcast(u64x4, four_signs(load(u32x8, block + SIGNS))), int64(j)))
+    codes = concat(entries(load(uint64, at)), entries(load(uint64, at + 8)))
+    return apply_signs(codes, ZERO_POINT, extract(bitcast(u64x4, unpack_signs(load(u32x8, block + SIGNS))), int64(j)))
 
 
 @inline
 def scales(block: int) -> Any:
     scale = convert(f32x8, load(u32x8, block + SIGNS) >> splat(u32x8, uint32(28)))
-    return (scale + splat(f32x8, float32(0.5))) * splat(f32x8, half(block + D) * float32(0.5))
+    return (scale + splat(f32x8, float32(0.5))) * splat(f32x8, load_half(block + D) * float32(0.5))
 
 
-WORDS = Words(7, 32, SIZE, codes64, scales, zero=ZERO)
+SPEC = FormatSpec(
+    bits=7,
+    group_size=32,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    zero_point=ZERO_POINT,
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-LATTICE = Lattice(codebook("iq3_xxs").view(np.uint8), 1 / 4)
-row_at = rows_word(LATTICE)
+LATTICE = Lattice(load_codebook("iq3_xxs").view(np.uint8), 1 / 4)
+row_at = make_row_at(LATTICE)
 
 
 @inline
-def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
-    """A block from its eight groups."""
+def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
+    """Store a block from its eight groups."""
     store_half(block + D, d)
     for i in range(8):
         group = first + i
@@ -73,6 +80,6 @@ def put_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
         store(block + SIGNS + 4 * i, uint32(packed))
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode` of `quant.encoders.encode`."""
-    return encoding(LATTICE, 32, True, row_ends(8.5, 20.0, effort), SIZE, put_block, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(LATTICE, 32, True, target_codes(8.5, 20.0, effort), SIZE, store_block, effort)

@@ -1,33 +1,33 @@
-"""IQ4_XS: 256 weights in 136 bytes; a weight is d * (scale - 32) * KVALUES[q], q of 4 bits, scale of 6."""
+"""IQ4_XS: 256 weights in 136 bytes. A weight is d * (scale - 32) * KVALUES[q], where q has 4 bits and the scale 6."""
 
 from typing import Any
 
 import numpy as np
 from numba import int32, uint8, uint16, uint32
 
-from quant.codes.nibbles import nibbles64
-from quant.codes.planes import halves_of_nibbles
-from quant.codes.words import Field, Runs, Words
-from quant.encoders.searches.scales import searching, trying, whole
-from quant.encoders.searches.table import coding, ends, fitting, nibbles_of
-from quant.encoders.searches.tiles import by_tiles, tile_word
-from quant.formats.iq4_nl import CODES, KVALUES, ZERO
+from quant.encoders.searches.scales import make_integer_multiple, make_search, make_try_scales
+from quant.encoders.searches.table import load_nibbles, make_encode_groups, make_fit, target_codes
+from quant.encoders.searches.tiles import make_build_tile, make_encode_by_tiles
+from quant.formats.iq4_nl import CODES, KVALUES, ZERO_POINT
 from quant.jit.vectors import (
     convert,
     extract,
     f32x8,
-    half,
     i32x8,
     inline,
     load,
-    lookup16,
-    numbers,
+    load_half,
+    make_constant,
+    make_lookup16,
     splat,
     store,
     store_half,
     u8x16,
     u32x8,
 )
+from quant.packing.bit_planes import make_nibbles_in_halves
+from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
+from quant.packing.nibbles import nibbles64
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
 assert BLOCK.itemsize == 136
@@ -36,8 +36,8 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # qs:        byte 16k + i holds column 32k + i in its low nibble and column 32k + 16 + i in its high one
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
-code_of, halves = lookup16(CODES), halves_of_nibbles(QS)
-fours, twos = numbers(u32x8, range(0, 32, 4)), numbers(u32x8, range(0, 16, 2))
+code_of, halves = make_lookup16(CODES), make_nibbles_in_halves(QS)
+fours, twos = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
 
 
 @inline
@@ -56,33 +56,40 @@ def scales(block: int) -> Any:
     low = splat(u32x8, load(uint32, block + SCALES_L)) >> fours()
     high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> twos()
     six = (low & splat(u32x8, uint32(0x0F))) | (high & splat(u32x8, uint32(0x30)))
-    return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, half(block + D))
+    return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, load_half(block + D))
 
 
 @inline
-def put_codes(block: int, codes: int) -> None:
-    """Write 256 places in the table, a byte each, under the scales that are there."""
+def store_codes(block: int, codes: int) -> None:
+    """Store 256 table indices, one byte each, and leave the scales as they are."""
     for group in range(8):
         low, high = load(u8x16, codes + 32 * group), load(u8x16, codes + 32 * group + 16)
         store(block + QS + 16 * group, low | (high << splat(u8x16, uint8(4))))
 
 
-WORDS = Words(
-    *(8, 32, SIZE, codes64, scales),
-    zero=ZERO, order="halves", ordered=ordered, table=KVALUES,
-    runs=Runs(((Field(QS),), (Field(QS, 4),)), 16, table=tuple(CODES)),
-)  # fmt: skip
+SPEC = FormatSpec(
+    bits=8,
+    group_size=32,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    zero_point=ZERO_POINT,
+    order="halves",
+    ordered_codes=ordered,
+    table=KVALUES,
+    code_layout=CodeLayout(((BitField(QS),), (BitField(QS, 4),)), 16, table=tuple(CODES)),
+)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-# The farthest scale of a block is -32 times d, or not quite.
+# Candidates for the largest scale of a block divided by d.
 DIVISORS = (-33, -32.5, -32, -31.5, -31, -30.5, -30, -29.5, 32, 31.5, 31, 30.5, 30, 29.5, 29, 28.5)
 
 
 @inline
-def put_scales(d: Any, k: Any, first: int, block: int) -> None:
-    """d and the scales of eight groups, from their lanes."""
+def store_scales(d: Any, k: Any, first: int, block: int) -> None:
+    """Store d and the scales of eight groups from lanes `first` and up."""
     store_half(block + D, extract(d, first))
     low, high = uint32(0), uint32(0)
     for group in range(8):
@@ -93,12 +100,16 @@ def put_scales(d: Any, k: Any, first: int, block: int) -> None:
     store(block + SCALES_H, uint16(high))
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode` of `quant.encoders.encode`: the best of some scales for every group and, of a block, for all of
-    them."""
-    fit, encode_groups = fitting(KVALUES), coding(KVALUES)
-    make_tile = tile_word(32, 8)
-    search = searching(fit, trying(fit, 32, ends(effort)), whole(-32, 31), 1, DIVISORS, 8, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`.
+
+    It searches the best of several scales for each group, and then the best d for all groups of a block.
+    """
+    fit, encode_groups = make_fit(KVALUES), make_encode_groups(KVALUES)
+    make_tile = make_build_tile(32, 8)
+    search = make_search(
+        fit, make_try_scales(fit, 32, target_codes(effort)), make_integer_multiple(-32, 31), 1, DIVISORS, 8, effort
+    )
 
     @inline
     def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
@@ -106,8 +117,8 @@ def encoder(effort: str) -> Any:
         d, k = search(scratch)
         encode_groups(scratch, d * k)
         for block in range(2):
-            put_scales(d, k, 8 * block, y + SIZE * block)
+            store_scales(d, k, 8 * block, y + SIZE * block)
             for group in range(8):
-                store(y + SIZE * block + QS + 16 * group, nibbles_of(scratch, 8 * block + group))
+                store(y + SIZE * block + QS + 16 * group, load_nibbles(scratch, 8 * block + group))
 
-    return by_tiles(32, 2 * SIZE, encode_tile)
+    return make_encode_by_tiles(32, 2 * SIZE, encode_tile)

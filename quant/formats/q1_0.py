@@ -1,52 +1,52 @@
-"""Q1_0: 128 weights in 18 bytes; a weight is d or -d, which of them a bit says."""
+"""Q1_0: 128 weights in 18 bytes. A weight is d or -d, as its bit says."""
 
 from typing import Any
 
 import numpy as np
 from numba import float32, uint8, uint16, uint32, uint64
 
-from quant.codes.words import Words
-from quant.encoders.encoding import put_scale
-from quant.encoders.searches.tiles import bounded, counted, unit_of
+from quant.encoders.searches.tiles import clamp_weights, importance_unit, load_normalized_importance
+from quant.encoders.vector_math import store_scale
 from quant.jit.vectors import (
     absolute,
-    bits_of_lanes,
+    bits_from_mask,
     convert,
     f16x8,
     f32x8,
     f32x16,
     fma,
-    half,
     inline,
-    lanes_of_bits,
     load,
-    pieces,
+    load_half,
+    make_gather,
+    mask_from_bits,
+    reduce_sum,
     select,
     splat,
     store,
-    total,
     u8x32,
     u8x64,
 )
+from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 QS, SIZE = 2, 18
 
-# A code is 0 or 2, so that it has a zero in the middle. qs: bit i is that of column i, set for d.
-eight_scales = pieces(f16x8, [SIZE * (group // 4) for group in range(8)], 2, 2 * SIZE)
+# A code is 0 or 2, so that the zero point is 1. qs: bit i belongs to column i and is set for d.
+eight_scales = make_gather(f16x8, [SIZE * (group // 4) for group in range(8)], 2, 2 * SIZE)
 
 
 @inline
 def codes64(superblock: int, j: int) -> Any:
     bits = load(uint64, superblock + SIZE * (j // 2) + QS + 8 * (j % 2))
-    return select(lanes_of_bits(bits), splat(u8x64, uint8(2)), splat(u8x64, uint8(0)))
+    return select(mask_from_bits(bits), splat(u8x64, uint8(2)), splat(u8x64, uint8(0)))
 
 
 @inline
 def codes32(row: int, k: int) -> Any:
     bits = load(uint32, row + SIZE * (k // 4) + QS + 4 * (k % 4))
-    return select(lanes_of_bits(bits), splat(u8x32, uint8(2)), splat(u8x32, uint8(0)))
+    return select(mask_from_bits(bits), splat(u8x32, uint8(2)), splat(u8x32, uint8(0)))
 
 
 @inline
@@ -56,28 +56,42 @@ def scales(superblock: int) -> Any:
 
 @inline
 def scale(row: int, g: int) -> Any:
-    return half(row + SIZE * (g // 4))
+    return load_half(row + SIZE * (g // 4))
 
 
-WORDS = Words(2, 32, 2 * SIZE, codes64, scales, codes32=codes32, scale=scale, zero=1)
+SPEC = FormatSpec(
+    bits=2,
+    group_size=32,
+    superblock_bytes=2 * SIZE,
+    codes64=codes64,
+    scales=scales,
+    codes32=codes32,
+    group_scale=scale,
+    zero_point=1,
+)
 
 
 @inline
-def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
-    """A row of blocks, as `quant.encoders.encode` asks for them. With the signs of the weights, their mean magnitude
-    has the least squared error; it is a weighted mean where that of columns counts differently."""
-    unit = unit_of(importance, n)
+def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+    """Encode a row of blocks: see `quant.encoders.encoder`.
+
+    With the weights' signs as codes, the mean magnitude, weighted by importance, minimizes the squared error.
+    """
+    unit = importance_unit(importance, n)
     for block in range(n // 128):
         sizes, counts = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
         for part in range(8):
             first = 128 * block + 16 * part
-            v, counts_here = bounded(load(f32x16, x + 4 * first)), counted(importance, first, unit)
+            v, counts_here = (
+                clamp_weights(load(f32x16, x + 4 * first)),
+                load_normalized_importance(importance, first, unit),
+            )
             sizes, counts = fma(absolute(v), counts_here, sizes), counts + counts_here
-            positive = bits_of_lanes(v >= splat(f32x16, float32(0.0)))
+            positive = bits_from_mask(v >= splat(f32x16, float32(0.0)))
             store(y + SIZE * block + QS + 2 * part, uint16(positive))
-        put_scale(y + SIZE * block, total(sizes) / total(counts))
+        store_scale(y + SIZE * block, reduce_sum(sizes) / reduce_sum(counts))
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode`: it is the best block, so no effort finds more."""
-    return encode
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row. The result is optimal, so `effort` is ignored."""
+    return encode_row

@@ -1,15 +1,17 @@
-"""Q2_K: 256 weights in 84 bytes; a weight is d * scale * code - dmin * min, code of 2 bits, scale and min of 4."""
+"""Q2_K: 256 weights in 84 bytes. A weight is d * scale * code - dmin * min; the code has 2 bits, the scale
+and min 4.
+"""
 
 from typing import Any
 
 import numpy as np
 from numba import uint8
 
-from quant.codes.planes import fours_of_planes, planes, put_planes
-from quant.codes.words import Field, Multiples, Runs, Words
-from quant.encoders.affine_superblocks import encoder_of
-from quant.encoders.encoding import put_scale
-from quant.jit.vectors import convert, f32x16, half, inline, load, splat, store, u8x16, u8x32
+from quant.encoders.affine_superblocks import make_encode
+from quant.encoders.vector_math import store_scale
+from quant.jit.vectors import convert, f32x16, inline, load, load_half, splat, store, u8x16, u8x32
+from quant.packing.bit_planes import make_2bit_codes_in_fours, make_store_plane, make_two_planes
+from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 assert BLOCK.itemsize == 84
@@ -17,7 +19,7 @@ SCALES, QS, D, DMIN, SIZE = 0, 16, 80, 82, 84
 
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 # scales:  byte k holds the scale of group k in its low nibble and the min in its high one
-twos, put_twos = planes(2), put_planes(2, 0)
+twos, store_2bit_plane = make_two_planes(2), make_store_plane(2, 0)
 
 
 @inline
@@ -28,41 +30,49 @@ def codes64(block: int, j: int) -> Any:
 @inline
 def scales(block: int) -> Any:
     packed = load(u8x16, block + SCALES) & splat(u8x16, uint8(15))
-    return convert(f32x16, packed) * splat(f32x16, half(block + D))
+    return convert(f32x16, packed) * splat(f32x16, load_half(block + D))
 
 
 @inline
 def mins(block: int) -> Any:
     packed = load(u8x16, block + SCALES) >> splat(u8x16, uint8(4))
-    return convert(f32x16, packed) * splat(f32x16, -half(block + DMIN))
+    return convert(f32x16, packed) * splat(f32x16, -load_half(block + DMIN))
 
 
 @inline
-def put_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
-    """Write d and dmin, and sixteen scales and mins, a byte each below 16."""
-    put_scale(block + D, d)
-    put_scale(block + DMIN, dmin)
+def store_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
+    """Store d and dmin, and sixteen scales and mins, one byte each below 16."""
+    store_scale(block + D, d)
+    store_scale(block + DMIN, dmin)
     store(block + SCALES, load(u8x16, scales) | (load(u8x16, mins) << splat(u8x16, uint8(4))))
 
 
 @inline
-def put_codes(block: int, codes: int) -> None:
-    """Write 256 codes, a byte each, under the scales that are there."""
-    put_twos(block + QS, codes)
-    put_twos(block + QS + 32, codes + 128)
+def store_codes(block: int, codes: int) -> None:
+    """Store 256 codes, one byte each, and leave the scales as they are."""
+    store_2bit_plane(block + QS, codes)
+    store_2bit_plane(block + QS + 32, codes + 128)
 
 
-def encoder(effort: str) -> Any:
-    """The word encode: see `quant.encoders.encode`."""
-    return encoder_of(WORDS, 15, put_scales, put_codes, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(SPEC, 15, store_scales, store_codes, effort)
 
 
-SIXTEENS = [(Field(QS + 32 * (k // 4) + i, 2 * (k % 4), bits=2),) for k in range(8) for i in (0, 16)]
-NIBBLES = (
-    Multiples(tuple((Field(SCALES + i),) for i in (0, 4, 8, 12)), D),
-    Multiples(tuple((Field(SCALES + i, 4),) for i in (0, 4, 8, 12)), DMIN, negative=True),
+CODE_FIELDS = [(BitField(QS + 32 * (k // 4) + i, 2 * (k % 4), bits=2),) for k in range(8) for i in (0, 16)]
+SCALE_LAYOUTS = (
+    ScaleLayout(tuple((BitField(SCALES + i),) for i in (0, 4, 8, 12)), D),
+    ScaleLayout(tuple((BitField(SCALES + i, 4),) for i in (0, 4, 8, 12)), DMIN, negated=True),
 )
-WORDS = Words(
-    2, 16, SIZE, codes64, scales, mins, order="fours", ordered=fours_of_planes(QS),
-    runs=Runs(tuple(SIXTEENS), SIZE), multiples=NIBBLES,
-)  # fmt: skip
+SPEC = FormatSpec(
+    bits=2,
+    group_size=16,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    mins=mins,
+    order="fours",
+    ordered_codes=make_2bit_codes_in_fours(QS),
+    code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
+    scale_layouts=SCALE_LAYOUTS,
+)

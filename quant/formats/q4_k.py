@@ -1,27 +1,29 @@
-"""Q4_K: 256 weights in 144 bytes; a weight is d * scale * code - dmin * min, code of 4 bits, scale and min of 6."""
+"""Q4_K: 256 weights in 144 bytes. A weight is d * scale * code - dmin * min; the code has 4 bits, the scale
+and min 6.
+"""
 
 from typing import Any
 
 import numpy as np
 from numba import uint32, uint64
 
-from quant.codes.planes import evens_of_nibbles, planes, put_nibble_pairs
-from quant.codes.words import Field, Multiples, Runs, Words
-from quant.encoders.affine_superblocks import encoder_of
-from quant.encoders.encoding import put_scale
+from quant.encoders.affine_superblocks import make_encode
+from quant.encoders.vector_math import store_scale
 from quant.jit.vectors import (
     bitcast,
     convert,
     f16x8,
     f32x8,
     inline,
-    lanes,
     load,
+    make_shuffle,
     negative,
     store,
     u8x8,
     u8x32,
 )
+from quant.packing.bit_planes import make_nibbles_in_evens, make_store_nibble_pairs, make_two_planes
+from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
 assert BLOCK.itemsize == 144
@@ -33,13 +35,13 @@ D, DMIN, SCALES, QS, SIZE = 0, 2, 4, 16, 144
 #   4-7   eeaaaaaa   a: min 0-3      e: the two high bits of min 4-7
 #   8-11  ffffFFFF   F: the four low bits of scale 4-7    f: those of min 4-7
 SIX, FOUR, TWO, TOP = uint32(0x3F3F3F3F), uint32(0x0F0F0F0F), uint32(0x03030303), uint32(0x30303030)
-first, second = lanes([0] * 8), lanes([1] * 8)
-nibbles, put_codes = planes(4), put_nibble_pairs(QS)
+first, second = make_shuffle([0] * 8), make_shuffle([1] * 8)
+nibbles, store_codes = make_two_planes(4), make_store_nibble_pairs(QS)
 
 
 @inline
-def sixes(whole: int, low: int) -> Any:
-    """Eight numbers of 6 bits: four that are whole, and four from their low bits and the top bits of `whole`."""
+def unpack_6bit(whole: int, low: int) -> Any:
+    """Return eight 6-bit numbers: four stored whole, and four from their low bits and the top bits of `whole`."""
     first = whole & SIX
     second = (low & FOUR) | (((whole >> uint32(6)) & TWO) << uint32(4))
     return bitcast(u8x8, uint64(first) | (uint64(second) << uint64(32)))
@@ -52,27 +54,29 @@ def codes64(block: int, j: int) -> Any:
 
 @inline
 def d_and_dmin(block: int) -> Any:
-    """Both, before six lanes of no meaning: what lies behind them is converted with them."""
+    """Return d and dmin in the first two lanes. The other six lanes are meaningless: they convert the bytes that
+    follow.
+    """
     return convert(f32x8, load(f16x8, block + D))
 
 
 @inline
 def scales(block: int) -> Any:
-    packed = sixes(load(uint32, block + SCALES), load(uint32, block + SCALES + 8))
+    packed = unpack_6bit(load(uint32, block + SCALES), load(uint32, block + SCALES + 8))
     return convert(f32x8, packed) * first(d_and_dmin(block))
 
 
 @inline
 def mins(block: int) -> Any:
-    packed = sixes(load(uint32, block + SCALES + 4), load(uint32, block + SCALES + 8) >> uint32(4))
+    packed = unpack_6bit(load(uint32, block + SCALES + 4), load(uint32, block + SCALES + 8) >> uint32(4))
     return convert(f32x8, packed) * negative(second(d_and_dmin(block)))
 
 
 @inline
-def put_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
-    """Write d and dmin, and eight scales and mins, a byte each below 64, as the picture above has them."""
-    put_scale(block + D, d)
-    put_scale(block + DMIN, dmin)
+def store_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> None:
+    """Store d and dmin, and eight scales and mins, one byte each below 64, in the packing described above."""
+    store_scale(block + D, d)
+    store_scale(block + DMIN, dmin)
     a, e = load(uint32, scales), load(uint32, scales + 4)
     b, f = load(uint32, mins), load(uint32, mins + 4)
     store(block + SCALES, uint32(a | ((e & TOP) << uint32(2))))
@@ -80,18 +84,26 @@ def put_scales(block: int, d: float, dmin: float, scales: int, mins: int) -> Non
     store(block + SCALES + 8, uint32((e & FOUR) | ((f & FOUR) << uint32(4))))
 
 
-def encoder(effort: str) -> Any:
-    """The word encode: see `quant.encoders.encode`."""
-    return encoder_of(WORDS, 63, put_scales, put_codes, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(SPEC, 63, store_scales, store_codes, effort)
 
 
-A, E = Field(SCALES, bits=6), Field(SCALES, 6, bits=2, to=4)
-B, F = Field(SCALES + 4, bits=6), Field(SCALES + 4, 6, bits=2, to=4)
-SIXES = (
-    Multiples(((A,), (Field(SCALES + 8), E)), D),
-    Multiples(((B,), (Field(SCALES + 8, 4), F)), DMIN, negative=True),
+A, E = BitField(SCALES, bits=6), BitField(SCALES, 6, bits=2, target_bit=4)
+B, F = BitField(SCALES + 4, bits=6), BitField(SCALES + 4, 6, bits=2, target_bit=4)
+SCALE_LAYOUTS = (
+    ScaleLayout(((A,), (BitField(SCALES + 8), E)), D),
+    ScaleLayout(((B,), (BitField(SCALES + 8, 4), F)), DMIN, negated=True),
 )
-WORDS = Words(
-    4, 32, SIZE, codes64, scales, mins, order="evens", ordered=evens_of_nibbles(QS),
-    runs=Runs(tuple((Field(QS + 16 * (i % 2), i // 2 * 4),) for i in range(4)), 32), multiples=SIXES,
-)  # fmt: skip
+SPEC = FormatSpec(
+    bits=4,
+    group_size=32,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    mins=mins,
+    order="evens",
+    ordered_codes=make_nibbles_in_evens(QS),
+    code_layout=CodeLayout(tuple((BitField(QS + 16 * (i % 2), i // 2 * 4),) for i in range(4)), 32),
+    scale_layouts=SCALE_LAYOUTS,
+)

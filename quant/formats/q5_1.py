@@ -1,26 +1,36 @@
-"""Q5_1: 32 weights in 24 bytes; a weight is d * code + m, the code of 5 bits."""
+"""Q5_1: 32 weights in 24 bytes. A weight is d * code + m, where the code has 5 bits."""
 
 from typing import Any
 
 import numpy as np
 
-from quant.codes.nibbles import five_bits, pairs_of_halves, put_five_bits, runs_of
-from quant.codes.words import Words
-from quant.encoders.blocks32 import encoder_of
+from quant.encoders.blocks32 import make_encode
+from quant.packing.format_spec import FormatSpec
+from quant.packing.nibbles import make_5bit_codes, make_half_scales_and_mins, make_store_5bit, nibble_layout
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 24
 
-codes64, codes32, ordered = five_bits(BLOCK)
-put32 = put_five_bits(BLOCK)
-scales, mins, scale, least = pairs_of_halves(BLOCK)
+codes64, codes32, ordered = make_5bit_codes(BLOCK)
+store_codes32 = make_store_5bit(BLOCK)
+scales, mins, group_scale, group_min = make_half_scales_and_mins(BLOCK)
 SIZE = 8 * BLOCK.itemsize
-WORDS = Words(
-    5, 32, SIZE, codes64, scales, mins, codes32, scale, least, order="halves", ordered=ordered,
-    runs=runs_of(BLOCK),
-)  # fmt: skip
+SPEC = FormatSpec(
+    bits=5,
+    group_size=32,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    mins=mins,
+    codes32=codes32,
+    group_scale=group_scale,
+    group_min=group_min,
+    order="halves",
+    ordered_codes=ordered,
+    code_layout=nibble_layout(BLOCK),
+)
 
 
-def encoder(effort: str) -> Any:
-    """The word encode: see `quant.encoders.encode`."""
-    return encoder_of(BLOCK, 0, 5, put32, effort)
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
+    return make_encode(BLOCK, 0, 5, store_codes32, effort)

@@ -1,22 +1,22 @@
-"""TQ2_0: 256 weights in 66 bytes; a weight is d * (code - 1), the code of 2 bits."""
+"""TQ2_0: 256 weights in 66 bytes. A weight is d * (code - 1), where the code has 2 bits."""
 
 from typing import Any
 
 import numpy as np
 from numba import int32
 
-from quant.codes.planes import fours_of_planes, planes
-from quant.codes.words import Words
-from quant.encoders.encoding import inverse_of, put_scale
 from quant.encoders.ternary import largest_magnitude, trits
-from quant.jit.vectors import convert, f32x8, half, i32x16, inline, load, splat, store, u8x16, u8x32
+from quant.encoders.vector_math import safe_reciprocal, store_scale
+from quant.jit.vectors import convert, f32x8, i32x16, inline, load, load_half, splat, store, u8x16, u8x32
+from quant.packing.bit_planes import make_2bit_codes_in_fours, make_two_planes
+from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 assert BLOCK.itemsize == 66
 QS, D, SIZE = 0, 64, 66
 
 # qs:  byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
-twos = planes(2)
+twos = make_two_planes(2)
 
 
 @inline
@@ -26,15 +26,24 @@ def codes64(block: int, j: int) -> Any:
 
 @inline
 def scales(block: int) -> Any:
-    return splat(f32x8, half(block + D))
+    return splat(f32x8, load_half(block + D))
 
 
-WORDS = Words(2, 32, SIZE, codes64, scales, zero=1, order="fours", ordered=fours_of_planes(QS))
+SPEC = FormatSpec(
+    bits=2,
+    group_size=32,
+    superblock_bytes=SIZE,
+    codes64=codes64,
+    scales=scales,
+    zero_point=1,
+    order="fours",
+    ordered_codes=make_2bit_codes_in_fours(QS),
+)
 
 
 @inline
-def packed(x: int, inverse: float) -> Any:
-    """The bytes of sixteen columns of each of four planes."""
+def pack_2bit(x: int, inverse: float) -> Any:
+    """Return the packed codes of sixteen columns of each of four planes."""
     codes = trits(x, inverse)
     for plane in range(1, 4):
         codes = codes | (trits(x + 128 * plane, inverse) << splat(i32x16, int32(2 * plane)))
@@ -42,17 +51,17 @@ def packed(x: int, inverse: float) -> Any:
 
 
 @inline
-def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
-    """The codes nearest to a row's weights, as `quant.encoders.encode` asks for them."""
+def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
+    """Encode a row with the codes nearest to its weights: see `quant.encoders.encoder`."""
     for block in range(n // 256):
         weights, place = x + 1024 * block, y + SIZE * block
         d = largest_magnitude(weights)
         for part in range(4):
             at = weights + 512 * (part // 2) + 64 * (part % 2)
-            store(place + QS + 16 * part, packed(at, inverse_of(d)))
-        put_scale(place + D, d)
+            store(place + QS + 16 * part, pack_2bit(at, safe_reciprocal(d)))
+        store_scale(place + D, d)
 
 
-def encoder(effort: str) -> Any:
-    """The word `encode`: d says all, so no effort finds more."""
-    return encode
+def make_row_encoder(effort: str) -> Any:
+    """Return the inlined function that encodes a row. The largest magnitude determines d, so `effort` is ignored."""
+    return encode_row

@@ -1,1 +1,3 @@
-"""Kernels as machine code for this CPU: the words that they are written in, how they are compiled, kept and loaded."""
+"""The JIT compiler: kernels written as inlined numba functions are compiled to machine code for this CPU, cached and
+loaded.
+"""

@@ -1,6 +1,7 @@
-"""Kernels to object files: the only place that runs numba's compiler. As a program, it answers lines with lines.
+"""Compiles kernels to object files. This is the only module that runs numba's compiler.
 
-python -m quant.jit.compiler        a kernel as JSON on each line of stdin, its object file in base64 on stdout
+`python -m quant.jit.compiler` reads a kernel as JSON from each line of stdin, and writes its object file,
+base64-encoded, as one line to stdout.
 """
 
 import base64
@@ -15,52 +16,57 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 
-from quant.jit.functions import alone
+from quant.jit.functions import jit_function
 from quant.jit.kernel import Kernel
-from quant.jit.linking import codegen_of_kernels, unfinished
-from quant.jit.record import HEADER_WORDS
+from quant.jit.kernel_call import HEADER_WORDS
+from quant.jit.linking import kernel_codegen, unoptimized_libraries
 from quant.jit.vectors import load
 
 
 def compile_kernel(kernel: Kernel) -> bytes:
-    """The kernel's object file. Raises TypeError as `module_of` does."""
-    return bytes(machine().emit_object(module_of(kernel)))
+    """Return the object file of a kernel. Raises TypeError under the same conditions as `compile_module`."""
+    return bytes(target_machine().emit_object(compile_module(kernel)))
 
 
-def machine() -> llvm.TargetMachine:
-    """What makes machine code for this CPU."""
-    return codegen_of_kernels()._tm
+def target_machine() -> llvm.TargetMachine:
+    """Return LLVM's code generator for this CPU."""
+    return kernel_codegen()._tm
 
 
-def module_of(kernel: Kernel) -> llvm.ModuleRef:
-    """The kernel as optimized LLVM IR. Only its entry point is visible, so that no two kernels can clash.
+def compile_module(kernel: Kernel) -> llvm.ModuleRef:
+    """Compile a kernel to optimized LLVM IR. Only its entry point has external linkage, so the symbols of two kernels
+    cannot clash.
 
-    Raises TypeError when the plan's argument names are not those of the kernel, or when it needs more than memory and
-    arithmetic.
+    Raises TypeError if `kernel.parameters` differ from the parameters of the Python function, or if the code calls
+    functions other than `ALLOWED_EXTERNALS`.
     """
     body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
-    expected = [*kernel.parameters, "part", "parts", "scratch"]
+    expected = [*kernel.parameters, "chunk_index", "n_chunks", "scratch"]
     if list(inspect.signature(body).parameters) != expected:
         raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
-    entry = alone(entry_point(alone(body), kernel))
-    with unfinished(), uncollected():
+    entry = jit_function(make_entry_function(jit_function(body), kernel))
+    with unoptimized_libraries(), gc_paused():
         entry.compile((numba.int64,) * 4)
     [result] = entry.overloads.values()
     module, symbol = result.library.linked(), kernel.symbol
-    module.link_in(llvm.parse_assembly(ENTRY.format(native=result.fndesc.llvm_func_name, symbol=symbol)))
+    module.link_in(llvm.parse_assembly(ENTRY_TEMPLATE.format(native=result.fndesc.llvm_func_name, symbol=symbol)))
     for item in [*module.functions, *module.global_variables]:
         if item.name != symbol and not item.is_declaration:
             item.linkage = "internal"
     optimize(module)
-    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - ALLOWED
+    foreign = {
+        f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")
+    } - ALLOWED_EXTERNALS
     if foreign:
         raise TypeError(f"kernel {symbol} would call {', '.join(sorted(foreign))}")
     return module
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Python does not look for garbage: numba makes so many objects that a sixth of the time would go into that."""
+def gc_paused() -> Iterator[None]:
+    """Disable Python's garbage collection. numba allocates so many objects that it would take a sixth of the compile
+    time.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
@@ -70,43 +76,48 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def entry_point(body: Any, kernel: Kernel) -> Any:
-    """A function of (op, part, parts, scratch) that reads the kernel's arguments from the op record."""
+def make_entry_function(body: Any, kernel: Kernel) -> Any:
+    """Return a function of (op, chunk_index, n_chunks, scratch) that loads the kernel's arguments from the op record
+    and calls `body`.
+    """
     reads = [
-        f"load({'float64' if name in kernel.floats else 'int64'}, op + {8 * (HEADER_WORDS + index)})"
+        f"load({'float64' if name in kernel.float_parameters else 'int64'}, op + {8 * (HEADER_WORDS + index)})"
         for index, name in enumerate(kernel.parameters)
     ]
-    source = f"def entry(op, part, parts, scratch):\n    body({', '.join([*reads, 'part', 'parts', 'scratch'])})\n"
+    arguments = ", ".join([*reads, "chunk_index", "n_chunks", "scratch"])
+    source = f"def entry(op, chunk_index, n_chunks, scratch):\n    body({arguments})\n"
     scope = {"body": body, "load": load, "int64": numba.int64, "float64": numba.float64}
     exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
     return scope["entry"]
 
 
-# What machine code may ask of the process that loads it: the C library, and nothing of Python or numba.
-ALLOWED = {"memset", "memcpy", "memmove", "sched_yield"}
+# The only external functions that machine code may call are those of the C library, never Python's or numba's.
+ALLOWED_EXTERNALS = {"memset", "memcpy", "memmove", "sched_yield"}
 
-# numba's own functions return a status and where an exception lies; kernels raise nothing, so both are dropped.
-ENTRY = """
+# numba's functions return a status and a pointer to an exception. Kernels never raise, so the entry point drops both.
+ENTRY_TEMPLATE = """
 declare i32 @"{native}"(ptr, ptr, i64, i64, i64, i64)
-define void @"{symbol}"(i64 %op, i64 %part, i64 %parts, i64 %scratch) {{
+define void @"{symbol}"(i64 %op, i64 %chunk_index, i64 %n_chunks, i64 %scratch) {{
   %result = alloca ptr
   %exception = alloca ptr
-  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %part, i64 %parts, i64 %scratch)
+  call i32 @"{native}"(ptr %result, ptr %exception, i64 %op, i64 %chunk_index, i64 %n_chunks, i64 %scratch)
   ret void
 }}
 """
 
 
 def optimize(module: llvm.ModuleRef) -> None:
-    """Inline everything, and do all that LLVM can, but for making vectors: kernels are written in them."""
+    """Run LLVM's optimization passes, including inlining but without auto-vectorization: kernels use
+    explicit vectors.
+    """
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = tuning.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine(), tuning)
+    builder = llvm.create_pass_builder(target_machine(), tuning)
     builder.getModulePassManager().run(module, builder)
 
 
 def main() -> None:
-    """Answer until there are no more questions."""
+    """Compile each kernel read from stdin until end of input."""
     for line in sys.stdin:
         code = compile_kernel(Kernel.from_json(line))
         sys.stdout.write(base64.b64encode(code).decode() + "\n")

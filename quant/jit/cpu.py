@@ -1,9 +1,11 @@
-"""Which CPU the machine code is for, and the tile shapes that suit it.
+"""The CPU to compile for: its instruction set, and the tile shapes that suit it.
 
-LLVM itself is asked: it compiles a few lines for that CPU, and the instructions that it picks tell the instruction set.
-So nothing is emitted later that it cannot encode, which would end the process, and no list of CPU names ages.
-Facts only, from llvmlite alone: starting a program with a full kernel cache must not wait for numba.
-How each instruction set is spoken is `quant.jit.simd`.
+LLVM compiles a small probe for the CPU, and the instructions that it selects identify the instruction set. This has two
+advantages over a list of CPU names: no code is emitted later that LLVM cannot encode, which would abort the process,
+and new CPUs need no update.
+
+This module imports llvmlite but not numba, so that a start with a full kernel cache does not wait for numba.
+`quant.jit.simd` emits the code for each instruction set.
 """
 
 import os
@@ -11,9 +13,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
-# One function for each thing that instruction sets differ in: registers, the integer dot product, bfloat16, half
-# precision and fma, tables of bytes.
-PROBE = """
+# One function for each feature that differs between instruction sets: register width, the integer dot product,
+# bfloat16, half precision and fma, byte permutation.
+PROBE_IR = """
 define <64 x i8> @registers(<64 x i8> %a, <64 x i8> %b) {
   %c = add <64 x i8> %a, %b
   ret <64 x i8> %c
@@ -47,64 +49,70 @@ define <64 x i8> @table(<64 x i8> %a, <64 x i8> %b) {
 }
 """.replace("SCATTERED", ", ".join(f"i32 {37 * lane % 128}" for lane in range(64)))
 
-# Client chips with a single 512-bit port: two products of 256 bits a cycle do as much, without slowing the clock. They
-# know no bfloat16: what has it and such a name is a server whose model a virtual machine hides.
-ONE_WIDE_PORT = {"icelake-client", "tigerlake", "rocketlake"}
+# Client CPUs with a single 512-bit port: two 256-bit products a cycle do the same work without lowering the clock. They
+# lack bfloat16. A CPU with bfloat16 under such a name is a server CPU whose model a virtual machine hides.
+SINGLE_512_BIT_PORT_CPUS = {"icelake-client", "tigerlake", "rocketlake"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An instruction set, and what its registers hold: the tile of the matrix kernels, `rows` of weights by `tokens`,
-    and how many sums of sixteen floats attention keeps at a time. Neighbours in a tile are the `depth` columns of a row
-    or a token that one instruction adds up."""
+    """An instruction set and the register tiles that suit it.
+
+    `rows` by `tokens` is the register tile of the matrix kernels. `accumulators` is the number of vectors of sixteen
+    floats that attention accumulates in at a time. `depth` is the number of columns that one dot product instruction
+    adds up.
+    """
 
     isa: str
     rows: int
     tokens: int
-    sums: int
+    accumulators: int
     depth: int = 4
-    bfloats: bool = False  # whether two products of bfloat16 and their sum are one instruction
-    looks_bytes_up: bool = False  # in tables of 128, 64 at a time
-    far_sighted: bool = False  # whether its own prefetching of memory leaves little to ask for
+    has_bf16_dot: bool = False  # one instruction computes two bfloat16 products and their sum
+    has_byte_permute: bool = False  # one instruction looks 64 bytes up in a table of 128
+    has_strong_prefetcher: bool = False  # software prefetching gains little
 
     @property
-    def takes_any_byte(self) -> bool:
-        """Whether the instruction for dot products takes any unsigned byte, times a signed one, exactly."""
+    def has_exact_u8_dot(self) -> bool:
+        """Whether the dot product instruction is exact for all unsigned bytes (0 to 255) times signed bytes."""
         return self.isa in ("avx512vnni", "vnni256", "neon-i8mm")
 
     @property
-    def follows_pages(self) -> bool:
-        """Whether its own prefetching is Intel's, which follows what is read of each of some pages."""
-        return not self.far_sighted and self.isa in ("avx512vnni", "vnni256", "avx512", "avx2")
+    def prefetches_per_page(self) -> bool:
+        """Whether the hardware prefetcher tracks an access stream for each memory page, as Intel's does."""
+        return not self.has_strong_prefetcher and self.isa in ("avx512vnni", "vnni256", "avx512", "avx2")
 
     @property
-    def fused(self) -> bool:
-        """Whether a multiplication and an addition are one instruction; else LLVM would call a slow function."""
+    def has_fma(self) -> bool:
+        """Whether the CPU has a fused multiply-add instruction. Without one, LLVM would call a slow function."""
         return self.isa != "generic"
 
 
-# What LLVM calls those whose own prefetching was measured to do nearly all that asking ahead can: AMD's since Zen 4. An
-# Intel server answers up to 1.8 times as fast when it is asked always.
-FAR_SIGHTED = r"znver[4-9]"
+# LLVM's names for CPUs on which software prefetching was measured to gain almost nothing: AMD's since Zen 4. On an
+# Intel server, software prefetching makes decoding up to 1.8 times as fast.
+STRONG_PREFETCHER_CPUS = r"znver[4-9]"
 
-# Each with the instructions that it is known by; the first that has them all is taken.
-KNOWN_BY = [
-    (Target("avx512vnni", rows=16, tokens=12, sums=24), [r"vpaddb.*%zmm", "vpdpbusd"]),
-    (Target("vnni256", rows=16, tokens=6, sums=6), ["vpdpbusd"]),
-    (Target("avx512", rows=16, tokens=6, sums=24), [r"vpaddb.*%zmm"]),
-    (Target("avx2", rows=8, tokens=4, sums=6), [r"vpaddb.*%ymm", "vcvtph2ps", "vfmadd"]),
-    (Target("neon-i8mm", rows=8, tokens=12, sums=6, depth=8), ["usdot"]),
-    (Target("neon-dotprod", rows=8, tokens=12, sums=6), ["sdot"]),
-    (Target("neon", rows=8, tokens=4, sums=6), ["fcvtl", "fmla"]),
-    (Target("generic", rows=8, tokens=4, sums=6), []),
+# Each target with the instructions that identify it. The first target whose instructions all occur is selected.
+TARGETS = [
+    (Target("avx512vnni", rows=16, tokens=12, accumulators=24), [r"vpaddb.*%zmm", "vpdpbusd"]),
+    (Target("vnni256", rows=16, tokens=6, accumulators=6), ["vpdpbusd"]),
+    (Target("avx512", rows=16, tokens=6, accumulators=24), [r"vpaddb.*%zmm"]),
+    (Target("avx2", rows=8, tokens=4, accumulators=6), [r"vpaddb.*%ymm", "vcvtph2ps", "vfmadd"]),
+    (Target("neon-i8mm", rows=8, tokens=12, accumulators=6, depth=8), ["usdot"]),
+    (Target("neon-dotprod", rows=8, tokens=12, accumulators=6), ["sdot"]),
+    (Target("neon", rows=8, tokens=4, accumulators=6), ["fcvtl", "fmla"]),
+    (Target("generic", rows=8, tokens=4, accumulators=6), []),
 ]
-BFLOATS = r"vcvtneps2bf16.*%zmm"  # comes with vdpbf16ps, which LLVM does not pick by itself
-TABLES = r"vperm[it]2b.*%zmm"
+BF16_PATTERN = r"vcvtneps2bf16.*%zmm"  # implies vdpbf16ps, which LLVM never selects by itself
+BYTE_PERMUTE_PATTERN = r"vperm[it]2b.*%zmm"
 
 
-def selected() -> tuple[str, str]:
-    """The CPU and its features as LLVM writes them, "znver4" and "+avx2,...": the host's, or what the environment
-    variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. `quant.jit.vectors` has numba compile for just that."""
+def selected_cpu() -> tuple[str, str]:
+    """Return the CPU's name and features as LLVM writes them: "znver4" and "+avx2,...".
+
+    They are the host's, unless the environment variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are set.
+    `quant.jit.vectors` makes numba compile for the same CPU.
+    """
     import llvmlite.binding as llvm
 
     name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
@@ -114,7 +122,7 @@ def selected() -> tuple[str, str]:
 
 
 def host_features() -> str:
-    """What the host has and lacks: "+avx2,-avx512f"; nothing where LLVM cannot tell, as on macOS."""
+    """Return the features of the host: "+avx2,-avx512f". Empty if LLVM cannot detect them, as on macOS."""
     import llvmlite.binding as llvm
 
     try:
@@ -123,35 +131,40 @@ def host_features() -> str:
         return ""
 
 
-def assembly(name: str, features: str) -> str:
-    """What LLVM makes of the probe for a CPU."""
+def probe_assembly(name: str, features: str) -> str:
+    """Return the assembly that LLVM generates from the probe for a CPU."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple = llvm.get_process_triple()
     if triple.startswith("x86_64"):
-        features = f"{features},+64bit".lstrip(",")  # a name that LLVM does not know would else end the process
-    module = llvm.parse_assembly(f'target triple = "{triple}"\n{PROBE}')
+        features = f"{features},+64bit".lstrip(",")  # else a CPU name unknown to LLVM would abort the process
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{PROBE_IR}')
     machine = llvm.Target.from_triple(triple).create_target_machine(name, features, opt=1)
     return str(machine.emit_assembly(module))
 
 
 @cache
 def target() -> Target:
-    """The target that numba compiles for."""
-    name, features = selected()
-    code = assembly(name, features)
-    found = next(row for row, signs in KNOWN_BY if all(re.search(sign, code) for sign in signs))
-    bfloats, looks_bytes_up = bool(re.search(BFLOATS, code)), bool(re.search(TABLES, code))
-    if found.isa == "avx512vnni" and name in ONE_WIDE_PORT and not bfloats:
-        return Target("vnni256", rows=16, tokens=12, sums=24)
-    far_sighted = bool(re.match(FAR_SIGHTED, name))
-    return replace(found, bfloats=bfloats, looks_bytes_up=looks_bytes_up, far_sighted=far_sighted)
+    """Return the target that numba compiles for."""
+    name, features = selected_cpu()
+    code = probe_assembly(name, features)
+    matched = next(row for row, signs in TARGETS if all(re.search(sign, code) for sign in signs))
+    has_bf16_dot, has_byte_permute = bool(re.search(BF16_PATTERN, code)), bool(re.search(BYTE_PERMUTE_PATTERN, code))
+    if matched.isa == "avx512vnni" and name in SINGLE_512_BIT_PORT_CPUS and not has_bf16_dot:
+        return Target("vnni256", rows=16, tokens=12, accumulators=24)
+    has_strong_prefetcher = bool(re.match(STRONG_PREFETCHER_CPUS, name))
+    return replace(
+        matched,
+        has_bf16_dot=has_bf16_dot,
+        has_byte_permute=has_byte_permute,
+        has_strong_prefetcher=has_strong_prefetcher,
+    )
 
 
 def identity() -> str:
-    """Everything about the CPU that machine code depends on, as one string."""
+    """Return everything about the CPU that machine code depends on, as one string."""
     import llvmlite.binding as llvm
 
-    return "|".join([llvm.get_process_triple(), *selected()])
+    return "|".join([llvm.get_process_triple(), *selected_cpu()])

@@ -1,4 +1,6 @@
-"""LLVM IR in a few words: what every emitter needs, on any CPU. Instruction sets are `quant.jit.simd`."""
+"""Helpers to emit LLVM IR, independent of the instruction set. `quant.jit.simd` has the code for each
+instruction set.
+"""
 
 from collections.abc import Sequence
 
@@ -8,33 +10,33 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 class BFloatType(ir.Type):
-    """bfloat, the upper half of a float, which llvmlite has no word for."""
+    """The LLVM type bfloat: the upper half of a float32. llvmlite does not define it."""
 
     def _to_string(self) -> str:
         return "bfloat"
 
 
-def call_llvm(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
-    """Call the LLVM intrinsic of that full name."""
+def call_intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
+    """Call the LLVM intrinsic with this full name."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
     return builder.call(function, args)
 
 
-def suffix(kind: ir.Type) -> str:
-    """How LLVM's overloaded intrinsics spell a type: v16f32."""
+def intrinsic_suffix(kind: ir.Type) -> str:
+    """Return a type's spelling in the names of overloaded LLVM intrinsics, such as "v16f32"."""
     if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{suffix(kind.element)}"
+        return f"v{kind.count}{intrinsic_suffix(kind.element)}"
     return {"half": "f16", "float": "f32", "double": "f64"}.get(str(kind), str(kind))
 
 
 def constant(kind: ir.VectorType, value: float) -> ir.Constant:
-    """The same number in every lane."""
+    """Return a vector constant with the same number in every lane."""
     return ir.Constant(kind, [value] * kind.count)
 
 
-def bytes_of(sums: ir.VectorType) -> ir.VectorType:
-    """Four bytes for every sum."""
+def byte_vector(sums: ir.VectorType) -> ir.VectorType:
+    """Return the vector type with four bytes for each lane of `sums`."""
     return ir.VectorType(I8, 4 * sums.count)
 
 
@@ -44,41 +46,41 @@ def emit_load(b: ir.IRBuilder, kind: ir.Type, address: ir.Value) -> ir.Value:
 
 
 def emit_splat(b: ir.IRBuilder, kind: ir.VectorType, value: ir.Value) -> ir.Value:
-    """A scalar in every lane."""
+    """Copy a scalar to every lane."""
     first = b.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
     return b.shuffle_vector(first, first, constant(ir.VectorType(I32, kind.count), 0))
 
 
-def cut(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
-    """Some neighbouring lanes."""
+def slice_lanes(b: ir.IRBuilder, v: ir.Value, start: int, count: int) -> ir.Value:
+    """Return `count` consecutive lanes from lane `start` on."""
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
 
 
-def glue(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    """Two vectors as one."""
+def concat_lanes(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
+    """Concatenate two vectors."""
     both = ir.Constant(ir.VectorType(I32, 2 * low.type.count), list(range(2 * low.type.count)))
     return b.shuffle_vector(low, high, both)
 
 
-def halves(b: ir.IRBuilder, v: ir.Value) -> list[ir.Value]:
-    """The lower and the upper lanes."""
+def split_halves(b: ir.IRBuilder, v: ir.Value) -> list[ir.Value]:
+    """Return the lower and the upper half of the lanes."""
     half = v.type.count // 2
-    return [cut(b, v, 0, half), cut(b, v, half, half)]
+    return [slice_lanes(b, v, 0, half), slice_lanes(b, v, half, half)]
 
 
-def joined(b: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
-    """All lanes one after the other; as many parts as a power of two."""
+def concat_all(b: ir.IRBuilder, parts: Sequence[ir.Value]) -> ir.Value:
+    """Concatenate vectors of equal length. Their number is a power of two."""
     while len(parts) > 1:
-        parts = [glue(b, low, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [concat_lanes(b, low, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
-def lane_everywhere(b: ir.IRBuilder, v: ir.Value, lane: int) -> ir.Value:
-    """One lane in place of all."""
+def broadcast_lane(b: ir.IRBuilder, v: ir.Value, lane: int) -> ir.Value:
+    """Copy one lane to all lanes."""
     return b.shuffle_vector(v, v, constant(ir.VectorType(I32, v.type.count), lane))
 
 
-def every_second(b: ir.IRBuilder, v: ir.Value, first: int) -> ir.Value:
-    """The even lanes (first 0) or the odd ones (first 1)."""
+def every_second_lane(b: ir.IRBuilder, v: ir.Value, first: int) -> ir.Value:
+    """Return the even lanes (`first` = 0) or the odd lanes (`first` = 1)."""
     chosen = list(range(first, v.type.count, 2))
     return b.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, len(chosen)), chosen))

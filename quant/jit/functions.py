@@ -1,8 +1,8 @@
-"""The functions that kernels consist of: how numba compiles them, each of them once.
+"""How numba compiles the functions of kernels: fewer passes, and each function once.
 
-Most of the time of compiling a kernel goes into what numba does with its functions before LLVM sees them. So it does
-less with each: nothing is made that only Python or C would call, and passes are left out that have nothing to do here.
-After each pass numba looks through the whole function again: one that changes nothing takes as long as any.
+Most of a kernel's compile time is spent in numba, before LLVM. `KernelPipeline` skips passes that kernels do not need,
+because after each pass numba rescans the whole function, even if the pass changed nothing. The wrappers for Python and
+C callers are not generated either.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from numba.core import extending, typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
 
-IDLE = {
+SKIPPED_PASSES = {
     untyped_passes.WithLifting,
     untyped_passes.InlineClosureLikes,
     untyped_passes.RewriteDynamicRaises,
@@ -29,21 +29,23 @@ IDLE = {
 }
 
 
-class Pipeline(CompilerBase):
-    """numba's passes, but for the idle ones."""
+class KernelPipeline(CompilerBase):
+    """numba's nopython pipeline without the passes in `SKIPPED_PASSES`."""
 
     def define_pipelines(self) -> list[PassManager]:
-        """The one way there is: kernels know nothing of Python's objects."""
+        """Return the only pipeline. Kernels use no Python objects, so there is no object mode."""
         whole, needed = DefaultPassBuilder.define_nopython_pipeline(self.state), PassManager("kernels")
-        needed.passes = [each for each in whole.passes if each[0] not in IDLE]
+        needed.passes = [each for each in whole.passes if each[0] not in SKIPPED_PASSES]
         needed.finalize()
         return [needed]
 
 
-def once(make: Any) -> Any:
-    """The decorator `make`, which now gives functions of the same code and constants what it made of the first.
+def cached_by_code(make: Any) -> Any:
+    """Return the decorator `make` with a cache: functions with equal code and equal captured constants share one
+    result.
 
-    Words are closures, which every kernel makes anew: as they are, none would find what was compiled for another.
+    Inlined functions are closures that every kernel creates anew. Without this cache, none would reuse the code
+    compiled for another kernel.
     """
     made: dict[Any, Any] = {}
 
@@ -55,14 +57,15 @@ def once(make: Any) -> Any:
             if key not in made:
                 made[key] = make(function)
             return made[key]
-        except (TypeError, ValueError):  # a constant that cannot be compared, or that is not there yet
+        except (TypeError, ValueError):  # a constant is not hashable, or its cell is still empty
             return make(function)
 
     return decorate
 
 
-NOT_CALLED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # by Python or C
+NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-# Of a function of which there is only one, such as a kernel's body; of those that words are; and of words of LLVM's.
-alone: Any = njit(forceinline=True, error_model="numpy", pipeline_class=Pipeline, **NOT_CALLED)
-inline, intrinsic = once(alone), once(extending.intrinsic)
+# Decorators: `jit_function` for functions that exist once, such as a kernel's body, `inline` for functions that kernels
+# inline, and `intrinsic` for functions that emit LLVM IR.
+jit_function: Any = njit(forceinline=True, error_model="numpy", pipeline_class=KernelPipeline, **NO_WRAPPERS)
+inline, intrinsic = cached_by_code(jit_function), cached_by_code(extending.intrinsic)

@@ -1,7 +1,7 @@
-"""A kernel's name: what it takes to compile it, and to find it compiled.
+"""The name of a kernel: everything that is needed to compile it or to find it in the cache.
 
-A kernel is named, not imported: a program whose kernels are all in the cache never imports numba, which is most of
-what starting would otherwise cost.
+Kernels are named instead of imported. If all kernels are cached, numba is never imported, and importing numba would
+otherwise dominate the startup time.
 """
 
 import hashlib
@@ -14,37 +14,39 @@ Constants = Mapping[str, int | str]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of a module, the names of its arguments, and constants that are compiled into it.
+    """A function of a module, the names of its arguments, and the constants that are compiled into it.
 
-    `module:function` makes the kernel's Python function from the constants: `function(**constants)`.
-    Its arguments are `parameters` in order (int64, or float64 where the name is in `floats`), then `part` and
-    `parts`, which say what share of the work is asked for, and `scratch`, memory that nobody else uses meanwhile.
+    `module:function` is called as `function(**constants)` and returns the Python function to compile. That function's
+    arguments are `parameters` in order (int64, or float64 for names in `float_parameters`), then `chunk_index` and
+    `n_chunks`, which select a chunk of the work, and `scratch`, the address of memory private to the thread.
     """
 
     module: str
     function: str
     parameters: tuple[str, ...] = ()
-    floats: frozenset[str] = frozenset()
+    float_parameters: frozenset[str] = frozenset()
     constants: tuple[tuple[str, int | str], ...] = ()
 
     @property
     def symbol(self) -> str:
-        """The name of its entry point, unique to its contents."""
+        """The symbol of the entry point, with a hash of the kernel's name, arguments and constants."""
         return f"{self.function}_{hashlib.sha256(self.to_json().encode()).hexdigest()[:16]}"
 
     def to_json(self) -> str:
-        """The kernel on one line."""
-        return json.dumps([self.module, self.function, self.parameters, sorted(self.floats), self.constants])
+        """Return the kernel as one line of JSON."""
+        return json.dumps([self.module, self.function, self.parameters, sorted(self.float_parameters), self.constants])
 
     @classmethod
     def from_json(cls, line: str) -> "Kernel":
-        """The kernel that `to_json` wrote."""
+        """Parse the output of `to_json`."""
         module, function, parameters, floats, constants = json.loads(line)
-        inside = tuple((name, value) for name, value in constants)
-        return cls(module, function, tuple(parameters), frozenset(floats), inside)
+        constant_items = tuple((name, value) for name, value in constants)
+        return cls(module, function, tuple(parameters), frozenset(floats), constant_items)
 
 
-def kernel_of(path: str, parameters: tuple[str, ...], floats: frozenset[str], inside: Constants) -> Kernel:
-    """The kernel named `module:function` with these arguments and constants."""
-    module, function = path.split(":")
-    return Kernel(module, function, parameters, floats, tuple(sorted(inside.items())))
+def make_kernel(
+    name: str, parameters: tuple[str, ...], float_parameters: frozenset[str], constants: Constants
+) -> Kernel:
+    """Return the kernel `module:function` with these arguments and constants."""
+    module, function = name.split(":")
+    return Kernel(module, function, parameters, float_parameters, tuple(sorted(constants.items())))

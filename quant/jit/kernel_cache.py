@@ -1,8 +1,9 @@
-"""Machine code that is kept: kernels as plain object files.
+"""The kernel cache: compiled kernels as object files on disk.
 
-A cached kernel is an object file behind the SHA-256 of its name and itself, so one that is damaged, or another's, is
-noticed and compiled again; the directory's name holds a hash of everything that machine code depends on (the kernel
-sources, the versions, the CPU), so an old one is never found. What is no longer used is removed when a new one is made.
+A cache file is a SHA-256 digest of the kernel's symbol and object code, followed by the object code. Damaged or
+misplaced files fail the digest check and are compiled again. The name of the cache directory is a hash of everything
+that machine code depends on: the kernel sources, the versions of numba, llvmlite and Python, and the CPU. Outdated
+kernels are therefore never found. Unused directories are removed when a new one is created.
 """
 
 import contextlib
@@ -22,44 +23,46 @@ from quant.jit import cpu
 from quant.jit.kernel import Kernel
 
 DIGEST_BYTES = 32
-KEPT = 8  # directories of other versions and CPUs ...
-KEPT_SECONDS = 7 * 24 * 3600  # ... and all that were used so lately, by another checkout or another machine
+MAX_OLD_DIRECTORIES = 8  # of directories of other versions and CPUs that are kept
+MIN_UNUSED_SECONDS = 7 * 24 * 3600  # directories used more recently are always kept: another checkout may use them
 
 
 @cache
 def sources_digest() -> str:
-    """A hash of every file that a kernel's machine code can come from."""
+    """Return a hash of all source files that kernels are compiled from."""
     digest = hashlib.sha256()
     quant = Path(__file__).parents[1]
-    for folder in (quant, quant.parent / "localinfer" / "ops"):
+    for folder in (quant, quant.parent / "localinfer" / "kernels"):
         for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.npz")]):
             digest.update(path.relative_to(quant.parent).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def cache_key() -> str:
-    """The name of the directory for kernels of this program, this stack and this CPU."""
-    parts = [sources_digest(), version("numba"), version("llvmlite"), sys.version, cpu.identity()]
+    """Return the directory name for kernels of this source version, these libraries and this CPU."""
+    parts = [sources_digest(), package_version("numba"), package_version("llvmlite"), sys.version, cpu.identity()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def version(package: str) -> str:
-    """The file in which a package keeps its version: neither numba nor importlib.metadata has to be imported for it."""
+def package_version(package: str) -> str:
+    """Return the text of a package's `_version.py`. Reading it avoids importing the package or importlib.metadata."""
     spec = find_spec(package)
     assert spec is not None  # it is a dependency
     assert spec.origin is not None
     return Path(spec.origin).with_name("_version.py").read_text(encoding="utf-8")
 
 
-class Cache:
-    """Object files in a private directory; every failure to read or write one only costs a compilation."""
+class KernelCache:
+    """Object files in a private directory. A failed read or write never raises; it only costs a compilation."""
 
     def __init__(self, root: Path | None) -> None:
         self.warnings: list[str] = []
-        self.directory = self._private(root / cache_key()) if root else None
+        self.directory = self._open_private(root / cache_key()) if root else None
 
-    def _private(self, directory: Path) -> Path | None:
-        """Machine code is only taken from a directory that nobody else can write to."""
+    def _open_private(self, directory: Path) -> Path | None:
+        """Create the directory, and return it unless other users can write to it: machine code from others is not
+        trusted.
+        """
         new = not directory.exists()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,33 +76,33 @@ class Cache:
             self.warnings.append(f"{directory}: kernel cache not used: {error.strerror}")
             return None
         with contextlib.suppress(OSError):
-            os.utime(directory)  # says when it was last used
+            os.utime(directory)  # the modification time records the last use
         if new:
-            remove_unused(directory.parent)
+            remove_old_directories(directory.parent)
         return directory
 
     def read(self, kernel: Kernel) -> bytes | None:
-        """The object file, if it is there and whole."""
+        """Return the object code of a kernel, or None if it is missing or damaged."""
         if self.directory is None:
             return None
         path = self.directory / f"{kernel.symbol}.o"
         try:
-            content = path.read_bytes() if path.is_file() else b""  # a pipe would make us wait
+            content = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
         except OSError:
             return None
         digest, code = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-        # What defines no such symbol is not given to LLVM, which takes whatever it gets for an object file.
-        return code if digest_of(kernel, code) == digest and kernel.symbol.encode() in code else None
+        # LLVM does not validate object files, so the code must at least contain the symbol.
+        return code if entry_digest(kernel, code) == digest and kernel.symbol.encode() in code else None
 
     def write(self, kernel: Kernel, code: bytes) -> None:
-        """Keep an object file: complete or not at all, whoever else writes it meanwhile."""
+        """Store an object file atomically. Concurrent writers do not disturb each other."""
         if self.directory is None:
             return
         temporary = None
         try:
             handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".writing-")
             with os.fdopen(handle, "wb") as file:
-                file.write(digest_of(kernel, code) + code)
+                file.write(entry_digest(kernel, code) + code)
             Path(temporary).replace(self.directory / f"{kernel.symbol}.o")
         except OSError as error:
             self.warnings.append(f"{self.directory}: kernel cache not written: {error.strerror}")
@@ -108,23 +111,23 @@ class Cache:
                 Path(temporary).unlink(missing_ok=True)
 
 
-def digest_of(kernel: Kernel, code: bytes) -> bytes:
-    """What a cached object file begins with."""
+def entry_digest(kernel: Kernel, code: bytes) -> bytes:
+    """Return the digest at the beginning of a cache file."""
     return hashlib.sha256(kernel.symbol.encode() + b"\0" + code).digest()
 
 
-def generations(root: Path) -> list[Path]:
-    """The directories of all versions and CPUs, the one that was used last first."""
+def cache_directories(root: Path) -> list[Path]:
+    """Return the cache directories of all versions and CPUs, the most recently used first."""
     try:
         folders = [path for path in root.iterdir() if re.fullmatch("[0-9a-f]{24}", path.name) and not path.is_symlink()]
         return sorted(folders, key=lambda path: -path.stat().st_mtime)
-    except OSError:  # not there, not ours to read, or another process removes some
+    except OSError:  # missing, unreadable, or being removed by another process
         return []
 
 
-def remove_unused(root: Path) -> None:
-    """Remove what nobody has used lately. A process that still does would compile again."""
-    for folder in generations(root)[KEPT:]:
+def remove_old_directories(root: Path) -> None:
+    """Remove directories that have not been used lately. A process that still uses one compiles again."""
+    for folder in cache_directories(root)[MAX_OLD_DIRECTORIES:]:
         with contextlib.suppress(OSError):
-            if folder.stat().st_mtime < time.time() - KEPT_SECONDS:
+            if folder.stat().st_mtime < time.time() - MIN_UNUSED_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""How functions that numba compiles become one module: as LLVM IR, which waits until a kernel is whole.
+"""Links the functions of a kernel into one LLVM module and leaves optimization for the end.
 
-By itself numba optimizes each function, makes machine code of it and loads that, then does it all again with the copy
-in each function that calls it. Kernels are wanted whole and as files: to compile them so takes half of the time.
+By default numba optimizes each function, generates machine code and loads it, and then repeats this for the copy in
+each caller. Kernels are needed only as one whole object file. Delaying optimization until then halves the compile time.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from numba.core import codegen
 from numba.core.registry import cpu_target
 
 
-class Library(codegen.JITCodeLibrary):
-    """One function, neither optimized nor loaded, and the libraries of those that it calls."""
+class UnoptimizedLibrary(codegen.JITCodeLibrary):
+    """One function, neither optimized nor loaded, with the libraries of its callees."""
 
     _shared_module: llvm.ModuleRef | None
 
@@ -23,51 +23,53 @@ class Library(codegen.JITCodeLibrary):
         pass
 
     def finalize(self) -> None:
-        """Leave it as it is."""
+        """Mark the library as final without optimizing it."""
         self._finalized = True
 
     def linked(self) -> llvm.ModuleRef:
-        """A module of its own with the function and all that it calls, however far down."""
+        """Return a new module with the function and, transitively, all of its callees."""
         module, found = self._final_module.clone(), [self]
-        for library in found:  # grows meanwhile
-            callees = library._linking_libraries if isinstance(library, Library) else []
+        for library in found:  # the loop extends this list
+            callees = library._linking_libraries if isinstance(library, UnoptimizedLibrary) else []
             found += [callee for callee in dict.fromkeys(callees) if callee not in found]
         for library in found[1:]:
-            whole = not isinstance(library, Library)
+            whole = not isinstance(library, UnoptimizedLibrary)
             module.link_in(library._get_module_for_linking() if whole else library._final_module, preserve=True)
         return module
 
     def _get_module_for_linking(self) -> llvm.ModuleRef:
-        """What numba links into functions that it finishes by itself: it takes each module for whole."""
+        """Return the module that numba links into functions it finalizes itself. numba expects it to contain all
+        callees.
+        """
         if self._shared_module is None:
             self._shared_module = module = self.linked()
             for function in module.functions:
                 if not function.is_declaration and function.linkage == llvm.Linkage.external:
-                    function.linkage = "linkonce_odr"  # several callers may bring it along
+                    function.linkage = "linkonce_odr"  # several callers may link the same function
         return self._shared_module
 
 
-class Codegen(codegen.JITCPUCodegen):
-    """Compiles for the CPU that numba itself does."""
+class KernelCodegen(codegen.JITCPUCodegen):
+    """A code generator for the same CPU as numba's, whose libraries are not optimized."""
 
-    _library_class = Library
+    _library_class = UnoptimizedLibrary
 
     def set_env(self, env_name: str, env: Any) -> None:
-        """Nothing runs that would ask for it."""
+        """Do nothing. Only code that uses Python objects needs the environment."""
 
 
 @cache
-def codegen_of_kernels() -> Codegen:
-    """The one for all of them."""
-    return Codegen("kernels")
+def kernel_codegen() -> KernelCodegen:
+    """Return the code generator shared by all kernels."""
+    return KernelCodegen("kernels")
 
 
 @contextmanager
-def unfinished() -> Iterator[None]:
-    """What numba compiles inside stays a `Library`."""
+def unoptimized_libraries() -> Iterator[None]:
+    """Make numba compile functions to an `UnoptimizedLibrary` inside the with block."""
     context = cpu_target.target_context
-    context.refresh()  # numba's own functions are loaded as ever
-    before, context._internal_codegen = context._internal_codegen, codegen_of_kernels()
+    context.refresh()  # numba's own functions are still loaded the usual way
+    before, context._internal_codegen = context._internal_codegen, kernel_codegen()
     try:
         yield
     finally:

@@ -1,13 +1,13 @@
-"""Kernels as addresses: taken from the cache, or compiled once by numba and kept, and loaded by llvmlite."""
+"""Loads kernels: from the cache, or compiled by numba and then cached. llvmlite loads the machine code."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quant.jit.compiler_pool import compile_all
 from quant.jit.kernel import Kernel
-from quant.jit.kernel_cache import Cache
-from quant.jit.pool import compile_all
+from quant.jit.kernel_cache import KernelCache
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -16,8 +16,8 @@ Progress = Callable[[str, int, int], None]
 
 
 @cache
-def engine() -> "llvm.ExecutionEngine":
-    """The one place in the process that machine code is loaded into; it stays until the process ends."""
+def execution_engine() -> "llvm.ExecutionEngine":
+    """Return the LLVM execution engine of this process. Loaded code stays until the process ends."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -26,18 +26,22 @@ def engine() -> "llvm.ExecutionEngine":
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
-ADDRESSES: dict[Kernel, int] = {}
+LOADED_KERNELS: dict[Kernel, int] = {}
 
 
-def addresses(
+def load_kernels(
     kernels: Iterable[Kernel], root: Path | None, progress: Progress | None = None
 ) -> tuple[dict[Kernel, int], list[str]]:
-    """The entry points of kernels, compiled where the cache under `root` has none, and warnings for the user."""
+    """Return the addresses of kernels' entry points, and warnings for the user.
+
+    Kernels that are not in the cache under `root` are compiled; `progress("compile", done, total)` reports each one.
+    `root` = None disables the cache.
+    """
     wanted = list(dict.fromkeys(kernels))
-    files = Cache(root)
-    found = {kernel: files.read(kernel) for kernel in wanted if kernel not in ADDRESSES}
-    load({kernel: code for kernel, code in found.items() if code is not None})
-    missing = [kernel for kernel in found if kernel not in ADDRESSES]
+    files = KernelCache(root)
+    found = {kernel: files.read(kernel) for kernel in wanted if kernel not in LOADED_KERNELS}
+    load_objects({kernel: code for kernel, code in found.items() if code is not None})
+    missing = [kernel for kernel in found if kernel not in LOADED_KERNELS]
     if missing and progress:
         progress("compile", 0, len(missing))
     compiled = {}
@@ -46,17 +50,17 @@ def addresses(
         compiled[kernel] = code
         if progress:
             progress("compile", done, len(missing))
-    load(compiled)
-    return {kernel: ADDRESSES[kernel] for kernel in wanted}, files.warnings
+    load_objects(compiled)
+    return {kernel: LOADED_KERNELS[kernel] for kernel in wanted}, files.warnings
 
 
-def load(objects: Mapping[Kernel, bytes]) -> None:
-    """Have the addresses of kernels from their object files, those that are in there."""
+def load_objects(objects: Mapping[Kernel, bytes]) -> None:
+    """Load object files and record the kernels' addresses in `LOADED_KERNELS`."""
     import llvmlite.binding as llvm
 
     for code in objects.values():
-        engine().add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine().finalize_object()
+        execution_engine().add_object_file(llvm.ObjectFileRef.from_data(code))
+    execution_engine().finalize_object()
     for kernel in objects:
-        if address := engine().get_function_address(kernel.symbol):
-            ADDRESSES[kernel] = address
+        if address := execution_engine().get_function_address(kernel.symbol):
+            LOADED_KERNELS[kernel] = address

@@ -1,9 +1,9 @@
-"""Portable vector words for numba kernels: load, splat, lanes, arithmetic, sums.
+"""Portable vector operations for numba kernels: load, splat, shuffle, arithmetic, reductions.
 
-A kernel says what happens to a vector of a fixed length (`f32x16`, `u8x64`); LLVM cuts it to the registers that the CPU
-has. What depends on the instruction set is in `quant.jit.simd`.
+A kernel operates on vectors of fixed length (`f32x16`, `u8x64`), which LLVM splits into the CPU's registers.
+`quant.jit.simd` has the code that depends on the instruction set.
 
-Addresses are plain int64 numbers. Nothing here checks bounds: a launcher proves every size before a kernel runs.
+Addresses are plain int64 numbers. Nothing checks bounds: the caller verifies every size before a kernel runs.
 """
 
 import operator
@@ -17,29 +17,30 @@ from numba.core.datamodel import models
 from numba.core.typing import templates
 
 from quant.jit import cpu
-from quant.jit.emit import I32, I64, call_llvm, emit_load, emit_splat, suffix
+from quant.jit.emit import I32, I64, call_intrinsic, emit_load, emit_splat, intrinsic_suffix
 from quant.jit.functions import inline as inline
 from quant.jit.functions import intrinsic as intrinsic
 from quant.jit.simd import (
     emit_dot4,
+    emit_f16_to_f32,
+    emit_f32_to_f16,
     emit_fma,
+    emit_gather_pieces,
     emit_lookup16,
     emit_lookup256,
-    emit_narrow_half,
-    emit_pieces,
-    emit_widen_half,
 )
 
-# Said before numba makes its compiler, so that it compiles for the CPU that `quant.jit.simd` chooses words for.
-vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected(), strict=True))
+# This must be set before numba creates its compiler, so that it compiles for the CPU for which `quant.jit.simd` emits
+# code.
+vars(config).update(zip(("CPU_NAME", "CPU_FEATURES"), cpu.selected_cpu(), strict=True))
 
-# What these make is called inside kernels only, where numba gives it its types.
+# Functions made by these are called only inside kernels, where numba infers the types.
 signature: Any = templates.signature
 lower_builtin: Any = extending.lower_builtin
 
 # --- the types ----------------------------------------------------------------------------------------------------
 
-LLVM: dict[Any, Any] = {
+LLVM_TYPES: dict[Any, Any] = {
     types.boolean: ir.IntType(1),
     types.int8: ir.IntType(8),
     types.uint8: ir.IntType(8),
@@ -53,12 +54,12 @@ LLVM: dict[Any, Any] = {
     types.float32: ir.FloatType(),
     types.float64: ir.DoubleType(),
 }
-SIGNED = {types.int8, types.int16, types.int32, types.int64}
-FLOATS = {types.float16, types.float32, types.float64}
+SIGNED_TYPES = {types.int8, types.int16, types.int32, types.int64}
+FLOAT_TYPES = {types.float16, types.float32, types.float64}
 
 
 class Vector(types.Type):
-    """`lanes` values of the numba type `element`, held in registers."""
+    """A numba type: `lanes` values of the type `element`, held in registers."""
 
     def __init__(self, element: types.Type, lanes: int) -> None:
         self.element, self.lanes = element, lanes
@@ -67,16 +68,16 @@ class Vector(types.Type):
     @property
     def llvm(self) -> ir.VectorType:
         """The LLVM type."""
-        return ir.VectorType(LLVM[self.element], self.lanes)
+        return ir.VectorType(LLVM_TYPES[self.element], self.lanes)
 
-    def of(self, element: types.Type) -> "Vector":
-        """The same number of lanes of another element."""
+    def with_element(self, element: types.Type) -> "Vector":
+        """Return the type with the same number of lanes and another element type."""
         return Vector(element, self.lanes)
 
 
 @extending.register_model(Vector)
 class VectorModel(models.PrimitiveModel):
-    """A vector is its LLVM value: no boxing, no memory."""
+    """The data model of a vector: its LLVM value, without boxing or memory."""
 
     def __init__(self, manager: Any, vector: Vector) -> None:
         super().__init__(manager, vector, vector.llvm)
@@ -94,8 +95,10 @@ u64x4, u64x8 = Vector(types.uint64, 4), Vector(types.uint64, 8)
 Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 
 
-def word(result: types.Type, arguments: Sequence[types.Type], emit: Emit) -> tuple[Any, Any]:
-    """What an `@intrinsic` returns: its signature, and its code without numba's bookkeeping."""
+def lowering(result: types.Type, arguments: Sequence[types.Type], emit: Emit) -> tuple[Any, Any]:
+    """Return an intrinsic's signature and code generator, as `@intrinsic` expects them. `emit` needs no
+    numba context.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
         value = emit(builder, args)
@@ -104,18 +107,18 @@ def word(result: types.Type, arguments: Sequence[types.Type], emit: Emit) -> tup
     return signature(result, *arguments), codegen
 
 
-def llvm_of(kind: types.Type) -> ir.Type:
-    """The LLVM type of a vector or a scalar."""
-    return kind.llvm if isinstance(kind, Vector) else LLVM[kind]
+def llvm_type(kind: types.Type) -> ir.Type:
+    """Return the LLVM type of a vector or scalar type."""
+    return kind.llvm if isinstance(kind, Vector) else LLVM_TYPES[kind]
 
 
-def kind_of(reference: Any) -> Any:
-    """The type that a kernel names as an argument, e.g. the `f32x16` in `load(f32x16, address)`."""
+def type_argument(reference: Any) -> Any:
+    """Return the type that a kernel passes as an argument, e.g. the `f32x16` in `load(f32x16, address)`."""
     return reference.instance_type if hasattr(reference, "instance_type") else reference.dtype
 
 
-def element_of(kind: types.Type) -> types.Type:
-    """The element of a vector; a scalar is its own."""
+def element_type(kind: types.Type) -> types.Type:
+    """Return the element type of a vector, or the scalar type itself."""
     return kind.element if isinstance(kind, Vector) else kind
 
 
@@ -123,37 +126,37 @@ def element_of(kind: types.Type) -> types.Type:
 
 
 def emit_prefetch(b: ir.IRBuilder, address: ir.Value, level: int) -> ir.Value:
-    """Have a cache line fetched that will be read soon, into the cache of that level; any address will do."""
+    """Prefetch a cache line for reading into the cache of `level`. Any address is allowed."""
     read, keep, data = I32(0), I32(4 - level), I32(1)
     place = b.inttoptr(address, ir.IntType(8).as_pointer())
-    return call_llvm(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, keep, data])
+    return call_intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [place, read, keep, data])
 
 
 @intrinsic
 def load(typingctx: Any, kind: Any, address: Any) -> Any:
-    """load(f32x16, address): a vector or a scalar from memory, of any alignment."""
-    found = kind_of(kind)
-    return word(found, [kind, address], lambda b, args: emit_load(b, llvm_of(found), args[1]))
+    """load(f32x16, address): load a vector or a scalar from memory, with any alignment."""
+    found = type_argument(kind)
+    return lowering(found, [kind, address], lambda b, args: emit_load(b, llvm_type(found), args[1]))
 
 
 @intrinsic
 def store(typingctx: Any, address: Any, value: Any) -> Any:
-    """store(address, value): a vector or a scalar to memory, of any alignment."""
+    """store(address, value): store a vector or a scalar to memory, with any alignment."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         return b.store(args[1], b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
 
-    return word(types.void, [address, value], emit)
+    return lowering(types.void, [address, value], emit)
 
 
 @intrinsic
-def half(typingctx: Any, address: Any) -> Any:
-    """The half precision number at an address, as float32."""
+def load_half(typingctx: Any, address: Any) -> Any:
+    """Load a half precision number as float32."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_widen_half(b, emit_load(b, ir.HalfType(), args[0]), ir.FloatType())
+        return emit_f16_to_f32(b, emit_load(b, ir.HalfType(), args[0]), ir.FloatType())
 
-    return word(types.float32, [types.int64], emit)
+    return lowering(types.float32, [types.int64], emit)
 
 
 @intrinsic
@@ -161,28 +164,28 @@ def store_half(typingctx: Any, address: Any, value: Any) -> Any:
     """Store a float32 in half precision."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        narrow = emit_narrow_half(b, args[1], ir.HalfType())
+        narrow = emit_f32_to_f16(b, args[1], ir.HalfType())
         return b.store(narrow, b.inttoptr(args[0], ir.HalfType().as_pointer()), align=1)
 
-    return word(types.void, [types.int64, types.float32], emit)
+    return lowering(types.void, [types.int64, types.float32], emit)
 
 
 @intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Have a cache line fetched into the second cache; any address will do."""
-    return word(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=2))
+def prefetch_l2(typingctx: Any, address: Any) -> Any:
+    """Prefetch a cache line into the second-level cache. Any address is allowed."""
+    return lowering(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=2))
 
 
 @intrinsic
-def prefetch_first(typingctx: Any, address: Any) -> Any:
-    """The same, into the first cache."""
-    return word(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=1))
+def prefetch_l1(typingctx: Any, address: Any) -> Any:
+    """Prefetch a cache line into the first-level cache. Any address is allowed."""
+    return lowering(types.void, [types.int64], lambda b, args: emit_prefetch(b, args[0], level=1))
 
 
 @intrinsic
 def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
-    """gather(u16x8, address, 34): one lane from every stride bytes, with ordinary loads."""
-    vector = kind_of(kind)
+    """gather(u16x8, address, 34): load lanes that lie `stride` bytes apart, with ordinary loads."""
+    vector = type_argument(kind)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         result, place = ir.Constant(vector.llvm, ir.Undefined), args[1]
@@ -191,27 +194,30 @@ def gather(typingctx: Any, kind: Any, address: Any, stride: Any) -> Any:
             place = b.add(place, args[2])
         return result
 
-    return word(vector, [kind, types.int64, types.int64], emit)
+    return lowering(vector, [kind, types.int64, types.int64], emit)
 
 
-def pieces(kind: Vector, places: Sequence[int], size: int, room: int) -> Any:
-    """A word that glues pieces of memory, `size` bytes at each place, where `room` bytes may be read:
-    `scales = pieces(f16x8, range(0, 272, 34), 2, 272)`, `scales(address)`."""
+def make_gather(kind: Vector, offsets: Sequence[int], size: int, readable_bytes: int) -> Any:
+    """Return an inlined function that loads pieces of memory into one vector: `size` bytes at each of `offsets`.
+
+    `readable_bytes` from the address on may be read. Example: `scales = make_gather(f16x8, range(0, 272, 34), 2, 272)`,
+    then `scales(address)`.
+    """
 
     @intrinsic
-    def glued(typingctx: Any, address: Any) -> Any:
+    def gathered(typingctx: Any, address: Any) -> Any:
         def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-            return b.bitcast(emit_pieces(b, args[0], places, size, room), kind.llvm)
+            return b.bitcast(emit_gather_pieces(b, args[0], offsets, size, readable_bytes), kind.llvm)
 
-        return word(kind, [types.int64], emit)
+        return lowering(kind, [types.int64], emit)
 
-    return glued
+    return gathered
 
 
 @intrinsic
 def splat(typingctx: Any, kind: Any, value: Any) -> Any:
-    """splat(f32x16, x): a scalar of the element's type in every lane."""
-    vector = kind_of(kind)
+    """splat(f32x16, x): copy a scalar of the element type to every lane."""
+    vector = type_argument(kind)
     sig = signature(vector, kind, vector.element)
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
@@ -220,75 +226,80 @@ def splat(typingctx: Any, kind: Any, value: Any) -> Any:
     return sig, codegen
 
 
-def numbers(kind: Vector, values: Sequence[float]) -> Any:
-    """A word for a vector of fixed numbers: `ramp = numbers(u8x8, range(8))`, `ramp()`."""
+def make_constant(kind: Vector, values: Sequence[float]) -> Any:
+    """Return an inlined function for a constant vector: `ramp = make_constant(u8x8, range(8))`, then `ramp()`."""
     fixed = ir.Constant(kind.llvm, list(values))
 
     @intrinsic
-    def written(typingctx: Any) -> Any:
-        return word(kind, [], lambda *_: fixed)
+    def constant_vector(typingctx: Any) -> Any:
+        return lowering(kind, [], lambda *_: fixed)
 
-    return written
+    return constant_vector
 
 
 # --- lanes --------------------------------------------------------------------------------------------------------
 
 
-def lanes(pattern: Sequence[int]) -> Any:
-    """A word that picks lanes of one vector: `evens = lanes(range(0, 16, 2))`, `evens(v)`."""
+def make_shuffle(pattern: Sequence[int]) -> Any:
+    """Return an inlined function that selects lanes of a vector: `evens = make_shuffle(range(0, 16, 2))`, then
+    `evens(v)`.
+    """
     chosen = list(pattern)
 
     @intrinsic
     def pick(typingctx: Any, v: Any) -> Any:
         mask = ir.Constant(ir.VectorType(I32, len(chosen)), chosen)
-        return word(Vector(v.element, len(chosen)), [v], lambda b, args: b.shuffle_vector(args[0], args[0], mask))
+        return lowering(Vector(v.element, len(chosen)), [v], lambda b, args: b.shuffle_vector(args[0], args[0], mask))
 
     return pick
 
 
 @intrinsic
-def join(typingctx: Any, a: Any, b: Any) -> Any:
-    """The lanes of a, then those of b."""
+def concat(typingctx: Any, a: Any, b: Any) -> Any:
+    """Concatenate the lanes of a and b."""
     both = ir.Constant(ir.VectorType(I32, 2 * a.lanes), list(range(2 * a.lanes)))
-    return word(Vector(a.element, 2 * a.lanes), [a, b], lambda bld, args: bld.shuffle_vector(args[0], args[1], both))
+    joined = Vector(a.element, 2 * a.lanes)
+    return lowering(joined, [a, b], lambda bld, args: bld.shuffle_vector(args[0], args[1], both))
 
 
 @intrinsic
 def bitcast(typingctx: Any, kind: Any, v: Any) -> Any:
-    """The same bits under another type."""
-    found = kind_of(kind)
-    return word(found, [kind, v], lambda b, args: b.bitcast(args[1], llvm_of(found)))
+    """Reinterpret the bits as another type."""
+    found = type_argument(kind)
+    return lowering(found, [kind, v], lambda b, args: b.bitcast(args[1], llvm_type(found)))
 
 
 @intrinsic
 def extract(typingctx: Any, v: Any, lane: Any) -> Any:
-    """One lane, as a scalar."""
-    return word(v.element, [v, types.int64], lambda b, args: b.extract_element(args[0], args[1]))
+    """Return one lane as a scalar."""
+    return lowering(v.element, [v, types.int64], lambda b, args: b.extract_element(args[0], args[1]))
 
 
 @intrinsic
 def insert(typingctx: Any, v: Any, lane: Any, value: Any) -> Any:
-    """v with another value in one lane."""
+    """Return v with one lane replaced."""
     arguments = [v, types.int64, v.element]
-    return word(v, arguments, lambda b, args: b.insert_element(args[0], args[2], args[1]))
+    return lowering(v, arguments, lambda b, args: b.insert_element(args[0], args[2], args[1]))
 
 
-def lookup16(table: Sequence[int]) -> Any:
-    """A word that puts table[i] for every byte i of a vector: 16 bytes, and i is below 16."""
+def make_lookup16(table: Sequence[int]) -> Any:
+    """Return an inlined function that maps every byte i of a vector, below 16, to table[i]. The table has 16 bytes."""
 
     @intrinsic
     def look_up(typingctx: Any, index: Any) -> Any:
-        return word(index, [index], lambda b, args: emit_lookup16(b, table, args[0]))
+        return lowering(index, [index], lambda b, args: emit_lookup16(b, table, args[0]))
 
     return look_up
 
 
-def lookup256(table: Sequence[int]) -> Any:
-    """A word that puts table[i] for every byte i of a u8x64: 256 bytes; only where `target().looks_bytes_up`."""
+def make_lookup256(table: Sequence[int]) -> Any:
+    """Return an inlined function that maps every byte i of a u8x64 to table[i]. Requires
+    `target().has_byte_permute`.
+    """
 
     @intrinsic
     def look_up(typingctx: Any, index: Any) -> Any:
-        return word(index, [index], lambda b, args: emit_lookup256(b, table, args[0]))
+        return lowering(index, [index], lambda b, args: emit_lookup256(b, table, args[0]))
 
     return look_up
 
@@ -297,74 +308,78 @@ def lookup256(table: Sequence[int]) -> Any:
 
 
 def emit_convert(b: ir.IRBuilder, value: ir.Value, source: types.Type, wanted: types.Type, kind: ir.Type) -> ir.Value:
-    """Between numbers: widening is exact, float to int rounds to the nearest even, narrowing ints truncates."""
-    if source in FLOATS and wanted in FLOATS:
+    """Convert between numeric types. Widening is exact, float to int rounds to nearest even, narrowing ints
+    truncates.
+    """
+    if source in FLOAT_TYPES and wanted in FLOAT_TYPES:
         if source is types.float16:
-            return emit_widen_half(b, value, kind)
+            return emit_f16_to_f32(b, value, kind)
         if wanted is types.float16:
-            return emit_narrow_half(b, value, kind)
+            return emit_f32_to_f16(b, value, kind)
         return b.fpext(value, kind) if wanted is types.float64 else b.fptrunc(value, kind)
-    if source in FLOATS:
-        rounded = call_llvm(b, f"llvm.rint.{suffix(value.type)}", value.type, [value])
+    if source in FLOAT_TYPES:
+        rounded = call_intrinsic(b, f"llvm.rint.{intrinsic_suffix(value.type)}", value.type, [value])
         return b.fptosi(rounded, kind)
-    if wanted in FLOATS:
-        return b.sitofp(value, kind) if source in SIGNED else b.uitofp(value, kind)
-    if LLVM[source].width == LLVM[wanted].width:
+    if wanted in FLOAT_TYPES:
+        return b.sitofp(value, kind) if source in SIGNED_TYPES else b.uitofp(value, kind)
+    if LLVM_TYPES[source].width == LLVM_TYPES[wanted].width:
         return value
-    if LLVM[source].width > LLVM[wanted].width:
+    if LLVM_TYPES[source].width > LLVM_TYPES[wanted].width:
         return b.trunc(value, kind)
-    return b.sext(value, kind) if source in SIGNED else b.zext(value, kind)
+    return b.sext(value, kind) if source in SIGNED_TYPES else b.zext(value, kind)
 
 
 @intrinsic
 def convert(typingctx: Any, kind: Any, value: Any) -> Any:
-    """convert(f32x16, v), convert(float32, x): the same numbers in another element type."""
-    wanted = kind_of(kind)
-    source, goal = element_of(value), element_of(wanted)
-    return word(wanted, [kind, value], lambda b, args: emit_convert(b, args[1], source, goal, llvm_of(wanted)))
+    """convert(f32x16, v) or convert(float32, x): convert the numbers to another element type."""
+    wanted = type_argument(kind)
+    source, goal = element_type(value), element_type(wanted)
+    return lowering(wanted, [kind, value], lambda b, args: emit_convert(b, args[1], source, goal, llvm_type(wanted)))
 
 
 @intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, vectors or scalars."""
-    return word(a, [a, b, c], lambda bld, args: emit_fma(bld, *args))
+    """Return a * b + c for vectors or scalars."""
+    return lowering(a, [a, b, c], lambda bld, args: emit_fma(bld, *args))
 
 
-def unary(name: str) -> Any:
-    """A word for an LLVM intrinsic of one operand."""
+def make_unary(name: str) -> Any:
+    """Return an inlined function for an LLVM intrinsic of one operand."""
 
     @intrinsic
     def apply(typingctx: Any, v: Any) -> Any:
-        kind = llvm_of(v)
-        return word(v, [v], lambda b, args: call_llvm(b, f"llvm.{name}.{suffix(kind)}", kind, args))
+        kind = llvm_type(v)
+        return lowering(v, [v], lambda b, args: call_intrinsic(b, f"llvm.{name}.{intrinsic_suffix(kind)}", kind, args))
 
     return apply
 
 
-def binary(name: str) -> Any:
-    """A word for an LLVM intrinsic of two operands of one type."""
+def make_binary(name: str) -> Any:
+    """Return an inlined function for an LLVM intrinsic of two operands of one type."""
 
     @intrinsic
     def apply(typingctx: Any, a: Any, b: Any) -> Any:
-        kind = llvm_of(a)
-        return word(a, [a, b], lambda bld, args: call_llvm(bld, f"llvm.{name}.{suffix(kind)}", kind, args))
+        kind = llvm_type(a)
+        return lowering(
+            a, [a, b], lambda bld, args: call_intrinsic(bld, f"llvm.{name}.{intrinsic_suffix(kind)}", kind, args)
+        )
 
     return apply
 
 
 @intrinsic
 def negative(typingctx: Any, v: Any) -> Any:
-    """-v, of floats."""
-    return word(v, [v], lambda b, args: b.fneg(args[0]))
+    """Return -v for floats."""
+    return lowering(v, [v], lambda b, args: b.fneg(args[0]))
 
 
-absolute, sqrt, rint, floor = unary("fabs"), unary("sqrt"), unary("rint"), unary("floor")
-count_bits = unary("ctpop")
-maximum, minimum, least_int = binary("maxnum"), binary("minnum"), binary("smin")
+absolute, sqrt, rint, floor = make_unary("fabs"), make_unary("sqrt"), make_unary("rint"), make_unary("floor")
+popcount = make_unary("ctpop")
+maximum, minimum, min_int = make_binary("maxnum"), make_binary("minnum"), make_binary("smin")
 
 
-def operate(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") -> None:
-    """Give vectors of one type a Python operator."""
+def register_operator(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") -> None:
+    """Define a Python operator for two vectors of the same type."""
 
     @templates.infer_global(python)
     class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
@@ -376,54 +391,57 @@ def operate(python: Any, on_floats: str, on_ints: str, on_unsigned: str = "") ->
     @lower_builtin(python, Vector, Vector)
     def lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
         element = sig.return_type.element
-        name = on_floats if element in FLOATS else on_ints if element in SIGNED or not on_unsigned else on_unsigned
+        on_integers = on_ints if element in SIGNED_TYPES or not on_unsigned else on_unsigned
+        name = on_floats if element in FLOAT_TYPES else on_integers
         return getattr(builder, name)(*args)
 
 
-operate(operator.add, "fadd", "add")
-operate(operator.sub, "fsub", "sub")
-operate(operator.mul, "fmul", "mul")
-operate(operator.truediv, "fdiv", "sdiv")
-operate(operator.and_, "and_", "and_")
-operate(operator.or_, "or_", "or_")
-operate(operator.xor, "xor", "xor")
-operate(operator.lshift, "shl", "shl")
-operate(operator.rshift, "ashr", "ashr", "lshr")
+register_operator(operator.add, "fadd", "add")
+register_operator(operator.sub, "fsub", "sub")
+register_operator(operator.mul, "fmul", "mul")
+register_operator(operator.truediv, "fdiv", "sdiv")
+register_operator(operator.and_, "and_", "and_")
+register_operator(operator.or_, "or_", "or_")
+register_operator(operator.xor, "xor", "xor")
+register_operator(operator.lshift, "shl", "shl")
+register_operator(operator.rshift, "ashr", "ashr", "lshr")
 
 
-def compare(python: Any, sign: str) -> None:
-    """Give vectors of one type a comparison, whose result is a mask for `select`."""
+def register_comparison(python: Any, sign: str) -> None:
+    """Define a comparison for two vectors of the same type. The result is a mask for `select`."""
 
     @templates.infer_global(python)
     class Typing(templates.AbstractTemplate):  # numba finds it through the decorator
         def generic(self, args: Any, _: Any) -> Any:
             if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
-                return signature(args[0].of(types.boolean), *args)
+                return signature(args[0].with_element(types.boolean), *args)
             return None
 
     @lower_builtin(python, Vector, Vector)
     def lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[ir.Value]) -> ir.Value:
         element = sig.args[0].element
-        if element in FLOATS:
+        if element in FLOAT_TYPES:
             return builder.fcmp_ordered(sign, *args)
-        return (builder.icmp_signed if element in SIGNED else builder.icmp_unsigned)(sign, *args)
+        return (builder.icmp_signed if element in SIGNED_TYPES else builder.icmp_unsigned)(sign, *args)
 
 
-compare(operator.lt, "<")
-compare(operator.le, "<=")
-compare(operator.gt, ">")
-compare(operator.ge, ">=")
-compare(operator.eq, "==")
+register_comparison(operator.lt, "<")
+register_comparison(operator.le, "<=")
+register_comparison(operator.gt, ">")
+register_comparison(operator.ge, ">=")
+register_comparison(operator.eq, "==")
 
 
 @intrinsic
 def select(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
-    """Lane by lane: yes where the mask is set, else no."""
-    return word(yes, [mask, yes, no], lambda b, args: b.select(*args))
+    """Return `yes` in lanes where the mask is set, else `no`."""
+    return lowering(yes, [mask, yes, no], lambda b, args: b.select(*args))
 
 
-def emit_fold(b: ir.IRBuilder, v: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """Fold halves onto each other until one lane is left: an order of operations that no CPU changes."""
+def emit_reduce(b: ir.IRBuilder, v: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Reduce a vector to a scalar by repeatedly combining its halves. The order of operations is the same on every
+    CPU.
+    """
     width = v.type.count
     while width > 1:
         width //= 2
@@ -434,19 +452,19 @@ def emit_fold(b: ir.IRBuilder, v: ir.Value, combine: Callable[[ir.Value, ir.Valu
 
 
 @intrinsic
-def total(typingctx: Any, v: Any) -> Any:
-    """The sum of all lanes, always added in the same order."""
-    add = "fadd" if v.element in FLOATS else "add"
-    return word(v.element, [v], lambda b, args: emit_fold(b, args[0], getattr(b, add)))
+def reduce_sum(typingctx: Any, v: Any) -> Any:
+    """Return the sum of all lanes, always added in the same order."""
+    add = "fadd" if v.element in FLOAT_TYPES else "add"
+    return lowering(v.element, [v], lambda b, args: emit_reduce(b, args[0], getattr(b, add)))
 
 
-def emit_sum(
+def emit_accumulation_loop(
     b: ir.IRBuilder,
     count: ir.Value,
     start: Sequence[ir.Value],
     step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
-    """A loop whose accumulators stay in registers: acc = step(i, acc) for i < count; as it was for count 0."""
+    """Emit a loop with accumulators in registers: acc = step(i, acc) for i < count. A count of 0 returns `start`."""
     before, loop, done = b.block, b.append_basic_block("sum"), b.append_basic_block("summed")
     b.cbranch(b.icmp_signed(">", count, I64(0)), loop, done)
     b.position_at_end(loop)
@@ -467,38 +485,40 @@ def emit_sum(
 
 
 @intrinsic
-def largest(typingctx: Any, v: Any) -> Any:
-    """The largest lane of a float vector."""
+def reduce_max(typingctx: Any, v: Any) -> Any:
+    """Return the largest lane of a float vector."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return emit_fold(b, args[0], lambda x, y: call_llvm(b, f"llvm.maxnum.{suffix(x.type)}", x.type, [x, y]))
+        return emit_reduce(
+            b, args[0], lambda x, y: call_intrinsic(b, f"llvm.maxnum.{intrinsic_suffix(x.type)}", x.type, [x, y])
+        )
 
-    return word(v.element, [v], emit)
+    return lowering(v.element, [v], emit)
 
 
 @intrinsic
-def lanes_of_bits(typingctx: Any, bits: Any) -> Any:
-    """A mask with a lane for every bit of an integer, the lowest first."""
-    count = LLVM[bits].width
+def mask_from_bits(typingctx: Any, bits: Any) -> Any:
+    """Return a mask with one lane for each bit of an integer, lowest bit first."""
+    count = LLVM_TYPES[bits].width
     mask = Vector(types.boolean, count)
-    return word(mask, [bits], lambda b, args: b.bitcast(args[0], mask.llvm))
+    return lowering(mask, [bits], lambda b, args: b.bitcast(args[0], mask.llvm))
 
 
 @intrinsic
-def bits_of_lanes(typingctx: Any, mask: Any) -> Any:
-    """An integer with a bit for every lane of a mask, the first in the lowest."""
+def bits_from_mask(typingctx: Any, mask: Any) -> Any:
+    """Return an integer with one bit for each lane of a mask, first lane lowest."""
     bits: Any = {8: types.uint8, 16: types.uint16, 32: types.uint32, 64: types.uint64}[mask.lanes]
-    return word(bits, [mask], lambda b, args: b.bitcast(args[0], LLVM[bits]))
+    return lowering(bits, [mask], lambda b, args: b.bitcast(args[0], LLVM_TYPES[bits]))
 
 
 # --- the integer dot product ---------------------------------------------------------------------------------------
 
 
-def dot4(bits: int) -> Any:
-    """The word dot4(acc, codes, x) for codes below 2**bits."""
+def make_dot4(bits: int) -> Any:
+    """Return the inlined function dot4(acc, codes, x) for codes below 2**bits: see `quant.jit.simd.emit_dot4`."""
 
     @intrinsic
     def apply(typingctx: Any, acc: Any, codes: Any, x: Any) -> Any:
-        return word(acc, [acc, codes, x], lambda b, args: emit_dot4(b, args[0], args[1], args[2], bits))
+        return lowering(acc, [acc, codes, x], lambda b, args: emit_dot4(b, args[0], args[1], args[2], bits))
 
     return apply

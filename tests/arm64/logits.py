@@ -1,6 +1,6 @@
-"""The engine's logits of some tokens as an .npy file, from a process of its own: logits.py MODEL OUT ID...
+"""Saves the engine's logits for some tokens as an .npy file: logits.py MODEL OUT ID...
 
-All at once, as a prompt, and then one by one; the two must be the same to the last bit.
+The tokens are evaluated once as a prompt and once one by one. Both results must be the same to the last bit.
 """
 
 import sys
@@ -9,9 +9,9 @@ from pathlib import Path
 import numba  # noqa: F401  (compiles in this process: starting compilers takes long under emulation)
 import numpy as np
 
-from localinfer.engine.engine import Engine
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime.engine import Engine
 
 path, out, *ids = sys.argv[1:]
 tokens = [int(each) for each in ids]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A Python for 64-bit ARM that this x86-64 machine runs under qemu, with what the kernel tests import.
+# Builds a Python for 64-bit ARM that runs under qemu on this x86-64 machine, with the packages of the kernel tests.
 #
 #   tests/arm64/setup.sh FOLDER       needs root, apt and pip; changes nothing outside of FOLDER
-#   FOLDER/python -m pytest ...       NUMBA_CPU_NAME says what to compile for, QEMU_CPU what to emulate
+#   FOLDER/python -m pytest ...       NUMBA_CPU_NAME selects the CPU to compile for, QEMU_CPU the CPU to emulate
 set -euo pipefail
 
 folder=$(realpath -m "$1")
@@ -12,8 +12,8 @@ rm -rf "$folder"
 mkdir -p "$folder"/{system,packages,apt/lists/partial,apt/archives/partial}
 cd "$folder"
 
-# Debian's own packages of the other architecture, unpacked but not installed: a package database of its own keeps
-# them out of this system's.
+# Download Debian's arm64 packages and unpack them without installing. A separate package database keeps them out of
+# the system's own.
 touch apt/status
 cat > apt/config <<CONFIG
 APT { Architecture "arm64"; Architectures { "arm64"; }; Install-Recommends "false"; Sandbox::User "root"; }
@@ -41,7 +41,7 @@ python3 -m pip install -q --no-deps --target packages --only-binary=:all: --root
   numba llvmlite numpy gguf pyyaml tqdm requests filelock platformdirs psutil typing_extensions \
   pytest iniconfig packaging pluggy pygments
 
-# Programs that start `sys.executable` must come back here, so that is what it is set to.
+# sys.executable must be this script, so that child processes are emulated too.
 cat > python <<PYTHON
 #!/usr/bin/env bash
 export PYTHONHOME=$final/system/usr PYTHONPATH=\${PYTHONPATH:+\$PYTHONPATH:}$final/packages PYTHONNOUSERSITE=1

@@ -1,10 +1,10 @@
-"""Vectors of 256 sentences, side by side: sentences a second, and how near they are to those of transformers.
+"""Embeddings of 256 sentences: sentences per second, and their cosine similarity to those of transformers.
 
     python tests/benchmarks/embedding.py CHECKPOINT --peer path/to/python-with-llama_cpp --torch path/to/python
 
-CHECKPOINT is a directory such as that of all-MiniLM-L6-v2. It is converted to F16 and Q8_0; each contender computes the
-same sentences, all in one call as a user would, in turns, several times, and the best time counts. Each peer runs in a
-Python of its own, which may be this one; one that is not given is left out. In all of them two threads compute.
+CHECKPOINT is a directory such as that of all-MiniLM-L6-v2. It is converted to F16 and Q8_0. Each engine embeds all
+sentences in one call, interleaved and several times, and the best time counts. llama.cpp and transformers run in the
+given Pythons; an engine without a Python is skipped. All engines use two threads.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
@@ -45,7 +45,7 @@ from transformers import AutoModel, AutoTokenizer
 path, texts, out, rounds, threads = json.load(sys.stdin)
 torch.set_num_threads(threads)
 tokenizer, model, times = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval(), []
-def embed(texts):  # as sentence-transformers: longest first, 32 at a time, filled up with padding
+def embed(texts):  # as sentence-transformers: sorted by length, batches of 32, padded
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     found = [None] * len(texts)
     for first in range(0, len(texts), 32):
@@ -80,16 +80,16 @@ print(json.dumps(min(times)))
 """
 
 
-def sentences() -> list[str]:
-    """Texts of 4 to 40 words, cut out of those that quality is measured with."""
+def make_sentences() -> list[str]:
+    """Return texts of 4 to 40 words from the evaluation data of quality.py."""
     words = [word for path in TEXTS for word in path.read_text(encoding="utf-8").split()]
     lengths = np.random.default_rng(1).integers(*WORDS, COUNT)
     starts = np.random.default_rng(2).integers(0, len(words) - WORDS[1], COUNT)
     return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
 
-def timed(python: str, program: str, path: Path, texts: list[str]) -> tuple[float, np.ndarray]:
-    """The best time, and the vectors."""
+def time_program(python: str, program: str, path: Path, texts: list[str]) -> tuple[float, np.ndarray]:
+    """Run a program and return its best time in seconds and its embeddings."""
     with tempfile.NamedTemporaryFile(suffix=".npy") as out:
         given = json.dumps([str(path), texts, out.name, ROUNDS, THREADS])
         result = subprocess.run([python, "-c", program], input=given, capture_output=True, text=True, check=True)
@@ -99,11 +99,11 @@ def timed(python: str, program: str, path: Path, texts: list[str]) -> tuple[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--peer", help="a Python that has llama_cpp")
-    parser.add_argument("--torch", help="a Python that has torch and transformers")
-    parser.add_argument("--turns", type=int, default=2, help="how often everyone comes to run")
+    parser.add_argument("--peer", help="Python with llama_cpp")
+    parser.add_argument("--torch", help="Python with torch and transformers")
+    parser.add_argument("--turns", type=int, default=2, help="number of runs of each engine")
     arguments = parser.parse_args()
-    texts = sentences()
+    texts = make_sentences()
     with tempfile.TemporaryDirectory() as folder:
         files = {type: checkpoints.as_type(arguments.checkpoint, Path(folder) / f"{type}.gguf", type)
                  for type in ("F16", "Q8_0")}  # fmt: skip
@@ -116,7 +116,7 @@ def main() -> None:
         vectors: dict[str, np.ndarray] = {}
         for _ in range(arguments.turns):
             for name, (python, program, path) in runs.items():
-                seconds, vectors[name] = timed(python, program, path, texts)
+                seconds, vectors[name] = time_program(python, program, path, texts)
                 best[name] = min(seconds, best.get(name, seconds))
     exact = vectors.get("torch F32")
     print(f"| {COUNT} sentences | a second | cosine to torch, least | mean |\n|---|---|---|---|")

@@ -1,8 +1,8 @@
-"""What the server costs beside the engine alone, at rest, and under clients that leave.
+"""Measures the server: overhead compared to the engine alone, CPU time when idle, and a soak test.
 
-    python tests/benchmarks/serving.py overhead MODEL     # one client, streaming; in turns with the engine alone
-    python tests/benchmarks/serving.py idle MODEL         # seconds of CPU in half a minute without requests
-    python tests/benchmarks/serving.py soak MODEL [SECONDS]
+python tests/benchmarks/serving.py overhead MODEL     # one streaming client; interleaved with the engine alone
+python tests/benchmarks/serving.py idle MODEL         # CPU time in 30 seconds without requests
+python tests/benchmarks/serving.py soak MODEL [SECONDS]
 """
 
 import contextlib
@@ -20,11 +20,11 @@ import numpy as np
 import psutil
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-from served import Served, events_of  # noqa: E402
+from server_process import ServerProcess, parse_events  # noqa: E402
 
 from localinfer import load  # noqa: E402
 from localinfer.model import Model  # noqa: E402
@@ -32,41 +32,43 @@ from localinfer.model import Model  # noqa: E402
 PROMPT = "Once upon a time"
 TOKENS, ROUNDS = 64, 40
 CLIENTS, AT_A_TIME, AGAIN = 32, 8, 20
-ASKED = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
+REQUEST = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
 def overhead(name: str) -> None:
-    """Seconds for a token, from the first to the last of the same answer: the engine alone and the server take turns,
-    and the other one rests meanwhile. The client only reads; what the events say is looked at afterwards. Nothing is
-    guessed: how far that goes depends on measured times."""
+    """Measure the seconds per token from the first to the last token of the same response.
+
+    The engine alone and the server run interleaved. The client only reads; events are parsed afterwards. Speculative
+    decoding is off, because its draft length depends on measured times.
+    """
     ratios, means = [], dict[str, list[float]](alone=[], served=[])
-    with load(name, ubatch_size=128, parallel=4) as model, Served(name) as server:
-        takers = {"alone": lambda: text_alone(model), "served": lambda: text_served(server)}
+    with load(name, ubatch_size=128, parallel=4) as model, ServerProcess(name) as server:
+        takers = {"alone": lambda: generate_directly(model), "served": lambda: generate_over_http(server)}
         for number in range(ROUNDS + 1):
             found = {kind: takers[kind]() for kind in sorted(takers, reverse=bool(number % 2))}
             assert found["alone"][0] == found["served"][0]
-            if number:  # the first round compiles and reads
+            if number:  # the first round warms up
                 for kind, (_, times) in found.items():
                     means[kind].append((times[-1] - times[0]) / (len(times) - 1))
                 ratios.append(means["served"][-1] / means["alone"][-1])
     alone, served = (1000 * np.median(means[kind]) for kind in ("alone", "served"))
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    print(f"a token: {alone:.3f} ms alone, {served:.3f} ms served, {served / alone:.3f} times as long")
-    print(f"of {ROUNDS} answers each, in turns: median {middle:.3f}, quartiles {low:.3f} and {high:.3f}")
+    print(f"a token: {alone:.3f} ms alone, {served:.3f} ms served, ratio {served / alone:.3f}")
+    print(f"ratio of {ROUNDS} interleaved responses: median {middle:.3f}, quartiles {low:.3f} and {high:.3f}")
 
 
-def text_alone(model: Model) -> tuple[str, list[float]]:
-    """A text, and when its tokens came."""
+def generate_directly(model: Model) -> tuple[str, list[float]]:
+    """Generate a text with the Python API. Returns the text and the arrival times of its tokens."""
     texts, times = [], []
-    for piece in model.generate(PROMPT, n_predict=TOKENS, temp=0.0, ignore_eos=True, spec_type="none"):
+    for piece in model.stream(PROMPT, n_predict=TOKENS, temp=0.0, ignore_eos=True, spec_type="none"):
         times.append(time.perf_counter())
         texts.append(piece.text)
     return "".join(texts), times
 
 
-def text_served(server: Served) -> tuple[str, list[float]]:
-    """The same from the server."""
-    body = json.dumps(ASKED | {"speculative.type": "none"}).encode()
+def generate_over_http(server: ServerProcess) -> tuple[str, list[float]]:
+    """Generate a text over HTTP. Returns the text and the arrival times of its tokens."""
+    body = json.dumps(REQUEST | {"speculative.type": "none"}).encode()
     head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     read, times = b"", []
     with socket.create_connection(("127.0.0.1", server.port)) as client:
@@ -76,29 +78,31 @@ def text_served(server: Served) -> tuple[str, list[float]]:
             read += came
     events = [line.removeprefix(b"data: ") for line in read.splitlines() if line.startswith(b"data: {")]
     texts = [json.loads(event)["choices"][0]["text"] for event in events]
-    return "".join(texts), times[1:-1]  # the first event has no token yet, the last one says why it is the end
+    return "".join(texts), times[1:-1]  # the first event has no token, the last one has the finish reason
 
 
 def idle(name: str) -> None:
-    with Served(name) as server:
-        server.events("/v1/completions", ASKED)
+    with ServerProcess(name) as server:
+        server.events("/v1/completions", REQUEST)
         time.sleep(2)
         process = psutil.Process(server.process.pid)
-        before, seconds = cpu(process), 30
+        before, seconds = cpu_seconds(process), 30
         time.sleep(seconds)
-        print(f"{100 * (cpu(process) - before) / seconds:.2f} % of a core")
+        print(f"{100 * (cpu_seconds(process) - before) / seconds:.2f} % of a core")
 
 
-def cpu(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def soak(name: str, seconds: float = 300) -> None:
-    """Clients that stream; a tenth of them leaves midway. Memory is read all the time; afterwards some are asked again,
-    alone: what they were answered in company must be the same."""
+    """Run concurrent streaming clients, of which a tenth disconnects during the response, and observe the memory.
+
+    Afterwards some requests are repeated alone; their responses must equal those under load.
+    """
     answers, left, failed, first_times, memory = dict[str, str](), [], [], [], []
-    with Served(name, "--parallel", AT_A_TIME, "--ctx-size", "1024") as server:
+    with ServerProcess(name, "--parallel", AT_A_TIME, "--ctx-size", "1024") as server:
         end = time.monotonic() + seconds
 
         def client(seed: int) -> None:
@@ -106,7 +110,7 @@ def soak(name: str, seconds: float = 300) -> None:
             while time.monotonic() < end:
                 prompt = f"{chance.random()} {PROMPT}"
                 try:
-                    took, text = streamed(server, prompt, leaves=chance.random() < 0.1)
+                    took, text = stream(server, prompt, disconnects=chance.random() < 0.1)
                     first_times.append(took)
                     if text is None:
                         left.append(prompt)
@@ -126,7 +130,7 @@ def soak(name: str, seconds: float = 300) -> None:
             thread.join()
         busy = sum(slot["is_processing"] for slot in server.get("/slots").body)
         again = random.Random(0).sample(sorted(answers), min(AGAIN, len(answers)))
-        others = [prompt for prompt in again if streamed(server, prompt, leaves=False)[1] != answers[prompt]]
+        others = [prompt for prompt in again if stream(server, prompt, disconnects=False)[1] != answers[prompt]]
     settled = memory[len(memory) // 3 :]
     slope = statistics.linear_regression(*zip(*settled, strict=True)).slope * 60 / 2**20
     p50, p95 = (statistics.quantiles(first_times, n=20)[k] for k in (9, 18))
@@ -135,14 +139,14 @@ def soak(name: str, seconds: float = 300) -> None:
     print(f"time to first token: p50 {p50:.2f} s, p95 {p95:.2f} s; memory {slope:+.2f} MiB a minute")
 
 
-def streamed(server: Served, prompt: str, *, leaves: bool) -> tuple[float, str | None]:
-    """Seconds until the first token, and the text; None of who left behind it."""
+def stream(server: ServerProcess, prompt: str, *, disconnects: bool) -> tuple[float, str | None]:
+    """Return the seconds until the first token, and the text; None if the client disconnects after the first token."""
     began = time.perf_counter()
-    with contextlib.closing(server.open("/v1/completions", ASKED | {"prompt": prompt, "max_tokens": 32})) as answer:
-        events = events_of(answer)
-        texts = [next(events)["choices"][0]["text"], next(events)["choices"][0]["text"]]  # the first has no token yet
+    with contextlib.closing(server.open("/v1/completions", REQUEST | {"prompt": prompt, "max_tokens": 32})) as answer:
+        events = parse_events(answer)
+        texts = [next(events)["choices"][0]["text"], next(events)["choices"][0]["text"]]  # the first event has no token
         took = time.perf_counter() - began
-        if leaves:
+        if disconnects:
             return took, None
         return took, "".join([*texts, *(event["choices"][0]["text"] for event in events)])
 

@@ -1,4 +1,4 @@
-"""`localinfer batch` as a whole: its files, its words, its exit codes, and how it goes on after the worst."""
+"""`localinfer batch` end to end: files, messages, exit codes and resumption after interruptions."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import killed
+import killed_batch
 import pytest
 from terminal import Terminal
 from tiny import tiny_llama
@@ -74,7 +74,7 @@ class TestJob:
         assert ids(out) == ["line-1", "line-2", "third"]
         assert {line["response"]["status_code"] for line in lines_of(out.read_text())} == {200}
 
-    def test_done_is_done(self, run: Run, prompts: Path, out: Path) -> None:
+    def test_finished_job_is_not_repeated(self, run: Run, prompts: Path, out: Path) -> None:
         run(prompts, "-o", out)
         before = out.read_bytes()
         code, _, stderr = run(prompts, "-o", out)
@@ -87,16 +87,16 @@ class TestJob:
         assert code == 0
         assert {line["custom_id"] for line in lines_of(stdout)} == {"line-1", "line-2", "third"}
 
-    def test_a_bad_line_ends_nothing(self, run: Run, tmp_path: Path, out: Path) -> None:
+    def test_invalid_line_does_not_stop_the_job(self, run: Run, tmp_path: Path, out: Path) -> None:
         prompts = written(tmp_path, "a", 5, {"url": "/v1/foo", "body": {}}, {"prompt": "b", "temperature": "hot"}, "c")
         code, _, stderr = run(prompts, "-o", out)
         assert code == 1
-        assert f"error: {prompts}: 3 of 5 requests failed, the first is line 2; --retry-failed asks once more" in stderr
+        assert f"error: {prompts}: 3 of 5 requests failed, the first is line 2; --retry-failed retries them" in stderr
         found = lines_of(out.read_text())
         assert [line["response"]["status_code"] for line in found] == [200, 400, 404, 400, 200]
         assert [line["error"] is None for line in found] == [True, False, False, False, True]
 
-    def test_what_failed_is_asked_once_more(self, run: Run, tmp_path: Path, out: Path) -> None:
+    def test_retry_failed(self, run: Run, tmp_path: Path, out: Path) -> None:
         prompts = written(tmp_path, "a", 5)
         assert run(prompts, "-o", out)[0] == 1
         first = lines_of(out.read_text())[0]
@@ -104,34 +104,34 @@ class TestJob:
         assert (code, json.loads(stdout)["answered"]) == (1, 1)
         assert lines_of(out.read_text())[0] == first
 
-    def test_a_summary_in_json(self, run: Run, prompts: Path, out: Path) -> None:
+    def test_json_summary(self, run: Run, prompts: Path, out: Path) -> None:
         code, stdout, stderr = run(prompts, "-o", out, "--json")
-        told = json.loads(stdout)
+        summary = json.loads(stdout)
         usage = [line["response"]["body"]["usage"] for line in lines_of(out.read_text())]
         assert (code, stderr) == (0, "")
-        assert told.pop("seconds") > 0
-        assert told == {
+        assert summary.pop("seconds") > 0
+        assert summary == {
             "output": str(out), "requests": 3, "answered": 3, "earlier": 0, "failed": 0,
             "prompt_tokens": sum(each["prompt_tokens"] for each in usage),
             "cached_tokens": sum(each["prompt_tokens_details"]["cached_tokens"] for each in usage),
             "completion_tokens": sum(each["completion_tokens"] for each in usage),
         }  # fmt: skip
 
-    def test_a_beginning_that_is_shared_is_read_once(self, run: Run, tmp_path: Path, out: Path) -> None:
+    def test_shared_prefix_is_evaluated_once(self, run: Run, tmp_path: Path, out: Path) -> None:
         shared = "Hello and the other one " * 20
-        asked = [{"prompt": word, "system": shared if n % 2 else "S"} for n, word in enumerate("abcdefgh")]
-        _, stdout, _ = run(written(tmp_path, *asked), "-o", out, "--json")
-        told = json.loads(stdout)
-        assert told["prompt_tokens"] - told["cached_tokens"] < told["prompt_tokens"] / 2
+        inputs = [{"prompt": word, "system": shared if n % 2 else "S"} for n, word in enumerate("abcdefgh")]
+        _, stdout, _ = run(written(tmp_path, *inputs), "-o", out, "--json")
+        summary = json.loads(stdout)
+        assert summary["prompt_tokens"] - summary["cached_tokens"] < summary["prompt_tokens"] / 2
 
-    def test_a_draft_model_changes_no_answer(self, run: Run, tiny: Path, prompts: Path, out: Path) -> None:
-        """Nor whether a job is the same one."""
-        wishes = ("--ignore-eos", "--temp", "0", "-n", "40", "--spec-draft-n-min", "2")
-        assert run(prompts, "-o", out, *wishes, "--spec-type", "none")[0] == 0
+    def test_draft_model_does_not_change_answers(self, run: Run, tiny: Path, prompts: Path, out: Path) -> None:
+        """A job is also continued with another draft model."""
+        settings = ("--ignore-eos", "--temp", "0", "-n", "40", "--spec-draft-n-min", "2")
+        assert run(prompts, "-o", out, *settings, "--spec-type", "none")[0] == 0
         plain = out.read_text()
-        code, stdout, _ = run(prompts, "-o", out, *wishes, "-md", tiny, "--json")
+        code, stdout, _ = run(prompts, "-o", out, *settings, "-md", tiny, "--json")
         assert (code, json.loads(stdout)["earlier"], out.read_text()) == (0, 3, plain)
-        assert run(prompts, "-o", out, *wishes, "-md", tiny, "--restart")[0] == 0
+        assert run(prompts, "-o", out, *settings, "-md", tiny, "--restart")[0] == 0
         assert texts_of(out.read_text()) == texts_of(plain)
         assert run(prompts, "-o", out, "-md", "no-such-model")[0] == 3
 
@@ -141,21 +141,21 @@ class TestJob:
         assert run(text, "-o", out)[0] == 0
         assert ids(out) == ["line-1", "line-3"]
 
-    def test_options_hold_where_a_line_says_nothing(self, run: Run, tmp_path: Path, out: Path) -> None:
+    def test_options_are_defaults_for_requests(self, run: Run, tmp_path: Path, out: Path) -> None:
         prompts = written(tmp_path, "a", {"prompt": "b", "max_tokens": 2})
         run(prompts, "-o", out, "--ignore-eos", "--raw")
         counts = [line["response"]["body"]["usage"]["completion_tokens"] for line in lines_of(out.read_text())]
         assert counts == [4, 2]
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(
         ("content", "code", "message"),
         [
             (None, 1, "prompts.jsonl: No such file or directory"),
-            ("", 1, "prompts.jsonl: there are no requests in it"),
+            ("", 1, "prompts.jsonl: contains no requests"),
             ('{"prompt": "a", "custom_id": "x"}\n' * 2, 1, "prompts.jsonl: lines 1 and 2 have the same custom_id, x"),
-            ('{"prompt": "a", "model": "gpt"}\n', 1, "prompts.jsonl: line 1 asks for the model gpt, and this is"),
+            ('{"prompt": "a", "model": "gpt"}\n', 1, "prompts.jsonl: line 1 requests the model gpt, not "),
         ],
     )
     def test_input(
@@ -170,37 +170,37 @@ class TestMistakes:
         assert len(stderr.splitlines()) == 1
         assert not out.exists()
 
-    def test_another_model_answers_all_the_same(self, run: Run, tmp_path: Path, out: Path) -> None:
+    def test_any_model(self, run: Run, tmp_path: Path, out: Path) -> None:
         prompts = written(tmp_path, {"prompt": "a", "model": "gpt"}, {"prompt": "b", "model": "tiny"})
         assert run(prompts, "-o", out, "--any-model")[0] == 0
 
     def test_output(self, run: Run, prompts: Path, tmp_path: Path) -> None:
         for name, message in {
             tmp_path / "none" / "out.jsonl": "No such file or directory",
-            tmp_path: "is there, and is no file",
-            "/dev/full": "is there, and is no file",
+            tmp_path: "not a regular file",
+            "/dev/full": "not a regular file",
             prompts: "is the input",
         }.items():
             code, _, stderr = run(prompts, "-o", name)
             assert (code, stderr) == (2, f"error: --output: {name}: {message}\n")
 
-    def test_another_files_lines_stay(self, run: Run, prompts: Path, out: Path) -> None:
+    def test_unrelated_output_is_kept(self, run: Run, prompts: Path, out: Path) -> None:
         out.write_text("my diary\n")
         code, _, stderr = run(prompts, "-o", out)
         assert (code, out.read_text()) == (2, "my diary\n")
-        assert stderr.endswith("; --restart begins anew, and drops what is there\n")
+        assert stderr.endswith("; --restart starts over and discards the existing output\n")
 
     def test_other_options(self, run: Run, prompts: Path, out: Path) -> None:
         run(prompts, "-o", out)
         before = out.read_bytes()
         code, _, stderr = run(prompts, "-o", out, "--temp", "0")
         assert (code, out.read_bytes()) == (2, before)
-        assert "is of another model, or was given with other options; --restart begins anew" in stderr
+        assert "was made with another model or other options; --restart starts over" in stderr
         assert run(prompts, "-o", out, "--temp", "0", "--restart")[0] == 0
         assert out.read_bytes() != before
 
     @pytest.mark.parametrize("option", ["--restart", "--retry-failed", "--json"])
-    def test_what_needs_a_file(self, run: Run, prompts: Path, option: str) -> None:
+    def test_options_that_require_an_output_file(self, run: Run, prompts: Path, option: str) -> None:
         assert run(prompts, option)[0] == 2
 
     def test_the_disk_is_full(self, tiny: Path, prompts: Path, environment: dict[str, str]) -> None:
@@ -215,17 +215,17 @@ class TestMistakes:
         done = subprocess.run(limited, env=environment, capture_output=True, text=True)
         assert done.returncode == 1
         assert done.stderr.endswith(f"error: {out}: File too large\n")
-        assert f"{out}: 1 of 3 are done; the same command goes on from there\n" in done.stderr
+        assert f"{out}: 1 of 3 are done; run the same command to resume\n" in done.stderr
         assert len(lines_of(out.read_text())) == 1
         assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
         assert len(ids(out)) == 3
 
     @pytest.mark.parametrize("stdin", ["closed", "null", "empty"])
-    def test_nothing_comes(self, tiny: Path, environment: dict[str, str], stdin: str) -> None:
+    def test_no_input(self, tiny: Path, environment: dict[str, str], stdin: str) -> None:
         line = {"closed": '"$@" <&-', "null": '"$@" </dev/null', "empty": ': | "$@"'}[stdin]
         command = ["bash", "-c", line, "bash", *REAL, str(tiny)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        expected = (1, "stdin: there are no requests in it") if stdin == "empty" else (2, "no requests: give the name")
+        expected = (1, "stdin: contains no requests") if stdin == "empty" else (2, "no requests: give the name")
         assert (done.returncode, done.stderr.startswith(f"error: {expected[1]}")) == (expected[0], True)
 
     def test_piped(self, tiny: Path, environment: dict[str, str]) -> None:
@@ -236,36 +236,36 @@ class TestMistakes:
 
 class TestInterrupted:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_what_is_done_is_kept(
+    def test_finished_requests_are_kept(
         self, tiny: Path, tmp_path: Path, out: Path, environment: dict[str, str], number: int, code: int
     ) -> None:
-        asked = ["a", {"prompt": "b"} | LONG, {"prompt": "c"} | LONG]
-        command = [*REAL, str(tiny), str(written(tmp_path, *asked)), "-o", str(out), "-n", "2", "-t", "1"]
+        inputs = ["a", {"prompt": "b"} | LONG, {"prompt": "c"} | LONG]
+        command = [*REAL, str(tiny), str(written(tmp_path, *inputs)), "-o", str(out), "-n", "2", "-t", "1"]
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        until(lambda: killed.answers(out) > 0)
+        until(lambda: killed_batch.count_answers(out) > 0)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=PATIENCE)
-        done = killed.answers(out)
+        done = killed_batch.count_answers(out)
         assert process.returncode == code
-        assert stderr == f"{out}: {done} of 3 are done; the same command goes on from there\n"
+        assert stderr == f"{out}: {done} of 3 are done; run the same command to resume\n"
         assert ids(out)[0] == "line-1"
 
     def test_in_a_terminal(self, tiny: Path, tmp_path: Path, out: Path, environment: dict[str, str]) -> None:
-        asked = ["a", {"prompt": "b"} | LONG]
-        command = [*REAL, str(tiny), str(written(tmp_path, *asked)), "-o", str(out), "-n", "2", "-t", "1"]
+        inputs = ["a", {"prompt": "b"} | LONG]
+        command = [*REAL, str(tiny), str(written(tmp_path, *inputs)), "-o", str(out), "-n", "2", "-t", "1"]
         terminal = Terminal(command, environment, columns=120)
         try:
             terminal.expect("1 of 2, ", PATIENCE)
             terminal.expect(" left", PATIENCE)
-            terminal.press("c")
-            terminal.expect("1 of 2 are done; the same command goes on", PATIENCE)
-            assert terminal.code() == 130
+            terminal.ctrl("c")
+            terminal.expect("1 of 2 are done; run the same command", PATIENCE)
+            assert terminal.wait() == 130
         finally:
             terminal.close()
 
     def test_killed_at_random(self, smollm2: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-        """tests/benchmarks/checks/killing.py does so as often as one likes."""
-        killed.run(str(smollm2), tmp_path, kills=3, seed=15, environment=environment)
+        """tests/benchmarks/checks/batch_kill.py repeats this any number of times."""
+        killed_batch.run_with_kills(str(smollm2), tmp_path, kills=3, seed=15, environment=environment)
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -282,11 +282,11 @@ def test_help_is_light(environment: dict[str, str]) -> None:
     assert not [name for name in ("numpy", "numba", "starlette", "asyncio", "ray") if f"| {name}\n" in done.stderr]
 
 
-def test_the_time_left_is_told_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_progress_lines(capsys: pytest.CaptureFixture[str]) -> None:
     progress = batch.Progress(10, 10, "requests", quiet=False)
-    progress.done, progress.written = 5, 500
+    progress.done, progress.completion_tokens = 5, 500
     for seconds in (9, 11, 15, 21, 23, 60):
-        progress.began = time.monotonic() - seconds
-        progress.tell()
+        progress.start_time = time.monotonic() - seconds
+        progress.report()
     assert capsys.readouterr().err.splitlines() == [
         "5 of 10, 45.5 t/s, 0:11 left", "5 of 10, 21.7 t/s, 0:23 left", "5 of 10, 8.3 t/s, 1:00 left"]  # fmt: skip

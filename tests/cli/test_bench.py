@@ -1,4 +1,4 @@
-"""`localinfer bench` on a tiny model: its table, its JSON, its picture, and what it refuses before it measures."""
+"""`localinfer bench` on a tiny model: table, JSON, plot and usage errors."""
 
 import csv
 import json
@@ -10,25 +10,25 @@ import pytest
 from tiny import tiny_llama
 
 from cli import __main__
-from cli.files import promised, write_whole
-from cli.measuring import results
-from cli.measuring.plot import plot
-from cli.measuring.results import Result, Subject
-from localinfer.engine.engine import Engine
+from cli.measure import bench_results
+from cli.measure.bench_results import BenchModel, Result
+from cli.measure.plot import plot
+from cli.output_files import writable_path, write_atomically
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.files.gguf import open_gguf
-from localinfer.judging.roofline import Roofline
+from localinfer.evaluation.roofline import Roofline
+from localinfer.gguf.reader import open_gguf
+from localinfer.graph.cost import Cost
 from localinfer.options import Options
-from localinfer.plan.work import Amount
+from localinfer.runtime.engine import Engine
 
 Run = Callable[..., tuple[int, str, str]]
 ROOF = Roofline(threads=2, bandwidth=20e9, dots=100e9, fmas=50e9, pairs=50e9)
-SUBJECT = Subject("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
+SUBJECT = BenchModel("tiny.gguf", "tiny", 1 << 20, 1000, "CPU", Options())
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command line in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
 
     def command(*arguments: object) -> tuple[int, str, str]:
         code = __main__.run([str(argument) for argument in arguments])
@@ -43,31 +43,31 @@ def model(tmp_path: Path) -> Path:
 
 
 def answer(depth: int = 0, seconds: float = 2.0) -> Result:
-    """Four tokens in two seconds, 10 GB for each."""
-    return Result(SUBJECT, results.Test(0, 4, depth, 2), [seconds] * 2, Amount(nbytes=40 * 10**9, dots=10**9), ROOF)
+    """Return the result of a run: four tokens in two seconds, 10 GB for each."""
+    return Result(SUBJECT, bench_results.Test(0, 4, depth, 2), [seconds] * 2, Cost(nbytes=40 * 10**9, dots=10**9), ROOF)
 
 
 def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
 
 
-def test_an_answer_is_held_against_bandwidth() -> None:
-    assert answer().a_second(answer().amount.nbytes) == 20e9
+def test_generation_fraction_of_bandwidth() -> None:
+    assert answer().per_second(answer().amount.nbytes) == 20e9
     assert answer().bandwidth_share == 1.0
-    heading, _, row = cells(results.as_markdown([answer(seconds=4.0)]))
+    heading, _, row = cells(bench_results.as_markdown([answer(seconds=4.0)]))
     assert heading[:7] == ["model", "size", "params", "backend", "threads", "test", "t/s"]
     assert row[5:] == ["tg4", "1.00 ± 0.00", "10.0 GB/s", "50 %"]
 
 
-def test_a_prompt_is_held_against_arithmetic_of_both_kinds() -> None:
-    amount = Amount(nbytes=1, dots=150 * 10**9, fmas=25 * 10**9)
-    prompt = Result(SUBJECT, results.Test(512, 0, 0, 2), [4.0], amount, ROOF)
+def test_prompt_fraction_of_peak_arithmetic() -> None:
+    amount = Cost(nbytes=1, dots=150 * 10**9, fmas=25 * 10**9)
+    prompt = Result(SUBJECT, bench_results.Test(512, 0, 0, 2), [4.0], amount, ROOF)
     assert prompt.peak_share == pytest.approx((1.5 + 0.5) / 4)
-    assert cells(results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
+    assert cells(bench_results.as_markdown([prompt]))[2][7:] == ["43.8 GMAC/s", "50 %"]
 
 
-def test_what_an_engine_can_be_told(run: Run, model: Path) -> None:
-    """Keys and values of a byte are half as many bytes."""
+def test_engine_options(run: Run, model: Path) -> None:
+    """Keys and values in Q8_0 need about half the bytes of F16."""
     found = []
     for kind in ("f16", "q8_0"):
         chosen = "--precision", "high", "-ctk", kind, "-ctv", kind
@@ -77,8 +77,8 @@ def test_what_an_engine_can_be_told(run: Run, model: Path) -> None:
     assert [(each["precision"], each["type_k"], each["type_v"]) for each in found] == [
         ("high", "f16", "f16"), ("high", "q8_0", "q8_0")
     ]  # fmt: skip
-    cells = 2 * 2 * 128 * (300 + 2)  # two layers, keys and values of 2 x 64; 34 bytes hold 32 of them, not 64
-    assert found[0]["bytes"] - found[1]["bytes"] == cells * 2 - cells * 34 // 32
+    n_values = 2 * 2 * 128 * (300 + 2)  # two layers, keys and values of 2 x 64; 32 of them take 34 bytes, not 64
+    assert found[0]["bytes"] - found[1]["bytes"] == n_values * 2 - n_values * 34 // 32
 
 
 def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
@@ -94,7 +94,7 @@ def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
 
     found = json.loads(run("bench", model, *arguments, "-o", "json")[1])
     engine = Engine(open_gguf(model), Options(ctx_size=8, threads=1))
-    prompt, tokens = engine.amount(5, 3), engine.amount(1, 3) + engine.amount(1, 4)
+    prompt, tokens = engine.evaluation_cost(5, 3), engine.evaluation_cost(1, 3) + engine.evaluation_cost(1, 4)
     engine.close()
     assert [(each["bytes"], each["macs"]) for each in found[2:4]] == [
         (amount.nbytes, amount.macs) for amount in (prompt, tokens)
@@ -117,7 +117,7 @@ def test_several_models_and_both_kinds_in_one_test(run: Run, model: Path, tmp_pa
         (str(path), test) for path in (model, other) for test in ("pp5+tg2", "pp3+tg1")
     ]
     engine = Engine(open_gguf(model), Options(ctx_size=8, threads=1))
-    amounts = engine.amount(5, 0) + engine.amount(1, 5) + engine.amount(1, 6)
+    amounts = engine.evaluation_cost(5, 0) + engine.evaluation_cost(1, 5) + engine.evaluation_cost(1, 6)
     engine.close()
     assert int(rows[0]["bytes"]) == amounts.nbytes
     code, out, _ = run("bench", model, "-p", 2, "-n", 0, "-r", 1, "-o", "jsonl", "-ub", 1, "-ngl", "99", "-fa", "0,1")
@@ -129,7 +129,7 @@ def test_plot(tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"depth{ending}"
     path.write_text("before")
-    prompt = Result(SUBJECT, results.Test(512, 0, 0, 2), [4.0], Amount(), ROOF)
+    prompt = Result(SUBJECT, bench_results.Test(512, 0, 0, 2), [4.0], Cost(), ROOF)
     plot(path, [answer(100), answer(), prompt])
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if ending == ".png" else b"<?xml")
@@ -139,13 +139,13 @@ def test_plot(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("depth.pdf", "must be a name that ends in .png or .svg, not"),
+        ("depth.pdf", "must end in .png or .svg, not"),
         ("missing/depth.svg", "No such file or directory"),
-        ("folder.svg", "is there, and is no file"),
+        ("folder.svg", "not a regular file"),
         ("depth\0.svg", "null"),
     ],
 )
-def test_a_picture_that_cannot_be_written_is_told_first(run: Run, tmp_path: Path, name: str, problem: str) -> None:
+def test_unwritable_plot_is_reported_first(run: Run, tmp_path: Path, name: str, problem: str) -> None:
     (tmp_path / "folder.svg").mkdir()
     code, out, err = run("bench", tmp_path / "no-model.gguf", "--plot", tmp_path / name)
     assert (code, out) == (2, "")
@@ -158,7 +158,7 @@ def test_without_matplotlib(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("bench", "no-model.gguf", "--plot", tmp_path / "depth.svg")
     assert code == 2
-    assert err == "error: --plot: needs matplotlib, the extra `plot`: python -m pip install matplotlib\n"
+    assert err == "error: --plot: requires matplotlib (extra `plot`): python -m pip install matplotlib\n"
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_usage(run: Run, arguments: list[str]) -> None:
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = promised("--plot", str(tmp_path / "file"))
-    write_whole(path, b"one")
-    write_whole(path, b"two")
+def test_output_file_is_replaced_atomically(tmp_path: Path) -> None:
+    path = writable_path("--plot", str(tmp_path / "file"))
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     gone = tmp_path / "gone"
     gone.mkdir()
-    later = promised("--plot", str(gone / "file"))
+    later = writable_path("--plot", str(gone / "file"))
     gone.rmdir()
     with pytest.raises(LocalInferError, match="No such file"):
-        write_whole(later, b"three")
+        write_atomically(later, b"three")
     with pytest.raises(UsageError, match="--plot"):
-        promised("--plot", str(later))
+        writable_path("--plot", str(later))
     assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,4 @@
-"""The command line as scripts meet it: separate processes, pipes, exit codes. The model is `talker.py`."""
+"""The command line as scripts use it: processes, pipes and exit codes. The model is `fake_model.py`."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from places import TALKER
+from locations import FAKE_CLI
 
 from cli import __main__, app
 
@@ -23,7 +23,7 @@ REAL = [sys.executable, "-m", "localinfer"]
 
 
 def one_error(done: Done, code: int) -> str:
-    """The one line on stderr of a command that failed with this code."""
+    """Check that a command failed with this exit code, and return its one line on stderr."""
     assert done.returncode == code, done.stderr
     assert done.stdout == b""
     [line] = done.stderr.decode().splitlines()
@@ -32,11 +32,11 @@ def one_error(done: Done, code: int) -> str:
 
 
 class Panic(BaseException):
-    """As libraries in Rust raise it."""
+    """An exception like those of Rust libraries."""
 
 
 def hidden(cause: Exception) -> Exception:
-    """An error that does not tell the reason."""
+    """Return an error without a message whose cause is `cause`."""
     error = OSError("not found or not loaded")
     error.__context__ = cause
     return error
@@ -44,7 +44,7 @@ def hidden(cause: Exception) -> Exception:
 
 @pytest.fixture
 def usage_error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The one line on stderr of a command line that is wrong; in this process, which is quicker."""
+    """Return a function that runs an invalid command line in this process and returns its one line on stderr."""
 
     def run(*arguments: str) -> str:
         code = __main__.run(list(arguments))
@@ -64,7 +64,7 @@ class TestStart:
 
     @pytest.mark.skipif(os.name != "posix", reason="resource")
     def test_help_is_quick(self, environment: dict[str, str]) -> None:
-        """In seconds of the processor: other work on this machine shall not decide it."""
+        """Measured in CPU seconds, so that other work on the machine does not matter."""
 
         def seconds() -> float:
             usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,33 +75,33 @@ class TestStart:
             subprocess.run([*REAL, "--help"], env=environment, capture_output=True, check=True)
         assert (seconds() - begin) / 4 <= 0.25
 
-    def test_no_arguments_show_the_help(self, talker: Run) -> None:
-        assert talker().stdout == talker("-h").stdout == talker("--help").stdout
+    def test_no_arguments_show_the_help(self, fake_cli: Run) -> None:
+        assert fake_cli().stdout == fake_cli("-h").stdout == fake_cli("--help").stdout
 
     @pytest.mark.parametrize("command", app.COMMANDS)
-    def test_help_of_a_command(self, talker: Run, command: str) -> None:
-        done = talker(command, "-h")
+    def test_help_of_a_command(self, fake_cli: Run, command: str) -> None:
+        done = fake_cli(command, "-h")
         assert done.returncode == 0, done.stderr
         assert app.COMMANDS[command][1] in " ".join(done.stdout.decode().split())
         assert not re.search(r"<\w+>|\{[^\"]", done.stdout.decode().replace("<|im_end|>", "")), "no types of Python"
 
-    def test_help_shows_what_may_be_left_out(self, talker: Run) -> None:
-        assert b"quantize [OPTIONS] SOURCE [OUT] TYPE [THREADS]\n" in talker("quantize", "-h").stdout
-        assert b"[default: 512]" in talker("perplexity", "-h").stdout
-        assert b"--keep" not in talker("perplexity", "-h").stdout
+    def test_help_shows_optional_arguments(self, fake_cli: Run) -> None:
+        assert b"quantize [OPTIONS] SOURCE [OUT] TYPE [THREADS]\n" in fake_cli("quantize", "-h").stdout
+        assert b"[default: 512]" in fake_cli("perplexity", "-h").stdout
+        assert b"--keep" not in fake_cli("perplexity", "-h").stdout
 
-    def test_version(self, talker: Run) -> None:
-        assert re.fullmatch(rb"localinfer \d+\.\d+\.\d+\n", talker("--version").stdout)
+    def test_version(self, fake_cli: Run) -> None:
+        assert re.fullmatch(rb"localinfer \d+\.\d+\.\d+\n", fake_cli("--version").stdout)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["bnch"], "bnch: neither a command nor a model; did you mean bench?"),
-            (["chat", "--tmp", "1"], "--tmp: `localinfer chat` has no such option; did you mean --temp?"),
+            (["bnch"], "bnch: no such command or model; did you mean bench?"),
+            (["chat", "--tmp", "1"], "--tmp: no such option of `localinfer chat`; did you mean --temp?"),
             (["generate"], "Missing argument 'MODEL'"),
-            (["generate", "m", "-p"], "-p: a value is missing"),
-            (["generate", "m"], "no prompt: give -p TEXT"),
-            (["chat"], "nothing to answer"),
+            (["generate", "m", "-p"], "-p: missing value"),
+            (["generate", "m"], "no prompt: use -p TEXT"),
+            (["chat"], "no question, and stdin is neither"),
         ],
     )
     def test_usage(self, usage_error: Callable[..., str], arguments: list[str], message: str) -> None:
@@ -129,12 +129,12 @@ class TestStart:
         for value in values:
             assert usage_error("generate", own, "-p", "x", option, value).startswith(f"{option}: ")
 
-    def test_llama_cpps_short_names(self, talker: Run, own: str) -> None:
-        done = talker("chat", own, "-sys", "be brief", "-n", "-1", "-s", "-1", "-c64", stdin=b"Hello")
+    def test_short_flags_of_llama_cpp(self, fake_cli: Run, own: str) -> None:
+        done = fake_cli("chat", own, "-sys", "be brief", "-n", "-1", "-s", "-1", "-c64", stdin=b"Hello")
         assert done.stdout == b"1: Hello (be brief)"
 
-    def test_unexpected_error_is_one_line(self, talker: Run, own: str) -> None:
-        done = talker("generate", own, "-p", "crash")
+    def test_unexpected_error_is_one_line(self, fake_cli: Run, own: str) -> None:
+        done = fake_cli("generate", own, "-p", "crash")
         assert done.returncode == 1
         assert done.stderr.decode().splitlines()[1:] == [
             "error: unexpected ZeroDivisionError: division by zero (--debug shows where)"
@@ -151,7 +151,7 @@ class TestStart:
             (hidden(OSError("no such library")), "unexpected OSError: not found or not loaded (--debug shows where)"),
         ],
     )
-    def test_whatever_tells_of_too_little_memory(
+    def test_out_of_memory_errors(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, line: str
     ) -> None:
         def dispatch(arguments: list[str]) -> int:
@@ -162,34 +162,42 @@ class TestStart:
         assert capsys.readouterr().err == f"error: {line}\n"
 
     @pytest.mark.parametrize("debug", [["--debug"], []])
-    def test_debug_shows_where(self, talker: Run, own: str, debug: list[str]) -> None:
-        done = talker(*debug, "generate", own, "-p", "crash", LOCALINFER_DEBUG="0" if debug else "1")
+    def test_debug_shows_the_traceback(self, fake_cli: Run, own: str, debug: list[str]) -> None:
+        done = fake_cli(*debug, "generate", own, "-p", "crash", LOCALINFER_DEBUG="0" if debug else "1")
         assert b"Traceback" in done.stderr
         assert done.returncode == 1
 
-    def test_control_characters_of_a_name_are_escaped(self, talker: Run) -> None:
-        assert "\\x1b[31m" in one_error(talker("generate", "\x1b[31mred\n.gguf", "-p", "x"), 3)
+    def test_control_characters_of_a_name_are_escaped(self, fake_cli: Run) -> None:
+        assert "\\x1b[31m" in one_error(fake_cli("generate", "\x1b[31mred\n.gguf", "-p", "x"), 3)
 
 
 class TestGenerate:
-    def test_stdout_is_the_text_and_nothing_else(self, talker: Run, own: str) -> None:
-        done = talker("generate", own, "-p", "one wide\ntwo")
+    def test_stdout_is_the_text_and_nothing_else(self, fake_cli: Run, own: str) -> None:
+        done = fake_cli("generate", own, "-p", "one wide\ntwo")
         assert done.stdout == "one 😀 two".encode()
         assert done.stderr.decode().splitlines() == [
             "compiling kernels (once) 0/3",
             "[ 3 tokens, 12.0 t/s | prompt 3 tokens (1 reused), 4.0 t/s | stop, seed 42 ]",
         ]
 
-    def test_quiet(self, talker: Run, own: str) -> None:
-        assert b"t/s" not in talker("generate", own, "-p", "x", "-q").stderr
+    def test_positional_prompt(self, fake_cli: Run, own: str) -> None:
+        expected = fake_cli("generate", own, "-p", "one wide").stdout
+        assert expected == "one 😀".encode()
+        for arguments in ([own, "one wide"], [own, "one", "wide"], ["-m", own, "one wide"]):
+            assert fake_cli("generate", *arguments).stdout == expected
+        joined = fake_cli("generate", own, "-p", "one\ntwo")
+        assert fake_cli("generate", own, "one", "-p", "two").stdout == joined.stdout
 
-    def test_argument_then_file_then_stdin(self, talker: Run, own: str, tmp_path: Path) -> None:
+    def test_quiet(self, fake_cli: Run, own: str) -> None:
+        assert b"t/s" not in fake_cli("generate", own, "-p", "x", "-q").stderr
+
+    def test_argument_then_file_then_stdin(self, fake_cli: Run, own: str, tmp_path: Path) -> None:
         (tmp_path / "prompt").write_bytes(b"\xef\xbb\xbffile\r\n")
-        done = talker("generate", own, "-p", "argument", "-f", str(tmp_path / "prompt"), stdin=b"stdin\n")
+        done = fake_cli("generate", own, "-p", "argument", "-f", str(tmp_path / "prompt"), stdin=b"stdin\n")
         assert done.stdout == b"argument file stdin"
 
-    def test_json(self, talker: Run, own: str) -> None:
-        answer = json.loads(talker("generate", own, "-p", "a wide", "--json").stdout)
+    def test_json(self, fake_cli: Run, own: str) -> None:
+        answer = json.loads(fake_cli("generate", own, "-p", "a wide", "--json").stdout)
         assert answer == {
             "model": own, "text": "a 😀", "reasoning": "", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
             "timings": {
@@ -198,11 +206,11 @@ class TestGenerate:
             },
         }  # fmt: skip
 
-    def test_special_tokens_on_request(self, talker: Run, own: str) -> None:
-        assert talker("generate", own, "-p", "x", "--parse-special").stdout == b"x special"
+    def test_special_tokens_on_request(self, fake_cli: Run, own: str) -> None:
+        assert fake_cli("generate", own, "-p", "x", "--parse-special").stdout == b"x special"
 
-    def test_context_overflow(self, talker: Run, own: str) -> None:
-        done = talker("generate", own, "-p", "overflow")
+    def test_context_overflow(self, fake_cli: Run, own: str) -> None:
+        done = fake_cli("generate", own, "-p", "overflow")
         assert done.returncode == 5
         assert done.stderr.decode().splitlines()[-1] == "error: context is full: --ctx-size sets a larger one"
 
@@ -211,41 +219,41 @@ class TestGenerate:
         [(None, "No such file"), ("directory", "Is a directory"), (b"\xff\xfeh\0", "not UTF-8 at byte 0")],
     )
     def test_prompt_files(
-        self, talker: Run, own: str, tmp_path: Path, content: bytes | str | None, message: str
+        self, fake_cli: Run, own: str, tmp_path: Path, content: bytes | str | None, message: str
     ) -> None:
         path = tmp_path / "prompt"
         if isinstance(content, bytes):
             path.write_bytes(content)
         elif content:
             path.mkdir()
-        assert one_error(talker("generate", own, "-f", str(path)), 1).startswith(f"{path}: {message}")
+        assert one_error(fake_cli("generate", own, "-f", str(path)), 1).startswith(f"{path}: {message}")
 
-    def test_endless_prompt_file(self, talker: Run, own: str) -> None:
-        assert "more than 67,108,864 bytes" in one_error(talker("generate", own, "-f", "/dev/zero"), 1)
+    def test_endless_prompt_file(self, fake_cli: Run, own: str) -> None:
+        assert "longer than 67,108,864 bytes" in one_error(fake_cli("generate", own, "-f", "/dev/zero"), 1)
 
-    def test_stdin_that_is_not_utf8(self, talker: Run, own: str) -> None:
-        done = talker("generate", own, stdin=b"a\xff b\0c\r\nd")
+    def test_stdin_that_is_not_utf8(self, fake_cli: Run, own: str) -> None:
+        done = fake_cli("generate", own, stdin=b"a\xff b\0c\r\nd")
         assert done.stdout.decode() == "a\N{REPLACEMENT CHARACTER} b\0c d"
-        assert b"warning: stdin is not UTF-8" in done.stderr
+        assert b"warning: stdin is not valid UTF-8" in done.stderr
 
     def test_argument_that_is_not_utf8(self, environment: dict[str, str], own: str) -> None:
-        command = [os.fsencode(each) for each in [*TALKER, "generate", own, "-p"]] + [b"a\xffb"]
+        command = [os.fsencode(each) for each in [*FAKE_CLI, "generate", own, "-p"]] + [b"a\xffb"]
         done = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
         assert done.stdout.decode() == "a\N{REPLACEMENT CHARACTER}b"
 
     @pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "ascii"}])
-    def test_locale_does_not_matter(self, talker: Run, own: str, locale: dict[str, str]) -> None:
-        assert talker("generate", own, "-p", "wide", **locale).stdout == "😀".encode()
+    def test_locale_does_not_matter(self, fake_cli: Run, own: str, locale: dict[str, str]) -> None:
+        assert fake_cli("generate", own, "-p", "wide", **locale).stdout == "😀".encode()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams of this kind")
 class TestStreams:
     def shell(self, environment: dict[str, str], script: str) -> Done:
-        """A script in which $localinfer is the stand-in."""
-        command = ["bash", "-c", f"localinfer='{' '.join(TALKER)}'; {script}"]
+        """Run a shell script in which $localinfer is the command with the fake model."""
+        command = ["bash", "-c", f"localinfer='{' '.join(FAKE_CLI)}'; {script}"]
         return subprocess.run(command, env=environment, capture_output=True, timeout=30)
 
-    def test_reader_that_leaves(self, environment: dict[str, str], own: str) -> None:
+    def test_broken_pipe(self, environment: dict[str, str], own: str) -> None:
         begin = time.monotonic()
         prompt = " ".join(["slowly"] * 100)
         done = self.shell(
@@ -270,25 +278,25 @@ class TestStreams:
 
     def test_no_stdin_is_no_prompt(self, environment: dict[str, str], own: str) -> None:
         assert "no prompt" in one_error(self.shell(environment, f"$localinfer generate {own} <&-"), 2)
-        assert "nothing to" in one_error(self.shell(environment, f"$localinfer chat {own} <&-"), 2)
+        assert "no question" in one_error(self.shell(environment, f"$localinfer chat {own} <&-"), 2)
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
     def test_signals(self, environment: dict[str, str], own: str, number: signal.Signals, code: int) -> None:
         process = subprocess.Popen(
-            [*TALKER, "generate", own, "-p", " ".join(["slowly"] * 100)],
+            [*FAKE_CLI, "generate", own, "-p", " ".join(["slowly"] * 100)],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout
         assert process.stdout.read(1) == b"s"
-        for _ in range(50 if number == signal.SIGINT else 1):  # a storm ends like a single one
+        for _ in range(50 if number == signal.SIGINT else 1):  # many signals end the process like one
             process.send_signal(number)
             time.sleep(0.005)
         _, error = process.communicate(timeout=5)
         assert process.returncode == code
         assert error.decode().splitlines() == ["compiling kernels (once) 0/3"]
 
-    def test_an_interrupt_where_nothing_can_be_raised_is_not_lost(self, environment: dict[str, str]) -> None:
-        """As when an import lets go of its lock: Python tells of it, and goes on."""
+    def test_unraisable_interrupt_is_repeated(self, environment: dict[str, str]) -> None:
+        """An interrupt while an import releases its lock: Python reports it as unraisable and continues."""
         program = (
             "import _thread, sys, time, weakref; from cli import __main__\n"
             "def lose(_): _thread.interrupt_main(); time.sleep(9)\n"

@@ -1,6 +1,6 @@
-"""Command lines of llama-cli, llama-completion and Ollama, word by word: none fails for a flag.
+"""Real command lines of llama-cli, llama-completion and Ollama: none fails because of a flag.
 
-They run up to where a model would be loaded.
+Each runs until a model would be loaded.
 """
 
 import shlex
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from locations import DATA
 from make_command_line_page import PAGE, page
-from places import DATA
 
 from cli import __main__, doctor, generate, inspect
-from cli.app import command_line
-from cli.arguments.translation import Instead, translated
+from cli.app import build_program
+from cli.arguments.translation import Redirect, translate
 from cli.chat import command as chat
 from localinfer.errors import UsageError
 
@@ -24,11 +24,11 @@ LINES = [line for line in (DATA / "command_lines.txt").read_text().splitlines() 
 
 
 class Reached(BaseException):
-    """The place where a model would be loaded, or looked into."""
+    """Raised where a model would be loaded or inspected."""
 
 
 class Screen:
-    """stdin as it is in a terminal."""
+    """A stdin that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -61,7 +61,7 @@ def run(line: str) -> int:
         return 0
 
 
-def test_there_are_two_hundred() -> None:
+def test_at_least_two_hundred_command_lines() -> None:
     assert len(set(LINES)) >= 200
 
 
@@ -71,13 +71,13 @@ def test_line(line: str) -> None:
     assert run(line) == 0
 
 
-# --- each flag for itself ---
+# --- each flag by itself ---
 
-REFUSED = ("--docker-repo",)  # names a model in a place that is not known here
+REFUSED = ("--docker-repo",)  # names a model in a registry that is not supported
 
 
 def flags() -> Iterator[tuple[list[str], int, str]]:
-    """Names, values, and the command here."""
+    """Yield the names of each flag, the number of its values, and the localinfer command."""
     for line in (DATA / "llama_cpp_flags.txt").read_text().splitlines()[1:]:
         names, values, commands = (part.split() for part in line.split("|"))
         yield from ((names, int(values[0]), command) for command in commands)
@@ -85,22 +85,22 @@ def flags() -> Iterator[tuple[list[str], int, str]]:
 
 @pytest.mark.parametrize(("names", "values", "command"), list(flags()))
 def test_flag(names: list[str], values: int, command: str) -> None:
-    """It is understood with as many values as it has in llama.cpp, and is not taken apart."""
-    program = command_line([command]).commands[command]
+    """The flag is accepted with the number of values it has in llama.cpp, and is not split."""
+    program = build_program([command]).commands[command]
     with program.make_context(command, [], resilient_parsing=True, help_option_names=["-h", "--help"]) as context:
         context.resilient_parsing = False
-        described = program.described(context)
+        described = program.spec(context)
     for name in names:
         try:
-            line = translated([name, *["1"] * values, "behind"], described)
+            line = translate([name, *["1"] * values, "behind"], described)
             assert line.words[-1] == "behind"
-        except Instead:
+        except Redirect:
             pass
         except UsageError:
             assert set(REFUSED) & set(names)
 
 
-def test_the_page_about_all_this_is_up_to_date() -> None:
+def test_documentation_is_up_to_date() -> None:
     """If not: python tests/making/make_command_line_page.py"""
     text = PAGE.read_text()
     assert page(text) == text

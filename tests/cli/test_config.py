@@ -1,4 +1,4 @@
-"""`localinfer config`: each setting, and the place that it is from."""
+"""`localinfer config`: every setting and its source."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def test_where_each_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sources(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "m.gguf", **{"general.sampling.top_k": 7, "general.sampling.temp": 0.5})
     (tmp_path / "models.toml").write_text(
         '[models.mine]\npath = "m.gguf"\noptions = { top_p = 0.5, min_p = 0.25, temp = 0.1 }\n'
@@ -47,12 +47,12 @@ def test_where_each_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["places"]["models.toml"] == str(tmp_path / "models.toml")
 
 
-def test_as_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALINFER_CTXSIZE", "5")
     monkeypatch.setenv("LOCALINFER_STOP", "\n")
     code, out, err = run("--temp", "0")
     assert code == 0
-    assert err == "warning: LOCALINFER_CTXSIZE means nothing here; did you mean LOCALINFER_CTX_SIZE?\n"
+    assert err == "warning: LOCALINFER_CTXSIZE: unknown environment variable; did you mean LOCALINFER_CTX_SIZE?\n"
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
     assert rows["--temp"] == ["0.0", "--temp"]
     assert rows["--stop"] == [r"'\n'", "LOCALINFER_STOP"]
@@ -60,7 +60,7 @@ def test_as_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["--system-prompt"] == ["-", "default"]
 
 
-def test_mistakes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("nosuch")[0] == 3
     monkeypatch.setenv("LOCALINFER_TEMP", "hot")
     code, out, err = run()

@@ -1,4 +1,4 @@
-"""`localinfer doctor` and `localinfer warmup`: what they find, what they do when things are broken."""
+"""`localinfer doctor` and `localinfer warmup`: results, also of a broken installation."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from tiny import tiny_llama
 
 from cli import __main__, doctor
 from localinfer import paths
-from localinfer.engine import machine
-from localinfer.engine.program import kernels
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime import machine
+from localinfer.runtime.compiled_graph import required_kernels
 from localinfer.version import VERSION
 from quant.jit import kernel_cache, loader
 from quant.jit.cpu import target
@@ -26,7 +26,7 @@ DOCTOR = [sys.executable, "-m", "localinfer", "doctor"]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command line in this process: exit code, stdout, stderr."""
+    """Return a function that runs a command line in this process: exit code, stdout, stderr."""
 
     def command(*arguments: object) -> tuple[int, str, str]:
         code = __main__.run([str(argument) for argument in arguments])
@@ -36,7 +36,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 class TestDoctor:
-    def test_finds_what_the_program_uses(self, run: Run) -> None:
+    def test_checks(self, run: Run) -> None:
         code, out, _ = run("doctor", "--json")
         found = json.loads(out)
         assert (code, found["can_run"]) == (0, True)
@@ -48,15 +48,15 @@ class TestDoctor:
         assert found["speed"]["bytes_per_second"] > 1e8
         assert not [name for name, facts in found.items() if name != "can_run" and "trouble" in facts]
 
-    def test_a_line_for_each(self, run: Run) -> None:
+    def test_one_line_per_check(self, run: Run) -> None:
         code, out, _ = run("doctor")
         *lines, empty, verdict = out.splitlines()
-        assert (code, empty, verdict) == (0, "", "models can run here")
+        assert (code, empty, verdict) == (0, "", "models can run on this machine")
         assert [line[:13].strip() for line in lines] == list(doctor.CHECKS)
-        assert "cannot be found out" not in out
+        assert "check failed" not in out
 
     @pytest.mark.skipif(os.name != "posix", reason="mode bits")
-    def test_a_cache_that_others_can_write_to_is_told_and_is_no_obstacle(
+    def test_cache_writable_by_others_is_reported(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path))
@@ -66,48 +66,48 @@ class TestDoctor:
         assert code == 0
         assert "kernel cache not used: others can write to it" in out
 
-    def test_a_setting_that_no_command_would_take(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invalid_setting(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOCALINFER_THREADS", "many")
         code, out, _ = run("doctor")
         assert code == 1
         assert "LOCALINFER_THREADS: must be" in out
-        assert out.endswith("models cannot run here: settings\n")
+        assert out.endswith("models cannot run on this machine: settings\n")
 
     @pytest.mark.parametrize("package", ["numpy", "llvmlite"])
     def test_a_package_that_cannot_be_imported(self, environment: dict[str, str], tmp_path: Path, package: str) -> None:
-        """The other lines are there all the same."""
+        """The other checks are still reported."""
         (tmp_path / f"{package}.py").write_text("raise ImportError('libgone.so: no such file')")
         broken = environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
         done = subprocess.run(DOCTOR, env=broken, capture_output=True, text=True)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
-        assert "cannot be found out: ImportError: libgone.so: no such file" in done.stdout
+        assert "check failed: ImportError: libgone.so: no such file" in done.stdout
         assert f"localinfer {VERSION}" in done.stdout
-        assert "models cannot run here: " in done.stdout.splitlines()[-1]
+        assert "models cannot run on this machine: " in done.stdout.splitlines()[-1]
 
 
 class TestWarmup:
-    def test_compiles_once_what_a_model_needs(self, run: Run, tmp_path: Path) -> None:
+    def test_compiles_the_kernels_of_a_model_once(self, run: Run, tmp_path: Path) -> None:
         model = tiny_llama(tmp_path / "m.gguf")
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out) == (0, "")
-        wanted = kernels(open_gguf(model), Options(ctx_size=64))
-        assert all(kernel_cache.Cache(paths.jit_dir()).read(kernel) for kernel in wanted)
+        wanted = required_kernels(open_gguf(model), Options(ctx_size=64))
+        assert all(kernel_cache.KernelCache(paths.jit_dir()).read(kernel) for kernel in wanted)
         code, out, err = run("warmup", model, "-c", 64)
-        assert (code, out, err) == (0, "", f"{model}: all kernels were ready\n")
+        assert (code, out, err) == (0, "", f"{model}: all kernels are cached\n")
 
-    def test_says_how_many_were_compiled(self, environment: dict[str, str], tmp_path: Path) -> None:
+    def test_reports_the_number_of_compiled_kernels(self, environment: dict[str, str], tmp_path: Path) -> None:
         model = tiny_llama(tmp_path / "m.gguf")
-        wanted = kernels(open_gguf(model), Options())
-        [gone] = [kernel for kernel in wanted if kernel.function == "pick"]
+        wanted = required_kernels(open_gguf(model), Options())
+        [gone] = [kernel for kernel in wanted if kernel.function == "gather_rows"]
         (paths.jit_dir() / kernel_cache.cache_key() / f"{gone.symbol}.o").unlink(missing_ok=True)
-        loader.addresses([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
+        loader.load_kernels([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
         command = [sys.executable, "-m", "localinfer", "warmup", str(model)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0
         assert f"{model}: 1 of {len(wanted)} kernels compiled in " in done.stderr
 
-    def test_nothing_is_kept_where_nothing_can_be(
+    def test_unusable_cache_directory(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "cache").write_text("in the way")
@@ -123,10 +123,10 @@ class TestWarmup:
             (["no-model.gguf"], 3, "No such file"),
             (["smolm2"], 3, "did you mean smollm2"),
             (["no-model.gguf", "-c", "-1"], 2, "--ctx-size: must be"),
-            (["no-model.gguf", "--temp", "1"], 2, "has no such option"),
+            (["no-model.gguf", "--temp", "1"], 2, "no such option"),
         ],
     )
-    def test_what_is_wrong_is_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:
+    def test_errors_are_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:
         found, out, err = run("warmup", *arguments)
         assert (found, out, err.count("\n")) == (code, "", 1)
         assert problem in err

@@ -1,4 +1,4 @@
-"""`localinfer generate`: --prompt-cache with a model, and what is told of a run."""
+"""`localinfer generate`: --prompt-cache with a model, and the statistics line."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 from tiny import tiny_llama
 
 from cli import __main__
-from cli.generate import as_object, statistics
+from cli.generate import as_object, statistics_line
 from localinfer import Stats
 
 Run = Callable[..., Any]
@@ -19,7 +19,7 @@ LONG = "Hello and the other one then and there"
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The answer's JSON object, and stderr; the files of cache and model are in one directory."""
+    """Return a function that runs `generate --json` on a tiny model: the JSON object, and stderr."""
     model = tiny_llama(tmp_path / "m.gguf")
 
     def generate(prompt: str, *more: str) -> tuple[dict[str, Any], str]:
@@ -31,7 +31,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return generate
 
 
-def test_a_second_run_reads_what_is_new_alone(run: Run, tmp_path: Path) -> None:
+def test_second_run_evaluates_only_new_tokens(run: Run, tmp_path: Path) -> None:
     first, _ = run(LONG)
     again, err = run(LONG)
     assert again["tokens"] == first["tokens"]
@@ -45,32 +45,32 @@ def test_a_second_run_reads_what_is_new_alone(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "cache").read_bytes() != before
 
 
-def test_the_answer_is_kept_too(run: Run, tmp_path: Path) -> None:
+def test_prompt_cache_all(run: Run, tmp_path: Path) -> None:
     run(LONG)
     size = (tmp_path / "cache").stat().st_size
     run(LONG, "--prompt-cache-all")
     assert (tmp_path / "cache").stat().st_size > size
 
 
-def test_a_damaged_one_is_replaced(run: Run, tmp_path: Path) -> None:
+def test_damaged_cache_is_replaced(run: Run, tmp_path: Path) -> None:
     first, _ = run(LONG)
     whole = (tmp_path / "cache").read_bytes()
     (tmp_path / "cache").write_bytes(whole[:-1])
     again, err = run(LONG)
     assert (again["tokens"], again["timings"]["reused_tokens"]) == (first["tokens"], 0)
-    assert err == f"warning: {tmp_path / 'cache'}: damaged; it is left aside\n"
+    assert err == f"warning: {tmp_path / 'cache'}: damaged; the file is ignored\n"
     assert (tmp_path / "cache").read_bytes() == whole
 
 
-def test_another_file_stays(run: Run, tmp_path: Path) -> None:
+def test_unrelated_file_is_kept(run: Run, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text(LONG * 9)
     with pytest.raises(AssertionError):
         run(LONG)
     assert (tmp_path / "cache").read_text() == LONG * 9
 
 
-def test_guesses_are_told_of() -> None:
-    stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, gain=3.456, seed=1)
-    assert "[ 40 tokens, 20.0 t/s (27 of 36 guesses true: 3.46x) | " in statistics(stats)
-    assert "(0 of 36 guesses true) | " in statistics(replace(stats, accepted_tokens=0))
+def test_statistics_of_speculative_decoding() -> None:
+    stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, speedup=3.456, seed=1)
+    assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x faster) | " in statistics_line(stats)
+    assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
     assert as_object("m", [], stats).count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1

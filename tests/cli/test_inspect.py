@@ -1,19 +1,19 @@
-"""`localinfer inspect` on tiny files: what it shows, and what it keeps from the terminal."""
+"""`localinfer inspect` on tiny files: the report, and escaping of control characters."""
 
 import json
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import attacks
+import malicious_files
 import pytest
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
 
 from cli.inspect import inspect, inspect_command
-from localinfer.engine.program import memory_plan
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime.compiled_graph import memory_requirements
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def report(path: Path, capsys: Capture, ctx_size: int = 0) -> str:
-    """What is printed for people; never a control character, always nothing on stderr."""
+    """Return the printed report; check that it has no control characters and that stderr is empty."""
     inspect(path, Options(ctx_size=ctx_size), as_json=False)
     out, err = capsys.readouterr()
     assert err == ""
@@ -38,7 +38,7 @@ def json_report(path: Path, capsys: Capture, ctx_size: int = 0) -> Any:
 
 
 def line_of(out: str, start: str) -> str:
-    """The words of the one line that starts so, with single spaces."""
+    """Return the only line that starts with `start`, with single spaces."""
     [line] = [line for line in out.splitlines() if line.strip().startswith(start)]
     return " ".join(line.split())
 
@@ -55,32 +55,32 @@ def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
     assert line_of(out, "Q8_0").endswith("8.50 bits a weight")
 
 
-def test_shows_the_memory_that_a_context_takes(file: Path, capsys: Capture) -> None:
+def test_shows_the_memory_of_a_context(file: Path, capsys: Capture) -> None:
     out = report(tiny_llama(file), capsys, ctx_size=96)
-    plan = memory_plan(open_gguf(file), Options(ctx_size=96))
+    plan = memory_requirements(open_gguf(file), Options(ctx_size=96))
     assert "memory for a context of 96 tokens\n" in out
     for name, n_bytes in plan.items():
         assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
     assert line_of(out, "together") == f"together {sum(plan.values()):,} bytes"
 
 
-def test_of_a_mixture_a_token_sees_some_experts_only(file: Path, capsys: Capture) -> None:
+def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
     tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
-    total, plan = sum(each.n_elements for each in tensors), memory_plan(open_gguf(file), Options())
-    unseen = [each for each in tensors if "_exps" in each.name]  # seven tenths of each
+    total, plan = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
+    expert_tensors = [each for each in tensors if "_exps" in each.name]  # seven of ten experts are inactive
     out = report(file, capsys)
     assert line_of(out, "total") == f"total {total:,}"
-    assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in unseen) * 7 // 10:,}"
-    least = sum(plan.values()) - sum(each.nbytes for each in unseen) * 7 // 10
+    assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in expert_tensors) * 7 // 10:,}"
+    least = sum(plan.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
     assert line_of(out, "at least") == f"at least {least:,} bytes"
     facts = json_report(file, capsys)
     assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, least)
 
 
-def test_smaller_cells_take_less_of_it(file: Path, capsys: Capture) -> None:
+def test_quantized_kv_cache_takes_less_memory(file: Path, capsys: Capture) -> None:
     inspect_command(str(tiny_llama(file)), ctx_size="128", cache_type_k="q8_0", cache_type_v="q4_0")
-    cells = 2 * 2 * 128  # layers, key heads, tokens
-    assert line_of(capsys.readouterr().out, "kv") == f"kv {cells * 64 // 32 * (34 + 18):,} bytes"
+    n_vectors = 2 * 2 * 128  # layers, key heads, tokens
+    assert line_of(capsys.readouterr().out, "kv") == f"kv {n_vectors * 64 // 32 * (34 + 18):,} bytes"
     with pytest.raises(UsageError, match="--cache-type-v: must be f32 or f16 or q8_0 or q4_0, not q5"):
         inspect_command(str(file), cache_type_v="q5")
 
@@ -93,14 +93,14 @@ def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> No
     assert lines == [f"  {CHATML}", r"  second line\x1b[2J\r[red]"]
 
 
-def test_shows_templates_with_names(file: Path, capsys: Capture) -> None:
+def test_shows_named_templates(file: Path, capsys: Capture) -> None:
     named = {"tokenizer.chat_template.rag": "{{ 1 }}", "tokenizer.chat_templates": Field("ARRAY", ["rag"], "STRING")}
     out = report(tiny_llama(file, **named), capsys)
     assert out.endswith(f"\nchat template rag, sha256 {sha256(b'{{ 1 }}').hexdigest()}\n  {{{{ 1 }}}}\n")
 
 
-def test_text_of_a_file_stays_text(file: Path, capsys: Capture) -> None:
-    """Escape sequences, markup, line breaks and bytes that are no text are shown, and do nothing."""
+def test_control_characters_are_escaped(file: Path, capsys: Capture) -> None:
+    """Escape sequences, markup, line breaks and invalid UTF-8 are shown and have no effect."""
     odd = {
         "general.name": "\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil",
         "general.author": b"\xff\xfe",
@@ -138,18 +138,18 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
     assert sum(share["bytes"] for share in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
-    plan = memory_plan(f, Options(ctx_size=128))
+    plan = memory_requirements(f, Options(ctx_size=128))
     assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values()), "least": sum(plan.values())}
 
 
-def test_bytes_behind_the_data_are_noted(file: Path, capsys: Capture) -> None:
-    assert "belong to nothing" not in report(tiny_llama(file), capsys)
+def test_bytes_after_the_data_are_reported(file: Path, capsys: Capture) -> None:
+    assert "after the last tensor" not in report(tiny_llama(file), capsys)
     with file.open("ab") as stream:
         stream.write(bytes(1 << 20))
-    assert "1,048,576 bytes behind the last tensor belong to nothing" in report(file, capsys)
+    assert "1,048,576 bytes after the last tensor are unused" in report(file, capsys)
 
 
-def test_what_is_not_supported_is_shown_nevertheless(file: Path, capsys: Capture) -> None:
+def test_unsupported_architecture_is_shown(file: Path, capsys: Capture) -> None:
     tiny_llama(file, **{"general.architecture": "a new\x1b one"})
     out = report(file, capsys)
     assert r"general.architecture" in line_of(out, "not known")
@@ -157,16 +157,18 @@ def test_what_is_not_supported_is_shown_nevertheless(file: Path, capsys: Capture
     assert json_report(file, capsys)["memory"] is None
 
 
-@pytest.mark.parametrize("attack", attacks.REJECTED[::7], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", malicious_files.REJECTED[::7], ids=lambda attack: attack.name)
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_broken_file_prints_nothing(attack: attacks.Rejected, as_json: bool, file: Path, capsys: Capture) -> None:
+def test_a_broken_file_prints_nothing(
+    attack: malicious_files.Rejected, as_json: bool, file: Path, capsys: Capture
+) -> None:
     file.write_bytes(attack.content)
     with pytest.raises(LocalInferError):
         inspect(file, Options(), as_json)
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_model_without_sense_prints_nothing(file: Path, capsys: Capture) -> None:
+def test_invalid_model_prints_nothing(file: Path, capsys: Capture) -> None:
     tiny_llama(file, **{"llama.attention.head_count": 0})
     with pytest.raises(LocalInferError, match=r"llama\.attention\.head_count"):
         inspect(file, Options(), as_json=False)
@@ -187,7 +189,7 @@ def test_the_context_comes_from_flag_or_environment(
             inspect_command(str(file), ctx_size=wrong)
 
 
-def test_a_file_that_is_read_takes_memory_as_a_whole(file: Path, capsys: Capture) -> None:
+def test_without_mmap_the_whole_file_takes_memory(file: Path, capsys: Capture) -> None:
     size = tiny_qwen3moe(file).stat().st_size
     inspect_command(str(file), mmap=False, as_json=True)
     memory = json.loads(capsys.readouterr().out)["memory"]

@@ -1,4 +1,4 @@
-"""pull, list and rm, and the names that every command takes, as a user types them; the hub is one on loopback."""
+"""`localinfer pull`, `list` and `rm`, and model names on the command line, with a hub on loopback."""
 
 import json
 import signal
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from locations import FAKE_CLI
 from loopback_hub import Hub
-from places import TALKER
 from terminal import Terminal
 from tiny import tiny_llama
 
@@ -33,8 +33,8 @@ def hub(model_bytes: bytes) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def places(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who has fetched nothing yet."""
+def hub_env(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a user with an empty model store."""
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HUB_CACHE": str(tmp_path / "hub"),
@@ -46,9 +46,9 @@ def places(hub: Hub, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(talker: Run, places: dict[str, str]) -> Run:
+def run(fake_cli: Run, hub_env: dict[str, str]) -> Run:
     def run(*arguments: str, **changed: str) -> Done:
-        return talker(*arguments, **(places | changed))
+        return fake_cli(*arguments, **(hub_env | changed))
 
     return run
 
@@ -61,7 +61,7 @@ def last_line(done: Done, code: int) -> str:
 
 
 def rows(run: Run) -> list[dict[str, object]]:
-    """What `list` shows beside models.toml."""
+    """Return the rows of `list` except those of models.toml."""
     return [row for row in json.loads(run("list", "--json").stdout) if row["store"] != "models.toml"]
 
 
@@ -82,18 +82,19 @@ class TestFromTheHub:
         assert f"Hugging Face: {tmp_path / 'hub'}" in shown
         assert shown[-1].split() == [f"hf:{REPO}:Q4_K_M", "1.3", "MiB", "Q4_K_M", "here"]
 
-        requests = len(hub.seen)
+        requests = len(hub.requests)
         assert run("generate", "-hf", REPO, "-p", "a b").stdout == b"a b"
         assert run("generate", f"hf:{REPO}:q4_k_m", "--offline", "-p", "a b").stdout == b"a b"
-        assert len(hub.seen) == requests
+        assert len(hub.requests) == requests
 
         assert last_line(run("rm", f"hf:{REPO}"), 2) == (
-            "error: nobody can be asked here: --yes removes without a question")
-        assert last_line(run("rm", "--yes", f"hf:{REPO}"), 0).endswith("removed, 1.3 MiB are free again")
+            "error: cannot ask for confirmation without a terminal; use --yes"
+        )
+        assert last_line(run("rm", "--yes", f"hf:{REPO}"), 0).endswith("removed, 1.3 MiB freed")
         assert rows(run) == []
         assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".gguf")]
 
-    def test_run_fetches_what_is_not_here(self, run: Run) -> None:
+    def test_run_downloads_a_missing_model(self, run: Run) -> None:
         done = run("generate", "--hf-repo", f"{REPO}:Q8_0", "-p", "a b")
         assert (done.returncode, done.stdout) == (0, b"a b")
         assert done.stderr.startswith(f"fetching hf:{REPO}:Q8_0\n".encode())
@@ -103,54 +104,58 @@ class TestFromTheHub:
         assert run("tokenize", f"hf.co/{REPO}", "-p", "Hello", "--ids").returncode == 0
 
     def test_one_model_at_a_time(self, run: Run, own: str) -> None:
-        line = last_line(run("generate", own, "-hf", REPO, "-p", "x"), 2)
+        line = last_line(run("tokenize", own, "-hf", REPO, "-p", "x"), 2)
         assert line == f"error: Got unexpected extra argument(s) ({own})"
 
     @pytest.mark.parametrize(
         ("arguments", "code", "line"),
         [
             (["pull", "hf:own/er-GGUF:Q4_K_N"], 3, "did you mean Q4_K_M? it has Q4_K_M, Q8_0"),
-            (["pull", "hf:no/such"], 3, "hf:no/such: the hub has no such repository, or it is private; HF_TOKEN"),
+            (["pull", "hf:no/such"], 3, "hf:no/such: the hub has no such repository, or it is private"),
             (["pull", "hf:own"], 2, "hf:own: must be hf:OWNER/REPO, hf:OWNER/REPO:QUANT or hf:OWNER/REPO/FILE.gguf"),
             (["pull", "smollm2", "smolm2"], 3, "smolm2: neither a file nor a known model; did you mean smollm2?"),
-            (["generate", "own/er", "-p", "x"], 3, "own/er: No such file or directory; a repository of the hub"),
-            (["generate", "hf:own/er-GGUF", "-p", "x", "--offline"], 3, "LOCALINFER_OFFLINE says to ask nobody for it"),
-            (["pull", "ollama:llama3.2"], 3, "`ollama pull llama3.2` fetches it"),
-            (["pull", "lmstudio:a/b"], 3, "lmstudio:a/b: not in a folder of LM Studio, which is not here"),
-            (["rm", "--yes", "hf:own/er-GGUF"], 3, "hf:own/er-GGUF: not fetched yet"),
-            (["rm", "--yes", "smollm2"], 3, "smollm2: not fetched yet"),
+            (
+                ["generate", "own/er", "-p", "x"],
+                3,
+                "own/er: No such file or directory; for a Hugging Face repository use hf:",
+            ),
+            (["generate", "hf:own/er-GGUF", "-p", "x", "--offline"], 3, "LOCALINFER_OFFLINE forbids downloads"),
+            (["pull", "ollama:llama3.2"], 3, "run `ollama pull llama3.2`"),
+            (["pull", "lmstudio:a/b"], 3, "lmstudio:a/b: not in LM Studio's directory, which does not exist"),
+            (["rm", "--yes", "hf:own/er-GGUF"], 3, "hf:own/er-GGUF: not downloaded"),
+            (["rm", "--yes", "smollm2"], 3, "smollm2: not downloaded"),
         ],
     )
-    def test_what_does_not_work(self, run: Run, arguments: list[str], code: int, line: str) -> None:
+    def test_errors(self, run: Run, arguments: list[str], code: int, line: str) -> None:
         done = run(*arguments)
         assert line in last_line(done, code)
         assert len(done.stderr.splitlines()) <= 2
 
-    def test_server_that_is_away(self, run: Run) -> None:
+    def test_unreachable_server(self, run: Run) -> None:
         line = last_line(run("pull", f"hf:{REPO}", HF_ENDPOINT="http://127.0.0.1:9"), 1)
         assert line.startswith(f"error: hf:{REPO}: http://127.0.0.1:9: ")
 
-    def test_interrupted_and_gone_on_with(
-        self, run: Run, hub: Hub, environment: dict[str, str], places: dict[str, str], model_bytes: bytes
+    def test_interrupted_download_is_resumed(
+        self, run: Run, hub: Hub, environment: dict[str, str], hub_env: dict[str, str], model_bytes: bytes
     ) -> None:
         hub.rate = 0.02
-        process = subprocess.Popen([*TALKER, "pull", f"hf:{REPO}"], env=environment | places, stderr=subprocess.PIPE)
-        while not hub.asked("/blobs/"):
+        process = subprocess.Popen([*FAKE_CLI, "pull", f"hf:{REPO}"], env=environment | hub_env, stderr=subprocess.PIPE)
+        while not hub.requests_for("/blobs/"):
             time.sleep(0.02)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=20)
         assert process.returncode == 130
         assert error.decode().splitlines() == [
-            f"fetching hf:{REPO}", f"hf:{REPO}: interrupted; the same command goes on from there",
+            f"fetching hf:{REPO}", f"hf:{REPO}: interrupted; run the same command to resume",
         ]  # fmt: skip
         hub.rate = 0
         [row] = rows(run)
         assert row["name"] == f"hf:{REPO}/m-Q4_K_M.gguf"
         assert str(row["state"]).endswith("% here")
-        hub.seen.clear()
+        hub.requests.clear()
         assert run("pull", f"hf:{REPO}").returncode == 0
-        [blob] = hub.asked("/blobs/")
+        [blob] = hub.requests_for("/blobs/")
         assert blob.headers["Range"] != "bytes=0-"
 
 
@@ -174,21 +179,21 @@ class TestFromTheWeb:
 
 class TestOnATerminal:
     @pytest.fixture
-    def open(self, terminal: Callable[..., Terminal], places: dict[str, str]) -> Callable[..., Terminal]:
+    def open(self, terminal: Callable[..., Terminal], hub_env: dict[str, str]) -> Callable[..., Terminal]:
         def open(*arguments: str, **changed: str) -> Terminal:
-            return terminal(*arguments, **(places | changed))
+            return terminal(*arguments, **(hub_env | changed))
 
         return open
 
-    @pytest.mark.parametrize(("answer", "said"), [("y\n", "are free again"), ("\n", "stays")])
-    def test_asks_before_it_removes(self, run: Run, open: Callable[..., Terminal], answer: str, said: str) -> None:
+    @pytest.mark.parametrize(("answer", "outcome"), [("y\n", "freed"), ("\n", "not removed")])
+    def test_asks_before_it_removes(self, run: Run, open: Callable[..., Terminal], answer: str, outcome: str) -> None:
         assert run("pull", f"hf:{REPO}").returncode == 0
         screen = open("rm", f"hf:{REPO}")
         assert "m-Q4_K_M.gguf" in screen.expect(f"Remove hf:{REPO}, 1.3 MiB? [y/N] ")
         screen.type(answer)
-        screen.expect(said)
-        assert screen.code() == 0
-        assert bool(rows(run)) == (said == "stays")
+        screen.expect(outcome)
+        assert screen.wait() == 0
+        assert bool(rows(run)) == (outcome == "not removed")
 
     def test_progress(self, hub: Hub, open: Callable[..., Terminal]) -> None:
         hub.rate = 0.02
@@ -196,14 +201,14 @@ class TestOnATerminal:
         screen.expect(f"fetching hf:{REPO}")
         screen.expect("of 1.3 MiB")
         screen.expect(f"hf:{REPO}: /")
-        assert screen.code() == 0
+        assert screen.wait() == 0
 
 
-def test_nothing_of_it_is_imported_when_it_is_not_used(environment: dict[str, str], own: str) -> None:
+def test_hub_modules_are_imported_lazily(environment: dict[str, str], own: str) -> None:
     code = f"""
-import sys, localinfer.models.registry as registry
-registry.find({own!r}), registry.catalogue(), registry.default_options("smollm2")
-print([name for name in ("huggingface_hub", "httpx2", "filelock", "localinfer.models.hub") if name in sys.modules])
+import sys, localinfer.hub.resolve as resolve
+resolve.find({own!r}), resolve.model_registry(), resolve.default_options("smollm2")
+print([name for name in ("huggingface_hub", "httpx2", "filelock", "localinfer.hub.huggingface") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     assert done.stdout == b"[]\n"

@@ -1,4 +1,4 @@
-"""`localinfer quantize` as people and scripts meet it: arguments, the dry run, one-line errors, signals."""
+"""`localinfer quantize`: arguments, dry run, one-line errors and signals."""
 
 import os
 import re
@@ -22,8 +22,8 @@ from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
-from localinfer.files.gguf import open_gguf
-from localinfer.files.imatrix_file import Entry, Imatrix, write_imatrix
+from localinfer.gguf.imatrix_file import Entry, Imatrix, write_imatrix
+from localinfer.gguf.reader import open_gguf
 
 Run = Callable[..., tuple[int, str, str]]
 REAL = [sys.executable, "-m", "localinfer"]
@@ -31,7 +31,7 @@ REAL = [sys.executable, "-m", "localinfer"]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command in this process and in a directory of its own: exit code, stdout, stderr."""
+    """Return a function that runs the command in this process, in a new directory: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.fixture
 def failure(run: Run, tmp_path: Path) -> Callable[..., str]:
-    """The one line that the command fails with, with this code and nothing left behind."""
+    """Return a function that checks that the command fails and leaves no files, and returns the error."""
 
     def fail(code: int, *arguments: object) -> str:
         before = names(tmp_path)
@@ -83,7 +83,7 @@ class TestArguments:
         assert run(model, "7")[0] == 0
         assert types(tmp_path / "ggml-model-Q8_0.gguf") == {"F32", "Q8_0"}
 
-    def test_says_where_it_wrote(self, run: Run, model: Path) -> None:
+    def test_reports_the_output_path(self, run: Run, model: Path) -> None:
         last = run(model, "Q8_0")[2].splitlines()[-1]
         assert re.fullmatch(rf"{re.escape(str(model.parent))}/ggml-model-Q8_0\.gguf: written in \d+\.\d s", last)
 
@@ -106,10 +106,10 @@ class TestArguments:
     def test_loop_of_links(self, failure: Callable[..., str], model: Path, tmp_path: Path) -> None:
         (tmp_path / "out").symlink_to("back")
         (tmp_path / "back").symlink_to("out")
-        assert failure(2, model, "out", "Q8_0", "--force") == "out: is a link that leads back to itself"
+        assert failure(2, model, "out", "Q8_0", "--force") == "out: is a symbolic link to itself"
         assert names(tmp_path) == ["back", "m.gguf", "out"]
 
-    def test_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
+    def test_type_overrides(self, run: Run, model: Path, tmp_path: Path) -> None:
         options = ["--tensor-type", "attn_[QK]=F32", "--token-embedding-type", "bf16"]
         assert run(model, "out", "Q8_0", *options)[0] == 0
         found = {name: tensor.type_name for name, tensor in open_gguf(tmp_path / "out").tensors.items()}
@@ -117,14 +117,14 @@ class TestArguments:
         assert found["blk.0.attn_v.weight"] == "Q8_0"
         assert found["token_embd.weight"] == "BF16"
 
-    def test_most_effort_without_covariances_is_the_normal_one(self, run: Run, model: Path, tmp_path: Path) -> None:
+    def test_best_effort_without_covariances_equals_normal(self, run: Run, model: Path, tmp_path: Path) -> None:
         assert run(model, "normal", "Q4_0")[0] == 0
         code, _, err = run(model, "max", "Q4_0", "--effort", "max")
         assert code == 0
-        assert "--effort max: nothing tells which inputs go together (--calibrate does): as --effort normal" in err
+        assert "--effort max: requires an imatrix with covariances or --calibrate; using --effort normal" in err
         assert (tmp_path / "max").read_bytes() == (tmp_path / "normal").read_bytes()
 
-    def test_file_of_wishes(self, run: Run, model: Path, tmp_path: Path) -> None:
+    def test_type_override_file(self, run: Run, model: Path, tmp_path: Path) -> None:
         (tmp_path / "types.txt").write_text("attn_q=f32\nattn_k=bf16")
         assert run(model, "out", "Q8_0", "--tensor-type-file", "types.txt")[0] == 0
         assert types(tmp_path / "out") == {"F32", "BF16", "Q8_0"}
@@ -141,22 +141,22 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("words", "problem"),
         [
-            (["q9"], "TYPE: q9 is no type; there are F32, F16, BF16, Q8_0, Q6_K, Q5_K_M"),
-            (["Q4_KM"], "TYPE: Q4_KM is no type; did you mean Q4_K_M?"),
-            ([], "TYPE: is missing, and no target is given; there are F32, F16"),
-            (["out", "Q9"], "TYPE: Q9 is no type"),
+            (["q9"], "TYPE: q9: no such type; choose one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M"),
+            (["Q4_KM"], "TYPE: Q4_KM: no such type; did you mean Q4_K_M?"),
+            ([], "TYPE: missing; choose one of F32, F16"),
+            (["out", "Q9"], "TYPE: Q9: no such type"),
             (["out", "Q8_0", "x"], "THREADS: must be a number from 1 to 1024, not x"),
             (["out", "Q8_0", "0"], "THREADS: must be a number"),
             (["Q8_0", "1", "2"], "2: too many arguments"),
             (["Q8_0", "--tensor-type", "x"], "--tensor-type: must be REGEX=TYPE, not 'x'"),
-            (["Q8_0", "--tensor-type", "(=Q8_0"], "--tensor-type: '(' is no regular expression"),
-            (["Q8_0", "--tensor-type", "x=Q4_K_M"], "--tensor-type: 'Q4_K_M' is no tensor type; there are F32, F16, "),
+            (["Q8_0", "--tensor-type", "(=Q8_0"], "--tensor-type: '(' is not a regular expression"),
+            (["Q8_0", "--tensor-type", "x=Q4_K_M"], "--tensor-type: 'Q4_K_M' is not a tensor type; known types: F32"),
             (["Q8_0", "--tensor-type-file", "none"], "--tensor-type-file: none: No such file"),
             (["Q8_0", "--override-kv", "a=5"], "--override-kv: must be KEY=TYPE:VALUE with TYPE one of int, "),
-            (["Q8_0", "--override-kv", "a=int:x"], "--override-kv: 'x' is no int"),
-            (["Q8_0", "--override-kv", "a=int:99999999999"], "--override-kv: '99999999999' is no int"),
-            (["Q8_0", "--override-kv", "a=bool:x"], "--override-kv: 'x' is no bool"),
-            (["Q8_0", "--override-kv", "general.alignment=int:3"], "--override-kv: general.alignment decides"),
+            (["Q8_0", "--override-kv", "a=int:x"], "--override-kv: 'x' is not a valid int"),
+            (["Q8_0", "--override-kv", "a=int:99999999999"], "--override-kv: '99999999999' is not a valid int"),
+            (["Q8_0", "--override-kv", "a=bool:x"], "--override-kv: 'x' is not a valid bool"),
+            (["Q8_0", "--override-kv", "general.alignment=int:3"], "--override-kv: general.alignment determines"),
             (["Q8_0", "--effort", "most"], "--effort: must be one of fast, normal, max, not most"),
         ],
     )
@@ -182,7 +182,7 @@ class TestDryRun:
     def test_type_that_does_not_fit(self, run: Run, tmp_path: Path) -> None:
         odd = tiny_llama(tmp_path / "odd.gguf", type="F16", n_layer=1, n_ff=96)
         out = run(odd, "Q4_K_M", "--dry-run")[1]
-        assert re.search(r"ffn_down\.weight .* -> Q8_0 +instead of Q6_K, whose blocks do not divide its rows", out)
+        assert re.search(r"ffn_down\.weight .* -> Q8_0 +fallback for Q6_K: row length is not a multiple", out)
 
     def test_problem_is_a_warning(self, run: Run, model: Path) -> None:
         code, out, err = run(model, "IQ2_XS", "--dry-run")
@@ -201,19 +201,19 @@ class TestRefused:
         assert failure(1, model, "Q8_0").startswith(f"{model}: ")
 
     def test_source_over_itself(self, failure: Callable[..., str], model: Path) -> None:
-        assert failure(2, model, model, "Q8_0", "--force") == f"{model}: is {model}, which is read: choose another name"
+        assert failure(2, model, model, "Q8_0", "--force") == f"{model}: is the input file {model}; choose another name"
 
     @pytest.mark.parametrize("out", [".", "no/out"])
-    def test_place_where_no_file_can_be(self, failure: Callable[..., str], model: Path, out: str) -> None:
+    def test_impossible_output_path(self, failure: Callable[..., str], model: Path, out: str) -> None:
         failure(2, model, out, "Q8_0")
 
     def test_quantized_source(self, run: Run, failure: Callable[..., str], tmp_path: Path) -> None:
         model = tiny_llama(tmp_path / "q.gguf", n_layer=1)
-        assert "token_embd.weight: is Q8_0 already; --allow-requantize" in failure(1, model, "Q4_0")
+        assert "token_embd.weight: is already Q8_0; --allow-requantize" in failure(1, model, "Q4_0")
         assert run(model, "out", "F32", "--allow-requantize")[0] == 0
         assert types(tmp_path / "out") == {"F32"}
 
-    def test_value_that_is_no_number(self, run: Run, tmp_path: Path) -> None:
+    def test_non_finite_values(self, run: Run, tmp_path: Path) -> None:
         values = np.ones((256, 256), np.float32)
         values[200, 7] = np.inf
         model = tiny_llama(tmp_path / "bad.gguf", type="F16", n_layer=1, **{"blk.0.attn_q.weight": values})
@@ -229,7 +229,7 @@ class TestRefused:
 class TestImatrix:
     @pytest.fixture
     def matrix(self, model: Path, tmp_path: Path) -> Path:
-        """Of all matrices but the one of tokens."""
+        """Return the path of an importance matrix with entries for all matrices except the token embedding."""
         entries = {
             name: Entry(np.ones((1, tensor.shape[-1]), np.float32), np.ones(1, np.float32))
             for name, tensor in open_gguf(model).tensors.items()
@@ -240,10 +240,10 @@ class TestImatrix:
 
     def test_smallest_types_need_it(self, failure: Callable[..., str], model: Path) -> None:
         line = failure(1, model, "out", "IQ2_XS")
-        assert re.search(r"blk\.0\.\w+\.weight: IQ2_XS is worth nothing without an importance matrix", line)
-        assert "`localinfer imatrix MODEL -f TEXT -o FILE` makes one" in line
+        assert re.search(r"blk\.0\.\w+\.weight: IQ2_XS needs an importance matrix", line)
+        assert "`localinfer imatrix MODEL -f TEXT -o FILE` creates one" in line
 
-    def test_it_is_recorded(self, run: Run, model: Path, matrix: Path, tmp_path: Path) -> None:
+    def test_metadata_records_the_matrix(self, run: Run, model: Path, matrix: Path, tmp_path: Path) -> None:
         assert run(model, "out", "Q8_0", "--imatrix", matrix)[0] == 0
         found = {key: value for key, value in open_gguf(tmp_path / "out").metadata.items() if "imatrix" in key}
         assert found == {
@@ -251,16 +251,16 @@ class TestImatrix:
             "quantize.imatrix.entries_count": 7, "quantize.imatrix.chunks_count": 3,
         }  # fmt: skip
 
-    def test_it_changes_the_choice(self, run: Run, model: Path, matrix: Path) -> None:
+    def test_changes_the_chosen_types(self, run: Run, model: Path, matrix: Path) -> None:
         assert run(model, "IQ2_XS", "--imatrix", matrix, "--dry-run")[2] == ""
 
-    def test_entries_that_are_left_out(self, run: Run, model: Path, matrix: Path) -> None:
+    def test_excluded_entries(self, run: Run, model: Path, matrix: Path) -> None:
         options = ["IQ2_XS", "--imatrix", matrix, "--dry-run"]
         assert "blk.0.attn_q.weight: " in run(model, *options, "--exclude-weights", "attn_q")[2]
         assert "blk.0.attn_q.weight: " in run(model, *options, "--include-weights", "ffn")[2]
         assert run(model, *options, "--include-weights", "attn", "--include-weights", "ffn")[2] == ""
 
-    def test_matrices_that_it_does_not_know_are_named(self, run: Run, model: Path, matrix: Path) -> None:
+    def test_matrices_without_an_entry_are_named(self, run: Run, model: Path, matrix: Path) -> None:
         line = run(model, "out", "Q8_0", "--imatrix", matrix, "--exclude-weights", "attn_q")[2]
         assert "warning: not in the importance matrix: blk.0.attn_q.weight" in line
         assert "not in the importance matrix" not in run(model, "other", "Q8_0", "--imatrix", matrix)[2]
@@ -271,10 +271,11 @@ class TestImatrix:
         line = failure(1, model, "out", "Q8_0", "--imatrix", "other.gguf")
         assert "blk.0.attn_q.weight: has 64 values in the importance matrix, but 256 columns" in line
         write_imatrix(tmp_path / "foreign.gguf", Imatrix({"nothing": entry}))
-        assert "no tensor is in" in failure(1, model, "out", "Q8_0", "--imatrix", "foreign.gguf")
+        line = failure(1, model, "out", "Q8_0", "--imatrix", "foreign.gguf")
+        assert "the importance matrix has none of its tensors" in line
 
-    def test_file_that_is_none(self, failure: Callable[..., str], model: Path) -> None:
-        assert "no importance matrix" in failure(1, model, "out", "Q8_0", "--imatrix", model)
+    def test_not_an_imatrix_file(self, failure: Callable[..., str], model: Path) -> None:
+        assert "not an importance matrix" in failure(1, model, "out", "Q8_0", "--imatrix", model)
         assert "no such file" in failure(3, model, "out", "Q8_0", "--imatrix", "gone")
 
 
@@ -297,10 +298,10 @@ def test_time_left_on_a_terminal(terminal: Callable[..., Terminal], model: Path,
     shown.expect(" %  ")
     shown.expect(" left")
     shown.expect(": written in ")
-    assert shown.code() == 0
+    assert shown.wait() == 0
 
 
-def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
+def test_quantized_model_runs(run: Run, model: Path, tmp_path: Path) -> None:
     assert run(model, "out.gguf", "Q4_K_M")[0] == 0
     tokens = list(range(5, 37))
     with localinfer.load(tmp_path / "out.gguf", threads=1, ctx_size=64) as quantized:
@@ -313,15 +314,15 @@ def test_what_is_written_runs(run: Run, model: Path, tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time
-import localinfer.quantizing.quantize
+import localinfer.quantization.pipeline
 from cli.__main__ import main
 
-def slow_encoders(*_):
-    def encoder_of(matrix):
+def make_slow_encoder_factory(*_):
+    def make_encoder(matrix):
         return lambda x, out: time.sleep(0.5)
-    return encoder_of
+    return make_encoder
 
-localinfer.quantizing.quantize.encoders = slow_encoders
+localinfer.quantization.pipeline.make_encoder_factory = make_slow_encoder_factory
 sys.argv[0] = "localinfer"
 main()
 """
@@ -331,10 +332,10 @@ main()
 class TestStopped:
     @pytest.fixture
     def working(self, model: Path, tmp_path: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        """A process in the middle of its work, over an old file that is to be replaced."""
+        """Return a process in the middle of quantizing that replaces an existing file."""
         (tmp_path / "out").write_bytes(b"old")
         command = [sys.executable, "-c", SLOW, "quantize", str(model), str(tmp_path / "out"), "Q8_0", "1", "--force"]
-        # Under nohup it would stay ignored.
+        # Under nohup, SIGHUP would stay ignored.
         heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, preexec_fn=heard)
         while not any(tmp_path.glob(".out.tmp-*")):
@@ -343,7 +344,7 @@ class TestStopped:
         return process
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-    def test_told_to_stop(
+    def test_stops_on_signals(
         self, working: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals, code: int
     ) -> None:
         begin = time.monotonic()
@@ -365,7 +366,7 @@ class TestStopped:
 
 
 def without_weights(path: Path, n_tensors: int, shape: tuple[int, int]) -> Path:
-    """A source in F16 whose weights are a hole in the file: zeros."""
+    """Write an F16 source whose weights are a hole in a sparse file, so they are zeros."""
     writer = gguf.GGUFWriter(path, "llama")
     size = 2 * shape[0] * shape[1]
     for number in range(n_tensors):
@@ -379,7 +380,7 @@ def without_weights(path: Path, n_tensors: int, shape: tuple[int, int]) -> Path:
     return path
 
 
-# A process begins with the memory of the one that starts it, and its peak remembers that: so a small one does.
+# The peak memory of a process includes that of its parent at the fork: a small process starts it.
 MEASURE = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)
@@ -388,8 +389,8 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="resource")
-def test_memory_at_its_peak(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The largest tensor as floats and encoded, and 200 MB: less than the source has."""
+def test_peak_memory(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The limit is the largest tensor as floats and encoded, plus 200 MB; the source is larger."""
     shape = 2048, 2048
     source = without_weights(tmp_path / "m.gguf", 30, shape)
     command = [sys.executable, "-c", MEASURE, *REAL, "quantize", str(source), str(tmp_path / "out"), "Q8_0", "2"]
@@ -398,8 +399,8 @@ def test_memory_at_its_peak(tmp_path: Path, environment: dict[str, str]) -> None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="resource")
-def test_file_that_may_not_grow(model: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    """As on a full disk, but without one."""
+def test_file_size_limit(model: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """A file size limit has the effect of a full disk."""
 
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))

@@ -1,4 +1,4 @@
-"""What is drawn on stderr while something takes long."""
+"""Progress and status lines on stderr."""
 
 import io
 import os
@@ -15,7 +15,7 @@ class FakeTerminal(io.StringIO):
         return True
 
     def drawn(self) -> list[str]:
-        """What was drawn since the last question, line by line; "" is an erased line."""
+        """Return the lines drawn since the last call; "" is an erased line."""
         value = self.getvalue()
         self.seek(0)
         self.truncate()
@@ -32,7 +32,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> FakeTerminal:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """The time in seconds is the sum of this list."""
+    """Yield a list whose sum is the time in seconds."""
     ticks = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: sum(ticks))
     return ticks
@@ -57,7 +57,7 @@ class TestStatus:
         bar = "█" * 15 + "░" * 15
         assert terminal.drawn()[-1] == f"{bar}  50 %  4.0 MiB of 8.0 MiB  2.0 MiB/s"
 
-    def test_prompt_that_is_read_quickly_is_not_mentioned(
+    def test_fast_prefill_is_not_shown(
         self, terminal: FakeTerminal, clock: list[float]
     ) -> None:
         status = screen.Status()
@@ -72,17 +72,17 @@ class TestStatus:
             status("prefill", done, 1100)
             clock.append(1.0)
         assert terminal.drawn() == [
-            "reading the prompt: 512 of 1,100 tokens",
-            "reading the prompt: 1,024 of 1,100 tokens",
+            "processing the prompt: 512 of 1,100 tokens",
+            "processing the prompt: 1,024 of 1,100 tokens",
             "",
         ]
 
-    def test_long_reading(self, terminal: FakeTerminal, clock: list[float]) -> None:
+    def test_long_file_read(self, terminal: FakeTerminal, clock: list[float]) -> None:
         status = screen.Status()
         for done in (1 << 20, 512 << 20, 1100 << 20):
             status("read", done, 1100 << 20)
             clock.append(1.0)
-        assert terminal.drawn() == ["reading the model: 512.0 MiB of 1100.0 MiB", ""]
+        assert terminal.drawn() == ["loading the model: 512.0 MiB of 1100.0 MiB", ""]
 
     def test_not_redrawn_too_often(self, terminal: FakeTerminal, clock: list[float]) -> None:
         status = screen.Status()
@@ -99,10 +99,10 @@ class TestStatus:
             screen.Status()("compile", 0, 2)
             assert terminal.drawn() == [shown]
 
-    def test_label_of_what_is_slow_to_report(
+    def test_label_before_the_first_report(
         self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(screen, "QUIET_SECONDS", 0.0)
+        monkeypatch.setattr(screen, "DELAY_SECONDS", 0.0)
         status = screen.Status()
         with status.busy("loading x"):
             while not terminal.getvalue():
@@ -111,10 +111,10 @@ class TestStatus:
 
 
 class TestPlain:
-    """Where lines cannot be redrawn, one for each stage that is worth it."""
+    """If lines cannot be redrawn, each long stage prints one line."""
 
     @pytest.mark.parametrize("term", ["dumb", ""])
-    def test_terminal_that_cannot(
+    def test_dumb_terminal(
         self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch, term: str
     ) -> None:
         monkeypatch.setenv("TERM", term or "xterm")
@@ -135,33 +135,33 @@ class TestPlain:
 
 class TestColour:
     def test_statistics_are_dim(self, terminal: FakeTerminal) -> None:
-        screen.aside("x")
+        screen.note_dim("x")
         assert terminal.getvalue() == "\x1b[2mx\x1b[0m\n"
 
     @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-    def test_unless_somebody_minds(
+    def test_no_colour(
         self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch, setting: dict[str, str]
     ) -> None:
         monkeypatch.setattr(os, "environ", os.environ | setting)
-        screen.aside("x")
+        screen.note_dim("x")
         assert terminal.getvalue() == "x\n"
 
 
 class TestLines:
-    """On a terminal, words are not broken."""
+    """On a terminal, lines are wrapped between words."""
 
     def test_between_words(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(screen, "columns", lambda: 24)
-        screen.tell("/help    shows what else there is", hanging=9)
+        screen.note_wrapped("/help    shows what else there is", hanging=9)
         assert terminal.getvalue() == "/help    shows what\n         else there is\n"
 
-    def test_where_there_is_no_room_to_hang(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_narrow_terminal_no_hanging_indent(self, terminal: FakeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(screen, "columns", lambda: 12)
-        screen.tell("/help    shows it", hanging=9)
+        screen.note_wrapped("/help    shows it", hanging=9)
         assert terminal.getvalue() == "/help\n  shows it\n"
 
-    def test_elsewhere_a_line_is_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        screen.tell("word " * 50)
+    def test_lines_are_not_wrapped_without_a_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen.note_wrapped("word " * 50)
         assert capsys.readouterr().err == "word " * 50 + "\n"
 
 

@@ -29,14 +29,15 @@ def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
     return code, *capsys.readouterr()
 
 
-def test_nothing_yet(capsys: Capture) -> None:
-    assert run(capsys) == (0, "", "no conversation has been saved yet\n")
-    assert run(capsys, "show") == (2, "", "error: no conversation has been saved yet\n")
+def test_no_sessions(capsys: Capture) -> None:
+    assert run(capsys) == (0, "", "there are no saved sessions\n")
+    assert run(capsys, "show") == (2, "", "error: there are no saved sessions\n")
 
 
 @pytest.mark.usefixtures("session")
 def test_list_and_show(capsys: Capture, tmp_path: Path) -> None:
-    assert run(capsys) == (0, "mine  smollm2  2 messages  Hello\n", f"kept in {tmp_path / 'data' / 'sessions'}\n")
+    where = f"sessions are in {tmp_path / 'data' / 'sessions'}\n"
+    assert run(capsys) == (0, "mine  smollm2  2 messages  Hello\n", where)
     assert run(capsys, "show") == run(capsys, "show", "mine") == (0, "> Hello\n\nGood day.\n\n", "")
 
 
@@ -46,11 +47,11 @@ def test_export(capsys: Capture, tmp_path: Path, session: sessions.Session) -> N
     assert (tmp_path / "talk.md").read_text() == session.markdown()
 
 
-def test_damaged_lines_are_told_of(capsys: Capture, session: sessions.Session) -> None:
+def test_damaged_lines_are_reported(capsys: Capture, session: sessions.Session) -> None:
     session.path.write_bytes(session.path.read_bytes() + b"?\n")
     code, out, err = run(capsys, "show")
     assert (code, out) == (0, "> Hello\n\nGood day.\n\n")
-    assert err == f"warning: {session.path}: 1 damaged lines are left out\n"
+    assert err == f"warning: {session.path}: 1 damaged lines are skipped\n"
 
 
 def test_rm(capsys: Capture, session: sessions.Session) -> None:
@@ -61,6 +62,6 @@ def test_rm(capsys: Capture, session: sessions.Session) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["erase"], ["list", "-o", "x"], ["show", "../x"]])
-def test_wrong(capsys: Capture, arguments: list[str]) -> None:
+def test_usage_errors(capsys: Capture, arguments: list[str]) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""What stdin is to a command that may have its text elsewhere: shells, pipes that nothing comes from, loops."""
+"""Reading stdin next to another prompt: shells, silent pipes and loops."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from places import TALKER
+from locations import FAKE_CLI
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="shells")
 
@@ -18,11 +18,11 @@ Shell = Callable[[str], Done]
 
 @pytest.fixture
 def shell(environment: dict[str, str], own: str, tmp_path: Path) -> Shell:
-    """A script in which $ask is `generate` of the stand-in, whose model says what it is asked."""
+    """Return a function that runs a script in which $ask is `generate` with the fake model: it repeats its prompt."""
     (tmp_path / "lines").write_text("one\ntwo\nthree\n")
 
     def run(script: str) -> Done:
-        ask = f"ask='{' '.join(TALKER)} generate {own} -q'; cd {tmp_path}"
+        ask = f"ask='{' '.join(FAKE_CLI)} generate {own} -q'; cd {tmp_path}"
         return subprocess.run(
             ["bash", "-c", f"{ask}\n{script}"],
             env=environment, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
@@ -32,7 +32,7 @@ def shell(environment: dict[str, str], own: str, tmp_path: Path) -> Shell:
 
 
 @pytest.mark.parametrize(
-    ("script", "asked"),
+    ("script", "expected"),
     [
         ("echo piped | $ask -p given", "given piped"),
         ("printf '' | $ask -p given", "given"),
@@ -47,9 +47,9 @@ def shell(environment: dict[str, str], own: str, tmp_path: Path) -> Shell:
         ("(sleep 3; echo late) | $ask -p given -f -", "given late"),
     ],
 )
-def test_what_is_asked(shell: Shell, script: str, asked: str) -> None:
+def test_prompt_of_a_script(shell: Shell, script: str, expected: str) -> None:
     done = shell(script)
-    assert (done.returncode, done.stdout) == (0, asked), done.stderr
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell whose stdin it is")
@@ -60,23 +60,23 @@ def test_what_is_asked(shell: Shell, script: str, asked: str) -> None:
         'cat lines | while read -r line; do $ask -p "$line"; echo; done',
     ],
 )
-def test_a_loop_keeps_its_lines(shell: Shell, script: str) -> None:
+def test_stdin_of_a_loop_is_not_consumed(shell: Shell, script: str) -> None:
     done = shell(script)
     assert done.stdout.split() == ["one", "two", "three"]
-    assert "stdin is left to the shell" in done.stderr
+    assert "stdin is shared with the shell" in done.stderr
 
 
-def test_nothing_comes(shell: Shell) -> None:
+def test_no_input(shell: Shell) -> None:
     begin = time.monotonic()
     done = shell("exec 3< <(sleep 20); $ask -p given <&3; kill $!")
     assert done.stdout == "given"
-    assert "warning: stdin is a pipe that nothing comes from" in done.stderr
+    assert "warning: no data on stdin within 2 s" in done.stderr
     assert time.monotonic() - begin < 15
 
 
-def test_a_program_that_keeps_a_pipe_open(environment: dict[str, str], own: str) -> None:
+def test_silent_pipe(environment: dict[str, str], own: str) -> None:
     process = subprocess.Popen(
-        [*TALKER, "generate", own, "-q", "-p", "given"],
+        [*FAKE_CLI, "generate", own, "-q", "-p", "given"],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout
@@ -84,37 +84,40 @@ def test_a_program_that_keeps_a_pipe_open(environment: dict[str, str], own: str)
     process.communicate()
 
 
-def test_shared_only_with_a_shell(environment: dict[str, str], own: str) -> None:
-    """A program that starts us and hands on its stdin, such as timeout or sudo, is no loop."""
+def test_stdin_shared_with_a_wrapper_program(environment: dict[str, str], own: str) -> None:
+    """A program that starts localinfer with its own stdin, such as timeout or sudo, is not a loop."""
     command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
     done = subprocess.run(
-        [*command, *TALKER, "generate", own, "-q", "-p", "given"], env=environment, input=b"piped", capture_output=True
+        [*command, *FAKE_CLI, "generate", own, "-q", "-p", "given"],
+        env=environment,
+        input=b"piped",
+        capture_output=True,
     )
     assert done.stdout == b"given piped"
 
 
 class TestChat:
-    def test_question(self, talker: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
-        assert talker("chat", own, "Why", "is", "it?").stdout == b"1: Why is it?"
-        assert talker("run", own, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
-        assert talker(own, "Why?").stdout == b"1: Why?"
-        assert talker("-m", own, "-p", "Why?", "-st", "-ngl", "9").stdout == b"1: Why?"
+    def test_question(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
+        assert fake_cli("chat", own, "Why", "is", "it?").stdout == b"1: Why is it?"
+        assert fake_cli("run", own, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
+        assert fake_cli(own, "Why?").stdout == b"1: Why?"
+        assert fake_cli("-m", own, "-p", "Why?", "-st", "-ngl", "9").stdout == b"1: Why?"
 
     def test_file_and_system_prompt(
-        self, talker: Callable[..., subprocess.CompletedProcess[bytes]], own: str, tmp_path: Path
+        self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str, tmp_path: Path
     ) -> None:
         (tmp_path / "question").write_text("Why?\n")
         (tmp_path / "system").write_text("Be brief.\n")
         arguments = ["-f", str(tmp_path / "question"), "-sysf", str(tmp_path / "system"), "-q"]
-        done = talker("chat", own, *arguments, "-o", str(tmp_path / "said"))
+        done = fake_cli("chat", own, *arguments, "-o", str(tmp_path / "said"))
         assert done.stdout == b"1: Why? (Be brief.)"
         assert b"t/s" not in done.stderr
         assert (tmp_path / "said").read_text() == "User:\nWhy?\n\nAssistant:\n1: Why? (Be brief.)\n\n"
 
-    def test_escapes(self, talker: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
-        asked = r"one\ntwo\t\\n\x41\xc3\xa9\q"
-        assert talker("chat", own, asked, "-e").stdout.decode() == "1: one|two \\nAé\\q"
-        done = talker("chat", own, asked)
-        assert done.stdout.decode() == f"1: {asked}"
-        assert b"with -e it is a new line" in done.stderr
-        assert b"with -e" not in talker("chat", own, asked, "--no-escape").stderr
+    def test_escapes(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
+        prompt = r"one\ntwo\t\\n\x41\xc3\xa9\q"
+        assert fake_cli("chat", own, prompt, "-e").stdout.decode() == "1: one|two \\nAé\\q"
+        done = fake_cli("chat", own, prompt)
+        assert done.stdout.decode() == f"1: {prompt}"
+        assert b"use -e to make it a newline" in done.stderr
+        assert b"with -e" not in fake_cli("chat", own, prompt, "--no-escape").stderr

@@ -9,7 +9,7 @@ from tiny import tiny_llama
 
 import localinfer
 from cli import __main__
-from cli.generate import with_control
+from cli.generate import with_control_tokens
 from localinfer import Piece
 
 Run = Callable[..., str]
@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(model: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What goes to stdout."""
+    """Return a function that runs the command and returns its stdout."""
 
     def command(*arguments: str) -> str:
         assert __main__.run(["tokenize", str(model), "--no-bos", *arguments]) == 0
@@ -31,7 +31,7 @@ def run(model: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def test_forms(run: Run) -> None:
+def test_output_formats(run: Run) -> None:
     ids = json.loads(run("-p", "Hello<|im_end|>", "--ids"))
     lines = run("-p", "Hello<|im_end|>", "--show-count").splitlines()
     assert [int(line.split()[0]) for line in lines[:-1]] == ids
@@ -42,21 +42,21 @@ def test_forms(run: Run) -> None:
     assert "".join(token["piece"] for token in found) == "Hello<|im_end|>"
 
 
-def test_parts_of_a_character_are_bytes(run: Run) -> None:
+def test_partial_characters_are_shown_as_bytes(run: Run) -> None:
     found = [token["piece"] for token in json.loads(run("-p", "\N{GRINNING FACE}", "--json"))["tokens"]]
     assert bytes(byte for piece in found for byte in piece).decode() == "\N{GRINNING FACE}"
 
 
-def test_escapes_and_special_texts(run: Run) -> None:
+def test_escapes_and_special_tokens(run: Run) -> None:
     assert run("-p", r"a\nb", "-e") == run("-p", "a\nb")
     assert run("-p", "<|im_end|>", "--no-parse-special") == run("-p", "<|im_end|>", "--no-special")
     assert run("-p", "<|im_end|>", "--no-special").count("\n") > 1
 
 
-def test_control_tokens_of_a_generated_text(model: Path) -> None:
+def test_control_tokens_in_generated_text(model: Path) -> None:
     with localinfer.load(model, ctx_size=32) as opened:
         [control] = opened.tokenize("<|im_end|>", add_special=False, parse_special=True)
         [letter] = opened.tokenize("H", add_special=False)
         part = opened.tokenize("\N{GRINNING FACE}", add_special=False)[0]
         pieces = [Piece("H", letter), Piece("", control), Piece("", part)]
-        assert [piece.text for piece in with_control(opened, iter(pieces))] == ["H", "<|im_end|>", ""]
+        assert [piece.text for piece in with_control_tokens(opened, iter(pieces))] == ["H", "<|im_end|>", ""]

@@ -1,7 +1,7 @@
-"""The assembly of a format's product, for a CPU that need not be this one: assembly.py TRIPLE FORMAT matvec|matmul
+"""Prints the assembly of a format's matrix product, for any CPU: assembly.py TRIPLE FORMAT matvec|matmul
 
-NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say which CPU. Compiled, never run; a kernel that would call a function that it
-may not call is an error, as ever.
+NUMBA_CPU_NAME and NUMBA_CPU_FEATURES select the CPU. The kernel is compiled but never run. As usual, a kernel that
+calls a function outside `ALLOWED_EXTERNALS` is an error.
 """
 
 import sys
@@ -21,6 +21,6 @@ from quant.jit import compiler  # noqa: E402
 from quant.jit.kernel import Kernel  # noqa: E402
 
 fmt = FORMATS[NUMBERS[name]]
-path = fmt.products[function == "matmul"]
-kernel = Kernel(*path.split(":"), PRODUCT.parameters, constants=tuple(sorted(fmt.constants(1).items())))
-print(compiler.machine().emit_assembly(compiler.module_of(kernel)))
+path = fmt.matmul_kernels[function == "matmul"]
+kernel = Kernel(*path.split(":"), PRODUCT.parameters, constants=tuple(sorted(fmt.matmul_constants(1).items())))
+print(compiler.target_machine().emit_assembly(compiler.compile_module(kernel)))

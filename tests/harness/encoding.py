@@ -1,4 +1,4 @@
-"""Encodes arrays as `localinfer quantize` does, and what the tests of encoders share."""
+"""Encodes arrays as `localinfer quantize` does, with inputs shared by the tests of encoders."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -8,38 +8,38 @@ import numba  # noqa: F401  (kernels are compiled in this process then: starting
 import numpy as np
 
 from localinfer import paths
-from quant.encoders.encode import Encoder
+from quant.encoders.encoder import Encoder
 
-MARGIN, UNTOUCHED = 64, 0xA5  # bytes on either side of the blocks, which nobody may write to
+MARGIN, UNTOUCHED = 64, 0xA5  # guard bytes on either side of the blocks, which must not change
 GAUSSIAN = np.random.default_rng(0).standard_normal((64, 2048)).astype(np.float32)
 
 
 @cache
 def encoder(name: str, effort: str = "normal") -> Encoder:
-    """The encoder of a tensor type."""
+    """Return the encoder for a tensor type."""
     return Encoder(kernels.NUMBERS[name], effort, paths.jit_dir())
 
 
 def encode(
     name: str, x: kernels.Floats, importance: kernels.Floats | None = None, effort: str = "normal"
 ) -> kernels.Bytes:
-    """Rows as blocks, and nothing beside them."""
+    """Encode rows as blocks, and check that nothing is written outside of them."""
     x, chosen = np.ascontiguousarray(x), encoder(name, effort)
-    room = np.full(len(x) * chosen.row_bytes(x.shape[1]) + 2 * MARGIN, UNTOUCHED, np.uint8)
-    out = room[MARGIN:-MARGIN].reshape(len(x), -1)
-    chosen.rows(x, importance, out)
-    assert (room[:MARGIN] == UNTOUCHED).all()
-    assert (room[-MARGIN:] == UNTOUCHED).all()
+    buffer = np.full(len(x) * chosen.row_bytes(x.shape[1]) + 2 * MARGIN, UNTOUCHED, np.uint8)
+    out = buffer[MARGIN:-MARGIN].reshape(len(x), -1)
+    chosen.encode(x, importance, out)
+    assert (buffer[:MARGIN] == UNTOUCHED).all()
+    assert (buffer[-MARGIN:] == UNTOUCHED).all()
     return out
 
 
 def decoded(name: str, rows: kernels.Bytes) -> kernels.Floats:
-    """Blocks as rows, by the gguf package."""
-    return kernels.decoded(name, rows)
+    """Decode blocks to rows with the gguf package."""
+    return kernels.decode(name, rows)
 
 
-def cruel_rows() -> Iterator[kernels.Floats]:
-    """Rows of 512 that tempt an encoder to divide by zero or to overflow."""
+def adversarial_rows() -> Iterator[kernels.Floats]:
+    """Yield rows of 512 values that could make an encoder divide by zero or overflow."""
     x = GAUSSIAN[:1, :512]
     outlier, lonely, half_zero = x.copy(), np.zeros_like(x), x.copy()
     outlier[0, 7] = 1e30

@@ -1,4 +1,4 @@
-"""Memory between pages that nobody may touch: what reads or writes past its end is killed at once."""
+"""Memory between inaccessible pages: an access past its end ends the process at once."""
 
 import ctypes
 import mmap
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE = mmap.PAGESIZE
-PATTERN = 0xA5  # what lies between the memory and the pages
+PATTERN = 0xA5  # fills the gaps between the memory and the guard pages
 PROT_NONE = 0
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 mprotect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -15,8 +15,11 @@ mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 Bytes = NDArray[np.uint8]
 
 
-def fenced(nbytes: int, alignment: int = 1) -> Bytes:
-    """So many zeroed bytes, as close to the page behind them as the alignment allows, or MemoryError."""
+def guarded_memory(nbytes: int, alignment: int = 1) -> Bytes:
+    """Return `nbytes` zeroed bytes that end as close to the following guard page as the alignment allows.
+
+    Raises MemoryError if the memory cannot be mapped.
+    """
     size = -(-nbytes // PAGE) * PAGE
     try:
         whole = np.frombuffer(mmap.mmap(-1, PAGE + size + PAGE, flags=PRIVATE), np.uint8)
@@ -27,19 +30,19 @@ def fenced(nbytes: int, alignment: int = 1) -> Bytes:
             raise MemoryError(f"mprotect: error {ctypes.get_errno()}")
     start = PAGE + (size - nbytes) // alignment * alignment
     memory = whole[start : start + nbytes]
-    for gap in gaps(memory):
+    for gap in guard_gaps(memory):
         gap[:] = PATTERN
     return memory
 
 
-def gaps(memory: Bytes) -> tuple[Bytes, Bytes]:
-    """What lies in front of fenced memory and behind it, up to the pages: less than a page."""
+def guard_gaps(memory: Bytes) -> tuple[Bytes, Bytes]:
+    """Return the bytes before and after guarded memory, up to the guard pages: less than a page each."""
     whole = memory.base
     assert isinstance(whole, np.ndarray)
-    start = memory.ctypes.data - whole.ctypes.data if len(memory) else PAGE  # numpy has no address for nothing
+    start = memory.ctypes.data - whole.ctypes.data if len(memory) else PAGE  # an empty array has no address
     return whole[PAGE:start], whole[start + len(memory) : -PAGE]
 
 
 def is_intact(memory: Bytes) -> bool:
-    """Whether nothing was written in front of fenced memory or behind it."""
-    return all((gap == PATTERN).all() for gap in gaps(memory))
+    """Return whether nothing was written before or after guarded memory."""
+    return all((gap == PATTERN).all() for gap in guard_gaps(memory))

@@ -1,11 +1,11 @@
-"""A web server on loopback that answers as the Hugging Face hub does, and as badly as servers do.
+"""A web server on loopback that behaves like the Hugging Face hub, with injectable faults.
 
-    with Hub() as hub:
-        hub.repos["owner/repo"] = {"model-Q4_K_M.gguf": b"GGUF..."}
-        hub.files["/model.gguf"] = b"GGUF..."           # any other file: hub.url + "/model.gguf"
-        hub.faults.append(Fault(cut=1000))              # the next answer with a file's bytes breaks off
+  with Hub() as hub:
+      hub.repos["owner/repo"] = {"model-Q4_K_M.gguf": b"GGUF..."}
+      hub.files["/model.gguf"] = b"GGUF..."           # any other file: hub.url + "/model.gguf"
+      hub.faults.append(Fault(cut=1000))              # the next file response breaks off after 1000 bytes
 
-The hub's files are led to on another port, which stands for the network that delivers them. `seen` has all requests.
+The hub redirects file requests to another port, which stands for its CDN. `requests` records all requests.
 """
 
 import hashlib
@@ -24,27 +24,27 @@ COMMIT = "1234567890" * 4
 RESOLVE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<commit>[^/]+)/(?P<file>.+)")
 INFO = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)")
 BLOB = re.compile(r"/blobs/(?P<digest>[0-9a-f]{64})")
-PIECE = 1 << 14  # bytes that are sent at once
+CHUNK_BYTES = 1 << 14  # bytes sent at once
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What an answer with a file's bytes has that it should not."""
+    """A fault in the response to a file request."""
 
-    status: int = 0  # instead of the bytes
-    headers: dict[str, str] = field(default_factory=dict)  # other values
+    status: int = 0  # sent instead of the file
+    headers: dict[str, str] = field(default_factory=dict)  # override the usual headers
     cut: int | None = None  # bytes after which the connection breaks
     stall: float = 0  # seconds of silence before that
     ignore_range: bool = False
-    shift: int = 0  # of the range that is sent, and said to be sent
-    body: bytes | None = None  # other bytes of the whole file
-    after: bytes = b""  # more than the file has
-    length: bool = True  # is it said how many?
+    range_shift: int = 0  # added to the start of the range
+    body: bytes | None = None  # replaces the content of the file
+    extra: bytes = b""  # bytes appended to the file
+    with_length: bool = True  # whether to send Content-Length
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A request; `port` is the hub's or that of the network that delivers."""
+class RecordedRequest:
+    """A request. `port` is that of the hub or of its CDN."""
 
     method: str
     path: str
@@ -53,21 +53,21 @@ class Seen:
 
 
 class Hub:
-    """Serves until it is closed. What it answers may be changed at any time."""
+    """A server that runs until the with block ends. Its attributes may be changed at any time."""
 
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
         self.files: dict[str, bytes] = {}
         self.commit = COMMIT
-        self.gated: set[str] = set()  # everybody is told of them, and nobody gets their files
-        self.private: dict[str, str] = {}  # token that a repository wants
+        self.gated: set[str] = set()  # listed, but their files are refused
+        self.private: dict[str, str] = {}  # access tokens by repository
         self.lfs = True
-        self.info: Any = None  # instead of what is true of a repository
+        self.info: Any = None  # replaces the repository information
         self.info_statuses: deque[tuple[int, dict[str, str]]] = deque()
         self.etags = True
-        self.rate = 0.0  # seconds for each piece
+        self.rate = 0.0  # delay in seconds for each chunk
         self.faults: deque[Fault] = deque()
-        self.seen: list[Seen] = []
+        self.requests: list[RecordedRequest] = []
         handler = type("HandlerOfThis", (Handler,), {"hub": self})
         self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
         for server in self.servers:
@@ -79,18 +79,18 @@ class Hub:
         return f"http://127.0.0.1:{self.servers[0].server_port}"
 
     @property
-    def delivery(self) -> str:
+    def delivery_url(self) -> str:
         return f"http://127.0.0.1:{self.servers[1].server_port}"
 
-    def asked(self, pattern: str) -> list[Seen]:
-        """The requests for paths in which this is found."""
-        return [each for each in self.seen if re.search(pattern, each.path)]
+    def requests_for(self, pattern: str) -> list[RecordedRequest]:
+        """Return the requests whose path matches a regular expression."""
+        return [each for each in self.requests if re.search(pattern, each.path)]
 
     def describe(self, repo: str) -> dict[str, Any]:
-        """What the hub tells of a repository."""
+        """Return the hub's information about a repository."""
         siblings = []
         for name, content in self.repos[repo].items():
-            sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": git_name(content)}
+            sibling: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": git_blob_id(content)}
             if self.lfs:
                 sibling["lfs"] = {"sha256": sha256(content), "size": len(content), "pointerSize": 134}
             siblings.append(sibling)
@@ -108,6 +108,8 @@ class Hub:
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers the requests to a `Hub`."""
+
     hub: Hub
     protocol_version = "HTTP/1.1"
 
@@ -116,72 +118,74 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.seen.append(Seen(self.command, self.path, dict(self.headers.items()), self.server.server_port))
+        self.hub.requests.append(
+            RecordedRequest(self.command, self.path, dict(self.headers.items()), self.server.server_port)
+        )
         if found := INFO.fullmatch(path):
-            self.tell(found["repo"])
+            self.send_info(found["repo"])
         elif found := RESOLVE.fullmatch(path):
-            self.lead(found["repo"], found["commit"], found["file"])
+            self.redirect(found["repo"], found["commit"], found["file"])
         elif found := BLOB.fullmatch(path):
             contents = [content for repo in self.hub.repos.values() for content in repo.values()]
-            self.deliver(next((each for each in contents if sha256(each) == found["digest"]), None))
+            self.send_file(next((each for each in contents if sha256(each) == found["digest"]), None))
         else:
-            self.deliver(self.hub.files.get(path))
+            self.send_file(self.hub.files.get(path))
 
-    def tell(self, repo: str) -> None:
+    def send_info(self, repo: str) -> None:
         if self.hub.info_statuses:
             status, headers = self.hub.info_statuses.popleft()
-            self.answer(status, headers=headers)
-        elif self.allowed(repo):
-            self.answer(200, json.dumps(self.hub.describe(repo) if self.hub.info is None else self.hub.info).encode())
+            self.respond(status, headers=headers)
+        elif self.check_access(repo):
+            self.respond(200, json.dumps(self.hub.describe(repo) if self.hub.info is None else self.hub.info).encode())
 
-    def lead(self, repo: str, commit: str, file: str) -> None:
-        if not self.allowed(repo):
+    def redirect(self, repo: str, commit: str, file: str) -> None:
+        if not self.check_access(repo):
             return
         if repo in self.hub.gated:
             message = f"Access to model {repo} is restricted."
-            self.answer(403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": message})
+            self.respond(403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": message})
             return
         content = self.hub.repos[repo].get(file)
         if content is None or commit not in ("main", self.hub.commit):
-            self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
+            self.respond(404, headers={"X-Error-Code": "EntryNotFound"})
             return
         headers = {"X-Repo-Commit": self.hub.commit, "X-Linked-Size": str(len(content))}
-        headers["X-Linked-ETag"] = f'"{sha256(content) if self.hub.lfs else git_name(content)}"'
-        self.answer(302, headers=headers | {"Location": f"{self.hub.delivery}/blobs/{sha256(content)}"})
+        headers["X-Linked-ETag"] = f'"{sha256(content) if self.hub.lfs else git_blob_id(content)}"'
+        self.respond(302, headers=headers | {"Location": f"{self.hub.delivery_url}/blobs/{sha256(content)}"})
 
-    def allowed(self, repo: str) -> bool:
+    def check_access(self, repo: str) -> bool:
         token = self.hub.private.get(repo)
         if repo not in self.hub.repos or (token and self.headers.get("Authorization") != f"Bearer {token}"):
-            self.answer(401, headers={"X-Error-Code": "RepoNotFound"})
+            self.respond(401, headers={"X-Error-Code": "RepoNotFound"})
             return False
         return True
 
-    def deliver(self, content: bytes | None) -> None:
-        """The bytes of a file, or those that are asked for; with the next fault, if there is one."""
+    def send_file(self, content: bytes | None) -> None:
+        """Send a file or the requested range of it, with the next fault if there is one."""
         if content is None:
-            self.answer(404)
+            self.respond(404)
             return
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        range_match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         fault = self.hub.faults.popleft() if self.hub.faults else Fault()
         content = content if fault.body is None else fault.body
         etag = f'"{sha256(content)[:20]}"'
         same = self.headers.get("If-Range", etag) == etag
-        start = int(asked[1]) if asked and same and not fault.ignore_range else 0
+        start = int(range_match[1]) if range_match and same and not fault.ignore_range else 0
         headers = {"ETag": etag} if self.hub.etags else {}
         if fault.status:
-            self.answer(fault.status, headers=fault.headers)
+            self.respond(fault.status, headers=fault.headers)
         elif start >= len(content) and start:
-            self.answer(416, headers={"Content-Range": f"bytes */{len(content)}"})
+            self.respond(416, headers={"Content-Range": f"bytes */{len(content)}"})
         else:
-            start += fault.shift
+            start += fault.range_shift
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self.answer(206 if start else 200, content[start:] + fault.after, headers | fault.headers, fault)
+            self.respond(206 if start else 200, content[start:] + fault.extra, headers | fault.headers, fault)
 
-    def answer(
+    def respond(
         self, status: int, body: bytes = b"", headers: dict[str, str] | None = None, fault: Fault = Fault()
     ) -> None:
-        usual = {"Content-Length": str(len(body))} if fault.length else {"Connection": "close"}
+        usual = {"Content-Length": str(len(body))} if fault.with_length else {"Connection": "close"}
         self.send_response(status)
         for name, value in (usual | (headers or {})).items():
             self.send_header(name, value)
@@ -190,23 +194,23 @@ class Handler(BaseHTTPRequestHandler):
             return
         end = len(body) if fault.cut is None else fault.cut
         try:
-            for at in range(0, end, PIECE):
-                self.wfile.write(body[at : min(at + PIECE, end)])
+            for at in range(0, end, CHUNK_BYTES):
+                self.wfile.write(body[at : min(at + CHUNK_BYTES, end)])
                 time.sleep(self.hub.rate)
             self.wfile.flush()
             time.sleep(fault.stall)
-        except OSError:  # the client has left
+        except OSError:  # the client disconnected
             self.close_connection = True
-        if end < len(body) or not fault.length:
+        if end < len(body) or not fault.with_length:
             self.close_connection = True
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Quietly."""
+        """Log nothing."""
 
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def git_name(content: bytes) -> str:
+def git_blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

@@ -1,4 +1,4 @@
-"""A pseudo-terminal with a program in it: type into it, read what a person would see."""
+"""A program in a pseudo-terminal: send keystrokes and read the screen output."""
 
 import fcntl
 import os
@@ -11,11 +11,11 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
-SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
+ESCAPE_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
 class Terminal:
-    """`seen` is everything that came, less escape sequences and carriage returns."""
+    """A program in a pseudo-terminal. `text` is all of its output without escape sequences and carriage returns."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], columns: int = 80) -> None:
         self.master, slave = pty.openpty()
@@ -25,29 +25,29 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C becomes a signal
         )  # fmt: skip
         os.close(slave)
-        self.seen = ""
+        self.text = ""
         self.raw = b""
         self.position = 0
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def press(self, letter: str) -> None:
-        """Ctrl and a letter, not at once: readline shows its prompt a moment before it listens."""
+    def ctrl(self, letter: str) -> None:
+        """Press Ctrl and a letter, after a delay: readline shows its prompt a moment before it reads input."""
         time.sleep(0.2)
         os.write(self.master, bytes([ord(letter.upper()) - 64]))
 
     def expect(self, text: str, seconds: float = 20) -> str:
-        """Wait until `text` is seen, behind what was expected before; what was seen up to and with it."""
+        """Wait until `text` appears after the previous match, and return the output from there to its end."""
         end = time.monotonic() + seconds
-        while (found := self.seen.find(text, self.position)) < 0:
-            assert time.monotonic() < end, f"no {text!r} in {self.seen[self.position :]!r}"
-            assert self._read(0.05) or self.process.poll() is None, f"ended before {text!r}: {self.seen!r}"
+        while (found := self.text.find(text, self.position)) < 0:
+            assert time.monotonic() < end, f"no {text!r} in {self.text[self.position :]!r}"
+            assert self._read(0.05) or self.process.poll() is None, f"ended before {text!r}: {self.text!r}"
         begin, self.position = self.position, found + len(text)
-        return self.seen[begin : self.position]
+        return self.text[begin : self.position]
 
-    def code(self, seconds: float = 20) -> int:
-        """Wait for the end; the exit code."""
+    def wait(self, seconds: float = 20) -> int:
+        """Wait for the program to end, and return its exit code."""
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
             self._read(0.05)
@@ -61,13 +61,13 @@ class Terminal:
         os.close(self.master)
 
     def _read(self, seconds: float) -> bool:
-        """Take in what is there; False if there was nothing."""
+        """Read available output. Return False if there was none."""
         if not select.select([self.master], [], [], seconds)[0]:
             return False
         try:
             chunk = os.read(self.master, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # the program closed the terminal
             return False
         self.raw += chunk
-        self.seen = SEQUENCES.sub("", self.raw.decode(errors="replace")).replace("\r", "")
+        self.text = ESCAPE_SEQUENCES.sub("", self.raw.decode(errors="replace")).replace("\r", "")
         return bool(chunk)

@@ -1,4 +1,4 @@
-"""Options: what each place may say, how it is told when it is wrong, and who wins."""
+"""Options: valid values of each layer, error messages, and precedence of the layers."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from localinfer import options
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.options import FLAGS, Options
 
-BAD = [
+INVALID = [
     ("ctx_size", -1), ("ctx_size", 2**31), ("ctx_size", 10**12), ("ctx_size", "abc"), ("ctx_size", 2048.0),
     ("ctx_size", True), ("threads", -1), ("threads", 10**6), ("threads_batch", -1), ("batch_size", 0), ("keep", -1),
     ("temp", float("nan")), ("temp", float("inf")), ("temp", -1), ("temp", 10**400), ("temp", "hot"),
@@ -20,7 +20,7 @@ BAD = [
     ("seed", 2**64), ("n_predict", 0), ("n_predict", -2), ("stop", ("",)), ("stop", 3), ("stop", (1,)),
     ("ignore_eos", 1), ("system_prompt", 1), ("ctx_policy", "shift"), ("ctx_policy", ""),
 ]
-GOOD = [
+VALID = [
     ("ctx_size", 0), ("ctx_size", 2**31 - 1), ("threads", 512), ("temp", 0.0), ("temp", 2.5), ("top_k", 0),
     ("top_p", 0.0), ("top_p", 1.0), ("min_p", 1.0), ("repeat_penalty", 0.1), ("repeat_last_n", -1),
     ("seed", -1), ("seed", 2**64 - 1), ("n_predict", -1), ("n_predict", 1), ("stop", ("a", "\n")),
@@ -28,34 +28,34 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), BAD)
-def test_a_bad_value_is_a_usage_error_that_names_the_option(name: str, value: object) -> None:
+@pytest.mark.parametrize(("name", "value"), INVALID)
+def test_invalid_value_raises_usage_error_naming_the_option(name: str, value: object) -> None:
     with pytest.raises(UsageError) as flag:
         options.from_flags({name: value})
     with pytest.raises(UsageError) as keyword:
         options.from_keywords({name: value})
     with pytest.raises(UsageError) as validated:
-        dataclasses.replace(Options(), **{name: value}).validated()
-    assert str(flag.value).startswith(f"{FLAGS[name].long}: must be ")
+        options.validate(dataclasses.replace(Options(), **{name: value}))
+    assert str(flag.value).startswith(f"{FLAGS[name].long_name}: must be ")
     assert str(keyword.value).startswith(f"{name}: must be ")
     assert str(validated.value) == str(flag.value)
     assert "\n" not in str(flag.value)
     assert len(str(flag.value)) < 140
 
 
-def test_the_limit_that_an_error_names_is_a_good_value() -> None:
+def test_error_message_shows_the_valid_range() -> None:
     with pytest.raises(UsageError, match=f"from -1 to {2**64 - 1}, not {2**64}$"):
         options.from_keywords({"seed": 2**64})
 
 
-@pytest.mark.parametrize(("name", "value"), GOOD)
-def test_a_good_value_stays_what_it_is(name: str, value: object) -> None:
+@pytest.mark.parametrize(("name", "value"), VALID)
+def test_valid_value_is_unchanged(name: str, value: object) -> None:
     assert options.from_flags({name: value}) == {name: value}
-    assert dataclasses.replace(Options(), **{name: value}).validated() == Options(**{name: value})
+    assert options.validate(dataclasses.replace(Options(), **{name: value})) == Options(**{name: value})
 
 
-def test_the_defaults_are_valid() -> None:
-    assert Options().validated() == Options()
+def test_defaults_are_valid() -> None:
+    assert options.validate(Options()) == Options()
 
 
 @pytest.mark.parametrize(("variable", "text"), [
@@ -63,12 +63,12 @@ def test_the_defaults_are_valid() -> None:
     ("LOCALINFER_TEMP", "nan"), ("LOCALINFER_TOP_P", "95%"), ("LOCALINFER_IGNORE_EOS", "perhaps"),
     ("LOCALINFER_CTX_POLICY", "shift"), ("LOCALINFER_N_PREDICT", "0"), ("LOCALINFER_SEED", "9" * 5000),
 ])
-def test_a_bad_variable_is_named(variable: str, text: str) -> None:
+def test_invalid_environment_variable_is_named(variable: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"^{variable}: must be .{{,120}}$"):
         options.from_environment({variable: text})
 
 
-def test_the_environment_is_read_in_the_options_own_types() -> None:
+def test_environment_is_converted_to_option_types() -> None:
     layer = options.from_environment({
         "LOCALINFER_CTX_SIZE": "2048", "LOCALINFER_TEMP": "0", "LOCALINFER_IGNORE_EOS": "yes",
         "LOCALINFER_STOP": "\n\n", "LOCALINFER_SEED": "", "LOCALINFER_CACHE_DIR": "/elsewhere",
@@ -76,7 +76,7 @@ def test_the_environment_is_read_in_the_options_own_types() -> None:
     assert layer == {"ctx_size": 2048, "temp": 0.0, "ignore_eos": True, "stop": ("\n\n",)}
 
 
-def test_the_earlier_layer_wins() -> None:
+def test_earlier_layer_takes_precedence() -> None:
     flags = options.from_flags({"temp": 0.1, "top_k": None})
     environment = options.from_environment({"LOCALINFER_TEMP": "0.2", "LOCALINFER_TOP_K": "2"})
     registry = options.from_registry({"top_k": 3, "top_p": 0.3}, "models.toml: some-model")
@@ -85,13 +85,13 @@ def test_the_earlier_layer_wins() -> None:
     assert merged == Options(temp=0.1, top_k=2, top_p=0.3, repeat_last_n=4)
 
 
-def test_options_that_cannot_both_be() -> None:
-    with pytest.raises(UsageError, match=r"^--spec-draft-n-min: 60 are more than --spec-draft-n-max allows"):
+def test_contradicting_options() -> None:
+    with pytest.raises(UsageError, match=r"^--spec-draft-n-min: 60 is larger than --spec-draft-n-max"):
         options.merge({"spec_draft_n_min": 60})
     assert options.merge({"spec_draft_n_min": 60}, {"spec_draft_n_max": 60}).spec_draft_n_min == 60
 
 
-def test_errors_of_the_registry_and_of_the_file_name_the_place() -> None:
+def test_errors_of_registry_and_metadata_name_the_location() -> None:
     with pytest.raises(UsageError, match=r"^models.toml: some-model: options.top_k: must be "):
         options.from_registry({"top_k": "many"}, "models.toml: some-model")
     with pytest.raises(LocalInferError, match=r"^m: general.sampling.temp: must be .*, not nan$") as error:
@@ -99,61 +99,61 @@ def test_errors_of_the_registry_and_of_the_file_name_the_place() -> None:
     assert error.value.exit_code == 1
 
 
-def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
+def test_unknown_option_suggests_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"^temprature: no such option"):
         options.from_keywords({"temprature": 1})
     with pytest.raises(UsageError, match="did you mean ctx_size"):
         options.from_keywords({"ctxsize": 1})
 
 
-def test_flags_and_variables_are_distinct() -> None:
+def test_flags_and_environment_variables_are_unique() -> None:
     names = [name for flag in FLAGS.values() for name in flag.names]
     assert len(names) == len(set(names))
-    assert len({flag.variable for flag in FLAGS.values()}) == len(FLAGS)
+    assert len({flag.environment_variable for flag in FLAGS.values()}) == len(FLAGS)
 
 
-def test_options_need_no_numpy() -> None:
+def test_options_do_not_import_numpy() -> None:
     code = "import sys, localinfer.options; assert 'numpy' not in sys.modules and 'jinja2' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- samplers, biases, forms ---
+# --- sampler chains, logit biases, constraints ---
 
 
 @pytest.mark.parametrize(("text", "names"), [
     ("top_k;temperature", ("top_k", "temperature")), ("top-k; TEMP", ("top_k", "temperature")), ("", ()),
     ("nucleus;minp;typ", ("top_p", "min_p", "typ_p")), ("dry;xtc;adaptive-p", ("dry", "xtc", "adaptive_p")),
 ])  # fmt: skip
-def test_names_of_samplers(text: str, names: tuple[str, ...]) -> None:
-    assert options.samplers_named(text) == names
+def test_parse_samplers(text: str, names: tuple[str, ...]) -> None:
+    assert options.parse_samplers(text) == names
 
 
-def test_letters_of_samplers() -> None:
-    assert options.samplers_lettered("edskypmxt") == options.samplers_named(Options().samplers)
-    assert options.samplers_lettered("ta") == ("temperature", "adaptive_p")
+def test_parse_sampler_sequence() -> None:
+    assert options.parse_sampler_sequence("edskypmxt") == options.parse_samplers(Options().samplers)
+    assert options.parse_sampler_sequence("ta") == ("temperature", "adaptive_p")
 
 
 @pytest.mark.parametrize(("name", "value", "problem"), [
-    ("samplers", "top_k;tpo_p", "--samplers: there is no sampler tpo_p, there are: penalties dry top_n_sigma"),
-    ("sampler_seq", "kq", "--sampler-seq: there is no sampler q, there are: edskypmxta"),
-    ("logit_bias", "5", "--logit-bias: must be a token's id and what is added to its logit, such as 15043-1, not 5"),
+    ("samplers", "top_k;tpo_p", "--samplers: unknown sampler tpo_p; available: penalties dry top_n_sigma"),
+    ("sampler_seq", "kq", "--sampler-seq: unknown sampler q; available: edskypmxta"),
+    ("logit_bias", "5", "--logit-bias: must be a token id and the bias of its logit, such as 15043-1, not 5"),
     ("logit_bias", "1+nan", "--logit-bias: must be"), ("logit_bias", "-1+5", "--logit-bias: must be"),
     ("logit_bias", ("1+1", "x"), "--logit-bias: must be"), ("logit_bias", {"a": 1.0}, "--logit-bias: must be"),
 ])  # fmt: skip
-def test_small_languages_are_checked(name: str, value: object, problem: str) -> None:
+def test_invalid_syntax_is_a_usage_error(name: str, value: object, problem: str) -> None:
     with pytest.raises(UsageError) as error:
         options.from_flags({name: value})
     assert str(error.value).startswith(problem)
 
 
-def test_biases() -> None:
-    assert [options.bias_of(text) for text in ("5+1", "5-0.5", " 7 -inf", "0+1e-3")] == [
+def test_parse_logit_bias() -> None:
+    assert [options.parse_logit_bias(text) for text in ("5+1", "5-0.5", " 7 -inf", "0+1e-3")] == [
         (5, 1.0), (5, -0.5), (7, -math.inf), (0, 1e-3)]  # fmt: skip
     layer = options.from_keywords({"logit_bias": {15043: -1, 7: -math.inf, 9: 0.25}})
     assert layer == {"logit_bias": ("15043-1", "7-inf", "9+0.25")}
 
 
-def test_ways_to_say_the_same_count_by_their_layer() -> None:
+def test_exclusive_options_of_the_strongest_layer_win() -> None:
     file = options.from_metadata({"general.sampling.sequence": "top_p;temperature"}, "m")
     assert options.chosen_samplers(options.merge(file)) == ("top_p", "temperature")
     letters = options.from_flags({"sampler_seq": "kt"})
@@ -165,12 +165,12 @@ def test_ways_to_say_the_same_count_by_their_layer() -> None:
     assert options.merge(options.from_keywords({"json_mode": False}), regex) == Options()
 
 
-def test_what_a_file_proposes_for_sampling() -> None:
+def test_sampling_metadata_of_a_file() -> None:
     proposed = options.from_metadata({
         "general.sampling.xtc_probability": 0.5, "general.sampling.xtc_threshold": 0.2, "general.sampling.mirostat": 2,
         "general.sampling.mirostat_tau": 4.0, "general.sampling.mirostat_eta": 0.2,
     }, "m")  # fmt: skip
     assert options.merge(proposed) == Options(
         xtc_probability=0.5, xtc_threshold=0.2, mirostat=2, mirostat_ent=4.0, mirostat_lr=0.2)
-    with pytest.raises(LocalInferError, match=r"^m: general.sampling.sequence: there is no sampler magic, "):
+    with pytest.raises(LocalInferError, match=r"^m: general.sampling.sequence: unknown sampler magic; "):
         options.from_metadata({"general.sampling.sequence": "magic"}, "m")

@@ -1,4 +1,4 @@
-"""Directories: where they are, and that they are private."""
+"""Directories: their locations, and their permissions."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from localinfer.errors import LocalInferError
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes")
 
 
-def test_variables_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALINFER_CONFIG_DIR", str(tmp_path / "config"))
     assert paths.models_dir() == tmp_path / "cache" / "models"
@@ -30,7 +30,7 @@ def test_relative_and_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @posix
-def test_system_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable in ("LOCALINFER_CACHE_DIR", "LOCALINFER_CONFIG_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(variable, raising=False)
@@ -40,19 +40,19 @@ def test_system_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @posix
 class TestPrivateDirectory:
-    def test_every_new_level_is_private(self, tmp_path: Path) -> None:
+    def test_every_created_level_is_private(self, tmp_path: Path) -> None:
         made = paths.private_directory(tmp_path / "a" / "b")
         assert [each.stat().st_mode & 0o777 for each in (made, made.parent)] == [0o700, 0o700]
         assert paths.private_directory(made) == made
 
-    def test_readable_by_others_is_fine(self, tmp_path: Path) -> None:
+    def test_readable_by_others(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
         assert paths.private_directory(tmp_path) == tmp_path
 
     @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
     def test_writable_by_others(self, tmp_path: Path, mode: int) -> None:
         tmp_path.chmod(mode)
-        with pytest.raises(LocalInferError, match="other users may write to it"):
+        with pytest.raises(LocalInferError, match="writable by other users"):
             paths.private_directory(tmp_path)
 
     def test_of_another_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ class TestPrivateDirectory:
         with pytest.raises(LocalInferError, match="belongs to another user"):
             paths.private_directory(tmp_path)
 
-    def test_file_in_the_way(self, tmp_path: Path) -> None:
+    def test_file_at_this_path(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for path in (tmp_path / "file", tmp_path / "file" / "below"):
             with pytest.raises(LocalInferError, match="cannot create this directory"):

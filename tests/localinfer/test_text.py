@@ -1,4 +1,4 @@
-"""What may reach a terminal."""
+"""Escaping of text for the terminal."""
 
 import pytest
 

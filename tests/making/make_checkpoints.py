@@ -47,7 +47,7 @@ CARD = "---\nlicense: apache-2.0\nlanguage:\n- en\n- fr\ntags: [tiny, random]\n-
 
 
 def main() -> None:
-    """Make all of them anew."""
+    """Write all checkpoints."""
     transformers.utils.logging.disable_progress_bar()
     for make in (llama, mistral, gemma3, qwen2, qwen3):
         folder = DATA / "checkpoints" / make.__name__
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def llama(folder: Path) -> None:
-    """As Llama 3: byte-level BPE, factors for rotary embeddings, an output layer of its own, BF16 in two files."""
+    """Like Llama 3: byte-level BPE, rope factors, a separate output layer, BF16 in two files."""
     tokenizer = byte_level(LLAMA3, ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], ignore_merges=True)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]
@@ -79,7 +79,7 @@ def llama(folder: Path) -> None:
 
 
 def mistral(folder: Path) -> None:
-    """SentencePiece's BPE as the library `tokenizers` keeps it, without scores; F16."""
+    """SentencePiece BPE in the format of the library `tokenizers`, without scores; F16."""
     tokenizer = fast(train_sentencepiece(unk_id=0, bos_id=1, eos_id=2))
     save_tokenizer(folder, tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     config = transformers.MistralConfig(
@@ -90,7 +90,7 @@ def mistral(folder: Path) -> None:
 
 
 def gemma3(folder: Path) -> None:
-    """SentencePiece's own file, layers with a window of 8 tokens and one that sees all, slowed down; tied, BF16."""
+    """SentencePiece's own file, layers with a window of 8 tokens and a global one with scaled rope; tied, BF16."""
     proto = train_sentencepiece(
         pad_id=0, eos_id=1, bos_id=2, unk_id=3, add_dummy_prefix=False, pad_piece="<pad>", eos_piece="<eos>",
         bos_piece="<bos>", control_symbols=["<start_of_turn>", "<end_of_turn>"], user_defined_symbols=["▁▁", "<b>"],
@@ -110,7 +110,7 @@ def gemma3(folder: Path) -> None:
 
 
 def qwen2(folder: Path) -> None:
-    """Biases, tied embeddings, F32; heads share the embedding's length evenly, as llama.cpp wants it of qwen2."""
+    """Biases, tied embeddings, F32; head size = embedding length / heads, which llama.cpp requires of qwen2."""
     tokenizer = qwen_tokenizer(folder)
     even = SIZES | {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
     config = transformers.Qwen2Config(
@@ -121,7 +121,7 @@ def qwen2(folder: Path) -> None:
 
 
 def qwen3(folder: Path) -> None:
-    """Normalised heads, an output layer of its own, BF16."""
+    """Normalized query and key heads, a separate output layer, BF16."""
     tokenizer = qwen_tokenizer(folder)
     config = transformers.Qwen3Config(
         **SIZES, num_hidden_layers=2, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=256,
@@ -131,7 +131,7 @@ def qwen3(folder: Path) -> None:
 
 
 def save(folder: Path, model: Any, dtype: torch.dtype, **options: Any) -> None:
-    """Random weights that matter: logits have a standard deviation near one, biases and norms are not neutral."""
+    """Save random weights: logits have a standard deviation near one, biases and norms are not neutral."""
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if name.endswith("norm.weight"):
@@ -149,8 +149,8 @@ def save(folder: Path, model: Any, dtype: torch.dtype, **options: Any) -> None:
 def byte_level(pattern: str, special: list[str], **options: Any) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(**options))
     cut = pre_tokenizers.Split(Regex(pattern), "isolated")
-    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, spell])
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
@@ -179,7 +179,7 @@ def train_sentencepiece(**options: Any) -> bytes:
 
 
 def fast(proto: bytes) -> Tokenizer:
-    """The same vocabulary, where merges take the place of scores."""
+    """Return the same vocabulary with merges instead of scores."""
     pieces = sentencepiece.SentencePieceProcessor(model_proto=proto)
     ids = {pieces.id_to_piece(id): id for id in range(pieces.vocab_size())}
     scored = sorted(ids, key=lambda piece: -pieces.get_score(ids[piece]))
@@ -198,11 +198,11 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, **options: Any) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options).save_pretrained(folder)
 
 
-# --- what is expected ---
+# --- expected values ---
 
 
 def tidy(folder: Path) -> None:
-    """Leave out what changes from version to version, and the spaces."""
+    """Remove what changes between library versions, and spaces, from the JSON files."""
     for file in folder.glob("*.json"):
         values = json.loads(file.read_text())
         values.pop("transformers_version", None)
@@ -214,7 +214,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def record(folder: Path) -> None:
-    """Ids and logits, float32 (N_TOKENS, n_vocab)."""
+    """Write ids and logits, float32 (N_TOKENS, n_vocab)."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     ids = encoder(folder)(SAMPLE)[:N_TOKENS]
     with torch.no_grad():

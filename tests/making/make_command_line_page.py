@@ -1,8 +1,8 @@
-"""Bring the tables of docs/command-line.md up to date: every flag, from where the program has it.
+"""Update the tables of docs/command-line.md from the program's flags.
 
     python tests/making/make_command_line_page.py
 
-What stands between two marks in the page is made here; the rest is written by hand.
+The text between two markers in the page is generated; the rest is written by hand.
 """
 
 import re
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import CHECKOUT
+from locations import CHECKOUT
 
-from cli.app import COMMANDS, command_line
-from cli.arguments import commands, foreign
+from cli.app import COMMANDS, build_program
+from cli.arguments import commands, compatibility
 from cli.flags import PANELS
 from localinfer.options import FLAGS, Flag
 
@@ -25,35 +25,35 @@ PART = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:
-    """The same page with the parts between marks as they must be."""
+    """Return the page with the generated parts updated."""
     return PART.sub(lambda found: found[1] + "\n".join(PARTS[found[2]]()) + "\n" + found[3], text)
 
 
 def settings() -> Iterator[str]:
-    """Options of the model and of runs, which have a default and a variable of the environment."""
+    """Yield the tables of options that have a default and an environment variable."""
     for section, title in PANELS.items():
         yield f"\n**{title}**\n"
         flags = [flag for flag in FLAGS.values() if flag.section == section]
-        rows = ((code(*flag.names, *filter(None, [flag.off])), default(flag), flag.about) for flag in flags)
+        rows = ((code(*flag.names, *filter(None, [flag.negative_name])), default(flag), flag.help) for flag in flags)
         yield from table(("flag", "default", "what it does"), rows)
     yield ""
 
 
 def default(flag: Flag) -> str:
-    return code(flag.long) if flag.off else "" if flag.default in NO_DEFAULT else code(flag.default)
+    return code(flag.long_name) if flag.negative_name else "" if flag.default in NO_DEFAULT else code(flag.default)
 
 
 def own() -> Iterator[str]:
-    """Arguments and options of each command, but for those settings."""
+    """Yield the tables of each command's other arguments and options."""
     for name in COMMANDS:
-        program: Any = command_line([name]).commands[name]
+        program: Any = build_program([name]).commands[name]
         params = {param.name: param for param in program.params if param.param_type_name == "option"}
         yield f"\n### {name}\n"
         yield f"`localinfer {' '.join([name, *(argument for argument, _ in program.arguments)])}`: {COMMANDS[name][1]}"
         with_settings = []
         for section, title in PANELS.items():
             flags = {name: flag for name, flag in FLAGS.items() if flag.section == section}
-            missing = [flag.long for name, flag in flags.items() if name not in params]
+            missing = [flag.long_name for name, flag in flags.items() if name not in params]
             if len(missing) < len(flags) / 2:
                 params = {name: param for name, param in params.items() if name not in flags}
                 with_settings.append(f"*{title}*" + (f" (but for {code(*missing)})" if missing else ""))
@@ -66,14 +66,17 @@ def own() -> Iterator[str]:
 
 def same() -> Iterator[str]:
     meant: dict[str, list[str]] = {}
-    for flag, prefix in foreign.MODEL.items():
+    for flag, prefix in compatibility.MODEL_FLAGS.items():
         meant.setdefault(f"{prefix}{'OWNER/REPO[:QUANT]' if prefix else 'MODEL'}", []).append(flag)
-    meant["hf:OWNER/REPO/FILE.gguf"] = list(foreign.HUB_FILE)
-    for flag, (option, prefix) in foreign.PREFIXED.items():
+    meant["hf:OWNER/REPO/FILE.gguf"] = list(compatibility.HUB_FILE_FLAGS)
+    for flag, (option, prefix) in compatibility.PREFIXED.items():
         meant.setdefault(f"{option} {prefix}OWNER/REPO[:QUANT]", []).append(flag)
-    for flag, words in [*foreign.SAME.items(), *((flag, (model,)) for flag, model in foreign.MODELS.items())]:
+    for flag, words in [
+        *compatibility.EQUIVALENTS.items(),
+        *((flag, (model,)) for flag, model in compatibility.MODEL_SHORTCUTS.items()),
+    ]:
         meant.setdefault(" ".join(words), []).append(flag)
-    for flag, values in foreign.BY_VALUE.items():
+    for flag, values in compatibility.BY_VALUE.items():
         for value, words in values.items():
             meant.setdefault(" ".join(words), []).append(f"{flag} {value}")
     yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))
@@ -81,10 +84,10 @@ def same() -> Iterator[str]:
 
 def idle() -> Iterator[str]:
     for heading, rows in (
-        ("What they ask for is always so", foreign.AS_IT_IS),
-        ("They do nothing", foreign.NOTHING),
-        ("They are not supported: the program goes on without", foreign.MISSING),
-        *((f"In `{name}` they do nothing", rows) for name, rows in foreign.IN_ONE_COMMAND.items()),
+        ("Always on", compatibility.ALWAYS_ON),
+        ("No effect", compatibility.NO_EFFECT),
+        ("Not supported (ignored with a warning)", compatibility.UNSUPPORTED),
+        *((f"No effect in `{name}`", rows) for name, rows in compatibility.NO_EFFECT_BY_COMMAND.items()),
     ):
         yield f"\n**{heading}**\n"
         yield from table(("flags", "because"), ((code(*names(row)), row[0]) for row in rows))
@@ -96,8 +99,8 @@ def names(row: tuple[str, str, str]) -> list[str]:
 
 
 def first_words() -> Iterator[str]:
-    same = {name: f"`localinfer {ours}`" for name, ours in commands.SAME.items()}
-    rows = ((code(name), text) for name, text in {**same, **commands.INSTEAD}.items())
+    same = {name: f"`localinfer {ours}`" for name, ours in commands.ALIASES.items()}
+    rows = ((code(name), text) for name, text in {**same, **commands.UNSUPPORTED_COMMANDS}.items())
     yield from table(("typed", "what happens"), rows)
 
 
@@ -106,7 +109,7 @@ def code(*texts: object) -> str:
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Of Markdown; nothing if there are no rows."""
+    """Yield the lines of a Markdown table; none if there are no rows."""
     lines = ["| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in row) + " |" for row in rows]
     if lines:
         headings = list(headings)

@@ -1,11 +1,11 @@
-"""Write tests/data/conversion.json: what llama.cpp's own conversion makes of the checkpoints of `proofs`, and of heads.
+"""Write tests/data/conversion.json: what llama.cpp's own conversion produces for the reference models and draft heads.
 
     python tests/making/make_conversion_fixtures.py path/to/llama.cpp             # all of them
-    python tests/making/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others stay as they are
+    python tests/making/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others are kept
 
-Needs torch and transformers, and llama.cpp's sources. Tokenizers are left out: they have tests of their own. For each
-proof the keys of its architecture, and the tensors as `proofs.summary` has them; or why there are none. "qwen35; head"
-is the proof of qwen35 with a head that predicts further tokens.
+Needs torch and transformers, and llama.cpp's sources. Tokenizers have tests of their own. Each entry has the keys of
+the architecture and the tensors in the form of `reference_models.summary`, or the reason why there are none.
+"qwen35; head" is the reference model qwen35 with an MTP layer.
 """
 
 import json
@@ -18,62 +18,68 @@ from typing import Any
 import transformers
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
+import draft_head_models
 import eagle3_heads
-import heads
-import proofs
+import reference_models
 
 
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
     logging.disable()
     transformers.utils.logging.set_verbosity_error()
-    target, names = proofs.DATA.parent / "conversion.json", sys.argv[2:]
+    target, names = reference_models.DATA.parent / "conversion.json", sys.argv[2:]
     kept = json.loads(target.read_text(encoding="utf-8")) if names else {}
-    known = [*proofs.NAMES, *(f"{name}; head" for name in heads.NAMES), *eagle3_heads.NAMES]
+    known = [*reference_models.NAMES, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
     found = kept | {name: converted(name) for name in names or known}
     lines = [f' "{name}": {json.dumps(found[name])}' for name in sorted(found)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def converted(name: str) -> dict[str, Any] | str:
-    """What is in its file, or why there is none."""
-    from conversion import get_model_class  # which finds the sources' own `gguf`
+    """Return the keys and tensors of llama.cpp's conversion, or the error."""
+    from conversion import get_model_class  # finds the `gguf` package of the sources
     from conversion.base import ModelBase, TextModel, gguf
 
     with tempfile.TemporaryDirectory() as folder:
-        beside = name in eagle3_heads.NAMES
-        proof, _, head = (eagle3_heads.described(name)["model"] if beside else name).partition("; ")
-        target = heads.checkpoint(proof, Path(folder), own=True) if head else proofs.checkpoint(proof, Path(folder))
-        checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if beside else target
+        eagle3 = name in eagle3_heads.NAMES
+        proof, _, head = (eagle3_heads.described(name)["model"] if eagle3 else name).partition("; ")
+        target = (
+            draft_head_models.checkpoint(proof, Path(folder), own=True)
+            if head
+            else reference_models.checkpoint(proof, Path(folder))
+        )
+        checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if eagle3 else target
         out = Path(folder) / "model.gguf"
         values = older(ModelBase.load_hparams(checkpoint, False))
-        if values["model_type"] == "nemotron_h":  # the class of newer transformers says of experts what is not so
+        if values["model_type"] == "nemotron_h":  # the class of newer transformers adds wrong expert keys
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         model_class = get_model_class(values["architectures"][0])
         model_class.no_mtp = not head
-        if name == "deepseek3; head":  # which it leaves out, though it reads and computes them
+        if name == "deepseek3; head":  # the conversion omits MTP layers that llama.cpp supports
             model_class.skip_mtp = False
             model_class.__init__ = with_further_blocks(model_class.__init__, gguf)
-        inner = [each for each in vars(model_class).values() if isinstance(each, type)]  # which do the work of some
+        inner = [each for each in vars(model_class).values() if isinstance(each, type)]  # some classes delegate to them
         for each in (TextModel, *(base for kind in (model_class, *inner) for base in kind.__mro__)):
             if "set_vocab" in vars(each):
                 each.set_vocab = lambda self: None
         try:
             model_class(
-                checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values, target_model_dir=target if beside else None
+                checkpoint, gguf.LlamaFileType.ALL_F32, out, hparams=values, target_model_dir=target if eagle3 else None
             ).write()
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:100]}"
         file = gguf.GGUFReader(out)
-        mine = "eagle3." if beside else f"{proofs.architecture(proof)}."
+        mine = "eagle3." if eagle3 else f"{reference_models.architecture(proof)}."
         return {
             "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(mine)},
-            "tensors": proofs.summary({each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}),
+            "tensors": reference_models.summary(
+                {each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}
+            ),
         }
 
 
 def with_further_blocks(init: Any, gguf: Any) -> Any:
-    """A class's __init__, behind which it knows names of blocks behind the last one."""
+    """Wrap a class's __init__ so that the instance maps the names of one more block."""
 
     def further(self: Any, *args: Any, **options: Any) -> None:
         init(self, *args, **options)
@@ -84,7 +90,7 @@ def with_further_blocks(init: Any, gguf: Any) -> Any:
 
 
 def older(values: dict[str, Any]) -> dict[str, Any]:
-    """With the words that configurations had before transformers 5, which the conversion asks for."""
+    """Return a configuration with the keys from before transformers 5, which the conversion needs."""
     values.setdefault("rotary_pct", (values.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
     values.setdefault("n_ctx", values.get("n_positions"))
     if values.get("multi_query") and not values["new_decoder_architecture"]:
@@ -92,8 +98,8 @@ def older(values: dict[str, Any]) -> dict[str, Any]:
     if values["model_type"] == "granitemoehybrid":
         words = {"linear_attention": "mamba", "full_attention": "attention"}
         values["layer_types"] = [words.get(kind, kind) for kind in values["layer_types"]]
-    asked = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
-    return asked | {key: value for key, value in values.items() if value is not None}
+    required = {"moe_intermediate_size": None} if values["model_type"] == "gemma4_text" else {}
+    return required | {key: value for key, value in values.items() if value is not None}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Write tests/data/heads: what the tiny heads of `eagle3_heads` are, and what torch computes with them.
+"""Write tests/data/heads: the tiny EAGLE-3 heads of `eagle3_heads`, and what torch computes with them.
 
     python tests/making/make_eagle3_heads.py
 
-Needs torch and transformers. All is computed in float32.
+Needs torch and transformers. Everything is computed in float32.
 """
 
 import json
@@ -16,22 +16,23 @@ import torch
 import transformers
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
-import eagle3_heads  # (found only now)
-import proofs
+import eagle3_heads  # (needs the path above)
+import reference_models
 from eagle3_model import Head
 
 POSITIONS = np.arange(1, 96, 4)
 CHAINS, STEPS = np.array([1, 30, 90]), 4
 COMMON: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1, "hidden_act": "silu",
-    "vocab_size": proofs.N_VOCAB, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "vocab_size": reference_models.N_VOCAB, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
     "intermediate_size": 160, "num_attention_heads": 6, "num_key_value_heads": 2, "target_hidden_size": 96,
 }  # fmt: skip
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-HEADS: dict[str, tuple[str, dict[str, Any]]] = {  # the model's proof, and what config.json says beside COMMON
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {  # the reference model, and what config.json has besides COMMON
     "eagle3": (
         "llama3",
         {
@@ -51,7 +52,7 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {  # the model's proof, and what 
         "smollm3",
         {
             "hidden_size": 96, "head_dim": 16, "draft_vocab_size": 264,
-            "eagle_aux_hidden_state_layer_ids": [2, 4, 5],  # what comes out of the last of five, too
+            "eagle_aux_hidden_state_layer_ids": [2, 4, 5],  # including the output of the last of five layers
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
         },
     ),
@@ -66,23 +67,23 @@ def main() -> None:
         make(name, model, COMMON | more)
 
 
-def make(name: str, proof: str, values: dict[str, Any]) -> None:
+def make(name: str, target: str, values: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = proofs.checkpoint(proof, Path(folder))
+        path = reference_models.checkpoint(target, Path(folder))
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     embedding, output = OWN[name]
     config = transformers.LlamaConfig(**values, own_embedding=embedding, own_output=output)
     head = Head(config, model).eval()
     shapes = {each: list(tensor.shape) for each, tensor in head.state_dict().items()}
-    written = {"model": proof, "config": values, "tensors": shapes}
+    written = {"model": target, "config": values, "tensors": shapes}
     (eagle3_heads.DATA / f"{name}.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     head.load_state_dict({each: torch.from_numpy(value) for each, value in eagle3_heads.weights(name).items()})
     layers = model.config.num_hidden_layers
     chosen = values.get("eagle_aux_hidden_state_layer_ids", [2, layers // 2, layers - 3])
-    ids = torch.tensor(proofs.expected(proof).ids)
+    ids = torch.tensor(reference_models.expected(target).ids)
     with torch.no_grad():
         g = head.fuse(torch.cat([inputs(model, ids)[layer] for layer in chosen], 1))
-        logits, _ = head(ids[1:], g[:-1])  # by each token but the first, and what was before it
+        logits, _ = head(ids[1:], g[:-1])  # from each token but the first, and the state before it
         chains = [chain(name, head, ids[: at + 1], g[:at]) for at in CHAINS]
     np.savez_compressed(
         eagle3_heads.DATA / f"{name}.npz", positions=POSITIONS, logits=logits.numpy()[POSITIONS - 1], chains=CHAINS,
@@ -93,7 +94,7 @@ def make(name: str, proof: str, values: dict[str, Any]) -> None:
 
 
 def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
-    """What goes into each layer, and what comes out of the last one."""
+    """Return the inputs of each layer, and the output of the last one."""
     found: list[torch.Tensor] = []
     layers = model.model.layers
     hooks = [each.register_forward_pre_hook(lambda _, args: found.append(args[0][0])) for each in layers]
@@ -105,7 +106,7 @@ def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
 
 
 def chain(name: str, head: Head, ids: torch.Tensor, g: torch.Tensor) -> tuple[list[int], Any]:
-    """Tokens that are guessed behind the last of these ids, one by the other, and their logits."""
+    """Return the tokens drafted after the last of these ids, and their logits."""
     pairs, before, tokens, logits = ids[1:], g, [], []
     for _ in range(STEPS):
         found, states = head(pairs, before)

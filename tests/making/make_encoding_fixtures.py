@@ -1,8 +1,8 @@
-"""Measures ggml's encoders: writes data/encoding_errors.json.
+"""Measure the errors of ggml's encoders and write data/encoding_errors.json.
 
-python tests/making/make_encoding_fixtures.py libggml-base.so smollm2.gguf gemma3-270m.gguf
+    python tests/making/make_encoding_fixtures.py libggml-base.so smollm2.gguf gemma3-270m.gguf
 
-The library is that of llama-cpp-python; the models are those of `localinfer pull`.
+The library is that of llama-cpp-python; `localinfer pull` downloads the models.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
@@ -27,14 +27,14 @@ NAMES = [
 
 
 def ggml_error(ggml: ctypes.CDLL, name: str, x: errors.Floats, given: errors.Floats | None, weight: object) -> float:
-    """The error of ggml's encoder when it is given an importance, measured with a weight."""
+    """Return the error of ggml's encoder with a given importance, measured with a weight."""
     number, (rows, n) = gguf.GGMLQuantizationType[name], x.shape
     elements, size = gguf.GGML_QUANT_SIZES[number]
     out = np.zeros((rows, n // elements * size), np.uint8)
-    place = None if given is None else given.ctypes.data
+    importance_pointer = None if given is None else given.ctypes.data
     integer, address = ctypes.c_int64, ctypes.c_void_p
     ggml.ggml_quantize_chunk.argtypes = [ctypes.c_int, address, address, integer, integer, integer, address]
-    ggml.ggml_quantize_chunk(number, x.ctypes.data, out.ctypes.data, 0, rows, n, place)
+    ggml.ggml_quantize_chunk(number, x.ctypes.data, out.ctypes.data, 0, rows, n, importance_pointer)
     return errors.relative_error(x, gguf.dequantize(out, number), weight)
 
 

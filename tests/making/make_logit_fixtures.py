@@ -1,12 +1,12 @@
-"""Write tests/data/logits_*.json: what llama.cpp thinks comes next, at some positions of data/varied.txt.
+"""Write tests/data/logits_*.json: llama.cpp's logits at some positions of data/varied.txt.
 
     python tests/making/make_logit_fixtures.py logits_smollm2 path/to/smollm2.gguf
     python tests/making/make_logit_fixtures.py logits_gemma3 path/to/gemma3-270m.gguf
 
-Needs the dependency groups `test` and `bench`. A position has the 20 most probable tokens as [id, logit] and
-the logsumexp of all logits, so that probabilities can be compared as well. llama.cpp rounds activations to
-8 bits and sums in another order at another batch size: batches of 512 and of 1 are both recorded, and their
-distance is what a comparison has to allow for. `exact` is the oracle of naive.py, in float64.
+Needs the dependency groups `test` and `bench`. Each position has the 20 most probable tokens as [id, logit] and the
+logsumexp of all logits, so that probabilities can be compared too. llama.cpp rounds activations to 8 bits, and its
+order of summation depends on the batch size: batches of 512 and of 1 are both recorded, and their difference is the
+tolerance of a comparison. `exact` is the result of naive.py in float64.
 """
 
 import argparse
@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 import naive  # noqa: E402
-from peer import Llama  # noqa: E402
+from llama_cpp_engine import Llama  # noqa: E402
 
-from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.gguf.reader import open_gguf  # noqa: E402
 
 N_TOKENS = 768  # beyond gemma3's window of 512
 POSITIONS = (0, 1, 2, 7, 31, 100, 255, 400, 511, 512, 640, 767)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def fixture(path: Path) -> dict[str, object]:
-    """Everything that the file says."""
+    """Return the content of the file."""
     with Llama(path, threads=2, n_ctx=N_TOKENS) as llama:
         tokens = llama.tokenize((DATA / "varied.txt").read_text(encoding="utf-8"))[:N_TOKENS]
         found: dict[str, object] = {}
@@ -57,7 +57,7 @@ def fixture(path: Path) -> dict[str, object]:
             parts = [llama.logits(tokens[i : i + batch]).copy() for i in range(0, len(tokens), batch)]
             found[f"batch {batch}"] = recorded(np.concatenate(parts)[list(POSITIONS)])
     model = naive.Model(open_gguf(path))
-    last = naive.hidden(model, tokens)[list(POSITIONS)]
+    last = naive.final_hidden_states(model, tokens)[list(POSITIONS)]
     found["exact"] = recorded(np.concatenate([*naive.output(model, last)], axis=1))
     return {
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -68,12 +68,12 @@ def fixture(path: Path) -> dict[str, object]:
 
 
 def recorded(logits: NDArray[Any]) -> dict[str, object]:
-    """Position -> its most probable tokens; `logits` has a row for each of POSITIONS."""
+    """Return the most probable tokens by position; `logits` has a row for each of POSITIONS."""
     return {str(position): best(row) for position, row in zip(POSITIONS, logits, strict=True)}
 
 
 def best(logits: NDArray[Any]) -> dict[str, object]:
-    """The most probable tokens of one position, best first."""
+    """Return the most probable tokens of one position, best first."""
     ids = np.argsort(-logits, kind="stable")[:TOP]
     peak = float(logits.max())
     total = peak + float(np.log(np.exp(logits.astype(np.float64) - peak).sum()))
@@ -81,7 +81,7 @@ def best(logits: NDArray[Any]) -> dict[str, object]:
 
 
 def compact(value: dict[str, object]) -> str:
-    """JSON with one line a key, and one a position."""
+    """Return JSON with one line per key and per position."""
 
     def line(item: object) -> str:
         return json.dumps(item, separators=(",", ":"))

@@ -1,11 +1,10 @@
-"""Write tests/data/recipes.json: the tensor types that llama.cpp chooses, for every recipe.
+"""Write tests/data/recipes.json: the tensor types that llama.cpp chooses for every quantization recipe.
 
     python tests/making/make_recipe_fixtures.py                   # for all of `recipe_models`
     python tests/making/make_recipe_fixtures.py llama4 granitemoe  # for these
 
-Needs the dependency groups `test` and `bench`. llama_model_quantize is asked for a dry run over files without weights,
-and what it logs about each tensor is read. "Q6_K*2 Q4_K*20" are types layer after layer; behind them stand the names,
-within a layer, of the tensors that have these.
+Needs the dependency groups `test` and `bench`. llama_model_quantize does a dry run on files without weights, and its
+log is parsed. "Q6_K*2 Q4_K*20" are types by layer, followed by the names of the tensors in a layer that have them.
 """
 
 import ctypes
@@ -25,26 +24,26 @@ import llama_cpp
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 from recipe_models import SHAPES, Shape  # noqa: E402
 
-from localinfer.quantizing.recipes import RECIPES  # noqa: E402
+from localinfer.quantization.recipes import RECIPES  # noqa: E402
 
 LOG: list[str] = []
 
 
 @llama_cpp.llama_log_callback
-def remember(level: int, text: bytes, user_data: object) -> None:
-    """Keep what llama.cpp says."""
+def append_log(level: int, text: bytes, user_data: object) -> None:
+    """Append a message of llama.cpp to the log."""
     LOG.append(text.decode())
 
 
 def main() -> None:
-    """Ask for every shape, with and without an importance matrix."""
-    llama_cpp.llama_log_set(remember, ctypes.c_void_p())
+    """Write the types of every shape and recipe, with and without an importance matrix."""
+    llama_cpp.llama_log_set(append_log, ctypes.c_void_p())
     target = DATA / "recipes.json"
     known = json.loads(target.read_text()) if sys.argv[1:] else {}
     found: dict[str, object] = {**known, "llama_cpp_python": version("llama-cpp-python")}
@@ -61,7 +60,7 @@ def main() -> None:
 
 
 def without_weights(path: Path, shape: Shape) -> Path:
-    """A file whose weights are a hole: nothing but zeros, F16, F32 where there is one dimension only."""
+    """Write a sparse file whose weights are zeros: F16, or F32 if one-dimensional."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     for key, value in shape.metadata.items():
         add = {float: writer.add_float32, int: writer.add_uint32, tuple: writer.add_array}[type(value)]
@@ -91,8 +90,9 @@ def padded(n: int) -> int:
 
 
 def types(path: Path, recipe: str, weighted: bool) -> dict[str, str]:
-    """Name -> type, as a dry run tells it; nothing where llama.cpp has no type for rows of such a length, or makes no
-    files of that kind."""
+    """Return the types by tensor name that a dry run logs; empty if llama.cpp does not support the row length or
+    recipe.
+    """
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.dry_run, params.nthread = RECIPES[recipe].number, True, 1
     matrices = (llama_cpp.llama_model_imatrix_data * 2)((b"of nothing", (ctypes.c_float * 1)(1.0), 1))
@@ -107,7 +107,9 @@ def types(path: Path, recipe: str, weighted: bool) -> dict[str, str]:
 
 
 def parsed(log: str) -> Iterator[tuple[str, str]]:
-    """The lines `[ 1/ 9] NAME - [SHAPE], type = f16, size = 2 MiB -> 1 MiB (q4_K)`; no arrow where it stays."""
+    """Parse lines like `[ 1/ 9] NAME - [SHAPE], type = f16, size = 2 MiB -> 1 MiB (q4_K)`; unchanged types lack the
+    arrow.
+    """
     for line in log.splitlines():
         if found := re.search(r"\[ *\d+/ *\d+\] +(\S+) .*type = +(\w+), .*?(?:\((\w+)\))?$", line):
             name, old, new = found.groups()
@@ -115,7 +117,7 @@ def parsed(log: str) -> Iterator[tuple[str, str]]:
 
 
 def by_types(types: dict[str, str]) -> dict[str, str]:
-    """What the layers have at the same place, side by side."""
+    """Return run-length encoded types by layer, for groups of tensors with equal types."""
     rows: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for name, kind in types.items():
         found = re.fullmatch(r"blk\.(\d+)\.(.+)", name)

@@ -1,10 +1,10 @@
-"""Write tests/data/reranker: a tiny XLM-R with a classifier and a unigram vocabulary, and how it ranks.
+"""Write tests/data/reranker: a tiny XLM-R reranker with a unigram vocabulary, and its scores.
 
     python tests/making/make_reranker.py
 
-Needs torch, transformers and sentencepiece, which trains the vocabulary on data/varied.txt. The checkpoint has random
-weights, and a tokenizer.json as models that are shared have it (BGE's rerankers, for example). expected.json beside it
-has sentencepiece's ids of some texts, and transformers' scores of documents, computed in float32.
+Needs torch, transformers and sentencepiece, which trains the vocabulary on data/varied.txt. The checkpoint has
+random weights and a tokenizer.json like published models (for example BGE's rerankers). expected.json has
+sentencepiece's ids of some texts, and transformers' scores of documents, computed in float32.
 """
 
 import json
@@ -21,8 +21,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 
 DATA = Path(__file__).parents[1] / "data"
 FOLDER = DATA / "reranker"
-MARKS = ["<s>", "<pad>", "</s>", "<unk>"]
-RULES = {"ﬁ": "fi", "½": "1/2", "Ａ": "A", "e\u0301": "é", "\u00a0": " ", "\u200b": ""}  # what NFKC is about, in small
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+RULES = {"ﬁ": "fi", "½": "1/2", "Ａ": "A", "e\u0301": "é", "\u00a0": " ", "\u200b": ""}  # a few of NFKC's rules
 TEXTS = [
     "", " ", "Hello world", "  two   spaces ", "ﬁne ½ Ａ cafe\u0301", "naïve 日本語 🙂", "a\u00a0b\u200bc",
     "The quick brown fox, 12345 of them, isn't here.", "</s> ▁a",
@@ -32,7 +32,7 @@ DOCUMENTS = ["It is a bear.", "It is a fish, and not a small one.", "What is a p
 
 
 def main() -> None:
-    """Make it anew."""
+    """Write the reranker."""
     transformers.utils.logging.disable_progress_bar()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def train() -> bytes:
-    """A unigram model with rules of its own for characters: NFKC's are 200 kB."""
+    """Return a unigram model with a few normalization rules: NFKC's take 200 kB."""
     model = BytesIO()
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
         for before, after in RULES.items():
@@ -72,15 +72,15 @@ def train() -> bytes:
 
 
 def shifted(id: int) -> int:
-    """sentencepiece has <unk>, <s> and </s> before its pieces, XLM-R has one mark more."""
-    return id + 1 if id > 2 else MARKS.index("<unk>")
+    """sentencepiece has <unk>, <s> and </s> before its pieces, XLM-R has one special token more."""
+    return id + 1 if id > 2 else SPECIAL.index("<unk>")
 
 
 def save_tokenizer(trained: bytes) -> transformers.PreTrainedTokenizerFast:
     proto = sentencepiece_model_pb2.ModelProto.FromString(trained)
     pieces = [(piece.piece, piece.score) for piece in proto.pieces[3:]]
-    vocabulary = [*((mark, 0.0) for mark in MARKS), *pieces, ("<mask>", 0.0)]
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=MARKS.index("<unk>"), byte_fallback=False))
+    vocabulary = [*((token, 0.0) for token in SPECIAL), *pieces, ("<mask>", 0.0)]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=SPECIAL.index("<unk>"), byte_fallback=False))
     characters = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
     tokenizer.normalizer = normalizers.Sequence([characters, normalizers.Replace(Regex(" {2,}"), " ")])
     cuts = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
@@ -88,8 +88,8 @@ def save_tokenizer(trained: bytes) -> transformers.PreTrainedTokenizerFast:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    tokenizer.add_special_tokens([*MARKS, "<mask>"])
-    names = dict(zip(("bos", "pad", "eos", "unk", "mask"), [*MARKS, "<mask>"], strict=True))
+    tokenizer.add_special_tokens([*SPECIAL, "<mask>"])
+    names = dict(zip(("bos", "pad", "eos", "unk", "mask"), [*SPECIAL, "<mask>"], strict=True))
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", model_max_length=64,
         **{f"{name}_token": text for name, text in names.items()},
@@ -99,7 +99,7 @@ def save_tokenizer(trained: bytes) -> transformers.PreTrainedTokenizerFast:
 
 
 def save_model(n_vocab: int) -> None:
-    """Weights that matter: scores have a standard deviation near one, biases and norms are not neutral."""
+    """Save random weights: scores have a standard deviation near one, biases and norms are not neutral."""
     config = transformers.XLMRobertaConfig(
         vocab_size=n_vocab, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1, bos_token_id=0,
@@ -116,7 +116,7 @@ def save_model(n_vocab: int) -> None:
 
 
 def scores(tokenizer: transformers.PreTrainedTokenizerFast, query: str) -> list[float]:
-    """Of all documents."""
+    """Return the scores of all documents."""
     model = transformers.XLMRobertaForSequenceClassification.from_pretrained(FOLDER, dtype=torch.float32)
     pairs = tokenizer([query] * len(DOCUMENTS), DOCUMENTS, padding=True, return_tensors="pt")
     with torch.no_grad():

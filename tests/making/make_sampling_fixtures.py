@@ -1,8 +1,8 @@
-"""What llama.cpp's samplers leave of random logits: writes data/sampling.json.
+"""Write data/sampling.json: the result of llama.cpp's samplers on random logits.
 
     python tests/making/make_sampling_fixtures.py        # needs llama-cpp-python
 
-The logits and options are drawn again from the case's number by whoever reads the file: see `draw_case`.
+Readers regenerate the logits and options from the case's number: see `draw_case`.
 """
 
 import ctypes
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 FILE = Path(__file__).parents[1] / "data" / "sampling.json"
 N_CASES = 160
-LINKS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 Case = tuple[NDArray[np.float32], list[int], dict[str, Any]]
 
 
 def draw_case(number: int) -> Case:
-    """Logits, recent tokens and options, always the same for a number."""
+    """Return logits, recent tokens and options, determined by the case's number."""
     random = np.random.Generator(np.random.PCG64(number))
     n = int(random.choice([4, 50, 300, 3000]))
     logits = (random.standard_normal(n) * random.choice([1, 3, 8])).astype(np.float32)
     recent = random.integers(0, min(n, 6), 40).tolist()
-    order = LINKS if number % 2 else random.permutation(LINKS).tolist()
+    order = SAMPLERS if number % 2 else random.permutation(SAMPLERS).tolist()
 
     def one_of(usual: float, *others: float) -> float:
-        """The usual value in half of the cases."""
+        """Return the usual value in half of the cases."""
         return float(random.choice([usual] * len(others) + [*others]))
 
     options: dict[str, Any] = {
@@ -51,7 +51,7 @@ def draw_case(number: int) -> Case:
 
 
 def probabilities(logits: Sequence[float], recent: Sequence[int], options: dict[str, Any]) -> dict[int, float]:
-    """Token -> probability of what llama.cpp would draw from, the most probable first."""
+    """Return llama.cpp's probabilities by token, the most probable first."""
     import llama_cpp as peer
 
     candidates = (peer.llama_token_data * len(logits))()
@@ -67,7 +67,7 @@ def probabilities(logits: Sequence[float], recent: Sequence[int], options: dict[
 
 
 def chain_of(peer: Any, n_vocab: int, options: dict[str, Any], vocabulary: Any = None) -> Any:
-    """As llama.cpp's programs make it of their options; the draw at the end fills in the probabilities.
+    """Return the sampler chain of llama.cpp's programs; its last sampler computes the probabilities.
 
     With a `vocabulary`, the default sequence breakers of DRY are looked up in it; without one it has none.
     """
@@ -91,19 +91,25 @@ def chain_of(peer: Any, n_vocab: int, options: dict[str, Any], vocabulary: Any =
     tau, eta = o["mirostat_ent"], 0.1
     if o["mirostat"]:
         links = [peer.llama_sampler_init_temp(o["temp"])]
-        links.append(peer.llama_sampler_init_mirostat(n_vocab, 0, tau, eta, 100) if o["mirostat"] == 1 else
-                     peer.llama_sampler_init_mirostat_v2(0, tau, eta))
+        links.append(
+            peer.llama_sampler_init_mirostat(n_vocab, 0, tau, eta, 100)
+            if o["mirostat"] == 1
+            else peer.llama_sampler_init_mirostat_v2(0, tau, eta)
+        )
     else:
         links = [makers[name]() for name in names if name in makers]
-        links.append(peer.llama_sampler_init_adaptive_p(o["adaptive_target"], o["adaptive_decay"], 0)
-                     if "adaptive_p" in names else peer.llama_sampler_init_dist(0))
+        links.append(
+            peer.llama_sampler_init_adaptive_p(o["adaptive_target"], o["adaptive_decay"], 0)
+            if "adaptive_p" in names
+            else peer.llama_sampler_init_dist(0)
+        )
     for link in links:
         peer.llama_sampler_chain_add(chain, link)
     return chain
 
 
 def kept(number: int) -> dict[str, Any]:
-    """How many can be drawn, and the first of them with their probabilities."""
+    """Return the number of candidates, and the first ones with their probabilities."""
     left = {id: round(p, 7) for id, p in probabilities(*draw_case(number)).items() if p > 0}
     return {"possible": len(left), "first": list(left.items())[:12]}
 

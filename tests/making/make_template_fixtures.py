@@ -1,10 +1,10 @@
-"""Write tests/data/templates_*.json: what transformers and llama.cpp make of chat templates.
+"""Write tests/data/templates_*.json: how transformers and llama.cpp render chat templates.
 
     python tests/making/make_template_fixtures.py llama_cpp                  # needs llama-cpp-python
     python tests/making/make_template_fixtures.py transformers PYTHON        # one that has transformers
 
-llama.cpp renders conversations of texts with each format that it has a name for; transformers renders the eight
-conversations and some more with the templates below, which have each of the means that templates are written with.
+llama.cpp renders text conversations with each of its named formats. transformers renders the eight conversations and
+some more with the templates below, which use every feature of the template language.
 """
 
 import ctypes
@@ -99,7 +99,7 @@ TEMPLATES = {
 
 
 def from_transformers(python: str) -> dict[str, Any]:
-    """Template -> its source, and conversation -> answer."""
+    """Return each template's source and its renderings by conversation."""
     cases = [(template, which) for template in TEMPLATES for which in given.ALL]
     requests = [{"template": TEMPLATES[template], **given.ALL[which]} for template, which in cases]
     found: dict[str, Any] = {name: {"source": source, "answers": {}} for name, source in TEMPLATES.items()}
@@ -109,7 +109,7 @@ def from_transformers(python: str) -> dict[str, Any]:
     return found
 
 
-# --- llama.cpp's own formats ---
+# --- llama.cpp's named formats ---
 
 MESSAGES = {
     "s": {"role": "system", "content": " Be brief.\n"},
@@ -117,11 +117,11 @@ MESSAGES = {
     "a": {"role": "assistant", "content": " Hi!\n"},
     "t": {"role": "tool", "content": " 7 "},
 }
-ROLES = ("suau", "usu", "uata", "sua.")  # a point: no answer is asked for
+ROLES = ("suau", "usu", "uata", "sua.")  # a point: without generation prompt
 
 
 def from_llama_cpp() -> dict[str, Any]:
-    """Name -> roles -> text."""
+    """Return the rendered text by format name and roles."""
     import llama_cpp
 
     names = (ctypes.c_char_p * 1000)()

@@ -2,11 +2,11 @@
 
     python tests/making/make_tokenizer_fixtures.py tokenizer_smollm2 path/to/smollm2.gguf
     python tests/making/make_tokenizer_fixtures.py tokenizer_gemma3 path/to/gemma3-270m.gguf
-    python tests/making/make_tokenizer_fixtures.py tokenizer_made   # every kind, and every tokenizer.ggml.pre
+    python tests/making/make_tokenizer_fixtures.py tokenizer_made   # every tokenizer model and pre-tokenizer
 
-Needs llama-cpp-python. Of a model each text has its ids as plain text, and with the first token added and special
-tokens parsed; `pieces` are digests of what all tokens stand for, hidden and shown. Of the vocabularies that are made by
-rule there are only digests: where one differs, tests/benchmarks/checks/vocabularies.py shows what.
+Needs llama-cpp-python. For a real model each text has its ids as plain text, and with BOS added and special tokens
+parsed; `pieces` are digests of the bytes of all tokens, with control tokens hidden and shown. Synthetic vocabularies
+have only digests: if one differs, tests/benchmarks/checks/vocabularies.py shows the texts.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 from llama_cpp_vocabulary import Vocabulary  # noqa: E402
-from made_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
+from synthetic_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
 from tokenizer_texts import tricky  # noqa: E402
 
-from localinfer.tokenizer.pretokenizers import NAMED  # noqa: E402
+from localinfer.tokenizer.pretokenizers import BY_NAME  # noqa: E402
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def of_made_ones() -> str:
         fixture = {
             "llama_cpp_python": version("llama-cpp-python"),
             "kinds": {name: digest_of(keys(), tricky()) for name, keys in MADE.items()},
-            "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in NAMED},
+            "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in BY_NAME},
         }
     return json.dumps(fixture, indent=1) + "\n"
 
@@ -73,7 +73,7 @@ def line(vocabulary: Vocabulary, text: str) -> str:
 
 
 def digest(vocabulary: Vocabulary, *, special: bool) -> str:
-    """Of all pieces, each behind its length as decimal text."""
+    """Return a digest of all pieces, each preceded by its length as decimal text."""
     pieces = (vocabulary.piece(id, special=special) for id in range(vocabulary.n_vocab))
     return hashlib.sha256(b"".join(b"%d %b" % (len(piece), piece) for piece in pieces)).hexdigest()
 

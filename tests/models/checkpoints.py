@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localinfer.checkpoint import open_checkpoint
-from localinfer.files.source import SourceTensor
-from localinfer.quantizing.quantize import encoders, quantize
-from localinfer.quantizing.recipes import may_change
+from localinfer.conversion import open_checkpoint
+from localinfer.gguf.source import SourceTensor
+from localinfer.quantization.quantize import make_encoder_factory, quantize
+from localinfer.quantization.recipes import is_quantizable
 from quant import ggml
 
 CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
@@ -18,12 +18,12 @@ F32 = 0
 
 
 def copied(name: str, folder: Path) -> Path:
-    """A copy of a checkpoint in that folder."""
+    """Copy a checkpoint to a folder and return its path."""
     return Path(shutil.copytree(CHECKPOINTS / name, folder / name))
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Change a JSON file in place."""
+    """Change a JSON file in place and return its path."""
     values = json.loads(path.read_text(encoding="utf-8"))
     change(values)
     path.write_text(json.dumps(values), encoding="utf-8")
@@ -31,23 +31,25 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 
 def as_f32(checkpoint: Path, out: Path) -> Path:
-    """Its GGUF file, with all tensors in F32."""
+    """Convert a checkpoint to a GGUF file with all tensors in F32."""
     return as_type(checkpoint, out, "F32")
 
 
 def as_type(checkpoint: Path, out: Path, type: str, *, target: Path | None = None) -> Path:
-    """Its GGUF file, with matrices in this type; F32 is what a recipe keeps, and rows that are no whole blocks."""
+    """Convert a checkpoint to a GGUF file with matrices in this type. Tensors that recipes do not quantize, and rows
+    that are not a multiple of the block size, stay F32.
+    """
     source = open_checkpoint(checkpoint, target)
     number, block = next((number, each) for number, each in ggml.TYPES.items() if each.name == type)
 
     def fits(tensor: SourceTensor) -> bool:
-        return may_change(tensor) and tensor.shape[-1] % block.elements == 0
+        return is_quantizable(tensor) and tensor.shape[-1] % block.elements == 0
 
     types = {name: number if fits(tensor) else kept(tensor) for name, tensor in source.tensors.items()}
-    quantize(source, out, types, encoder_of=encoders("fast", {}))
+    quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}))
     return out
 
 
 def kept(tensor: SourceTensor) -> int:
-    """The type of what no recipe changes: of numbers that are whole, their own."""
+    """Return the type of a tensor that is not quantized: its own for integers, else F32."""
     return tensor.type if tensor.type_name == "I64" else F32

@@ -1,4 +1,4 @@
-"""The eight conversations on which renderings of chat templates are compared, and the forms that they can have."""
+"""Eight conversations for comparing chat template renderings, and variants of their content format."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ CALL = {
     }],
 }  # fmt: skip
 RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call00001", "content": '{"degrees": 21}'}
-THOUGHT = {**ANSWER, "reasoning_content": "They ask for Paris.\nI know that."}
+REASONING = {**ANSWER, "reasoning_content": "They ask for Paris.\nI know that."}
 TOOLS = [
     {
         "type": "function",
@@ -46,12 +46,12 @@ TOOLS = [
 
 
 def in_parts(conversation: Conversation) -> Conversation:
-    """Contents as lists of one part."""
+    """Return the conversation with contents as lists of one text part."""
     return with_contents(conversation, lambda text: [{"type": "text", "text": text}])
 
 
 def in_texts(conversation: Conversation) -> Conversation:
-    """Contents as texts, of which a list has one."""
+    """Return the conversation with contents as strings; a list becomes the text of its parts."""
     return with_contents(conversation, lambda content: content[0]["text"] if isinstance(content, list) else content)
 
 
@@ -61,7 +61,7 @@ def with_contents(conversation: Conversation, change: Any) -> Conversation:
 
 
 def with_json_arguments(conversation: Conversation) -> Conversation:
-    """The arguments of calls as texts, as OpenAI has them."""
+    """Return the conversation with tool-call arguments as JSON strings, as in OpenAI's API."""
     messages = json.loads(json.dumps(conversation["messages"]))
     for message in messages:
         for call in message.get("tool_calls", ()):
@@ -75,7 +75,7 @@ CONVERSATIONS: dict[str, Conversation] = {
     "turns": {"messages": [QUESTION, ANSWER, THANKS]},
     "tools": {"messages": [QUESTION], "tools": TOOLS},
     "calls": {"messages": [QUESTION, CALL, RESULT, ANSWER, THANKS], "tools": TOOLS},
-    "thinking": {"messages": [QUESTION, THOUGHT, THANKS], "template_kwargs": {"enable_thinking": True}},
+    "thinking": {"messages": [QUESTION, REASONING, THANKS], "template_kwargs": {"enable_thinking": True}},
     "parts": in_parts({"messages": [QUESTION, ANSWER, THANKS]}),
     "finished": {"messages": [QUESTION, ANSWER], "add_generation_prompt": False},
 }

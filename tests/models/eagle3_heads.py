@@ -1,12 +1,12 @@
-"""Heads in files of their own (EAGLE-3): tiny checkpoints beside those of `proofs`, and what torch computes with them.
+"""EAGLE-3 draft heads: tiny checkpoints for the reference models, and what torch computes with them.
 
-data/heads/NAME.json has the name of the model's proof, a config.json and the shapes of the tensors; their values follow
-from their names, as with proofs. NAME.npz has what make_eagle3_heads.py computed for the ids of that proof's text.
-Knows nothing of localinfer's own code.
+data/heads/NAME.json has the name of the target reference model, a config.json and the shapes of the tensors; the
+values are generated from the names. NAME.npz has what make_eagle3_heads.py computed for the target's text.
+Independent of localinfer's code.
 
     folder = eagle3_heads.checkpoint("eagle3", tmp_path)
     expected = eagle3_heads.expected("eagle3")            # .positions, .logits, .chains
-    pair = heads.beside("eagle3", tmp_path)               # .model and .head, GGUF files
+    pair = draft_head_models.beside("eagle3", tmp_path)   # .model and .head, GGUF files
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import proofs
+import reference_models
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -26,8 +26,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """`logits` are float32 (len(positions), n), by the tokens at these `positions` and all before them. A chain begins
-    behind the token of a position: `tokens` that are guessed, one by the other, and the logits that each was."""
+    """`logits` are float32 (len(positions), n), after the tokens up to each of `positions`. A chain is a sequence of
+    draft tokens after the token at a position, with the logits that each was drawn from.
+    """
 
     positions: NDArray[np.intp]
     logits: Floats
@@ -48,25 +49,25 @@ def expected(name: str) -> Expected:
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:
-    """The token of each row of the output layer: all, or some of them."""
+    """Return the token id of each row of the output layer."""
     count = described(name)["config"]["draft_vocab_size"]
-    return np.arange(proofs.N_VOCAB) if count == proofs.N_VOCAB else np.arange(count) * 3 // 2
+    return np.arange(reference_models.N_VOCAB) if count == reference_models.N_VOCAB else np.arange(count) * 3 // 2
 
 
 def weights(name: str) -> dict[str, Floats]:
-    """All tensors that are trained, by name."""
+    """Return all trained tensors by name."""
     shapes = described(name)["tensors"]
-    return {each: proofs.values(f"{name}/{each}", tuple(shape), 1.0) for each, shape in shapes.items()}
+    return {each: reference_models.values(f"{name}/{each}", tuple(shape), 1.0) for each, shape in shapes.items()}
 
 
 def checkpoint(name: str, folder: Path) -> Path:
-    """The head's directory, made below `folder`."""
+    """Write the head's checkpoint below `folder` and return its path."""
     path, tokens = folder / name, draft_tokens(name)
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(described(name)["config"]), encoding="utf-8")
     tensors: dict[str, NDArray[Any]] = dict(weights(name))
-    if len(tokens) < proofs.N_VOCAB:
+    if len(tokens) < reference_models.N_VOCAB:
         tensors["d2t"] = tokens - np.arange(len(tokens))
-        tensors["t2d"] = np.isin(np.arange(proofs.N_VOCAB), tokens)
+        tensors["t2d"] = np.isin(np.arange(reference_models.N_VOCAB), tokens)
     save_file(tensors, path / "model.safetensors")
     return path

@@ -1,6 +1,7 @@
-"""Tells the `gguf` package of ggml's newest types, which it cannot decode yet: Q1_0, and Q2_0, whose number it lacks.
+"""Register ggml's newest types with the `gguf` package, which cannot decode them yet: Q1_0, and Q2_0, whose number it
+lacks.
 
-Importing this is enough. Written after ggml's definitions, in plain numpy: the naive twins of those formats.
+Importing this module is enough. Plain numpy, written after ggml's definitions.
 """
 
 import numpy as np
@@ -12,7 +13,9 @@ Bytes = NDArray[np.uint8]
 
 
 def decoded(blocks: Bytes, bits: int, values: tuple[int, ...]) -> NDArray[np.float32]:
-    """A half, then codes of so many bits, the first in the lowest: the scale times the value of each."""
+    """Decode blocks of a float16 scale followed by codes of `bits` bits, lowest bits first; `values` maps codes to
+    values.
+    """
     d = np.ascontiguousarray(blocks[..., :2]).view("<f2").astype(np.float32)
     steps = np.arange(0, 8, bits, dtype=np.uint8)
     codes = blocks[..., 2:, None] >> steps & ((1 << bits) - 1)
@@ -20,7 +23,9 @@ def decoded(blocks: Bytes, bits: int, values: tuple[int, ...]) -> NDArray[np.flo
 
 
 def register(name: str, number: int, columns: int, bits: int, values: tuple[int, ...]) -> None:
-    """Have the package decode it; to encode it raises NotImplementedError, as for others that it only decodes."""
+    """Register a type that the package can decode. Encoding raises NotImplementedError, as for its other decode-only
+    types.
+    """
     if name not in GGMLQuantizationType.__members__:
         member = int.__new__(GGMLQuantizationType, number)
         member._name_, member._value_ = name, number

@@ -1,9 +1,9 @@
-"""Random weights in any tensor type: any bits, behind scales that give values of a chosen size.
+"""Random weights in any tensor type: random bits with scales that give values of a chosen size.
 
     random_blocks(rng, "IQ2_XS", 4096, 0.02)        # uint8, (4096, 74): 4096 blocks of 256 values each
 
-Most formats cannot be encoded by the `gguf` package, and encoding is slow; blocks of random bytes are as good to
-test or to time a kernel with, once their scales are sane. Facts of the formats' layouts only, no kernel is known.
+The `gguf` package cannot encode most formats, and encoding is slow. Random blocks with valid scales are equally good
+for testing or timing a kernel.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,9 @@ Scales = NDArray[np.float64]  # (n_blocks,)
 
 
 def random_blocks(rng: np.random.Generator, type_name: str, n_blocks: int, size: float) -> Bytes:
-    """Blocks whose values have a standard deviation of about `size`, in each block of 0.6 to 1.4 times that."""
+    """Return blocks whose values have a standard deviation of about `size`, varying by block from 0.6 to 1.4 times
+    that.
+    """
     n_elements, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
     if type_name in FLOATS:
         values = size * rng.standard_normal((n_blocks, n_elements), np.float32)
@@ -32,42 +34,42 @@ def random_blocks(rng: np.random.Generator, type_name: str, n_blocks: int, size:
 
 @cache
 def spread(type_name: str) -> float:
-    """The standard deviation of a format's values where the bits are random and the scale is one."""
+    """Return the standard deviation of a format's values for random bits and scale 1."""
     number = GGMLQuantizationType[type_name]
     blocks = np.random.default_rng(0).integers(0, 256, (256, GGML_QUANT_SIZES[number][1]), np.uint8)
     SET_SCALE[type_name](blocks, np.ones(256))
     return float(gguf.dequantize(blocks, number).std())
 
 
-# ------------------------------------------------------------------------------- where a block has its scale
+# -------------------------------------------------------------------------------------- scales of blocks
 
 
 def set_halves(blocks: Bytes, d: Scales, places: tuple[tuple[int, float], ...]) -> None:
-    """A half float at each byte offset, so many times d."""
+    """Write a float16 at each (byte offset, factor): the factor times d."""
     for offset, factor in places:
         blocks[:, offset : offset + 2] = (factor * d).astype("<f2").view(np.uint8).reshape(-1, 2)
 
 
 def set_exponent(blocks: Bytes, d: Scales) -> None:
-    """MXFP4: a power of two in the first byte, 127 for one."""
+    """Write MXFP4's scale: a power of two in the first byte, with bias 127."""
     blocks[:, 0] = np.clip(127 + np.rint(np.log2(d)), 1, 254)
 
 
 def set_e4m3(blocks: Bytes, d: Scales) -> None:
-    """NVFP4: each of the four bytes in front, the nearest number of four bits of exponent and three of mantissa."""
+    """Write NVFP4's scales: d rounded to E4M3 in each of the first four bytes."""
     e, m = np.divmod(np.arange(127), 8)
     numbers = np.where(e, 2.0 ** (e - 7) * (1 + m / 8), m / 512)
     blocks[:, :4] = np.abs(numbers - np.ravel(d)[:, None]).argmin(axis=1)[:, None]
 
 
 def set_nibbles(blocks: Bytes, d: Scales) -> None:
-    """IQ1_M: a half float, four bits of it on top of each of the four scale words."""
+    """Write IQ1_M's scale: a float16, four bits of it in the top bits of each of the four 16-bit scale words."""
     words = blocks[:, 48:56].view("<u2")
     bits = d.astype("<f2").view("<u2")[:, None] >> np.array([0, 4, 8, 12], np.uint16)
     words[:] = words & 0x0FFF | bits << 12
 
 
-# Scale and, where a format has it, what is added: the mean of random values is then about zero.
+# Scale and, if the format has one, minimum, chosen so that the mean of random values is about zero.
 HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "Q4_0": ((0, 1),),
     "Q4_1": ((0, 1), (2, -7.5)),
@@ -98,7 +100,7 @@ SET_SCALE: dict[str, Callable[[Bytes, Scales], None]] = {
 
 
 def to_bfloat(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper half of each float."""
+    """Return the upper 16 bits of each float32."""
     return (values.view(np.uint32) >> 16).astype("<u2")
 
 

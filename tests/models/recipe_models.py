@@ -1,6 +1,6 @@
-"""Models that recipes are tried on: metadata and tensor shapes, without any weights.
+"""Models for testing quantization recipes: metadata and tensor shapes without weights.
 
-Small in every dimension but the number of layers, which the rules look at. Shapes are numpy's, (n_out, n_in).
+All dimensions are small except the number of layers, which the recipes use. Shapes are numpy's, (n_out, n_in).
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ Value = int | float | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """`n_expert` experts share a layer; `odd` rows are no multiples of 256, and some not even of 32."""
+    """The dimensions of a model. `n_expert` is the number of experts per layer; `odd` row lengths are not multiples of
+    256, some not even of 32.
+    """
 
     architecture: str
     n_layer: int
@@ -23,12 +25,12 @@ class Shape:
     n_embd: int = 256
     n_ff: int = 512
     more: Mapping[str, Value] = field(default_factory=dict)
-    kinds: tuple[Shapes, ...] = ()  # the tensors of layers, in turns, where they are not those of `layer`
-    ahead: Shapes = field(default_factory=dict)  # ... of the last one, if that predicts further tokens
+    kinds: tuple[Shapes, ...] = ()  # cycle of layer tensors, instead of those of `layer`
+    ahead: Shapes = field(default_factory=dict)  # tensors of the MTP layer, if there is one
 
     @property
     def metadata(self) -> dict[str, Value]:
-        """The keys behind the architecture's name, with integers as u32 and floats as f32."""
+        """Return metadata keys without the architecture's prefix; integers are u32, floats f32."""
         return {
             "block_count": self.n_layer,
             "context_length": 512,
@@ -55,7 +57,7 @@ class Shape:
 
     @property
     def layer(self) -> Shapes:
-        """The tensors of one layer."""
+        """Return the shapes of the tensors of one layer."""
         head = self.n_embd // self.n_head
         kv = head * self.n_head_kv
         up, down = (self.n_ff, self.n_embd), (self.n_embd, self.n_ff)
@@ -81,7 +83,7 @@ class Shape:
 
 
 def latent(n_head: int, n_embd: int) -> Shapes:
-    """Latent attention, with queries that go through a narrow place."""
+    """Return the shapes of latent attention with low-rank queries."""
     return {
         "attn_q_a": (64, n_embd),
         "attn_q_a_norm": (64,),
@@ -93,62 +95,96 @@ def latent(n_head: int, n_embd: int) -> Shapes:
     }
 
 
-# Layers of mixtures, of which each architecture has its own: branches, experts, and those that see every token.
+# Tensors of mixture-of-experts layers by architecture: attention, routed experts and shared experts.
 N, FF, KV, E = 256, 512, 128, 16
 NORMS: Shapes = {"attn_norm": (N,), "ffn_norm": (N,)}
 ATTENTION: Shapes = {**NORMS, "attn_q": (N, N), "attn_k": (KV, N), "attn_v": (KV, N), "attn_output": (N, N)}
 HEAD_NORMS: Shapes = {"attn_q_norm": (64,), "attn_k_norm": (64,)}
 DENSE: Shapes = {"ffn_gate": (FF, N), "ffn_up": (FF, N), "ffn_down": (N, FF)}
 EXPERTS: Shapes = {
-    "ffn_gate_inp": (E, N), "ffn_gate_exps": (E, FF, N), "ffn_up_exps": (E, FF, N), "ffn_down_exps": (E, N, FF)
+    "ffn_gate_inp": (E, N),
+    "ffn_gate_exps": (E, FF, N),
+    "ffn_up_exps": (E, FF, N),
+    "ffn_down_exps": (E, N, FF),
 }
 FUSED_EXPERTS: Shapes = {"ffn_gate_inp": (E, N), "ffn_gate_up_exps": (E, 2 * FF, N), "ffn_down_exps": (E, N, FF)}
 SHARED: Shapes = {"ffn_gate_shexp": (FF, N), "ffn_up_shexp": (FF, N), "ffn_down_shexp": (N, FF)}
 GATED_SHARED: Shapes = {**SHARED, "ffn_gate_inp_shexp": (N,)}
 BIASED: Shapes = {"exp_probs_b": (E,)}
 GATED_ATTENTION: Shapes = {
-    "attn_norm": (N,), "post_attention_norm": (N,), "attn_q": (2 * N, N), "attn_k": (KV, N), "attn_v": (KV, N),
-    "attn_output": (N, N), **HEAD_NORMS,
+    "attn_norm": (N,),
+    "post_attention_norm": (N,),
+    "attn_q": (2 * N, N),
+    "attn_k": (KV, N),
+    "attn_v": (KV, N),
+    "attn_output": (N, N),
+    **HEAD_NORMS,
 }
 STATE: Shapes = {
-    "attn_norm": (N,), "post_attention_norm": (N,), "attn_qkv": (3 * N, N), "attn_gate": (N, N),
-    "ssm_conv1d": (3 * N, 4), "ssm_norm": (64,), "ssm_out": (N, N),
+    "attn_norm": (N,),
+    "post_attention_norm": (N,),
+    "attn_qkv": (3 * N, N),
+    "attn_gate": (N, N),
+    "ssm_conv1d": (3 * N, 4),
+    "ssm_norm": (64,),
+    "ssm_out": (N, N),
 }
 DELTA_NET: Shapes = {**STATE, "ssm_alpha": (4, N), "ssm_beta": (4, N)}
 NEXT_DELTA_NET: Shapes = {**STATE, "ssm_ba": (8, N)}
 ATTENTION_ONLY: Shapes = {name: shape for name, shape in ATTENTION.items() if name != "ffn_norm"}
 UP_DOWN: Shapes = {"attn_norm": (N,), "ffn_up": (FF, N), "ffn_down": (N, FF)}
 UNGATED_EXPERTS: Shapes = {
-    "attn_norm": (N,), "ffn_gate_inp": (E, N), "exp_probs_b": (E,), "ffn_up_exps": (E, FF, N),
-    "ffn_down_exps": (E, N, FF), "ffn_up_shexp": (FF, N), "ffn_down_shexp": (N, FF),
+    "attn_norm": (N,),
+    "ffn_gate_inp": (E, N),
+    "exp_probs_b": (E,),
+    "ffn_up_exps": (E, FF, N),
+    "ffn_down_exps": (E, N, FF),
+    "ffn_up_shexp": (FF, N),
+    "ffn_down_shexp": (N, FF),
 }
-CONVOLUTION: Shapes = {
-    **NORMS, "shortconv.in_proj": (3 * N, N), "shortconv.conv": (N, 3), "shortconv.out_proj": (N, N)
-}
+CONVOLUTION: Shapes = {**NORMS, "shortconv.in_proj": (3 * N, N), "shortconv.conv": (N, 3), "shortconv.out_proj": (N, N)}
 NEXTN: Shapes = {
-    "nextn.eh_proj": (N, 2 * N), "nextn.enorm": (N,), "nextn.hnorm": (N,), "nextn.embed_tokens": (32, N),
-    "nextn.shared_head_head": (32, N), "nextn.shared_head_norm": (N,),
+    "nextn.eh_proj": (N, 2 * N),
+    "nextn.enorm": (N,),
+    "nextn.hnorm": (N,),
+    "nextn.embed_tokens": (32, N),
+    "nextn.shared_head_head": (32, N),
+    "nextn.shared_head_norm": (N,),
 }
 AHEAD = {"nextn_predict_layers": 1}
-SCAN: Shapes = {  # Mamba's: 2 N in, 16 numbers a state, a rank of 16
-    "attn_norm": (N,), "ssm_in": (4 * N, N), "ssm_conv1d": (2 * N, 4), "ssm_x": (48, 2 * N), "ssm_dt": (2 * N, 16),
+SCAN: Shapes = {  # Mamba: 2 N inner, state size 16, time step rank 16
+    "attn_norm": (N,),
+    "ssm_in": (4 * N, N),
+    "ssm_conv1d": (2 * N, 4),
+    "ssm_x": (48, 2 * N),
+    "ssm_dt": (2 * N, 16),
     "ssm_out": (N, 2 * N),
 }
-HEADED_SCAN: Shapes = {  # Mamba 2's: 8 heads, one group, 64 numbers a state
-    "attn_norm": (N,), "ssm_in": (4 * N + 136, N), "ssm_conv1d": (2 * N + 128, 4), "ssm_norm": (1, 2 * N),
+HEADED_SCAN: Shapes = {  # Mamba 2: 8 heads, one group, state size 64
+    "attn_norm": (N,),
+    "ssm_in": (4 * N + 136, N),
+    "ssm_conv1d": (2 * N + 128, 4),
+    "ssm_norm": (1, 2 * N),
     "ssm_out": (N, 2 * N),
 }
 WIDTH = {"expert_feed_forward_length": FF, "expert_shared_feed_forward_length": FF, "expert_shared_count": 1}
 RECURRENT = {
-    "ssm.conv_kernel": 4, "ssm.inner_size": N, "ssm.state_size": 64, "ssm.time_step_rank": 4, "ssm.group_count": 4,
-    "full_attention_interval": 4, "rope.dimension_count": 16, "attention.key_length": 64, "attention.value_length": 64,
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": N,
+    "ssm.state_size": 64,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 4,
+    "full_attention_interval": 4,
+    "rope.dimension_count": 16,
+    "attention.key_length": 64,
+    "attention.value_length": 64,
 }
 SELECTIVE = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * N, "ssm.state_size": 16, "ssm.time_step_rank": 16}
 HEADED = SELECTIVE | {"ssm.state_size": 64, "ssm.time_step_rank": 8, "ssm.group_count": 1}
 
 
 def in_layers(n_layer: int, period: int, place: int, number: int) -> tuple[int, ...]:
-    """The number in the layers that stand at this place of every period, 0 in the others."""
+    """Return `number` for the layers at index `place` of every period, and 0 for the others."""
     return tuple(number if layer % period == place else 0 for layer in range(n_layer))
 
 
@@ -156,14 +192,25 @@ NEMOTRON = HEADED | {"attention.layer_norm_epsilon": 1e-5}
 SECTIONS = {"rope.dimension_sections": (11, 11, 10, 0)}
 HEADS_64 = {"attention.key_length": 64, "attention.value_length": 64}
 TIME_MIX: Shapes = {
-    "attn_norm": (N,), "attn_norm_2": (N,), "time_mix_ln": (N,), "time_mix_k_k": (N,), "channel_mix_lerp_k": (N,),
+    "attn_norm": (N,),
+    "attn_norm_2": (N,),
+    "time_mix_ln": (N,),
+    "time_mix_k_k": (N,),
+    "channel_mix_lerp_k": (N,),
     **{f"time_mix_{kind}": (N, N) for kind in ("receptance", "key", "value", "output")},
-    **{f"time_mix_{kind}1": (64, N) for kind in "wavg"}, **{f"time_mix_{kind}2": (N, 64) for kind in "wavg"},
-    "time_mix_lerp_fused": (6, 1, 1, N), "channel_mix_key": (FF, N), "channel_mix_value": (N, FF),
+    **{f"time_mix_{kind}1": (64, N) for kind in "wavg"},
+    **{f"time_mix_{kind}2": (N, 64) for kind in "wavg"},
+    "time_mix_lerp_fused": (6, 1, 1, N),
+    "channel_mix_key": (FF, N),
+    "channel_mix_value": (N, FF),
 }
 RWKV = {
-    "attention.layer_norm_epsilon": 1e-5, "wkv.head_size": 64, "attention.decay_lora_rank": 64,
-    "attention.iclr_lora_rank": 64, "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 64,
+    "attention.layer_norm_epsilon": 1e-5,
+    "wkv.head_size": 64,
+    "attention.decay_lora_rank": 64,
+    "attention.iclr_lora_rank": 64,
+    "attention.value_residual_mix_lora_rank": 64,
+    "attention.gate_lora_rank": 64,
 }
 LATENT = {
     "attention.kv_lora_rank": 256,
@@ -187,85 +234,148 @@ SHAPES = {
     "qwen2": Shape("qwen2", 28, n_head_kv=1),
     "deepseek2": Shape("deepseek2", 27, n_head_kv=1, n_expert=16, more=LATENT),
     "qwen35moe": Shape(
-        "qwen35moe", 40, n_head_kv=2, n_expert=E, more=WIDTH | RECURRENT | SECTIONS,
+        "qwen35moe",
+        40,
+        n_head_kv=2,
+        n_expert=E,
+        more=WIDTH | RECURRENT | SECTIONS,
         kinds=((DELTA_NET | EXPERTS | GATED_SHARED,) * 3 + (GATED_ATTENTION | EXPERTS | GATED_SHARED,)),
     ),
     "qwen3next": Shape(
-        "qwen3next", 48, n_head_kv=2, n_expert=E, more=WIDTH | RECURRENT,
+        "qwen3next",
+        48,
+        n_head_kv=2,
+        n_expert=E,
+        more=WIDTH | RECURRENT,
         kinds=((NEXT_DELTA_NET | EXPERTS | GATED_SHARED,) * 3 + (GATED_ATTENTION | EXPERTS | GATED_SHARED,)),
     ),
     "lfm2moe": Shape(
-        "lfm2moe", 24, n_head_kv=2, n_expert=E, tied=True, more=WIDTH | {
-            "shortconv.l_cache": 3, "leading_dense_block_count": 0, "expert_gating_func": 2
-        },
+        "lfm2moe",
+        24,
+        n_head_kv=2,
+        n_expert=E,
+        tied=True,
+        more=WIDTH | {"shortconv.l_cache": 3, "leading_dense_block_count": 0, "expert_gating_func": 2},
         kinds=((CONVOLUTION | EXPERTS | BIASED,) * 2 + (ATTENTION | HEAD_NORMS | EXPERTS | BIASED,)),
     ),
     "granitemoe": Shape(
-        "granitemoe", 24, n_head_kv=2, n_expert=E, tied=True, kinds=(ATTENTION | EXPERTS | SHARED,), more=WIDTH | {
-            "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2, "logit_scale": 6.0
-        },
+        "granitemoe",
+        24,
+        n_head_kv=2,
+        n_expert=E,
+        tied=True,
+        kinds=(ATTENTION | EXPERTS | SHARED,),
+        more=WIDTH | {"attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2, "logit_scale": 6.0},
     ),
     "ernie4_5-moe": Shape(
-        "ernie4_5-moe", 28, n_head_kv=2, n_expert=E, tied=True, kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+        "ernie4_5-moe",
+        28,
+        n_head_kv=2,
+        n_expert=E,
+        tied=True,
+        kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
         more=WIDTH | {"interleave_moe_layer_step": 1, "leading_dense_block_count": 0},
     ),
     "hunyuan-moe": Shape(
-        "hunyuan-moe", 32, n_head_kv=1, n_expert=E, tied=True, kinds=(ATTENTION | HEAD_NORMS | EXPERTS | SHARED,),
+        "hunyuan-moe",
+        32,
+        n_head_kv=1,
+        n_expert=E,
+        tied=True,
+        kinds=(ATTENTION | HEAD_NORMS | EXPERTS | SHARED,),
         more=WIDTH,
     ),
     "phimoe": Shape("phimoe", 32, n_head_kv=1, n_expert=E, kinds=(ATTENTION | EXPERTS,)),
     "llama4": Shape(
-        "llama4", 48, n_head_kv=1, n_expert=E, more=WIDTH | {"interleave_moe_layer_step": 2},
+        "llama4",
+        48,
+        n_head_kv=1,
+        n_expert=E,
+        more=WIDTH | {"interleave_moe_layer_step": 2},
         kinds=(ATTENTION | DENSE, ATTENTION | EXPERTS | SHARED),
     ),
     "mistral4": Shape(
-        "mistral4", 36, n_head_kv=1, n_expert=E, more=LATENT | {"attention.q_lora_rank": 64},
+        "mistral4",
+        36,
+        n_head_kv=1,
+        n_expert=E,
+        more=LATENT | {"attention.q_lora_rank": 64},
         kinds=(NORMS | latent(4, N) | {"attn_output": (N, N)} | FUSED_EXPERTS | SHARED,),
     ),
     "gpt-oss": Shape(
-        "gpt-oss", 24, n_head_kv=1, n_expert=E, more=WIDTH | HEADS_64 | {"attention.sliding_window": 128},
+        "gpt-oss",
+        24,
+        n_head_kv=1,
+        n_expert=E,
+        more=WIDTH | HEADS_64 | {"attention.sliding_window": 128},
         kinds=({**ATTENTION, "attn_sinks": (4,), **EXPERTS},),
     ),
     "glm4moe": Shape(
-        "glm4moe", 46, n_head_kv=1, n_expert=E, more=WIDTH | {"leading_dense_block_count": 0, "expert_gating_func": 2},
+        "glm4moe",
+        46,
+        n_head_kv=1,
+        n_expert=E,
+        more=WIDTH | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
     ),
     "glm4moe, ahead": Shape(
-        "glm4moe", 47, n_head_kv=1, n_expert=E, kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
+        "glm4moe",
+        47,
+        n_head_kv=1,
+        n_expert=E,
+        kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
         more=WIDTH | AHEAD | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         ahead=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
     ),
     "qwen35, ahead": Shape(
-        "qwen35", 33, n_head_kv=2, more=RECURRENT | SECTIONS | AHEAD,
-        kinds=((DELTA_NET | DENSE,) * 3 + (GATED_ATTENTION | DENSE,)), ahead=GATED_ATTENTION | DENSE | NEXTN,
+        "qwen35",
+        33,
+        n_head_kv=2,
+        more=RECURRENT | SECTIONS | AHEAD,
+        kinds=((DELTA_NET | DENSE,) * 3 + (GATED_ATTENTION | DENSE,)),
+        ahead=GATED_ATTENTION | DENSE | NEXTN,
     ),
     "mamba": Shape("mamba", 64, n_head=0, n_head_kv=0, n_ff=0, tied=True, more=SELECTIVE, kinds=(SCAN,)),
     "mamba2": Shape("mamba2", 64, n_head=0, n_head_kv=0, n_ff=0, more=HEADED, kinds=(HEADED_SCAN,)),
-    "falcon-h1": Shape(
-        "falcon-h1", 44, n_head_kv=1, more=HEADED | HEADS_64, kinds=(HEADED_SCAN | ATTENTION | DENSE,)
-    ),
+    "falcon-h1": Shape("falcon-h1", 44, n_head_kv=1, more=HEADED | HEADS_64, kinds=(HEADED_SCAN | ATTENTION | DENSE,)),
     "granitehybrid": Shape(
-        "granitehybrid", 40, n_head_kv=0, tied=True, more=HEADED | {"attention.head_count_kv": in_layers(40, 10, 5, 1)},
+        "granitehybrid",
+        40,
+        n_head_kv=0,
+        tied=True,
+        more=HEADED | {"attention.head_count_kv": in_layers(40, 10, 5, 1)},
         kinds=((HEADED_SCAN | DENSE,) * 5 + (ATTENTION | DENSE,) + (HEADED_SCAN | DENSE,) * 4),
     ),
     "granitehybrid, experts": Shape(
-        "granitehybrid", 40, n_head_kv=0, n_expert=E, tied=True,
+        "granitehybrid",
+        40,
+        n_head_kv=0,
+        n_expert=E,
+        tied=True,
         more=HEADED | WIDTH | {"attention.head_count_kv": in_layers(40, 10, 5, 1)},
         kinds=(
-            (HEADED_SCAN | EXPERTS | SHARED,) * 5 + (ATTENTION | EXPERTS | SHARED,)
+            (HEADED_SCAN | EXPERTS | SHARED,) * 5
+            + (ATTENTION | EXPERTS | SHARED,)
             + (HEADED_SCAN | EXPERTS | SHARED,) * 4
         ),
     ),
     "nemotron_h": Shape(
-        "nemotron_h", 40, n_head_kv=0, kinds=(HEADED_SCAN, UP_DOWN, HEADED_SCAN, ATTENTION_ONLY), more=NEMOTRON | {
-            "attention.head_count_kv": in_layers(40, 4, 3, 1), "feed_forward_length": in_layers(40, 4, 1, FF)
-        },
+        "nemotron_h",
+        40,
+        n_head_kv=0,
+        kinds=(HEADED_SCAN, UP_DOWN, HEADED_SCAN, ATTENTION_ONLY),
+        more=NEMOTRON
+        | {"attention.head_count_kv": in_layers(40, 4, 3, 1), "feed_forward_length": in_layers(40, 4, 1, FF)},
     ),
     "nemotron_h_moe": Shape(
-        "nemotron_h_moe", 52, n_head_kv=0, n_expert=E,
-        kinds=(HEADED_SCAN, UNGATED_EXPERTS, HEADED_SCAN, ATTENTION_ONLY), more=NEMOTRON | WIDTH | {
-            "attention.head_count_kv": in_layers(52, 4, 3, 1), "feed_forward_length": in_layers(52, 4, 1, FF)
-        },
+        "nemotron_h_moe",
+        52,
+        n_head_kv=0,
+        n_expert=E,
+        kinds=(HEADED_SCAN, UNGATED_EXPERTS, HEADED_SCAN, ATTENTION_ONLY),
+        more=NEMOTRON
+        | WIDTH
+        | {"attention.head_count_kv": in_layers(52, 4, 3, 1), "feed_forward_length": in_layers(52, 4, 1, FF)},
     ),
     "rwkv7": Shape("rwkv7", 24, n_head=0, n_head_kv=0, more=RWKV, kinds=(TIME_MIX,)),
 }

@@ -1,17 +1,17 @@
-"""Sources that lie in memory."""
+"""In-memory sources for quantization."""
 
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.files.source import Field, Source, SourceTensor
+from localinfer.gguf.source import Field, Source, SourceTensor
 
 F32 = 0
 
 
 def from_arrays(**arrays: NDArray[np.float32]) -> Source:
-    """A source of some tensors."""
+    """Return a source with these tensors."""
 
     def tensor(name: str, values: NDArray[np.float32]) -> SourceTensor:
         return SourceTensor(name, values.shape, F32, lambda: values.reshape(-1).view(np.uint8))

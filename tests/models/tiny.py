@@ -11,7 +11,7 @@
 
 An override whose name ends in ".weight" or ".bias" is a tensor, one that names a field of Dimensions a size,
 any other one a metadata key. The same seed gives the same file. Shapes are numpy's, (n_out, n_in).
-This file knows nothing of localinfer's own code.
+Independent of localinfer's code.
 """
 
 import math
@@ -61,7 +61,7 @@ class Dimensions:
     head_dim: int
     n_ctx: int = 512
     sliding_window: int = 0
-    tied: bool = True  # the logits come from token_embd; else there is an output.weight
+    tied: bool = True  # the output layer is token_embd, not output.weight
 
 
 LLAMA = Dimensions(n_layer=2, n_embd=256, n_ff=512, n_head=4, n_head_kv=2, head_dim=64)
@@ -124,7 +124,9 @@ def _write_qwen(
 
 
 def tiny_qwen3moe(path: Path, *, seed: int = 0, type: str = "Q8_0", **overrides: Any) -> Path:
-    """Write a `qwen3moe` model: as qwen3, with ten experts, each of them `n_ff` wide, of which three see each token."""
+    """Write a `qwen3moe` model: as qwen3, with ten experts, each of them `n_ff` wide, of which three are active per
+    token.
+    """
     dimensions, changes = _split(LLAMA, overrides)
     own: dict[str, tuple[int, ...]] = {}
     for layer in range(dimensions.n_layer):
@@ -225,8 +227,8 @@ def n_tokens(vocabulary: Mapping[str, Field]) -> int:
 def byte_level_alphabet() -> list[str]:
     """The characters that stand for the bytes 0..255 in byte-level BPE: printable ones for themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    stand_in = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(stand_in)) for byte in range(256)]
+    substitute = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(substitute)) for byte in range(256)]
 
 
 def spm_vocabulary() -> dict[str, Field]:
@@ -257,14 +259,14 @@ def spm_vocabulary() -> dict[str, Field]:
 
 
 class Changes(NamedTuple):
-    """What a test wants to be different."""
+    """The overrides of a test, split into metadata and tensors."""
 
     metadata: dict[str, Metadatum]
     tensors: dict[str, Weights]
 
 
 def _split(dimensions: Dimensions, overrides: dict[str, Any]) -> tuple[Dimensions, Changes]:
-    """Overrides that name a dimension change it; the others are metadata keys and tensors."""
+    """Apply overrides of dimensions, and split the others into metadata keys and tensors."""
     sizes = {name: value for name, value in overrides.items() if hasattr(dimensions, name)}
     tensors = {name: value for name, value in overrides.items() if name.endswith((".weight", ".bias"))}
     metadata = {name: overrides[name] for name in overrides if name not in sizes and name not in tensors}
@@ -272,7 +274,7 @@ def _split(dimensions: Dimensions, overrides: dict[str, Any]) -> tuple[Dimension
 
 
 def common_metadata(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
-    """The keys that all architectures have."""
+    """Return the metadata keys that all architectures have."""
     return {
         "general.architecture": architecture,
         "general.name": f"tiny {architecture}",
@@ -287,7 +289,7 @@ def common_metadata(architecture: str, d: Dimensions) -> dict[str, Metadatum]:
 
 
 def common_shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the tensors that all architectures have."""
+    """Return the shapes, by name, of the tensors that all architectures have."""
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (n_vocab, d.n_embd),
         "output_norm.weight": (d.n_embd,),
@@ -313,7 +315,7 @@ def common_shapes(d: Dimensions, n_vocab: int) -> dict[str, tuple[int, ...]]:
 
 
 def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], format_name: str) -> Stored:
-    """Values with which activations keep their size from layer to layer; norms are close to one, biases matter."""
+    """Return random values that preserve the magnitude of activations: norms close to 1, biases not negligible."""
     if name.endswith(".bias"):
         return stored(0.5 * rng.standard_normal(shape, np.float32), "F32")
     if len(shape) == 1:
@@ -328,7 +330,7 @@ def random_tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], f
 
 
 def stored(values: Floats, format_name: str) -> Stored:
-    """`values` in a format that the `gguf` package can encode."""
+    """Encode values in a format that the `gguf` package supports."""
     encoded = gguf.quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType[format_name])
     return Stored(format_name, encoded.view(np.uint8).reshape(*values.shape[:-1], -1))
 
@@ -378,7 +380,7 @@ def _changed_tensor(
 
 
 def as_field(value: Field | Scalar | Sequence[Scalar]) -> Field:
-    """The usual GGUF type of a Python value."""
+    """Return a Python value with its usual GGUF type."""
     if isinstance(value, Field):
         return value
     if isinstance(value, bool):
@@ -393,6 +395,6 @@ def as_field(value: Field | Scalar | Sequence[Scalar]) -> Field:
 
 
 def add_key(writer: gguf.GGUFWriter, key: str, field: Field) -> None:
-    """Write a metadata value in exactly its type."""
+    """Write a metadata value with exactly its type."""
     element = GGUFValueType[field.element] if field.element else None
     writer.add_key_value(key, field.value, GGUFValueType[field.type], element)

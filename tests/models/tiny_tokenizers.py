@@ -1,4 +1,4 @@
-"""Tokenizers of tiny vocabularies, changed as a test wants them. Keys are those of tokenizer.ggml."""
+"""Tokenizers of tiny vocabularies with modifications. Keys are those of tokenizer.ggml."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny import Field, bpe_vocabulary, spm_vocabulary, tiny_gemma3, tiny_llama
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 KEY = "tokenizer.ggml."
@@ -17,7 +17,7 @@ Loader = Callable[..., Tokenizer]
 
 
 def tiny_tokenizer(path: Path, kind: str, replaced: dict[str, str] | None = None, **keys: Any) -> Tokenizer:
-    """Written to `path` and read again; some tokens are `replaced` by others, and keys are set."""
+    """Write a tiny vocabulary to `path` with some tokens `replaced` and some keys set, and load its tokenizer."""
     write, vocabulary = TINY[kind]
     changes = {KEY + key: value for key, value in keys.items()}
     if replaced:
@@ -35,7 +35,7 @@ def numbers(values: list[float], element: str) -> Field:
 
 
 def types_with(kind: str, changed: dict[str, int]) -> Field:
-    """The types of a tiny vocabulary, with other ones for some tokens."""
+    """Return the token types of a tiny vocabulary, some of them changed."""
     vocabulary = TINY[kind][1]()
     pairs = zip(vocabulary[KEY + "tokens"].value, vocabulary[KEY + "token_type"].value, strict=True)
     return numbers([changed.get(token, old) for token, old in pairs], "INT32")
@@ -45,4 +45,4 @@ def of_types(tokens: list[str], types: list[int]) -> dict[str, Field]:
     return {"tokens": strings(tokens), "token_type": numbers(types, "INT32")}
 
 
-ONE_MERGE = strings(["o n"])  # where a test needs other tokens than merges make; an array may not be empty
+ONE_MERGE = strings(["o n"])  # for tests that replace the tokens; an array must not be empty

@@ -1,4 +1,4 @@
-"""Texts that are hard to tokenize: a fixed list of tricky ones, and random mixtures without end."""
+"""Texts that are hard to tokenize: a fixed list of tricky ones, and an endless stream of random mixtures."""
 
 import random
 import sys
@@ -69,7 +69,7 @@ POOLS = (CODE, LANGUAGES, EMOJI, NUMBERS, SPACES, CONTROLS, SPECIALS, SYMBOLS, L
 
 
 def tricky() -> list[str]:
-    """About 150 texts, always the same."""
+    """Return a fixed list of about 150 texts."""
     alone = [text for pool in POOLS[:5] for text in pool[:12]]
     together = [" ".join(pool) for pool in POOLS] + ["".join(pool) for pool in POOLS]
     specials = [f"a{special}b {special} {special}{special}\n" for special in SPECIALS]
@@ -79,7 +79,7 @@ def tricky() -> list[str]:
 
 
 def random_texts(seed: int, *more: Sequence[str]) -> Iterator[str]:
-    """Mixtures of everything above, of single code points and of `more`, most of them short; endless."""
+    """Yield random mixtures of the above, of single code points and of `more` forever; most are short."""
     generator = random.Random(seed)
     pools = [*POOLS, MOJIBAKE, *filter(None, more)]
     while True:
@@ -99,7 +99,7 @@ def _piece(generator: random.Random, pools: Sequence[Sequence[str]]) -> str:
 
 
 def _code_points(generator: random.Random, n: int) -> str:
-    """From a random plane: most code points of Unicode are far from the ones that anybody uses."""
+    """Return random code points of a random plane: most code points are in planes that are rarely used."""
     limit = generator.choice((0x80, 0x250, 0x3000, 0x10000, 0x20000, sys.maxunicode + 1))
     codes = (generator.randrange(limit) for _ in range(n))
     return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)

@@ -1,4 +1,4 @@
-"""What tests of constraints share: a vocabulary of bytes, and llama.cpp's grammars beside ours."""
+"""Shared helpers for tests of constraints: a byte vocabulary, and llama.cpp's grammars as a reference."""
 
 import ctypes
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from localinfer import tokenizer
-from localinfer.files.gguf import open_gguf
-from localinfer.generation.constraint import Vocabulary
-from localinfer.generation.constraint.form import grammar_of_gbnf
+from localinfer.generation.structured import Vocabulary
+from localinfer.generation.structured.constraint_spec import gbnf_to_grammar
+from localinfer.gguf.reader import open_gguf
 
 Mask = NDArray[np.bool_]
 
 
 class ByteTokenizer:
-    """A token for each byte, and the end."""
+    """A tokenizer with a token for each byte, and an end token."""
 
     n_vocab, bos, eog = 257, None, frozenset({256})
 
@@ -38,12 +38,12 @@ def matcher_of(grammar: str) -> LLMatcher:
 
 
 def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[Mask, Mask, Mask]]:
-    """Before each token of the text and at its end: what we allow, what llama.cpp does, and which tokens are plain."""
+    """Yield, before each token of the text and at its end, our mask, llama.cpp's mask, and the mask of plain tokens."""
     import llama_cpp as peer
 
     words = tokenizer.from_gguf(open_gguf(path))
     vocabulary = Vocabulary(words, words.n_vocab)
-    matcher = LLMatcher(vocabulary.trie, grammar_of_gbnf(grammar, "--grammar"), log_level=0)
+    matcher = LLMatcher(vocabulary.trie, gbnf_to_grammar(grammar, "--grammar"), log_level=0)
     plain = np.array([is_plain(words.token_bytes(id)) for id in range(words.n_vocab)])
     parameters = peer.llama_model_default_params()
     parameters.vocab_only = True
@@ -64,7 +64,7 @@ def allowed_by_llama_cpp(path: Path, grammar: str, text: str) -> Iterator[tuple[
 
 
 def is_plain(token: bytes) -> bool:
-    """Whole characters, and some."""
+    """Return whether the token consists of at least one whole character."""
     try:
         return bool(token.decode().strip("\0"))
     except UnicodeDecodeError:

@@ -1,5 +1,5 @@
-"""EAGLE-3's head in torch, for make_eagle3_heads.py: transformers has no class for it. Written from the paper (Li et
-al., 2025), with the names that tensors have in checkpoints."""
+"""EAGLE-3's head in torch, for make_eagle3_heads.py, because transformers has no class for it. Written from the paper
+(Li et al., 2025), with the tensor names of checkpoints."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 
 class Attention(nn.Module):
-    """Its input is twice as wide as what comes out."""
+    """Attention whose input is twice as wide as its output."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """What it has no tensors for is the model's."""
+    """The draft head. Tensors that it lacks are the model's."""
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Head(nn.Module):
         return self.fc(self.input_norm(features) if hasattr(self, "input_norm") else features)
 
     def forward(self, ids: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits by pairs of a token and what is before it, and what each becomes."""
+        """Return the logits for pairs of a token and the previous state, and the resulting states."""
         embedding = getattr(self, "embed_tokens", None) or self.model[0].get_input_embeddings()
         output = getattr(self, "lm_head", None) or self.model[0].get_output_embeddings()
         x = self.midlayer(embedding(ids), before)

@@ -1,9 +1,10 @@
-"""What transformers makes of chat templates: requests on stdin, answers on stdout, a line of JSON each.
+"""Chat templates rendered by transformers: requests on stdin, results on stdout, one line of JSON each.
 
     PYTHON_WITH_TRANSFORMERS tests/oracles/hugging_face.py < requests.jsonl > answers.jsonl
 
-A request is {"template": ..., "messages": ...} and what else `localinfer.Model.render` takes; an answer is
-{"text": ...} or {"error": ...}. Needs transformers and nothing of localinfer. `answers` asks from another Python.
+A request is {"template": ..., "messages": ...} plus the other arguments of `localinfer.Model.render`; a result is
+{"text": ...} or {"error": ...}. The script needs transformers but not localinfer. `answers` runs it with another
+Python.
 """
 
 import json
@@ -17,7 +18,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def answers(python: str, requests: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
-    """What the transformers of this Python answer."""
+    """Return the results of the transformers package of this Python."""
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     done = subprocess.run([python, __file__], input=lines, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -39,10 +40,10 @@ def answer(tokenizer: Any, template: str, messages: list[Any], template_kwargs: 
     more |= {"chat_template": template, "add_generation_prompt": asks, **(template_kwargs or {})}
     try:
         return {"text": tokenizer.apply_chat_template(messages, tokenize=False, **more)}
-    except Exception as error:  # a template may raise anything
+    except Exception as error:  # templates can raise any exception
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":
-    sys.path.remove(str(Path(__file__).parent))  # tests are no packages for transformers to find
+    sys.path.remove(str(Path(__file__).parent))  # transformers must not import modules of the tests
     main()

@@ -1,4 +1,4 @@
-"""llama.cpp's own tokenizer, the oracle of ours: needs llama-cpp-python, and nothing of localinfer."""
+"""llama.cpp's tokenizer, the reference for ours. Needs llama-cpp-python; independent of localinfer."""
 
 import ctypes
 import re
@@ -31,11 +31,11 @@ class Vocabulary:
         utf8 = text.encode()
         ids = (llama_cpp.llama_token * (len(utf8) + 16))()
         n = llama_cpp.llama_tokenize(self._vocab, utf8, len(utf8), ids, len(ids), add_special, parse_special)
-        assert n >= 0, "a token stands for one byte at least"
+        assert n >= 0, "a token has at least one byte"
         return list(ids[:n])
 
     def decode(self, ids: Sequence[int], *, special: bool) -> str:
-        """With none of the ids left out."""
+        """Return the text of all ids, without removing any."""
         array = (llama_cpp.llama_token * len(ids))(*ids)
         n = self._detokenized(array, special)
         if n < 0:
@@ -44,40 +44,40 @@ class Vocabulary:
         return self._buffer[:n].decode("utf-8", "replace")
 
     def _detokenized(self, array: ctypes.Array[ctypes.c_int32], special: bool) -> int:
-        """How many bytes are in the buffer now, or minus how many it would need."""
+        """Decode into the buffer; return the number of bytes, or minus the required size if the buffer is too small."""
         n: int = llama_cpp.llama_detokenize(
             self._vocab, array, len(array), self._buffer, len(self._buffer), False, special
         )
         return n
 
     def piece(self, id: int, *, special: bool) -> bytes:
-        """What the token stands for, but for llama.cpp's note about a character that spells no byte: that character."""
+        """Return the bytes of a token. llama.cpp's note `[UNK_BYTE_...]` is replaced by the character it describes."""
         n = llama_cpp.llama_token_to_piece(self._vocab, id, self._buffer, len(self._buffer), 0, special)
         piece: bytes = self._buffer[:n]
         if b"[UNK_BYTE_" not in piece:
             return piece
         note = rb"\[UNK_BYTE_0x([0-9a-f]+)" + re.escape(self.text(id)) + rb"\]"
-        return re.sub(note, lambda spelled: bytes.fromhex(spelled[1].decode()), piece)
+        return re.sub(note, lambda match: bytes.fromhex(match[1].decode()), piece)
 
     def text(self, id: int) -> bytes:
-        """As the file spells it."""
+        """Return the token as stored in the file."""
         text: bytes = llama_cpp.llama_vocab_get_text(self._vocab, id)
         return text
 
     def eog(self) -> Iterable[int]:
-        """The ids that end a generation."""
+        """Yield the ids of the end-of-generation tokens."""
         return (id for id in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, id))
 
 
 def tidied(text: str) -> str:
-    """What llama.cpp's decoding does to English for most vocabularies with BPE: fewer spaces before signs."""
+    """Return the text without spaces before English punctuation, as llama.cpp decodes most BPE vocabularies."""
     text = re.sub(" (?=[?!.,])", "", text).replace(" ' ", "'")
     return re.sub(" (?='(?:s|m|re|ve))", "", text)
 
 
 @llama_cpp.llama_log_callback
 def _drop(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
-    """A log that keeps nothing; it must outlive the library's use of it."""
+    """Discard a log message. The callback must outlive its use by the library."""
 
 
 def quiet() -> None:

@@ -1,6 +1,6 @@
-"""The oracle of the searches for scales: what they look for, in plain numpy and float64, one group after the other.
+"""The oracle of the scale searches: the same objective in plain numpy and float64, one group after the other.
 
-Nothing is stored: scales and mins are numbers of any precision, so what is left is the error of codes alone.
+Scales and mins keep full precision, so the remaining error is that of the codes alone.
 """
 
 from itertools import product
@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def counts(x: Floats, m: Floats, length: int, together: int, part: float) -> Floats:
-    """What errors in the weights x, (rows, n), count when m is their columns' importance, (n,): groups of so many
-    columns, `together` columns that share a superblock, `part` of the share. See `quant.encoders.objective`."""
+def error_weights(x: Floats, m: Floats, length: int, together: int, part: float) -> Floats:
+    """Return the error weights of the weights x, (rows, n), whose columns have importance m, (n,).
+
+    Groups have `length` columns, `together` columns share a superblock, and `part` scales the share. See
+    `quant.encoders.objective`.
+    """
     groups = np.broadcast_to(m.astype(np.float64), x.shape).reshape(-1, length)
     share = part * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
     squares = x.astype(np.float64).reshape(-1, together) ** 2
@@ -22,18 +25,18 @@ def counts(x: Floats, m: Floats, length: int, together: int, part: float) -> Flo
 
 
 def nearest(x: Floats, scale: float, least: float, levels: int, zero: int = 0) -> Floats:
-    """The codes of a group, from -zero on."""
+    """Return the nearest codes of a group; the least code is -zero."""
     steps = (x - least) / scale if scale else np.zeros_like(x)
     return np.clip(np.rint(steps), -zero, levels - 1 - zero)
 
 
 def error(x: Floats, w: Floats, codes: Floats, scale: float, least: float) -> float:
-    """The weighted squared error of a group."""
+    """Return the weighted squared error of a group."""
     return float((w * (x - scale * codes - least) ** 2).sum())
 
 
 def fit(x: Floats, w: Floats, codes: Floats, below_zero: bool) -> tuple[float, float]:
-    """The scale and min that suit codes best."""
+    """Return the least-squares scale and min for given codes."""
     free = np.stack([codes, np.ones_like(codes)], axis=1) * np.sqrt(w)[:, None]
     scale, least = np.linalg.lstsq(free, x * np.sqrt(w), rcond=None)[0]
     if below_zero and (least > 0 or np.ptp(codes) == 0):
@@ -42,8 +45,10 @@ def fit(x: Floats, w: Floats, codes: Floats, below_zero: bool) -> tuple[float, f
 
 
 def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zero: bool) -> tuple[float, float]:
-    """The best scale and min of a group: spans moved at both ends by `ends` numbers of steps, `apart` from each other,
-    then codes rounded once more."""
+    """Return the best scale and min of a group.
+
+    Try ranges whose two ends are moved by `ends` steps of size `apart`, and round once more.
+    """
     low, high = x.min(), x.max()
     if below_zero:
         low = min(low, 0.0)
@@ -61,8 +66,10 @@ def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zer
 
 
 def symmetric(x: Floats, w: Floats, zero: int, tried: int, less: float, more: float) -> float:
-    """The best scale of a group of codes from -zero to zero - 1: the weight farthest from zero is given each of
-    several codes about the outermost ones, then codes are rounded once more."""
+    """Return the best scale of a group with codes from -zero to zero - 1.
+
+    Map the weight of largest magnitude to several codes around the outermost ones, and round once more.
+    """
     peak = x[np.argmax(abs(x))]
     moves = np.linspace(-less, more, tried)
     least_error, scale = float((w * x**2).sum()), 0.0

@@ -1,5 +1,5 @@
-"""RWKV-7 in torch, for make_proofs.py: transformers has no class for it. Written from the paper (Peng et al., 2025),
-token by token, with the names that tensors have in checkpoints of flash-linear-attention."""
+"""RWKV-7 in torch, for make_reference_models.py, because transformers has no class for it. Written from the paper (Peng
+et al., 2025), token by token, with the tensor names of flash-linear-attention checkpoints."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class Lora(nn.Module):
-    """A narrow place between two matrices."""
+    """A low-rank product of two matrices."""
 
     def __init__(self, n: int, rank: int, activation: Any = None, *, bias: bool = True) -> None:
         super().__init__()
@@ -21,8 +21,8 @@ class Lora(nn.Module):
         return self.lora(x)
 
 
-def before(x: Tensor) -> Tensor:
-    """The row before each, of (n_tokens, n)."""
+def previous_rows(x: Tensor) -> Tensor:
+    """Return the previous row of each row of (n_tokens, n)."""
     return F.pad(x, (0, 0, 1, -1))
 
 
@@ -44,7 +44,7 @@ class TimeMix(nn.Module):
         self.g_norm = nn.GroupNorm(n // self.head, n, eps=self.head * config.norm_eps)
 
     def forward(self, x: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        delta = before(x) - x
+        delta = previous_rows(x) - x
         xr, xw, xk, xv, xa, xg = (x + delta * getattr(self, f"x_{kind}")[0] for kind in "rwkvag")
         r, k, v = self.r_proj(xr), self.k_proj(xk), self.v_proj(xv)
         decay = torch.exp(-(torch.e**-0.5) * torch.sigmoid(self.w_lora(xw)))
@@ -75,7 +75,7 @@ class ChannelMix(nn.Module):
         self.value = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.value(torch.relu(self.key(x + (before(x) - x) * self.x_k)) ** 2)
+        return self.value(torch.relu(self.key(x + (previous_rows(x) - x) * self.x_k)) ** 2)
 
 
 class Layer(nn.Module):
@@ -102,7 +102,7 @@ class Model(nn.Module):
 
 
 class RWKV7ForCausalLM(nn.Module):
-    """As make_proofs.py asks for it."""
+    """The interface that make_reference_models.py expects."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""From logits to one token id: llama.cpp's chain of samplers, and what else can be told of a distribution.
+"""Sampling: from logits to one token id, with llama.cpp's sampler chain, and log-probabilities.
 
-Knows numbers only, neither texts nor models. `chain.py` says which links there are, `candidates.py` what they hand
-on. A NaN counts as impossible; logits without any possible token are an error. Infinite logits are certain: they share
-the whole probability evenly.
+This package handles numbers only, neither texts nor models. `sampler_chain.py` lists the samplers, and `candidates.py`
+has the data structure that they pass on. NaN logits count as impossible; logits without any possible token are an
+error. Infinite logits are certain and share the probability evenly.
 """
 
 from .candidates import Candidates
-from .chain import Sampler, chosen_seed
-from .repetition import Breakers
+from .repetition import SequenceBreakers
+from .sampler_chain import SamplerChain, resolve_seed
 
-__all__ = ["Breakers", "Candidates", "Sampler", "chosen_seed"]
+__all__ = ["Candidates", "SamplerChain", "SequenceBreakers", "resolve_seed"]

@@ -1,6 +1,6 @@
-"""The tokens that may still be chosen, and what all links of the chain do with them.
+"""Candidate tokens, and functions that all samplers use.
 
-A vocabulary may have hundreds of thousands of tokens: nothing here lists it in Python. Ties go to the lowest id.
+A vocabulary may have hundreds of thousands of tokens, so all loops over it are in numpy. Ties go to the lowest id.
 """
 
 import math
@@ -14,76 +14,81 @@ from localinfer.errors import LocalInferError
 Floats = NDArray[np.floating]
 Ids = NDArray[np.intp]
 
-ROWS = 64  # the vocabulary is cut into columns of this height to find a floor under the k-th largest logit
+ROWS = 64  # height of the columns that bound the k-th largest logit
 
 
 class Candidates(NamedTuple):
-    """A logit of -inf is an impossible token: it counts as a candidate, but is never drawn."""
+    """Tokens that may still be chosen. One with a logit of -inf is a candidate, but is never drawn."""
 
-    ids: Ids  # (n,), each once
+    ids: Ids  # (n,), unique
     logits: Floats  # (n,), the logits of `ids`
 
 
-def possible(logits: Floats) -> Floats:
-    """The logits with every NaN at -inf, and beside an infinite one nothing else.
+def sanitize_logits(logits: Floats) -> Floats:
+    """Return the logits with NaN replaced by -inf. If a logit is infinite, all finite ones become -inf.
 
-    LocalInferError where no token is left.
+    Raises LocalInferError if no token is possible.
     """
     peak = logits.max()
     if math.isnan(peak):
         logits = np.where(np.isnan(logits), -np.inf, logits)
         peak = logits.max()
     if peak == -np.inf:
-        raise LocalInferError("logits: the model gives no token a probability (all are NaN or -inf)")
+        raise LocalInferError("logits: no token is possible (all are NaN or -inf)")
     if peak == np.inf:
         return np.where(logits == np.inf, 0.0, -np.inf)
     return logits
 
 
-def weights(logits: Floats) -> NDArray[np.float64]:
-    """Probabilities that are not normalized: the largest is 1."""
+def unnormalized_probabilities(logits: Floats) -> NDArray[np.float64]:
+    """Return probabilities scaled so that the largest is 1."""
     shifted: NDArray[np.float64] = logits.astype(np.float64) - logits.max()
     return np.exp(shifted)
 
 
-def probabilities(logits: Floats) -> NDArray[np.float64]:
-    shares = weights(logits)
-    shares /= shares.sum()
-    return shares
+def softmax(logits: Floats) -> NDArray[np.float64]:
+    """Return the probabilities of logits, float64."""
+    probabilities = unnormalized_probabilities(logits)
+    probabilities /= probabilities.sum()
+    return probabilities
 
 
-def entropy(shares: NDArray[np.float64]) -> float:
-    """Of probabilities, in nats."""
-    certain = shares[shares > 0]
-    return float(-(certain * np.log(certain)).sum())
+def entropy(p: NDArray[np.float64]) -> float:
+    """Return the entropy of probabilities in nats."""
+    positive = p[p > 0]
+    return float(-(positive * np.log(positive)).sum())
 
 
-def take(candidates: Candidates, places: Ids) -> Candidates:
-    return Candidates(candidates.ids[places], candidates.logits[places])
+def take(candidates: Candidates, positions: Ids) -> Candidates:
+    """Return the candidates at these positions."""
+    return Candidates(candidates.ids[positions], candidates.logits[positions])
 
 
 def find(candidates: Candidates, ids: Ids) -> tuple[Ids, Ids]:
-    """Where the tokens `ids`, in ascending order, are among the candidates; and which of `ids` these are."""
+    """Return the positions of the tokens `ids` among the candidates, and the indices of these tokens in `ids`.
+
+    `ids` must be ascending.
+    """
     if not ids.size:
         return ids, ids
     if ids[-1] < candidates.ids.size and (candidates.ids[ids] == ids).all():  # still the whole vocabulary, in order
         return ids, np.arange(ids.size)
-    places = np.flatnonzero(np.isin(candidates.ids, ids))
-    return places, np.searchsorted(ids, candidates.ids[places])
+    positions = np.flatnonzero(np.isin(candidates.ids, ids))
+    return positions, np.searchsorted(ids, candidates.ids[positions])
 
 
-def largest(logits: Floats, k: int) -> Ids:
-    """Where the `k` largest logits are, the largest first, the lower place first among equals.
+def top_k_positions(logits: Floats, k: int) -> Ids:
+    """Return the positions of the `k` largest logits, largest first; among equals the lower position first.
 
-    At least k columns have a maximum not below the k-th largest maximum, so at least k logits are not below
-    that. This floor leaves little more than k places to sort, and finding it is a pass at memory speed.
+    At least k columns have a maximum that is not below the k-th largest column maximum, so at least k logits are not
+    below it. This bound leaves few more than k logits to sort, and takes one pass at memory bandwidth.
     """
     n_columns = logits.size // ROWS
     if k < n_columns:
         maxima = logits[: ROWS * n_columns].reshape(ROWS, n_columns).max(axis=0)
         floor = np.partition(maxima, n_columns - k)[n_columns - k]
-        places = np.flatnonzero(logits >= floor)
+        positions = np.flatnonzero(logits >= floor)
     else:
-        places = np.arange(logits.size)
-    order = np.argsort(-logits[places], kind="stable")
-    return places[order[:k]]
+        positions = np.arange(logits.size)
+    order = np.argsort(-logits[positions], kind="stable")
+    return positions[order[:k]]

@@ -1,27 +1,27 @@
-"""How probable a token was, and which others there were: by the model's own logits, before any sampler."""
+"""Log-probabilities of tokens by the model's own logits, before any sampler."""
 
 import numpy as np
 
-from .candidates import Floats, largest, possible
+from .candidates import Floats, sanitize_logits, top_k_positions
 
-IMPOSSIBLE = -700.0  # the logarithm of a probability that adds nothing
+MIN_LOGPROB = -700.0  # smaller log-probabilities do not contribute to the entropy
 
 
 def log_probabilities(logits: Floats) -> Floats:
-    """Natural logarithms, float64, of the probabilities of logits (n,)."""
-    shifted = possible(logits).astype(np.float64)
+    """Return natural logarithms, float64, of the probabilities of logits (n,)."""
+    shifted = sanitize_logits(logits).astype(np.float64)
     shifted -= shifted.max()
     shifted -= np.log(np.exp(shifted).sum())
     return shifted
 
 
 def entropy(logprobs: Floats) -> float:
-    """How uncertain the choice was, in nats: -sum p log p."""
-    likely = logprobs[logprobs > IMPOSSIBLE]
+    """Return the entropy in nats: -sum p log p."""
+    likely = logprobs[logprobs > MIN_LOGPROB]
     return max(0.0, -float(np.exp(likely) @ likely))
 
 
 def most_probable(logprobs: Floats, n: int) -> list[tuple[int, float]]:
-    """The `n` most probable tokens, the best first, each with the logarithm of its probability."""
-    ids = largest(logprobs, n)
+    """Return the `n` most probable tokens, best first, each with its log-probability."""
+    ids = top_k_positions(logprobs, n)
     return list(zip(ids.tolist(), logprobs[ids].tolist(), strict=True))

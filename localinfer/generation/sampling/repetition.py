@@ -1,6 +1,6 @@
-"""Links that make what was said before less probable: penalties for tokens, and DRY for sequences of them.
+"""Samplers that penalize repetition: penalties for single tokens, and DRY for token sequences.
 
-Knows nothing of texts, but for `Breakers`, which is told how they become tokens.
+Only `SequenceBreakers` handles texts; it receives functions that convert them to tokens.
 """
 
 import math
@@ -8,48 +8,48 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .candidates import Candidates, Floats, Ids, find, possible
+from .candidates import Candidates, Floats, Ids, find, sanitize_logits
 
-LOG_OF_LARGEST = 88.7228391  # of a float32: a penalty for a long repetition stays below it
-MAX_CHARACTERS = 40  # of a sequence breaker
-MAX_TAIL = 20  # tokens
+LOG_MAX_PENALTY = 88.7228391  # logarithm of the largest float32, a bound for DRY penalties
+MAX_CHARACTERS = 40  # longer sequence breakers are truncated
+MAX_TAIL = 20  # tokens of a sequence breaker's tail
 
 
-def last(recent: Sequence[int], n: int) -> Sequence[int]:
-    """The last `n` of the recent tokens; -1 is all of them."""
+def last_tokens(recent: Sequence[int], n: int) -> Sequence[int]:
+    """Return the last `n` recent tokens; all for -1."""
     return recent if n < 0 else recent[max(0, len(recent) - n) :]
 
 
-def penalized(
+def apply_penalties(
     candidates: Candidates, recent: Sequence[int], repeat: float, frequency: float = 0.0, presence: float = 0.0
 ) -> Candidates:
-    """Candidates whose recent tokens are less probable.
+    """Return the candidates with lower logits for recent tokens.
 
-    Their logits are divided by `repeat` if positive and multiplied if not (Keskar et al., 2019, for both signs), then
-    `presence` is taken away, and `frequency` for each time that the token occurs.
+    Positive logits are divided by `repeat` and others multiplied (Keskar et al., 2019, for both signs); then `presence`
+    is subtracted, and `frequency` for each occurrence of the token.
     """
     if not len(recent) or (repeat == 1 and frequency == presence == 0):
         return candidates
     ids, counts = np.unique(np.asarray(recent, dtype=np.intp), return_counts=True)
-    places, which = find(candidates, ids)
-    logits = candidates.logits[places]
-    with np.errstate(all="ignore"):  # a tiny penalty may make a logit infinite
+    positions, which = find(candidates, ids)
+    logits = candidates.logits[positions]
+    with np.errstate(all="ignore"):  # a tiny penalty may overflow
         logits = np.where(logits > 0, logits / repeat, logits * repeat) - (counts[which] * frequency + presence)
-    return replaced(candidates, places, logits)
+    return replace_logits(candidates, positions, logits)
 
 
-def replaced(candidates: Candidates, places: Ids, logits: Floats) -> Candidates:
-    """Candidates with these logits at these places."""
-    changed = candidates.logits.copy()
-    changed[places] = logits
-    return Candidates(candidates.ids, changed if np.isfinite(changed[places]).all() else possible(changed))
+def replace_logits(candidates: Candidates, positions: Ids, logits: Floats) -> Candidates:
+    """Return the candidates with new logits at these positions."""
+    updated = candidates.logits.copy()
+    updated[positions] = logits
+    return Candidates(candidates.ids, updated if np.isfinite(updated[positions]).all() else sanitize_logits(updated))
 
 
-class Breakers:
-    """Texts that a repetition does not reach across: which tokens begin one, found out as tokens come by.
+class SequenceBreakers:
+    """Texts that end a repetition, matched by tokens that are looked up on first use.
 
-    A token that contains such a text breaks a sequence alone; one whose end is the beginning of such a text does so
-    together with the tokens of the rest.
+    A token that contains such a text is a breaker. A token that ends with the beginning of such a text is a breaker
+    together with the tokens of the rest of the text.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class Breakers:
         self._tails: dict[int, list[list[int]]] = {}
 
     def tails(self, id: int) -> list[list[int]]:
-        """What has to follow this token to make a breaker; an empty one if the token is a breaker by itself."""
+        """Return the token lists that complete a breaker after this token; an empty list if the token is a breaker by
+        itself."""
         if id not in self._tails:
-            self._tails[id] = [tail for text in self._texts for tail in self._found(text, id)]
+            self._tails[id] = [tail for text in self._texts for tail in self._tails_of_text(text, id)]
         return self._tails[id]
 
-    def _found(self, text: str, id: int) -> list[list[int]]:
+    def _tails_of_text(self, text: str, id: int) -> list[list[int]]:
         token, searched = self._token_bytes(id), text.encode()
         if searched in token:
             return [[]]
@@ -73,68 +74,68 @@ class Breakers:
         return [self._encode(searched[n:].decode("utf-8", "replace"))[:MAX_TAIL] for n in overlaps]
 
     def tokens_since(self, window: Sequence[int]) -> int:
-        """How many tokens of the window come after the last breaker."""
+        """Return the number of tokens of the window after the last breaker."""
         for since in range(len(window)):
             tails = self.tails(window[-1 - since])
             if tails:
-                behind = list(window[len(window) - since :][:MAX_TAIL])
-                matching = [len(tail) for tail in tails if behind[: len(tail)] == tail]
+                following = list(window[len(window) - since :][:MAX_TAIL])
+                matching = [len(tail) for tail in tails if following[: len(tail)] == tail]
                 if matching:
                     return since - max(matching)
         return len(window)
 
 
-NO_BREAKERS = Breakers((), lambda _: b"", lambda _: [])
+NO_SEQUENCE_BREAKERS = SequenceBreakers((), lambda _: b"", lambda _: [])
 
 
 def dry(
     candidates: Candidates,
     window: Sequence[int],
-    breakers: Breakers,
+    sequence_breakers: SequenceBreakers,
     multiplier: float,
     base: float,
     allowed_length: int,
 ) -> Candidates:
-    """Candidates among which those are less probable that would go on with a repetition ("don't repeat yourself").
+    """Return the candidates with lower logits for tokens that continue a repetition ("don't repeat yourself").
 
-    A token that would make the last n tokens of the window a repetition of n + 1 loses multiplier * base ** (n -
-    allowed_length), if n is at least allowed_length. The source of idea and formula is text-generation-webui's pull
-    request 5677.
+    A token that extends a repetition of n tokens at the end of the window to n + 1 loses multiplier * base ** (n -
+    allowed_length), if n is at least allowed_length. Source: text-generation-webui, pull request 5677.
     """
     if multiplier == 0 or base < 1 or len(window) <= allowed_length:
         return candidates
-    longest = breakers.tokens_since(window)
+    longest = sequence_breakers.tokens_since(window)
     if longest < allowed_length:
         return candidates
     if base > 1.000001:
-        longest = min(longest, allowed_length + int(LOG_OF_LARGEST / math.log(base)))
-    ids, lengths = continuations(np.asarray(window, dtype=np.intp), longest)
+        longest = min(longest, allowed_length + int(LOG_MAX_PENALTY / math.log(base)))
+    ids, lengths = repeated_continuations(np.asarray(window, dtype=np.intp), longest)
     penalties = {
         id: multiplier * base ** (length - allowed_length)
         for id, length in zip(ids.tolist(), lengths.tolist(), strict=True)
-        if length >= allowed_length and [] not in breakers.tails(id)
+        if length >= allowed_length and [] not in sequence_breakers.tails(id)
     }
     if not penalties:
         return candidates
-    places, which = find(candidates, np.fromiter(penalties, np.intp))
+    positions, which = find(candidates, np.fromiter(penalties, np.intp))
     lost = np.fromiter(penalties.values(), np.float64)[which]
-    return replaced(candidates, places, candidates.logits[places] - lost)
+    return replace_logits(candidates, positions, candidates.logits[positions] - lost)
 
 
-def continuations(window: Ids, longest: int) -> tuple[Ids, Ids]:
-    """What followed when the window's end occurred in it before: tokens in ascending order, and how many were alike.
+def repeated_continuations(window: Ids, max_length: int) -> tuple[Ids, Ids]:
+    """Return the tokens that followed earlier occurrences of the window's end, ascending, and the lengths of the
+    matches.
 
-    Of several occurrences before the same token the one counts that is alike for most tokens, at most `longest`.
+    The longest match of each token counts, up to `max_length`.
     """
-    ends = np.arange(window.size - 1)  # of earlier occurrences
+    ends = np.arange(window.size - 1)  # last positions of earlier occurrences
     lengths = np.zeros(window.size - 1, np.intp)
-    for n in range(longest):
+    for n in range(max_length):
         ends = ends[ends >= n]
         ends = ends[window[ends - n] == window[-1 - n]]
         if not ends.size:
             break
         lengths[ends] = n + 1
     ids, inverse = np.unique(window[1:], return_inverse=True)
-    alike = np.zeros(ids.size, np.intp)
-    np.maximum.at(alike, inverse, lengths)
-    return ids, alike
+    longest = np.zeros(ids.size, np.intp)
+    np.maximum.at(longest, inverse, lengths)
+    return ids, longest

@@ -1,14 +1,14 @@
-"""Links that make a distribution flatter or steeper."""
+"""Samplers that make a distribution flatter or steeper."""
 
 import math
 
 import numpy as np
 
-from .candidates import Candidates, entropy, probabilities
+from .candidates import Candidates, entropy, softmax
 
 
 def temperature(candidates: Candidates, t: float) -> Candidates:
-    """The same ones, their logits divided by `t`; t <= 0 keeps only the best."""
+    """Return the candidates with logits divided by `t`; for t <= 0 only the best one."""
     if t <= 0:
         best = int(candidates.logits.argmax())
         return Candidates(candidates.ids[best : best + 1], candidates.logits[best : best + 1])
@@ -20,12 +20,12 @@ def temperature(candidates: Candidates, t: float) -> Candidates:
 
 
 def dynamic_temperature(candidates: Candidates, t: float, span: float, exponent: float) -> Candidates:
-    """A temperature between t - span, where the model is certain, and t + span, where all tokens are as probable.
+    """Apply a temperature between t - span, for a certain distribution, and t + span, for a uniform one.
 
-    Between them it goes with entropy / log(n) to the power of `exponent`.
+    In between it depends on entropy / log(n) to the power of `exponent`.
     """
     if candidates.ids.size <= 1:
         return candidates
-    certain, uncertain = max(0.0, t - span), t + span
-    doubt = entropy(probabilities(candidates.logits)) / math.log(candidates.ids.size)
-    return temperature(candidates, certain + (uncertain - certain) * doubt**exponent)
+    lowest, highest = max(0.0, t - span), t + span
+    relative_entropy = entropy(softmax(candidates.logits)) / math.log(candidates.ids.size)
+    return temperature(candidates, lowest + (highest - lowest) * relative_entropy**exponent)

@@ -1,78 +1,80 @@
-"""Links that drop candidates. Each is a pure function: it returns those that stay.
+"""Samplers that drop candidates. Each is a pure function that returns the remaining ones.
 
-`min_keep` is how many stay at least, as far as a link has a say in it: none leaves fewer than one.
+`min_keep` is the minimum number of remaining candidates for samplers that have it; no sampler drops all.
 """
 
 import math
 
 import numpy as np
 
-from .candidates import Candidates, entropy, largest, probabilities, take, weights
+from .candidates import Candidates, entropy, softmax, take, top_k_positions, unnormalized_probabilities
 
-HEADS = (256, 8192)  # top-p looks at this many of the most probable tokens before it looks at all
+TOP_P_PREFIXES = (256, 8192)  # top-p tries this many of the most probable tokens before all
 
 
 def top_k(candidates: Candidates, k: int) -> Candidates:
-    """The `k` most probable ones, the best first; k <= 0 keeps all as they are."""
+    """Return the `k` most probable candidates, best first; for k <= 0 all, in their order."""
     if k <= 0:
         return candidates
-    return take(candidates, largest(candidates.logits, k))
+    return take(candidates, top_k_positions(candidates.logits, k))
 
 
 def top_p(candidates: Candidates, p: float, min_keep: int = 1) -> Candidates:
-    """The fewest of the most probable ones that reach the probability `p` together (Holtzman et al., 2019)."""
+    """Return the fewest of the most probable candidates that reach the probability `p` in total (Holtzman et al.,
+    2019)."""
     if p >= 1:
         return candidates
-    total = weights(candidates.logits).sum()
-    for k in (*HEADS, candidates.ids.size):
-        head = take(candidates, largest(candidates.logits, k))
-        reached = weights(head.logits).cumsum()
-        n = max(int(np.searchsorted(reached, p * total)) + 1, min_keep)
-        if n <= reached.size:
+    total = unnormalized_probabilities(candidates.logits).sum()
+    for k in (*TOP_P_PREFIXES, candidates.ids.size):
+        head = take(candidates, top_k_positions(candidates.logits, k))
+        cumulative = unnormalized_probabilities(head.logits).cumsum()
+        n = max(int(np.searchsorted(cumulative, p * total)) + 1, min_keep)
+        if n <= cumulative.size:
             return Candidates(head.ids[:n], head.logits[:n])
     return head
 
 
 def min_p(candidates: Candidates, p: float, min_keep: int = 1) -> Candidates:
-    """Those with at least `p` times the probability of the most probable one, which always stays."""
+    """Return the candidates with at least `p` times the probability of the best one."""
     if p <= 0:
         return candidates
     floor = candidates.logits.max() + math.log(p)
     kept = np.flatnonzero(candidates.logits >= floor)
     enough = kept.size >= max(1, min_keep)
-    return take(candidates, kept if enough else largest(candidates.logits, max(1, min_keep)))
+    return take(candidates, kept if enough else top_k_positions(candidates.logits, max(1, min_keep)))
 
 
 def typical(candidates: Candidates, p: float, min_keep: int = 1) -> Candidates:
-    """The fewest of the most typical ones that exceed the probability `p` together, the most typical first.
+    """Return the fewest of the most typical candidates that exceed the probability `p` in total, most typical first.
 
-    Typical is what surprises about as much as the distribution does on average (Meister et al., 2022).
+    Typical tokens have a surprise near the distribution's entropy (Meister et al., 2022).
     """
     if p >= 1:
         return candidates
-    best_first = take(candidates, largest(candidates.logits, candidates.ids.size))
-    shares = probabilities(best_first.logits)
+    best_first = take(candidates, top_k_positions(candidates.logits, candidates.ids.size))
+    probabilities = softmax(best_first.logits)
     with np.errstate(divide="ignore"):
-        oddness = np.abs(-np.log(shares) - entropy(shares))
-    order = np.argsort(oddness, kind="stable")
-    n = max(int(np.searchsorted(shares[order].cumsum(), p, side="right")) + 1, min_keep)
+        deviation = np.abs(-np.log(probabilities) - entropy(probabilities))
+    order = np.argsort(deviation, kind="stable")
+    n = max(int(np.searchsorted(probabilities[order].cumsum(), p, side="right")) + 1, min_keep)
     return take(best_first, order[:n])
 
 
 def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
-    """Impossible is what is more than `n` standard deviations of the logits below the largest (Tang et al., 2024)."""
+    """Exclude candidates with logits more than `n` standard deviations below the largest (Tang et al., 2024)."""
     if n <= 0 or candidates.ids.size <= 1:
         return candidates
     logits = candidates.logits
-    counted = logits[logits > -np.inf].astype(np.float64)
-    floor = counted.max() - n * counted.std()
+    finite = logits[logits > -np.inf].astype(np.float64)
+    floor = finite.max() - n * finite.std()
     return Candidates(candidates.ids, np.where(logits < floor, -np.inf, logits))
 
 
-def without_top_choices(candidates: Candidates, threshold: float, min_keep: int = 1) -> Candidates:
-    """XTC: of those with at least the probability `threshold`, only the least probable one stays."""
-    tops = np.flatnonzero(probabilities(candidates.logits) >= threshold)
-    dropped = tops[largest(candidates.logits[tops], tops.size)][:-1]
+def xtc(candidates: Candidates, threshold: float, min_keep: int = 1) -> Candidates:
+    """Return the candidates without all but the least probable of those with at least the probability `threshold`
+    (XTC)."""
+    above = np.flatnonzero(softmax(candidates.logits) >= threshold)
+    dropped = above[top_k_positions(candidates.logits[above], above.size)][:-1]
     if candidates.ids.size - dropped.size < min_keep:
         return candidates
     kept = np.ones(candidates.ids.size, bool)

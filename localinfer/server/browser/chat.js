@@ -1,6 +1,6 @@
-// The conversation on the screen: asking, showing, editing.
+// The chat page: sends requests, shows the messages and edits them.
 
-import { copied, element, show } from "./markdown.js";
+import { copyText, element, show } from "./markdown.js";
 import * as server from "./server.js";
 import * as store from "./store.js";
 
@@ -10,67 +10,67 @@ const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "ma
 
 let conversation = store.all()[0] ?? store.made();
 let settings = store.read(SETTINGS) ?? {};
-let leaving = null; // the AbortController of the answer that is coming
+let controller = null; // the AbortController of the running request
 
-// ---- asking ----
+// ---- requests ----
 
 async function ask(text) {
   store.add(conversation, conversation.leaf, { role: "user", content: text });
-  await answer();
+  await generate();
 }
 
-/** The model's next message, behind the last one that is shown. */
-async function answer() {
+/** Generate the assistant's next message after the last one shown. */
+async function generate() {
   const messages = store.path(conversation).map(({ role, content }) => ({ role, content }));
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
   const mine = conversation;
   const node = store.add(mine, mine.leaf, { role: "assistant", content: "", reasoning: "", note: "" });
-  leaving = new AbortController();
-  busy(true);
+  controller = new AbortController();
+  setBusy(true);
   showAll();
-  say("The model is answering.");
+  announce("The model is responding.");
   try {
-    for await (const chunk of server.chunks({ model: at("model").value, messages, ...sampling() }, settings.key, leaving.signal)) take(chunk, node);
-    say("The answer is complete.");
+    for await (const chunk of server.chunks({ model: at("model").value, messages, ...sampling() }, settings.key, controller.signal)) addChunk(chunk, node);
+    announce("The response is complete.");
   } catch (error) {
-    node.note = leaving.signal.aborted ? "stopped" : "";
-    node.problem = leaving.signal.aborted ? "" : error.message;
-    say(node.problem || "Stopped.");
+    node.note = controller.signal.aborted ? "stopped" : "";
+    node.problem = controller.signal.aborted ? "" : error.message;
+    announce(node.problem || "Stopped.");
   }
-  leaving = null;
-  if (!store.save(mine)) node.problem = "There is no room in this browser to keep this conversation.";
-  busy(false);
+  controller = null;
+  if (!store.save(mine)) node.problem = "The browser's storage is full; this conversation is not saved.";
+  setBusy(false);
   showAll();
 }
 
 function sampling() {
   const chosen = Object.fromEntries(NUMBERS.filter(name => settings[name] !== undefined && settings[name] !== "").map(name => [name, Number(settings[name])]));
-  if (settings.thoughts) chosen.chat_template_kwargs = { enable_thinking: settings.thoughts === "on" };
+  if (settings.reasoning) chosen.chat_template_kwargs = { enable_thinking: settings.reasoning === "on" };
   return chosen;
 }
 
-function take(chunk, node) {
+function addChunk(chunk, node) {
   const [choice] = chunk.choices;
   node.content += choice?.delta.content ?? "";
   node.reasoning += choice?.delta.reasoning_content ?? "";
   if (chunk.timings) {
-    const speed = `${chunk.timings.predicted_n} tokens, ${chunk.timings.predicted_per_second.toFixed(1)} a second`;
-    node.note = choice.finish_reason === "length" ? `${speed}, cut off` : speed;
+    const speed = `${chunk.timings.predicted_n} tokens, ${chunk.timings.predicted_per_second.toFixed(1)} tokens/s`;
+    node.note = choice.finish_reason === "length" ? `${speed}, length limit reached` : speed;
   }
-  soon(node);
+  scheduleUpdate(node);
 }
 
-// ---- showing ----
+// ---- rendering ----
 
-let waiting = null; // the message that is to be drawn with the next picture
+let pendingNode = null; // the message to render in the next animation frame
 
-function soon(node) {
-  if (!waiting) requestAnimationFrame(() => { const drawn = waiting; waiting = null; follow(() => update(drawn)); });
-  waiting = node;
+function scheduleUpdate(node) {
+  if (!pendingNode) requestAnimationFrame(() => { const next = pendingNode; pendingNode = null; keepAtEnd(() => update(next)); });
+  pendingNode = node;
 }
 
-/** Stay at the end, if that is what is seen. */
-function follow(draw) {
+/** Render, and stay scrolled to the end if the end was visible. */
+function keepAtEnd(draw) {
   const main = document.querySelector("main");
   const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
   draw();
@@ -79,24 +79,24 @@ function follow(draw) {
 
 function showAll() {
   const messages = store.path(conversation);
-  follow(() => at("messages").replaceChildren(...messages.map(shown)));
+  keepAtEnd(() => at("messages").replaceChildren(...messages.map(messageItem)));
   at("empty").hidden = messages.length > 0;
   document.title = conversation.title ? `${conversation.title} · localinfer` : "localinfer";
-  at("conversations").replaceChildren(...store.all().map(listed));
+  at("conversations").replaceChildren(...store.all().map(conversationItem));
 }
 
-function shown(node) {
+function messageItem(node) {
   const item = element("li", [element("h2", [node.role === "user" ? "You" : "Model"])], node.role);
   item.dataset.id = node.id;
   if (node.role === "assistant") {
-    const thoughts = element("details", [element("summary", ["Thoughts"]), element("div")]);
-    item.append(thoughts);
+    const reasoning = element("details", [element("summary", ["Reasoning"]), element("div")]);
+    item.append(reasoning);
   }
   item.append(element("div", [], "text"));
   if (node.problem) { const line = element("p", [node.problem], "problem"); line.setAttribute("role", "alert"); item.append(line); }
-  const coming = leaving && node.id === conversation.leaf;
-  item.classList.toggle("writing", Boolean(coming));
-  if (!coming) item.append(tools(node));
+  const isGenerating = controller && node.id === conversation.leaf;
+  item.classList.toggle("writing", Boolean(isGenerating));
+  if (!isGenerating) item.append(tools(node));
   fill(item, node);
   return item;
 }
@@ -104,10 +104,10 @@ function shown(node) {
 function fill(item, node) {
   const text = item.querySelector(".text");
   if (node.role === "user") { text.textContent = node.content; return; }
-  const thoughts = item.querySelector("details");
-  thoughts.hidden = !node.reasoning?.trim();
-  thoughts.lastChild.textContent = node.reasoning?.trim() ?? "";
-  thoughts.firstChild.textContent = leaving && !node.content && node.id === conversation.leaf ? "Thinking …" : "Thoughts";
+  const reasoning = item.querySelector("details");
+  reasoning.hidden = !node.reasoning?.trim();
+  reasoning.lastChild.textContent = node.reasoning?.trim() ?? "";
+  reasoning.firstChild.textContent = controller && !node.content && node.id === conversation.leaf ? "Reasoning …" : "Reasoning";
   show(text, node.content);
 }
 
@@ -124,14 +124,14 @@ function tools(node) {
     button.addEventListener("click", () => act(button));
     bar.append(button);
   };
-  add("Copy", "Copy this message", button => copied(node.content, button));
-  if (node.role === "user") add("Edit", "Edit this message and ask anew", () => edit(node));
-  else add("Again", "Have this answered once more", () => again(node));
+  add("Copy", "Copy this message", button => copyText(node.content, button));
+  if (node.role === "user") add("Edit", "Edit this message and resend", () => edit(node));
+  else add("Regenerate", "Regenerate this response", () => regenerate(node));
   const versions = store.versions(conversation, node), place = versions.findIndex(each => each.id === node.id);
   if (versions.length > 1) {
-    if (place > 0) add("‹", "The version before", () => turn(versions[place - 1], "The version before"));
+    if (place > 0) add("‹", "Previous version", () => showVersion(versions[place - 1], "Previous version"));
     bar.append(element("span", [`${place + 1}/${versions.length}`]));
-    if (place + 1 < versions.length) add("›", "The next version", () => turn(versions[place + 1], "The next version"));
+    if (place + 1 < versions.length) add("›", "Next version", () => showVersion(versions[place + 1], "Next version"));
   }
   if (node.note) bar.append(element("span", [node.note]));
   return bar;
@@ -140,13 +140,13 @@ function tools(node) {
 // ---- editing ----
 
 function edit(node) {
-  if (leaving) return;
+  if (controller) return;
   const item = at("messages").querySelector(`[data-id="${node.id}"]`);
   const field = element("textarea", [], "edit"), send = element("button", ["Send"]), cancel = element("button", ["Cancel"]);
   field.value = node.content;
   field.setAttribute("aria-label", "Edit this message");
-  const back = () => { showAll(); refocus(node, "Edit this message and ask anew"); };
-  const done = () => { if (!field.value.trim()) return; conversation.leaf = node.parent; store.add(conversation, node.parent, { role: "user", content: field.value }); answer(); };
+  const back = () => { showAll(); refocus(node, "Edit this message and resend"); };
+  const done = () => { if (!field.value.trim()) return; conversation.leaf = node.parent; store.add(conversation, node.parent, { role: "user", content: field.value }); generate(); };
   send.addEventListener("click", done);
   cancel.addEventListener("click", back);
   field.addEventListener("keydown", event => { if (event.key === "Escape") back(); else if (sends(event)) { event.preventDefault(); done(); } });
@@ -155,30 +155,30 @@ function edit(node) {
   field.focus();
 }
 
-function again(node) {
-  if (leaving) return;
+function regenerate(node) {
+  if (controller) return;
   conversation.leaf = node.parent;
-  answer().then(() => refocus({ id: conversation.leaf }, "Have this answered once more"));
+  generate().then(() => refocus({ id: conversation.leaf }, "Regenerate this response"));
 }
 
-function turn(node, title) {
-  if (leaving) return;
-  store.turnTo(conversation, node);
+function showVersion(node, title) {
+  if (controller) return;
+  store.selectVersion(conversation, node);
   store.save(conversation);
   showAll();
   refocus(node, title);
 }
 
-/** Messages are drawn anew, and the button that was pressed is gone: who has no mouse goes on from the same one. */
+/** Restore the keyboard focus after rendering: focus the button that replaces the one that was pressed. */
 function refocus(node, title) {
-  if (document.activeElement !== document.body) return; // they are elsewhere already
+  if (document.activeElement !== document.body) return; // the user already moved the focus
   const tools = at("messages").querySelector(`[data-id="${node.id}"] .tools`);
-  (tools?.querySelector(`[title="${title}"]`) ?? tools?.querySelector("[title*=version]"))?.focus();
+  (tools?.querySelector(`[title="${title}"]`) ?? tools?.querySelector("[title$=version]"))?.focus();
 }
 
-// ---- around it ----
+// ---- conversations and settings ----
 
-function listed(each) {
+function conversationItem(each) {
   const open = element("button", [each.title || "Conversation"]), remove = element("button", ["×"]);
   if (each.id === conversation.id) open.setAttribute("aria-current", "true");
   open.addEventListener("click", () => go(each));
@@ -188,21 +188,21 @@ function listed(each) {
 }
 
 function go(to) {
-  leaving?.abort();
+  controller?.abort();
   conversation = to;
   showAll();
   at("question").focus();
 }
 
-function busy(now) {
-  const leaves = now ? at("send") : at("stop");
-  const focused = document.activeElement === leaves;
-  at("send").hidden = now;
-  at("stop").hidden = !now;
-  if (focused) at(now ? "stop" : "question").focus();
+function setBusy(isBusy) {
+  const hiddenButton = isBusy ? at("send") : at("stop");
+  const hadFocus = document.activeElement === hiddenButton;
+  at("send").hidden = isBusy;
+  at("stop").hidden = !isBusy;
+  if (hadFocus) at(isBusy ? "stop" : "question").focus();
 }
 
-const say = text => { at("status").textContent = text; };
+const announce = text => { at("status").textContent = text; };
 const sends = event => event.key === "Enter" && !event.shiftKey && !event.isComposing;
 
 function grow() {
@@ -213,7 +213,7 @@ function grow() {
 function submit(event) {
   event.preventDefault();
   const text = at("question").value;
-  if (leaving || !text.trim()) return;
+  if (controller || !text.trim()) return;
   at("question").value = "";
   grow();
   ask(text);
@@ -224,12 +224,12 @@ async function fillModels() {
     const names = await server.models(settings.key), chosen = settings.model;
     at("model").replaceChildren(...names.map(name => element("option", [name])));
     if (names.includes(chosen)) at("model").value = chosen;
-  } catch (error) { at("empty").textContent = error.message; say(error.message); }
+  } catch (error) { at("empty").textContent = error.message; announce(error.message); }
 }
 
 function useTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  at("theme").title = `Colours: ${theme === "system" ? "as the system has them" : theme}`;
+  at("theme").title = `Color theme: ${theme}`;
 }
 
 function wireSettings() {
@@ -255,8 +255,8 @@ function wireSettings() {
 at("ask").addEventListener("submit", submit);
 at("question").addEventListener("input", grow);
 at("question").addEventListener("keydown", event => { if (sends(event)) submit(event); });
-at("stop").addEventListener("click", () => leaving?.abort());
-document.addEventListener("keydown", event => { if (event.key === "Escape" && !at("settings").open) leaving?.abort(); });
+at("stop").addEventListener("click", () => controller?.abort());
+document.addEventListener("keydown", event => { if (event.key === "Escape" && !at("settings").open) controller?.abort(); });
 at("new").addEventListener("click", () => go(store.made()));
 at("model").addEventListener("change", () => { settings.model = at("model").value; store.write(SETTINGS, settings); });
 at("toggle-list").addEventListener("click", () => { at("toggle-list").ariaExpanded = String(!document.body.classList.toggle("narrow")); });
@@ -265,7 +265,7 @@ at("theme").addEventListener("click", () => {
   store.write(THEME, theme);
   useTheme(theme);
 });
-window.addEventListener("pagehide", () => leaving && store.save(conversation));
+window.addEventListener("pagehide", () => controller && store.save(conversation));
 document.body.classList.toggle("narrow", innerWidth < 700);
 at("toggle-list").ariaExpanded = String(innerWidth >= 700);
 useTheme(store.read(THEME) ?? "system");

@@ -1,4 +1,4 @@
-// Markdown as nodes of the page. Texts become text nodes and never HTML, so that nothing in an answer can act.
+// Markdown to DOM nodes. Text becomes text nodes and never HTML, so that a response cannot run scripts.
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
@@ -8,7 +8,7 @@ const QUOTE = /^ {0,3}> ?(.*)$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const INLINE = /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)\*\*|__(?=\S)(.+?)__|~~(?=\S)(.+?)~~|\*(?=\S)([^*]+?)\*|(?<!\w)_(?=\S)([^_]+?)_(?!\w)|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>)\]]+)/;
 
-/** Show `text` in `place`. What is there already stays as far as it is the same, so that a selection does, too. */
+/** Render `text` in `place`. Unchanged leading blocks stay in the DOM, and with them the user's selection. */
 export function show(place, text) {
   const sources = blocks(text), before = place.sources ?? [];
   let same = 0;
@@ -18,7 +18,7 @@ export function show(place, text) {
   place.sources = sources;
 }
 
-/** The text cut into blocks: at empty lines, and around code. */
+/** Split the text into blocks at empty lines and around fenced code. */
 export function blocks(text) {
   const found = [];
   let lines = [], fence = "";
@@ -43,7 +43,7 @@ export function blocks(text) {
   return found;
 }
 
-/** Lines of one kind belong together; what is indented goes on with a list. */
+/** The kind of a line. Consecutive lines of one kind form a block; an indented line continues a list. */
 function kind(line) {
   return ITEM.test(line) || /^\s{2,}\S/.test(line) ? "item" : QUOTE.test(line) ? "quote" : "text";
 }
@@ -69,17 +69,18 @@ function code(lines, language) {
   const text = lines.slice(1, last).join("\n");
   const copy = element("button", ["Copy"]);
   copy.type = "button";
-  copy.addEventListener("click", () => copied(text, copy));
+  copy.addEventListener("click", () => copyText(text, copy));
   return element("div", [element("div", [language || "code", copy]), element("pre", [element("code", [text])])], "code");
 }
 
-export async function copied(text, button) {
+/** Copy to the clipboard and show the result on the button. */
+export async function copyText(text, button) {
   const label = button.textContent;
   try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "Not allowed"; }
   setTimeout(() => { button.textContent = label; }, 1200);
 }
 
-/** Items that are indented further are a list within the one before. */
+/** A list. Items that are indented further form a nested list in the preceding item. */
 function list(lines) {
   const [, indent, mark] = ITEM.exec(lines[0]);
   const whole = element(/\d/.test(mark) ? "ol" : "ul");
@@ -101,7 +102,7 @@ function table(lines) {
   return element("table", [element("thead", [row(head, "th")]), element("tbody", body.map(line => row(line, "td")))]);
 }
 
-/** Nodes of a line: what is emphasised, code, and links to the web. */
+/** The nodes of inline Markdown: emphasis, code and links. */
 function inline(text) {
   const nodes = [];
   let found;

@@ -1,4 +1,4 @@
-// The way to the server that this page comes from, and to no other.
+// Requests to the server that delivered this page.
 
 export async function models(key) {
   const answer = await fetch("/v1/models", { headers: headers(key) });
@@ -6,7 +6,7 @@ export async function models(key) {
   return (await answer.json()).data.map(each => each.id);
 }
 
-/** The answer's chunks, as they come. */
+/** Stream the chunks of a chat completion. */
 export async function* chunks(question, key, signal) {
   const answer = await fetch("/v1/chat/completions", {
     method: "POST", headers: headers(key), body: JSON.stringify({ ...question, stream: true }), signal,

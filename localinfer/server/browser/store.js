@@ -1,4 +1,4 @@
-// Conversations, kept in this browser. A conversation is a tree: to edit or to ask again is another branch.
+// Conversations in the browser's local storage. A conversation is a tree; editing or regenerating adds a branch.
 //
 //   { id, title, changed, nodes: { id: { id, parent, role, content, reasoning, note } }, leaf }
 
@@ -16,7 +16,7 @@ export function read(key) {
   try { return JSON.parse(localStorage.getItem(key)); } catch { return null; }
 }
 
-/** Whether there was room for it. */
+/** Save a conversation; returns false if the storage is full. */
 export function save(conversation) {
   conversation.changed = Date.now();
   return write(PREFIX + conversation.id, conversation);
@@ -28,7 +28,7 @@ export function write(key, value) {
 
 export const remove = conversation => localStorage.removeItem(PREFIX + conversation.id);
 
-/** A new message behind `parent`; the conversation goes on from it. */
+/** Add a message after `parent` and make it the last one shown. */
 export function add(conversation, parent, message) {
   const node = { id: newId(), parent, ...message };
   conversation.nodes[node.id] = node;
@@ -37,17 +37,17 @@ export function add(conversation, parent, message) {
   return node;
 }
 
-/** The messages that are shown, the first one first. */
+/** The messages that are shown, from first to last. */
 export function path(conversation) {
   const found = [];
   for (let node = conversation.nodes[conversation.leaf]; node; node = conversation.nodes[node.parent]) found.unshift(node);
   return found;
 }
 
-/** The other versions of a message, and itself, in the order in which they were made. */
+/** All versions of a message, including itself, in order of creation. */
 export const versions = (conversation, node) => Object.values(conversation.nodes).filter(each => each.parent === node.parent);
 
-/** Show this version, and what came last behind it. */
-export function turnTo(conversation, node) {
+/** Show this version and the latest messages after it. */
+export function selectVersion(conversation, node) {
   for (let next = node; next; next = Object.values(conversation.nodes).filter(each => each.parent === next.id).at(-1)) conversation.leaf = next.id;
 }

@@ -1,1 +1,1 @@
-"""Ollama's API, for editors and tools that speak to nothing else: answers are lines of JSON, times nanoseconds."""
+"""Ollama's API. Streams are newline-delimited JSON, and times are in nanoseconds."""

@@ -1,28 +1,31 @@
-"""`/api/embed`, and the older `/api/embeddings`."""
+"""`/api/embed`, and the deprecated `/api/embeddings`."""
 
 from time import perf_counter_ns
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.fields import body_of, get
-from localinfer.server.ollama.keeping import kept_for
-from localinfer.server.openai.embeddings import embedded, texts_of
-from localinfer.server.streams import Json
+from localinfer.server.ollama.keep_alive import parse_keep_alive
+from localinfer.server.openai.embeddings import embed_inputs, parse_inputs
+from localinfer.server.openai.routes import get_dispatcher
+from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.streaming import JSONResponse
 
 
 async def embed(request: Request) -> Response:
-    began, fields = perf_counter_ns(), await body_of(request)
-    desk, seconds = request.app.state.desk, kept_for(fields)
-    name, vectors, n_tokens = await embedded(fields, texts_of(fields, "input"), desk)
-    desk.keep(name, seconds)
-    counts = {"total_duration": perf_counter_ns() - began, "load_duration": 0, "prompt_eval_count": n_tokens}
-    return Json({"model": name, "embeddings": [vector.tolist() for vector in vectors]} | counts)
+    """`/api/embed`: the embeddings of one or several texts."""
+    start, fields = perf_counter_ns(), await read_json_object(request)
+    dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
+    name, vectors, n_tokens = await embed_inputs(fields, parse_inputs(fields, "input"), dispatcher)
+    dispatcher.keep_alive(name, seconds)
+    counts = {"total_duration": perf_counter_ns() - start, "load_duration": 0, "prompt_eval_count": n_tokens}
+    return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]} | counts)
 
 
 async def embed_older(request: Request) -> Response:
-    fields = await body_of(request)
-    desk, seconds = request.app.state.desk, kept_for(fields)
-    name, [vector], _ = await embedded(fields, [get(fields, "prompt", str, "")], desk)
-    desk.keep(name, seconds)
-    return Json({"embedding": vector.tolist()})
+    """`/api/embeddings`: the embedding of one text."""
+    fields = await read_json_object(request)
+    dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)
+    name, [vector], _ = await embed_inputs(fields, [get(fields, "prompt", str, "")], dispatcher)
+    dispatcher.keep_alive(name, seconds)
+    return JSONResponse({"embedding": vector.tolist()})

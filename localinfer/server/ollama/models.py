@@ -1,4 +1,4 @@
-"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`: which models there are, and what they can do."""
+"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`: information about models."""
 
 import asyncio
 from collections.abc import Sized
@@ -10,113 +10,118 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.files.gguf import open_gguf
-from localinfer.server.desk import Desk
-from localinfer.server.facts import Facts, facts_of
-from localinfer.server.fields import body_of, get
-from localinfer.server.problems import Problem
-from localinfer.server.shelf import Offered, file_of
-from localinfer.server.streams import Json
+from localinfer.gguf.reader import open_gguf
+from localinfer.server.api_errors import APIError
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.model_cache import ServedModel, model_file
+from localinfer.server.model_info import ModelInfo, read_model_info
+from localinfer.server.request_fields import get, read_json_object
+from localinfer.server.streaming import JSONResponse
 from localinfer.text import printable
 
-SPEAKS = "0.12.6"  # the version of Ollama whose API this is: clients compare it with the one that they need
-FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # models stay until another one needs the room, if no request says else
-LONGEST = 64  # values of a list of the file's metadata that are told
+OLLAMA_VERSION = "0.12.6"  # the version of Ollama whose API this server implements; clients check it
+FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # expiry time of a model without keep_alive
+MAX_LIST_LENGTH = 64  # longer metadata arrays are left out unless the request is verbose
 
 
 async def version(_: Request) -> Response:
-    return Json({"version": SPEAKS})
+    """`/api/version`"""
+    return JSONResponse({"version": OLLAMA_VERSION})
 
 
 async def tags(request: Request) -> Response:
-    desk: Desk = request.app.state.desk
-    return Json({"models": await asyncio.to_thread(all_described, desk.shelf.offered())})
+    """`/api/tags`: all models."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    return JSONResponse({"models": await asyncio.to_thread(describe_models, dispatcher.model_cache.served_models())})
 
 
 async def running(request: Request) -> Response:
-    desk: Desk = request.app.state.desk
-    loaded = {name: model.n_ctx for name, model in desk.shelf.loaded.items()}
-    offered = [each for each in desk.shelf.offered() if each.name in loaded]
-    ends = {name: desk.leaves_at.get(name, FOREVER).isoformat() for name in loaded}
-    found = await asyncio.to_thread(all_described, offered)
-    for each in found:
+    """`/api/ps`: the loaded models."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    loaded = {name: model.n_ctx for name, model in dispatcher.model_cache.loaded.items()}
+    served = [each for each in dispatcher.model_cache.served_models() if each.name in loaded]
+    expiry_times = {name: dispatcher.unload_times.get(name, FOREVER).isoformat() for name in loaded}
+    models = await asyncio.to_thread(describe_models, served)
+    for each in models:
         name = each["name"]
-        each |= {"expires_at": ends[name], "size_vram": 0, "context_length": loaded[name]}
-    return Json({"models": found})
+        each |= {"expires_at": expiry_times[name], "size_vram": 0, "context_length": loaded[name]}
+    return JSONResponse({"models": models})
 
 
 async def show(request: Request) -> Response:
-    fields = await body_of(request)
-    desk: Desk = request.app.state.desk
-    offered = desk.shelf.resolved(get(fields, "model", str, "") or get(fields, "name", str, "") or None)
-    return Json(await asyncio.to_thread(shown, offered, get(fields, "verbose", bool, False)))
+    """`/api/show`: the metadata of one model."""
+    fields = await read_json_object(request)
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    served = dispatcher.model_cache.resolve(get(fields, "model", str, "") or get(fields, "name", str, "") or None)
+    return JSONResponse(await asyncio.to_thread(model_details, served, get(fields, "verbose", bool, False)))
 
 
-def shown(offered: Offered, verbose: bool) -> dict[str, Any]:
-    file = file_of(offered)
-    facts = facts_of(file) if file else None
-    if file is None or facts is None:
-        raise Problem(404, f"model: {printable(offered.name, 100)} cannot be read", "model", "model_not_found")
-    told = {key: value for key, value in open_gguf(file).metadata.items() if verbose or is_short(value)}
+def model_details(served: ServedModel, verbose: bool) -> dict[str, Any]:
+    file = model_file(served)
+    info = read_model_info(file) if file else None
+    if file is None or info is None:
+        message = f"model: the file of {printable(served.name, 100)} cannot be read"
+        raise APIError(404, message, "model", "model_not_found")
+    metadata = {key: value for key, value in open_gguf(file).metadata.items() if verbose or is_short(value)}
     return {
         "modelfile": f"FROM {file}\n",
         "parameters": "",
-        "template": facts.template,
-        "license": str(told.get("general.license", "")),
-        "details": details_of(facts),
-        "model_info": {key: plain(value) for key, value in told.items()}
-        | {"general.parameter_count": facts.n_parameters},
-        "capabilities": capabilities_of(facts),
-        "modified_at": facts.modified.isoformat(),
+        "template": info.template,
+        "license": str(metadata.get("general.license", "")),
+        "details": format_details(info),
+        "model_info": {key: to_json_value(value) for key, value in metadata.items()}
+        | {"general.parameter_count": info.n_parameters},
+        "capabilities": capabilities(info),
+        "modified_at": info.modified.isoformat(),
     }
 
 
-def capabilities_of(facts: Facts) -> list[str]:
-    """By what the template knows to show."""
-    tools = ["tools"] if "tools" in facts.template else []
-    thinking = ["thinking"] if "<think>" in facts.template or "enable_thinking" in facts.template else []
+def capabilities(info: ModelInfo) -> list[str]:
+    """Return the capabilities that the chat template implies."""
+    tools = ["tools"] if "tools" in info.template else []
+    thinking = ["thinking"] if "<think>" in info.template or "enable_thinking" in info.template else []
     return ["completion", *tools, *thinking]
 
 
 def is_short(value: object) -> bool:
-    """Vocabularies are not told unless somebody asks for all."""
-    return not isinstance(value, Sized) or isinstance(value, str | bytes) or len(value) <= LONGEST
+    """Whether a metadata value is short enough for a response that is not verbose; vocabularies are not."""
+    return not isinstance(value, Sized) or isinstance(value, str | bytes) or len(value) <= MAX_LIST_LENGTH
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it."""
+def to_json_value(value: Any) -> Any:
+    """Convert a metadata value to a value that JSON can represent."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
     if isinstance(value, str | int):
         return value
-    return [plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return [to_json_value(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
 
 
-def all_described(offered: list[Offered]) -> list[dict[str, Any]]:
-    """Those that can be read."""
-    files = [(each, file) for each in offered if (file := file_of(each))]
-    return [described(each, facts) for each, file in files if (facts := facts_of(file))]
+def describe_models(served: list[ServedModel]) -> list[dict[str, Any]]:
+    """Describe the models whose files are readable."""
+    files = [(each, file) for each in served if (file := model_file(each))]
+    return [describe_model(each, facts) for each, file in files if (facts := read_model_info(file))]
 
 
-def described(offered: Offered, facts: Facts) -> dict[str, Any]:
+def describe_model(served: ServedModel, info: ModelInfo) -> dict[str, Any]:
     return {
-        "name": offered.name,
-        "model": offered.name,
-        "modified_at": facts.modified.isoformat(),
-        "size": facts.size,
-        "digest": facts.digest,
-        "details": details_of(facts),
+        "name": served.name,
+        "model": served.name,
+        "modified_at": info.modified.isoformat(),
+        "size": info.size,
+        "digest": info.digest,
+        "details": format_details(info),
     }
 
 
-def details_of(facts: Facts) -> dict[str, Any]:
+def format_details(info: ModelInfo) -> dict[str, Any]:
     return {
         "parent_model": "",
         "format": "gguf",
-        "family": facts.architecture,
-        "families": [facts.architecture],
-        "parameter_size": facts.parameters,
-        "quantization_level": facts.type,
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": info.parameter_size,
+        "quantization_level": info.file_type,
     }

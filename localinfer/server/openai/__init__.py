@@ -1,1 +1,1 @@
-"""OpenAI's API: a file for each kind of question. What it leaves open is as llama.cpp's server has it."""
+"""OpenAI's API, one module for each endpoint. Extensions follow llama.cpp's server."""

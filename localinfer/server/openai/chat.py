@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: a conversation in, the next message out."""
+"""`/v1/chat/completions`: generate the assistant's next message of a conversation."""
 
 import json
 import time
@@ -10,160 +10,174 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.choices import together
-from localinfer.server.desk import Desk, Seat, Talk
-from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
-from localinfer.server.openai.counts import timings, usage
-from localinfer.server.openai.probabilities import of_chat
-from localinfer.server.openai.requests import Common, common
-from localinfer.server.problems import bad
-from localinfer.server.written import Pattern, Written
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease
+from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
+from localinfer.server.openai.logprobs import chat_logprob
+from localinfer.server.openai.usage import timings, usage
+from localinfer.server.parallel_choices import run_choices
+from localinfer.server.request_fields import Fields, constraint_options, get, get_int, length_options, sampling_options
 
 if TYPE_CHECKING:
-    from localinfer.generation.pieces import Call, Piece, Stats
+    from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.model import Model
 
-LENGTH = ("max_completion_tokens", "max_tokens", "n_predict")
-MOST_LOGPROBS = 20
-FIELD_OF = {"text": "content", "thought": "reasoning_content"}  # of a message, by the kind of its pieces
+MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens", "n_predict")
+MAX_LOGPROBS = 20
+FIELD_BY_KIND = {"text": "content", "reasoning": "reasoning_content"}  # kind of piece -> field of a message
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    common: Common
-    talk: Talk
-    top_logprobs: int | None  # None: no probabilities at all
+class ChatRequest:
+    """A parsed request."""
+
+    common: CommonFields
+    prompt: ChatPrompt
+    top_logprobs: int | None  # None: no logprobs requested
 
 
-# --- the question ---
+# --- request ---
 
 
-def question_of(fields: Fields) -> Question:
-    """Problem names the first field that makes no sense."""
-    top = count(fields, "top_logprobs", 0, 0, MOST_LOGPROBS)
+def parse_chat_request(fields: Fields) -> ChatRequest:
+    """Parse a request. Raises APIError (400) that names the first invalid field."""
+    top = get_int(fields, "top_logprobs", 0, 0, MAX_LOGPROBS)
     wants_logprobs = get(fields, "logprobs", bool, False)
     if top and not wants_logprobs:
-        raise bad("top_logprobs", "needs logprobs to be true")
-    options = options_of(fields) | length_of(fields, *LENGTH) | form_of(fields)
+        raise field_error("top_logprobs", "needs logprobs to be true")
+    options = sampling_options(fields) | length_options(fields, *MAX_TOKENS_FIELDS) | constraint_options(fields)
     if wants_logprobs:
         options |= {"logprobs": max(top, 1)}
-    return Question(common(fields, options), talk_of(fields), top if wants_logprobs else None)
+    return ChatRequest(parse_common_fields(fields, options), parse_chat_prompt(fields), top if wants_logprobs else None)
 
 
-def talk_of(fields: Fields) -> Talk:
-    """The conversation. A message of the assistant at its end is gone on with."""
+def parse_chat_prompt(fields: Fields) -> ChatPrompt:
+    """Parse messages, tools and template options. If the last message has the role `assistant`, the model continues it.
+
+    Raises APIError (400) for an invalid field.
+    """
     if "chat_template" in fields:
-        raise bad("chat_template", "is not for a request to choose; the server has --chat-template")
+        raise field_error("chat_template", "cannot be set in a request; the server's --chat-template sets it")
     if get(fields, "modalities", list, ["text"]) != ["text"] or fields.get("audio"):
-        raise bad("modalities", "must be text: this server neither hears nor speaks")
+        raise field_error("modalities", "must be text; audio is not supported")
     messages = get(fields, "messages", list, [])
     if not messages:
-        raise bad("messages", "must be a list of at least one message")
+        raise field_error("messages", "must be a list of at least one message")
     last = messages[-1]
-    is_begun = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
+    continues_last = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
     tools = None if fields.get("tool_choice") == "none" else get(fields, "tools", list, []) or None
     kwargs = get(fields, "chat_template_kwargs", dict, {})
     if effort := get(fields, "reasoning_effort", str, ""):
         kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"} | kwargs
-    return Talk(messages, tools, kwargs, continue_final_message=is_begun)
+    return ChatPrompt(messages, tools, kwargs, continue_final_message=continues_last)
 
 
-# --- the answer ---
+# --- response ---
 
 
-async def chunks(question: Question, desk: Desk) -> AsyncGenerator[Written, None]:
-    """Piece by piece; each choice ends with why it does, and llama.cpp's timings."""
+async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGenerator[EncodedEvent, None]:
+    """Yield the chunks of a streamed response.
+
+    The last chunk of each choice has the finish reason and llama.cpp's timings.
+    """
     all_stats: list[Stats] = []
 
-    async def answer(index: int, seat: Seat) -> AsyncGenerator[Written, None]:
-        def event(delta: Mapping[str, Any], *told: Any) -> dict[str, Any]:
-            return head | {"choices": [choice(index, delta, *told)]}
+    async def generate_choice(index: int, lease: Lease) -> AsyncGenerator[EncodedEvent, None]:
+        def event(delta: Mapping[str, Any], *more: Any) -> dict[str, Any]:
+            return head | {"choices": [chunk_choice(index, delta, *more)]}
 
-        plain = Pattern(lambda text: event({"content": text}))
-        async with seat.run(question.talk, question.common.options_for(index)) as run:
+        template = EventTemplate(lambda text: event({"content": text}))
+        async with lease.generate(chat_request.prompt, chat_request.common.options_for(index)) as generation:
             yield event({"role": "assistant", "content": ""})
-            calls: list[Call] = []
-            async for piece in run.pieces:
-                if piece.kind == "text" and piece.text and not piece.calls and question.top_logprobs is None:
-                    yield plain.filled(piece.text)
-                elif delta := delta_of(piece, len(calls)):
-                    yield event(delta, logprobs_of([piece], question, seat.model))
-                calls += piece.calls
-        all_stats.append(run.stats)
-        yield event({}, None, "tool_calls" if calls else run.finish_reason) | {"timings": timings(run.stats)}
+            tool_calls: list[ToolCall] = []
+            async for piece in generation.pieces:
+                if piece.kind == "text" and piece.text and not piece.calls and chat_request.top_logprobs is None:
+                    yield template.render(piece.text)
+                elif delta := piece_delta(piece, len(tool_calls)):
+                    yield event(delta, choice_logprobs([piece], chat_request, lease.model))
+                tool_calls += piece.calls
+        all_stats.append(generation.stats)
+        yield event({}, None, "tool_calls" if tool_calls else generation.finish_reason) | {
+            "timings": timings(generation.stats)
+        }
 
-    async with desk.seat(question.common.wanted) as seat:
-        head = head_of("chat.completion.chunk", seat)
-        head |= {"usage": None} if question.common.include_usage else {}
-        answers = [partial(answer, index) for index in range(question.common.n)]
-        async with aclosing(together(answers, seat, desk)) as told:
-            async for part in told:
+    async with dispatcher.lease(chat_request.common.model_name) as lease:
+        head = response_head("chat.completion.chunk", lease)
+        head |= {"usage": None} if chat_request.common.include_usage else {}
+        choices = [partial(generate_choice, index) for index in range(chat_request.common.n)]
+        async with aclosing(run_choices(choices, lease, dispatcher)) as events:
+            async for part in events:
                 yield part
-    if question.common.include_usage:
+    if chat_request.common.include_usage:
         yield head | {"choices": [], "usage": usage(all_stats)}
 
 
-def delta_of(piece: "Piece", n_calls: int) -> dict[str, Any]:
-    """What a piece adds to the message, in which there are so many calls already."""
+def piece_delta(piece: "Piece", n_tool_calls: int) -> dict[str, Any]:
+    """Return the fields that a piece adds to a message that already has `n_tool_calls` tool calls."""
     delta: dict[str, Any] = {}
     if piece.kind != "tag" and (piece.text or piece.logprob is not None):
-        delta[FIELD_OF[piece.kind]] = piece.text
+        delta[FIELD_BY_KIND[piece.kind]] = piece.text
     if piece.calls:
-        delta["tool_calls"] = [{"index": n_calls + i} | as_text(call) for i, call in enumerate(piece.calls)]
+        delta["tool_calls"] = [
+            {"index": n_tool_calls + i} | tool_call_object(call) for i, call in enumerate(piece.calls)
+        ]
     return delta
 
 
-def as_text(call: "Call") -> dict[str, Any]:
-    """With its arguments as a text in JSON."""
+def tool_call_object(call: "ToolCall") -> dict[str, Any]:
+    """Return the tool call in OpenAI's format, with its arguments as a JSON string."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return call.as_entry() | {"function": {"name": call.name, "arguments": arguments}}
 
 
-def choice(
+def chunk_choice(
     index: int, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None = None, finish_reason: str | None = None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-async def completion(question: Question, desk: Desk) -> dict[str, Any]:
-    """The whole answer."""
+async def completion(chat_request: ChatRequest, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the whole response."""
     all_stats: list[Stats] = []
 
-    async def answer(index: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
-        async with seat.run(question.talk, question.common.options_for(index)) as run:
-            pieces = [piece async for piece in run.pieces]
-        all_stats.append(run.stats)
-        message = message_of(pieces)
+    async def generate_choice(index: int, lease: Lease) -> AsyncGenerator[dict[str, Any], None]:
+        async with lease.generate(chat_request.prompt, chat_request.common.options_for(index)) as generation:
+            pieces = [piece async for piece in generation.pieces]
+        all_stats.append(generation.stats)
+        message = build_message(pieces)
         yield {
             "index": index,
             "message": message,
-            "logprobs": logprobs_of(pieces, question, seat.model),
-            "finish_reason": "tool_calls" if "tool_calls" in message else run.finish_reason,
+            "logprobs": choice_logprobs(pieces, chat_request, lease.model),
+            "finish_reason": "tool_calls" if "tool_calls" in message else generation.finish_reason,
         }
 
-    async with desk.seat(question.common.wanted) as seat:
-        answers = [partial(answer, index) for index in range(question.common.n)]
-        choices = [choice async for choice in together(answers, seat, desk)]
+    async with dispatcher.lease(chat_request.common.model_name) as lease:
+        generators = [partial(generate_choice, index) for index in range(chat_request.common.n)]
+        choices = [choice async for choice in run_choices(generators, lease, dispatcher)]
         counts = {"usage": usage(all_stats), "timings": timings(all_stats[-1])}
-        return head_of("chat.completion", seat) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
+        return response_head("chat.completion", lease) | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
-def message_of(pieces: "list[Piece]") -> dict[str, Any]:
-    texts = {kind: "".join(piece.text for piece in pieces if piece.kind == kind) for kind in FIELD_OF}
-    thoughts = {"reasoning_content": texts["thought"].strip()} if texts["thought"] else {}
-    if calls := [as_text(call) for piece in pieces for call in piece.calls]:
-        return {"role": "assistant", "content": texts["text"] or None, **thoughts, "tool_calls": calls}
-    return {"role": "assistant", "content": texts["text"], **thoughts}
+def build_message(pieces: "list[Piece]") -> dict[str, Any]:
+    texts = {kind: "".join(piece.text for piece in pieces if piece.kind == kind) for kind in FIELD_BY_KIND}
+    reasoning = {"reasoning_content": texts["reasoning"].strip()} if texts["reasoning"] else {}
+    if calls := [tool_call_object(call) for piece in pieces for call in piece.calls]:
+        return {"role": "assistant", "content": texts["text"] or None, **reasoning, "tool_calls": calls}
+    return {"role": "assistant", "content": texts["text"], **reasoning}
 
 
-def logprobs_of(pieces: "list[Piece]", question: Question, model: "Model") -> dict[str, Any] | None:
-    most = question.top_logprobs
-    if most is None:
+def choice_logprobs(pieces: "list[Piece]", chat_request: ChatRequest, model: "Model") -> dict[str, Any] | None:
+    n_top = chat_request.top_logprobs
+    if n_top is None:
         return None
-    told = [of_chat(piece, most, model) for piece in pieces if piece.kind == "text" and piece.logprob is not None]
-    return {"content": told}
+    entries = [
+        chat_logprob(piece, n_top, model) for piece in pieces if piece.kind == "text" and piece.logprob is not None
+    ]
+    return {"content": entries}
 
 
-def head_of(kind: str, seat: Seat, prefix: str = "chatcmpl-") -> dict[str, Any]:
+def response_head(kind: str, lease: Lease, prefix: str = "chatcmpl-") -> dict[str, Any]:
     id = f"{prefix}{uuid.uuid4().hex}"
-    return {"id": id, "object": kind, "created": int(time.time()), "model": seat.name}
+    return {"id": id, "object": kind, "created": int(time.time()), "model": lease.name}

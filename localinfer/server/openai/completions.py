@@ -1,4 +1,4 @@
-"""`/v1/completions`: texts in, what comes after them out."""
+"""`/v1/completions`: continue one or several texts."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -7,127 +7,149 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.choices import together
-from localinfer.server.desk import Desk, Seat, Text
-from localinfer.server.fields import Fields, count, form_of, get, length_of, options_of
-from localinfer.server.openai.chat import LENGTH, MOST_LOGPROBS, head_of
-from localinfer.server.openai.counts import timings, usage
-from localinfer.server.openai.probabilities import of_text
-from localinfer.server.openai.requests import Common, common
-from localinfer.server.problems import bad
-from localinfer.server.written import Pattern, Written
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import Dispatcher, Lease, TextPrompt
+from localinfer.server.json_output import EncodedEvent, EventTemplate
+from localinfer.server.openai.chat import MAX_LOGPROBS, MAX_TOKENS_FIELDS, response_head
+from localinfer.server.openai.common_fields import CommonFields, parse_common_fields
+from localinfer.server.openai.logprobs import completion_logprobs
+from localinfer.server.openai.usage import timings, usage
+from localinfer.server.parallel_choices import run_choices
+from localinfer.server.request_fields import Fields, constraint_options, get, get_int, length_options, sampling_options
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
 
-USUAL_LENGTH = 16  # tokens, where a request says nothing: OpenAI's
-MOST_PROMPTS = 128
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default
+MAX_PROMPTS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    common: Common
-    prompts: list[Text]
+class CompletionRequest:
+    """A parsed request with `n` choices for each prompt."""
+
+    common: CommonFields
+    prompts: list[TextPrompt]
     logprobs: int | None
     echo: bool
 
-    def runs(self) -> list[tuple[int, Text, int]]:
-        """(number of the choice, prompt, which of its choices)"""
+    def choices(self) -> list[tuple[int, TextPrompt, int]]:
+        """Return (index of the choice, prompt, index among the choices of this prompt) for all choices."""
         n = self.common.n
         return [(n * i + k, prompt, k) for i, prompt in enumerate(self.prompts) for k in range(n)]
 
 
-def question_of(fields: Fields) -> Question:
+def parse_completion_request(fields: Fields) -> CompletionRequest:
+    """Parse a request. Raises APIError (400) that names the first invalid field."""
     if fields.get("suffix"):
-        raise bad("suffix", "filling gaps is not supported")
-    options = {"n_predict": USUAL_LENGTH} | options_of(fields) | length_of(fields, *LENGTH) | form_of(fields)
-    logprobs = count(fields, "logprobs", 0, 0, MOST_LOGPROBS) if fields.get("logprobs") is not None else None
+        raise field_error("suffix", "fill-in-the-middle is not supported")
+    options = (
+        {"n_predict": DEFAULT_MAX_TOKENS}
+        | sampling_options(fields)
+        | length_options(fields, *MAX_TOKENS_FIELDS)
+        | constraint_options(fields)
+    )
+    logprobs = get_int(fields, "logprobs", 0, 0, MAX_LOGPROBS) if fields.get("logprobs") is not None else None
     if logprobs is not None:
         options |= {"logprobs": max(logprobs, 1)}
-    return Question(common(fields, options), prompts_of(fields), logprobs, get(fields, "echo", bool, False))
+    return CompletionRequest(
+        parse_common_fields(fields, options), parse_prompts(fields), logprobs, get(fields, "echo", bool, False)
+    )
 
 
-def prompts_of(fields: Fields) -> list[Text]:
-    """A text or its tokens, or a list of these."""
+def parse_prompts(fields: Fields) -> list[TextPrompt]:
+    """Parse a prompt, which is a string or a list of token ids, or a list of prompts."""
     given = fields.get("prompt")
-    is_one = isinstance(given, str) or (isinstance(given, list) and given and all(map(is_id, given)))
+    is_one = isinstance(given, str) or (isinstance(given, list) and given and all(map(is_token_id, given)))
     prompts = [given] if is_one else given
-    if not isinstance(prompts, list) or not 0 < len(prompts) <= MOST_PROMPTS:
-        raise bad("prompt", f"must be a text, a list of tokens, or a list of up to {MOST_PROMPTS} of these")
+    if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
+        raise field_error("prompt", f"must be a string, a list of token ids, or a list of up to {MAX_PROMPTS} of these")
     for prompt in prompts:
-        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_id, prompt))):
-            raise bad("prompt", "must be a text, a list of tokens, or a list of these")
-    return [Text(prompt) for prompt in prompts]
+        if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(map(is_token_id, prompt))):
+            raise field_error("prompt", "must be a string, a list of token ids, or a list of these")
+    return [TextPrompt(prompt) for prompt in prompts]
 
 
-def is_id(value: object) -> bool:
+def is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def shown(prompt: Text, seat: Seat) -> str:
-    return prompt.prompt if isinstance(prompt.prompt, str) else seat.model.detokenize(prompt.prompt, special=True)
+def prompt_text(prompt: TextPrompt, lease: Lease) -> str:
+    return prompt.prompt if isinstance(prompt.prompt, str) else lease.model.detokenize(prompt.prompt, special=True)
 
 
-async def chunks(question: Question, desk: Desk) -> AsyncGenerator[Written, None]:
+async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) -> AsyncGenerator[EncodedEvent, None]:
     all_stats: dict[int, Stats] = {}
 
-    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[Written, None]:
+    async def generate_choice(
+        index: int, prompt: TextPrompt, choice_index: int, lease: Lease
+    ) -> AsyncGenerator[EncodedEvent, None]:
         def event(text: str, pieces: "Sequence[Piece]" = (), finish_reason: str | None = None) -> dict[str, Any]:
-            return head | {"choices": [choice(index, text, pieces, question, seat, offset, finish_reason)]}
+            return head | {
+                "choices": [choice_object(index, text, pieces, completion_request, lease, offset, finish_reason)]
+            }
 
         offset = 0
-        plain = Pattern(event)
-        async with seat.run(prompt, question.common.options_for(nth)) as run:
-            text = shown(prompt, seat) if question.echo else ""
+        template = EventTemplate(event)
+        async with lease.generate(prompt, completion_request.common.options_for(choice_index)) as generation:
+            text = prompt_text(prompt, lease) if completion_request.echo else ""
             yield event(text)
             offset = len(text)
-            async for piece in run.pieces:
-                yield plain.filled(piece.text) if question.logprobs is None else event(piece.text, [piece])
+            async for piece in generation.pieces:
+                yield template.render(piece.text) if completion_request.logprobs is None else event(piece.text, [piece])
                 offset += len(piece.text)
-        all_stats[index] = run.stats
-        yield event("", [], run.finish_reason) | {"timings": timings(run.stats)}
+        all_stats[index] = generation.stats
+        yield event("", [], generation.finish_reason) | {"timings": timings(generation.stats)}
 
-    async with desk.seat(question.common.wanted) as seat:
-        head = head_of("text_completion", seat, "cmpl-")
-        head |= {"usage": None} if question.common.include_usage else {}
-        async with aclosing(together([partial(answer, *run) for run in question.runs()], seat, desk)) as told:
-            async for part in told:
+    async with dispatcher.lease(completion_request.common.model_name) as lease:
+        head = response_head("text_completion", lease, "cmpl-")
+        head |= {"usage": None} if completion_request.common.include_usage else {}
+        async with aclosing(
+            run_choices([partial(generate_choice, *run) for run in completion_request.choices()], lease, dispatcher)
+        ) as events:
+            async for part in events:
                 yield part
-    if question.common.include_usage:
-        yield head | {"choices": [], "usage": sum_of(question, all_stats)}
+    if completion_request.common.include_usage:
+        yield head | {"choices": [], "usage": total_usage(completion_request, all_stats)}
 
 
-async def completion(question: Question, desk: Desk) -> dict[str, Any]:
+async def completion(completion_request: CompletionRequest, dispatcher: Dispatcher) -> dict[str, Any]:
     all_stats: dict[int, Stats] = {}
 
-    async def answer(index: int, prompt: Text, nth: int, seat: Seat) -> AsyncGenerator[dict[str, Any], None]:
-        async with seat.run(prompt, question.common.options_for(nth)) as run:
-            pieces = [piece async for piece in run.pieces]
-        before = shown(prompt, seat) if question.echo else ""
-        text = before + "".join(piece.text for piece in pieces)
-        all_stats[index] = run.stats
-        yield choice(index, text, pieces, question, seat, len(before), run.finish_reason)
+    async def generate_choice(
+        index: int, prompt: TextPrompt, choice_index: int, lease: Lease
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        async with lease.generate(prompt, completion_request.common.options_for(choice_index)) as generation:
+            pieces = [piece async for piece in generation.pieces]
+        echo = prompt_text(prompt, lease) if completion_request.echo else ""
+        text = echo + "".join(piece.text for piece in pieces)
+        all_stats[index] = generation.stats
+        yield choice_object(index, text, pieces, completion_request, lease, len(echo), generation.finish_reason)
 
-    async with desk.seat(question.common.wanted) as seat:
-        runs = question.runs()
-        choices = [each async for each in together([partial(answer, *run) for run in runs], seat, desk)]
-        counts = {"usage": sum_of(question, all_stats), "timings": timings(all_stats[len(runs) - 1])}
-        head = head_of("text_completion", seat, "cmpl-")
+    async with dispatcher.lease(completion_request.common.model_name) as lease:
+        runs = completion_request.choices()
+        choices = [
+            each async for each in run_choices([partial(generate_choice, *run) for run in runs], lease, dispatcher)
+        ]
+        counts = {"usage": total_usage(completion_request, all_stats), "timings": timings(all_stats[len(runs) - 1])}
+        head = response_head("text_completion", lease, "cmpl-")
         return head | {"choices": sorted(choices, key=itemgetter("index"))} | counts
 
 
-def choice(
-    index: int, text: str, pieces: "Sequence[Piece]", question: Question, seat: Seat, offset: int,
+def choice_object(
+    index: int, text: str, pieces: "Sequence[Piece]", completion_request: CompletionRequest, lease: Lease, offset: int,
     finish_reason: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    told, most = [piece for piece in pieces if piece.logprob is not None], question.logprobs
-    logprobs = None if most is None or not told else of_text(told, most, seat.model, offset)
+    with_logprobs, n_top = [piece for piece in pieces if piece.logprob is not None], completion_request.logprobs
+    logprobs = (
+        None if n_top is None or not with_logprobs else completion_logprobs(with_logprobs, n_top, lease.model, offset)
+    )
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def sum_of(question: Question, all_stats: "Mapping[int, Stats]") -> dict[str, Any]:
-    """Each prompt counts once; `all_stats` by the numbers of choices."""
-    n = question.common.n
+def total_usage(completion_request: CompletionRequest, all_stats: "Mapping[int, Stats]") -> dict[str, Any]:
+    """Sum up the usage of all choices, given by index. The tokens of each prompt count once."""
+    n = completion_request.common.n
     in_order = [all_stats[index] for index in sorted(all_stats)]
     parts = [usage(in_order[start : start + n]) for start in range(0, len(in_order), n)]
     details = {"cached_tokens": sum(part["prompt_tokens_details"]["cached_tokens"] for part in parts)}

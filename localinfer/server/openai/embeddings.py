@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: texts in, vectors out, for models that make some."""
+"""`/v1/embeddings`: compute the embeddings of texts."""
 
 import base64
 from collections.abc import Callable
@@ -6,47 +6,49 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localinfer.server.desk import Desk
-from localinfer.server.fields import Fields, get
-from localinfer.server.problems import bad
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.request_fields import Fields, get
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST = 2048  # texts in one request
+MAX_INPUTS = 2048  # per request
 
 
-async def embeddings(fields: Fields, desk: Desk) -> dict[str, Any]:
-    """The whole answer."""
-    spell = SPELLED.get(get(fields, "encoding_format", str, "float"))
-    if spell is None:
-        raise bad("encoding_format", f"must be {' or '.join(SPELLED)}")
-    name, vectors, n_tokens = await embedded(fields, texts_of(fields, "input"), desk)
-    data = [{"object": "embedding", "index": i, "embedding": spell(vector)} for i, vector in enumerate(vectors)]
+async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return the response."""
+    encode = ENCODERS.get(get(fields, "encoding_format", str, "float"))
+    if encode is None:
+        raise field_error("encoding_format", f"must be {' or '.join(ENCODERS)}")
+    name, vectors, n_tokens = await embed_inputs(fields, parse_inputs(fields, "input"), dispatcher)
+    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return {"object": "list", "data": data, "model": name, "usage": usage}
 
 
-def texts_of(fields: Fields, name: str) -> list[Any]:
-    """A text, or several, or their tokens."""
+def parse_inputs(fields: Fields, name: str) -> list[Any]:
+    """Return the inputs of a request, each a string or a list of token ids. Raises APIError (400) for anything else."""
     given = fields.get(name)
     is_one = isinstance(given, str) or (isinstance(given, list) and given and isinstance(given[0], int))
     texts = [given] if is_one else given
-    if not isinstance(texts, list) or not 0 < len(texts) <= MOST:
-        raise bad(name, f"must be a text, or a list of up to {MOST}")
+    if not isinstance(texts, list) or not 0 < len(texts) <= MAX_INPUTS:
+        raise field_error(name, f"must be a string, or a list of up to {MAX_INPUTS} strings")
     return texts
 
 
-async def embedded(fields: Fields, texts: list[Any], desk: Desk) -> "tuple[str, NDArray[np.float32], int]":
-    """The model's name, a vector for each text, float32 (texts, n), and how many tokens were read."""
-    async with desk.seat(get(fields, "model", str, "") or None) as seat:
-        vectors = await seat.slot.call(lambda: seat.model.embed(texts))
-        n_tokens = sum(len(seat.model.tokenize(text)) if isinstance(text, str) else len(text) for text in texts)
-    return seat.name, vectors, n_tokens
+async def embed_inputs(
+    fields: Fields, texts: list[Any], dispatcher: Dispatcher
+) -> "tuple[str, NDArray[np.float32], int]":
+    """Return the model's name, the embeddings, float32 (len(texts), embedding_length), and the number of tokens."""
+    async with dispatcher.lease(get(fields, "model", str, "") or None) as lease:
+        vectors = await lease.slot.call(lambda: lease.model.embed(texts))
+        n_tokens = sum(len(lease.model.tokenize(text)) if isinstance(text, str) else len(text) for text in texts)
+    return lease.name, vectors, n_tokens
 
 
-def as_base64(vector: "NDArray[np.float32]") -> str:
+def encode_base64(vector: "NDArray[np.float32]") -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-SPELLED: "dict[str, Callable[[NDArray[np.float32]], object]]" = {"float": np.ndarray.tolist, "base64": as_base64}
+ENCODERS: "dict[str, Callable[[NDArray[np.float32]], object]]" = {"float": np.ndarray.tolist, "base64": encode_base64}

@@ -1,29 +1,34 @@
-"""`/v1/models`: what can be asked."""
+"""`/v1/models`: the models that this server serves."""
 
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localinfer.server.desk import Desk
-from localinfer.server.shelf import Offered, file_of
-from localinfer.server.streams import Json
+from localinfer.server.dispatcher import Dispatcher
+from localinfer.server.model_cache import ServedModel, model_file
+from localinfer.server.streaming import JSONResponse
 
 
-async def listing(request: Request) -> Response:
-    desk: Desk = request.app.state.desk
-    return Json({"object": "list", "data": [described(each, desk) for each in desk.shelf.offered()]})
+async def list_models(request: Request) -> Response:
+    """`/v1/models`"""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    return JSONResponse(
+        {"object": "list", "data": [model_object(each, dispatcher) for each in dispatcher.model_cache.served_models()]}
+    )
 
 
-async def one(request: Request) -> Response:
-    desk: Desk = request.app.state.desk
-    return Json(described(desk.shelf.resolved(request.path_params["name"]), desk))
+async def retrieve_model(request: Request) -> Response:
+    """`/v1/models/{name}`"""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    return JSONResponse(model_object(dispatcher.model_cache.resolve(request.path_params["name"]), dispatcher))
 
 
-def described(offered: Offered, desk: Desk) -> dict[str, Any]:
-    file = file_of(offered)
+def model_object(served: ServedModel, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Return OpenAI's model object, with llama.cpp's `meta` if the model is loaded."""
+    file = model_file(served)
     created = int(file.stat().st_mtime) if file else 0
-    told: dict[str, Any] = {"id": offered.name, "object": "model", "created": created, "owned_by": "localinfer"}
-    if model := desk.shelf.loaded.get(offered.name):
-        told["meta"] = {"n_ctx": model.n_ctx, "n_vocab": model.n_vocab}
-    return told
+    result: dict[str, Any] = {"id": served.name, "object": "model", "created": created, "owned_by": "localinfer"}
+    if model := dispatcher.model_cache.loaded.get(served.name):
+        result["meta"] = {"n_ctx": model.n_ctx, "n_vocab": model.n_vocab}
+    return result

@@ -1,4 +1,4 @@
-"""`/v1/responses`: the newer way to ask, for texts and calls of functions. Nothing is kept between requests."""
+"""`/v1/responses`: OpenAI's Responses API for text and tool calls. The server stores nothing between requests."""
 
 import itertools
 import time
@@ -7,60 +7,73 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from localinfer.server.desk import Desk, Run, Talk
-from localinfer.server.fields import Fields, form_of, get, length_of, options_of
-from localinfer.server.openai.chat import as_text
-from localinfer.server.problems import bad
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Generation
+from localinfer.server.openai.chat import tool_call_object
+from localinfer.server.request_fields import Fields, constraint_options, get, length_options, sampling_options
 
 if TYPE_CHECKING:
-    from localinfer.generation.pieces import Call
+    from localinfer.generation.pieces import ToolCall
 
 Item = dict[str, Any]
-TEXTS = ("input_text", "output_text", "text")
+TEXT_TYPES = ("input_text", "output_text", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    wanted: str | None
-    talk: Talk
+class ResponseRequest:
+    """A parsed request."""
+
+    model_name: str | None
+    prompt: ChatPrompt
     options: Mapping[str, Any]
-    told: Item  # of the request, again in the answer
+    echoed_fields: Item  # fields of the request that the response repeats
 
 
-# --- the question ---
+# --- request ---
 
 
-def question_of(fields: Fields) -> Question:
+def parse_response_request(fields: Fields) -> ResponseRequest:
     if fields.get("previous_response_id") or fields.get("conversation"):
-        raise bad("previous_response_id", "nothing is kept here between requests: send the whole conversation")
-    form = get(get(fields, "text", dict, {}), "format", dict, {})
-    as_of_chat = {"type": form.get("type", "text"), "json_schema": {"schema": form.get("schema")}}
-    options = options_of(fields) | length_of(fields, "max_output_tokens") | form_of({"response_format": as_of_chat})
-    tools = [tool_of(tool) for tool in get(fields, "tools", list, [])]
+        raise field_error("previous_response_id", "stored conversations are not supported; send all messages in input")
+    format = get(get(fields, "text", dict, {}), "format", dict, {})
+    response_format = {"type": format.get("type", "text"), "json_schema": {"schema": format.get("schema")}}
+    options = (
+        sampling_options(fields)
+        | length_options(fields, "max_output_tokens")
+        | constraint_options({"response_format": response_format})
+    )
+    tools = [parse_tool(tool) for tool in get(fields, "tools", list, [])]
     effort = get(fields, "reasoning", dict, {}).get("effort")
     kwargs = {"reasoning_effort": effort} if isinstance(effort, str) else {}
-    told = {name: fields.get(name) for name in ("instructions", "temperature", "top_p", "max_output_tokens")}
-    told |= {"tools": fields.get("tools") or [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
-    talk = Talk(messages_of(fields), tools or None, kwargs)
-    return Question(get(fields, "model", str, "") or None, talk, options, told)
+    echoed_fields = {name: fields.get(name) for name in ("instructions", "temperature", "top_p", "max_output_tokens")}
+    echoed_fields |= {
+        "tools": fields.get("tools") or [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "metadata": {},
+    }
+    prompt = ChatPrompt(parse_messages(fields), tools or None, kwargs)
+    return ResponseRequest(get(fields, "model", str, "") or None, prompt, options, echoed_fields)
 
 
-def messages_of(fields: Fields) -> list[Item]:
+def parse_messages(fields: Fields) -> list[Item]:
+    """Convert `instructions` and `input` to messages of the chat API. Raises APIError (400) if they are invalid."""
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
-        raise bad("input", "must be a text, or a list of items")
+        raise field_error("input", "must be a string, or a list of items")
     instructions = get(fields, "instructions", str, "")
-    before = [{"role": "system", "content": instructions}] if instructions else []
-    return before + [message_of(item) for item in items if not is_thought(item)]
+    system_messages = [{"role": "system", "content": instructions}] if instructions else []
+    return system_messages + [parse_message(item) for item in items if not is_reasoning(item)]
 
 
-def is_thought(item: object) -> bool:
-    """Of an answer that is sent back."""
+def is_reasoning(item: object) -> bool:
+    """Whether an item is the reasoning of an earlier response. Such items are ignored."""
     return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
-def message_of(item: object) -> Item:
+def parse_message(item: object) -> Item:
+    """Convert an input item to a message of the chat API. Raises APIError (400) if it is of another kind."""
     match item:
         case {"type": "function_call", "name": name, "arguments": arguments, "call_id": id}:
             function = {"name": name, "arguments": arguments}
@@ -71,125 +84,129 @@ def message_of(item: object) -> Item:
         case {"role": role, "content": str(content)}:
             return {"role": role, "content": content}
         case {"role": role, "content": list(parts)}:
-            return {"role": role, "content": "".join(map(text_of, parts))}
-    raise bad("input", "must be a text, or a list of messages, calls and their outputs")
+            return {"role": role, "content": "".join(map(parse_content_part, parts))}
+    raise field_error("input", "must be a string, or a list of messages, function calls and function call outputs")
 
 
-def text_of(part: object) -> str:
+def parse_content_part(part: object) -> str:
     match part:
-        case {"type": kind, "text": str(text)} if kind in TEXTS:
+        case {"type": kind, "text": str(text)} if kind in TEXT_TYPES:
             return text
-    raise bad("input", "only texts can be read")
+    raise field_error("input", "only text content is supported")
 
 
-def tool_of(tool: object) -> Item:
+def parse_tool(tool: object) -> Item:
     if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise bad("tools", "only functions can be called")
+        raise field_error("tools", "only tools of type function are supported")
     function = {key: value for key, value in tool.items() if key not in ("type", "strict")}
     return {"type": "function", "function": function}
 
 
-# --- the answer ---
+# --- response ---
 
 
-async def response(question: Question, desk: Desk) -> Item:
-    """The whole answer."""
-    *_, last = [event async for event in events(question, desk)]
+async def response(response_request: ResponseRequest, dispatcher: Dispatcher) -> Item:
+    """Return the whole response, which the last event carries."""
+    *_, last = [event async for event in events(response_request, dispatcher)]
     whole: Item = last["response"]
     return whole
 
 
-async def events(question: Question, desk: Desk) -> AsyncGenerator[Item, None]:
-    """From response.created to response.completed, which carries all of it."""
+async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> AsyncGenerator[Item, None]:
+    """Yield the events from response.created to response.completed; the last one carries the whole response."""
     numbers = itertools.count()
 
     def event(kind: str, **more: Any) -> Item:
         return {"type": f"response.{kind}", "sequence_number": next(numbers), **more}
 
-    async with desk.seat(question.wanted) as seat, seat.run(question.talk, question.options) as run:
-        head = {"id": new("resp"), "object": "response", "created_at": int(time.time()), "model": seat.name}
-        head |= question.told | {"error": None, "incomplete_details": None}
+    async with (
+        dispatcher.lease(response_request.model_name) as lease,
+        lease.generate(response_request.prompt, response_request.options) as generation,
+    ):
+        head = {"id": new_id("resp"), "object": "response", "created_at": int(time.time()), "model": lease.name}
+        head |= response_request.echoed_fields | {"error": None, "incomplete_details": None}
         begun = head | {"status": "in_progress", "output": [], "usage": None}
         yield event("created", response=begun)
         yield event("in_progress", response=begun)
-        output = Output()
-        async for piece in run.pieces:
-            output.thoughts += piece.text if piece.kind == "thought" else ""
-            output.calls += piece.calls
+        output = OutputItems()
+        async for piece in generation.pieces:
+            output.reasoning += piece.text if piece.kind == "reasoning" else ""
+            output.tool_calls += piece.calls
             if piece.kind == "text" and piece.text:
                 if not output.text:
                     yield event("output_item.added", output_index=0, item=output.message("in_progress"))
-                    yield event("content_part.added", **output.place, part=part_of(""))
+                    yield event("content_part.added", **output.position, part=content_part(""))
                 output.text += piece.text
-                yield event("output_text.delta", **output.place, delta=piece.text, logprobs=[])
-        if run.finish_reason == "length":
+                yield event("output_text.delta", **output.position, delta=piece.text, logprobs=[])
+        if generation.finish_reason == "length":
             output.status = "incomplete"
             head["incomplete_details"] = {"reason": "max_output_tokens"}
-        for item in output.ended(event):
+        for item in output.done_events(event):
             yield item
-        end = head | {"status": output.status, "output": output.items, "usage": usage(run)}
+        end = head | {"status": output.status, "output": output.items, "usage": usage(generation)}
         yield event(output.status, response=end)
 
 
-class Output:
-    """What has been written: a message, the thoughts before it, and calls."""
+class OutputItems:
+    """The output items of a response: the message, the tool calls and the reasoning."""
 
     def __init__(self) -> None:
-        self.text = self.thoughts = ""
-        self.status = "completed"  # or incomplete: of the message, and of all
-        self.calls: list[Call] = []
-        self.id = new("msg")
-        self.place: Item = {"item_id": self.id, "output_index": 0, "content_index": 0}
+        self.text = self.reasoning = ""
+        self.status = "completed"  # or "incomplete"; for the message and the response
+        self.tool_calls: list[ToolCall] = []
+        self.id = new_id("msg")
+        self.position: Item = {"item_id": self.id, "output_index": 0, "content_index": 0}
 
     def message(self, status: str) -> Item:
-        content = [] if status == "in_progress" else [part_of(self.text)]
+        content = [] if status == "in_progress" else [content_part(self.text)]
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
 
     @property
     def items(self) -> list[Item]:
-        """The message first: it has been told to be number 0."""
-        items = [self.message(self.status)] if self.text or not self.calls else []
-        return items + [call_of(call) for call in self.calls] + self._reasoning
+        """All output items. The message comes first, because its events have the output index 0."""
+        items = [self.message(self.status)] if self.text or not self.tool_calls else []
+        return items + [function_call_item(call) for call in self.tool_calls] + self._reasoning_items
 
     @property
-    def _reasoning(self) -> list[Item]:
-        if not self.thoughts:
+    def _reasoning_items(self) -> list[Item]:
+        if not self.reasoning:
             return []
-        content = [{"type": "reasoning_text", "text": self.thoughts.strip()}]
+        content = [{"type": "reasoning_text", "text": self.reasoning.strip()}]
         return [{"id": f"rs_{self.id}", "type": "reasoning", "summary": [], "content": content}]
 
-    def ended(self, event: Callable[..., Item]) -> list[Item]:
-        """The events that are left to tell of every item."""
-        told = []
+    def done_events(self, event: Callable[..., Item]) -> list[Item]:
+        """Return the events that complete every item."""
+        events = []
         if self.text:
-            told.append(event("output_text.done", **self.place, text=self.text, logprobs=[]))
-            told.append(event("content_part.done", **self.place, part=part_of(self.text)))
+            events.append(event("output_text.done", **self.position, text=self.text, logprobs=[]))
+            events.append(event("content_part.done", **self.position, part=content_part(self.text)))
         for index, item in enumerate(self.items):
             if item["id"] != self.id or not self.text:
-                told.append(event("output_item.added", output_index=index, item=item))
-            told.append(event("output_item.done", output_index=index, item=item))
-        return told
+                events.append(event("output_item.added", output_index=index, item=item))
+            events.append(event("output_item.done", output_index=index, item=item))
+        return events
 
 
-def part_of(text: str) -> Item:
+def content_part(text: str) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def call_of(call: "Call") -> Item:
-    function = as_text(call)["function"]
+def function_call_item(call: "ToolCall") -> Item:
+    function = tool_call_object(call)["function"]
     return {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", "call_id": call.id, **function}
 
 
-def usage(run: Run) -> Item:
-    read, written = run.stats.prompt_tokens, run.stats.generated_tokens
+def usage(generation: Generation) -> Item:
+    """Return the token counts in the format of the Responses API."""
+    prompt_tokens, generated_tokens = generation.stats.prompt_tokens, generation.stats.generated_tokens
     return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": run.stats.reused_tokens},
-        "output_tokens": written,
+        "input_tokens": prompt_tokens,
+        "input_tokens_details": {"cached_tokens": generation.stats.reused_tokens},
+        "output_tokens": generated_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
+        "total_tokens": prompt_tokens + generated_tokens,
     }
 
 
-def new(prefix: str) -> str:
+def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"

@@ -1,11 +1,11 @@
-"""How text without special tokens becomes tokens: `segmenter(f)` makes what `tokenizer.ggml.model` names.
+"""Tokenizer models: how text without special tokens becomes tokens, by `tokenizer.ggml.model`.
 
-gpt2              byte_level.py, with merging.py
-gemma4            character_level.py, with merging.py; so are some names of tokenizer.ggml.pre under gpt2
+gpt2              byte_level.py, with bpe_merger.py
+gemma4            character_level.py, with bpe_merger.py; also some values of tokenizer.ggml.pre under gpt2
 whitespace        character_level.py
 hybriddna         hybrid_dna.py
 llama             sentence_piece.py, with sentencepiece_model.py
-t5                unigram.py, with charsmap.py and prefixes.py
+t5                unigram.py, with charsmap.py and prefix_index.py
 bert              word_piece.py
 rwkv, plamo2      rwkv.py, plamo2.py
 """
@@ -15,55 +15,55 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from localinfer.errors import LocalInferError, Unsupported
-from localinfer.files.gguf import GGUF
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.gguf.reader import GGUF
 from localinfer.text import printable
-from localinfer.tokenizer.pretokenizers import NAMED
+from localinfer.tokenizer.pretokenizers import BY_NAME
 from localinfer.tokenizer.segmenters.byte_level import ByteLevelBPE
-from localinfer.tokenizer.segmenters.character_level import SPELLINGS, CharacterBPE
+from localinfer.tokenizer.segmenters.character_level import OPTIONS, CharacterBPE
 from localinfer.tokenizer.segmenters.hybrid_dna import HybridDna
 from localinfer.tokenizer.segmenters.plamo2 import Plamo2
 from localinfer.tokenizer.segmenters.rwkv import Rwkv
 from localinfer.tokenizer.segmenters.sentence_piece import SentencePieceBPE
 from localinfer.tokenizer.segmenters.unigram import Unigram
 from localinfer.tokenizer.segmenters.word_piece import WordPiece
-from localinfer.tokenizer.vocabulary import Frame, Vocabulary
+from localinfer.tokenizer.vocabulary import BosEos, Vocabulary
 
 MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
 
 
 class Segmenter(Protocol):
-    """What cuts a text that has no special tokens in it, and knows which bytes a token stands for."""
+    """Encodes text without special tokens, and knows the bytes of each token."""
 
     vocabulary: Vocabulary
-    frame: Frame
-    adds_space: bool  # in front of a text, which is not part of it
+    bos_eos: BosEos
+    adds_space: bool  # whether a space is put in front of a text
 
     def encode(self, text: str, *, after_special: bool) -> list[int]: ...
 
     def piece(self, id: int) -> bytes: ...
 
 
-def segmenter(f: GGUF) -> Segmenter:
-    """LocalInferError or Unsupported name the key that cannot work."""
+def make_segmenter(f: GGUF) -> Segmenter:
+    """Return the segmenter of a file. Raises LocalInferError or UnsupportedError naming the key at fault."""
     kind = f.get(MODEL, str)
     if kind in ("none", "no_vocab"):
-        raise f.error(MODEL, "this file has no vocabulary", Unsupported)
-    if kind not in KINDS:
-        raise unknown(f, MODEL, kind, KINDS)
-    return KINDS[kind](f)
+        raise f.error(MODEL, "this file has no vocabulary", UnsupportedError)
+    if kind not in TOKENIZER_MODELS:
+        raise unknown_name_error(f, MODEL, kind, TOKENIZER_MODELS)
+    return TOKENIZER_MODELS[kind](f)
 
 
-def bpe(f: GGUF) -> Segmenter:
-    name = pre_tokenizer(f, (*NAMED, *SPELLINGS))
-    return CharacterBPE(f, SPELLINGS[name]) if name in SPELLINGS else ByteLevelBPE(f, NAMED[name])
+def make_bpe(f: GGUF) -> Segmenter:
+    name = read_pre_tokenizer(f, (*BY_NAME, *OPTIONS))
+    return CharacterBPE(f, OPTIONS[name]) if name in OPTIONS else ByteLevelBPE(f, BY_NAME[name])
 
 
-KINDS: dict[str, Callable[[GGUF], Segmenter]] = {
-    "gpt2": bpe,
-    "gemma4": lambda f: CharacterBPE(f, SPELLINGS["gemma4"]),
-    "whitespace": lambda f: CharacterBPE(f, SPELLINGS["whitespace"]),
-    "hybriddna": lambda f: HybridDna(f, NAMED[pre_tokenizer(f, NAMED)]),
+TOKENIZER_MODELS: dict[str, Callable[[GGUF], Segmenter]] = {
+    "gpt2": make_bpe,
+    "gemma4": lambda f: CharacterBPE(f, OPTIONS["gemma4"]),
+    "whitespace": lambda f: CharacterBPE(f, OPTIONS["whitespace"]),
+    "hybriddna": lambda f: HybridDna(f, BY_NAME[read_pre_tokenizer(f, BY_NAME)]),
     "llama": SentencePieceBPE,
     "t5": Unigram,
     "bert": WordPiece,
@@ -72,22 +72,22 @@ KINDS: dict[str, Callable[[GGUF], Segmenter]] = {
 }
 
 
-def pre_tokenizer(f: GGUF, known: Collection[str]) -> str:
-    """Files from before there was such a key get llama.cpp's default; an unknown name is never taken for another.
+def read_pre_tokenizer(f: GGUF, known: Collection[str]) -> str:
+    """Return tokenizer.ggml.pre. Old files without the key use llama.cpp's default, with a warning.
 
-    With the wrong one a model still answers, only worse, and nobody knows why.
+    Raises UnsupportedError for an unknown name: with a wrong pre-tokenizer the model would silently answer worse.
     """
     if PRE not in f.metadata:
-        problem = "is missing: words are cut in a common way, which may not be the model's; a newer conversion has it"
+        problem = "is missing: the default pre-tokenizer is used, which may not be the model's; convert the model again"
         warnings.warn(str(f.error(PRE, problem)), stacklevel=2)
     name = f.get(PRE, str, "default")
     if name not in known:
-        raise unknown(f, PRE, name, known)
+        raise unknown_name_error(f, PRE, name, known)
     return name
 
 
-def unknown(f: GGUF, key: str, name: str, known: Iterable[str]) -> LocalInferError:
-    """One line that also says which known name is the nearest, if one is near."""
+def unknown_name_error(f: GGUF, key: str, name: str, known: Iterable[str]) -> LocalInferError:
+    """Return a one-line error that also suggests the closest known name, if there is one."""
     near = difflib.get_close_matches(name[:80].lower(), known, n=1, cutoff=0.5)
-    hint = f"; the nearest name that is: {near[0]}" if near else ""
-    return f.error(key, f"{printable(repr(name), 80)} is not known{hint}", Unsupported)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f.error(key, f"{printable(repr(name), 80)} is not supported{hint}", UnsupportedError)

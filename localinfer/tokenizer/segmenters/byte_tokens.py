@@ -1,6 +1,6 @@
-"""The tokens <0x00> to <0xFF>, into which characters without a token of their own fall apart."""
+"""Byte fallback: the tokens <0x00> to <0xFF>, which encode characters without a token of their own."""
 
-from localinfer.files.gguf import GGUF
+from localinfer.gguf.reader import GGUF
 from localinfer.text import printable
 from localinfer.tokenizer.vocabulary import BYTE, TOKENS, Vocabulary
 
@@ -8,7 +8,10 @@ NAMES = {b"<0x%02X>" % byte: bytes([byte]) for byte in range(256)}
 
 
 def read_byte_tokens(f: GGUF, vocabulary: Vocabulary) -> dict[int, bytes]:
-    """id -> byte: all 256, or none. LocalInferError for a token of type BYTE that is none, or if some are missing."""
+    """Return id -> byte of all 256 byte tokens, or an empty dict if there are none.
+
+    Raises LocalInferError for a BYTE token with another text, or if some byte tokens are missing.
+    """
     ids = {vocabulary.tokens[id]: id for id in vocabulary.ids_of(BYTE)}
     for text, id in ids.items():
         if text not in NAMES:

@@ -1,14 +1,14 @@
-"""SentencePiece's precompiled normalization: the longest known beginning of a text is replaced, again and again.
+"""SentencePiece's precompiled normalization map: the longest known prefix of the text is replaced, repeatedly.
 
-The map is a blob: the size of a trie in bytes, u32; the trie, an array of units, u32; the replacements, each with
-a NUL behind it. The trie is a double array (Aoe, 1989), as darts-clone packs it: the child that a byte leads to
-lies at its parent's base XOR the byte.
+The map is a binary blob: the size of a trie in bytes, u32; the trie, an array of u32 units; and the replacements,
+each terminated by NUL. The trie is a double array (Aoe, 1989) as packed by darts-clone: the child for a byte is at
+its parent's base XOR the byte.
 
-    bits 10-30   the base XOR the unit's own place, in steps of 256 if bit 9 is set
-    bit 8        at the base itself lies a leaf: its bits 0-30 are where a replacement begins
-    bits 0-7     the byte that leads here; only a leaf has bit 31
+    bits 10-30   the base XOR the unit's own index, in steps of 256 if bit 9 is set
+    bit 8        a leaf is at the base itself: its bits 0-30 are the offset of a replacement
+    bits 0-7     the byte of the edge to this unit; only a leaf has bit 31
 
-Nothing in it is trusted: what lies outside counts as nothing.
+The blob is untrusted: out-of-range indices act as empty units.
 """
 
 import struct
@@ -18,7 +18,7 @@ LEAF, LABEL, VALUE = 1 << 8, 1 << 31 | 0xFF, (1 << 31) - 1
 
 
 class Charsmap:
-    """An empty blob changes nothing."""
+    """A normalization map. An empty blob changes nothing."""
 
     def __init__(self, blob: bytes) -> None:
         size = min(int.from_bytes(blob[:4], "little"), len(blob)) // 4 * 4
@@ -37,22 +37,22 @@ class Charsmap:
         return "".join(parts)
 
     def _longest(self, text: str, start: int) -> tuple[str, int]:
-        """What takes the place of the text from `start`, and where that ends; a character by itself stays."""
+        """Return the replacement of the text from `start` and the end of the replaced text; unknown characters stay."""
         found = text[start], start + 1
         base = self._base(0)
-        for place in range(start, len(text)):
-            step = base, text[place]
+        for position in range(start, len(text)):
+            step = base, text[position]
             if step not in self._steps:
                 self._steps[step] = self._walk(*step)
             base, replacement = self._steps[step]
             if replacement is not None:
-                found = replacement, place + 1
+                found = replacement, position + 1
             if base == DEAD_END:
                 break
         return found
 
     def _walk(self, base: int, char: str) -> tuple[int, str | None]:
-        """Over the bytes of a character, to another base; with the replacement there, if any."""
+        """Follow the bytes of a character from `base`. Return the new base and the replacement there, if any."""
         unit = 0
         for byte in char.encode():
             child = base ^ byte
@@ -62,12 +62,12 @@ class Charsmap:
             base = self._base(child)
         return base, self._replacement(self._unit(base) & VALUE) if unit & LEAF else None
 
-    def _unit(self, place: int) -> int:
-        return self._units[place] if place < len(self._units) else 0
+    def _unit(self, index: int) -> int:
+        return self._units[index] if index < len(self._units) else 0
 
-    def _base(self, place: int) -> int:
-        unit = self._unit(place)
-        return place ^ (unit >> 10 & 0x1FFFFF) << (8 if unit & 1 << 9 else 0)
+    def _base(self, index: int) -> int:
+        unit = self._unit(index)
+        return index ^ (unit >> 10 & 0x1FFFFF) << (8 if unit & 1 << 9 else 0)
 
     def _replacement(self, start: int) -> str:
         end = self._replacements.find(b"\0", start)

@@ -1,7 +1,7 @@
-"""A vocabulary as the library `sentencepiece` wants it: a Protocol Buffers message, built from arrays.
+"""Serialize a vocabulary for the `sentencepiece` library: a Protocol Buffers message, built from arrays.
 
-A Python loop over 262,144 tokens would take longer than everything else at the start of the program. The
-message's fields and their numbers are those of sentencepiece_model.proto. Knows nothing of GGUF's keys.
+A Python loop over 262,144 tokens would dominate the start time. Field numbers are those of
+sentencepiece_model.proto.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from localinfer.files.gguf import StringArray
+from localinfer.gguf.reader import StringArray
 from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
 
 VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types; a field's tag is its number << 3 | wire type
 
-# The head of a piece. Fields may have any order, and a length may be written with more bytes than it needs:
+# The head of a piece. Fields may have any order, and varints may be longer than necessary:
 # so all heads have the same size, and the token's own bytes come last.
 #
 #   0A LL LL LL   15 SS SS SS SS   18 TT   0A LL LL LL   (the token's bytes)
@@ -29,28 +29,28 @@ HEAD = np.dtype(
     ]
 )  # fmt: skip
 assert HEAD.itemsize == 15
-LENGTH_IN_FILE = 8  # GGUF writes each token behind its length
+LENGTH_IN_FILE = 8  # GGUF writes each token after its length
 AT_ONCE = 8192
 
 
 def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_fallback: bool) -> bytes:
-    """The message: all tokens under their ids, and one more, since there has to be an unknown token.
+    """Return the message: all tokens under their ids, plus the required unknown token.
 
-    Text never becomes what is a control token here. User-defined tokens count as normal ones: the text has
-    been cut at them before, and what is left may still merge to one, as "  " in front of "▁" does.
+    Text never becomes a control token. User-defined tokens are serialized as normal ones: texts are already split at
+    them, but the rest may still merge to one, as "  " in front of "▁" does.
     """
     kinds = np.full(len(vocabulary), NORMAL, np.uint8)
     kinds[vocabulary.types == BYTE] = BYTE
     kinds[(vocabulary.types == CONTROL) | (vocabulary.types == UNKNOWN)] = CONTROL
-    unknown = _bytes(1, b"\xff unknown") + _varint(3, UNKNOWN)  # no text has this byte
+    unknown = _bytes(1, b"\xff unknown") + _varint(3, UNKNOWN)  # no UTF-8 text contains this byte
     trainer = _varint(3, 2) + _varint(35, byte_fallback)  # model_type: BPE
-    normalizer = _bytes(1, b"identity") + _varint(3, 0) + _varint(4, 0)  # no prefix, all spaces stay
+    normalizer = _bytes(1, b"identity") + _varint(3, 0) + _varint(4, 0)  # no prefix; keep all spaces
     pieces = _pieces(vocabulary.tokens, scores, kinds)
     return b"".join([*pieces, _bytes(1, unknown), _bytes(2, trainer), _bytes(3, normalizer)])
 
 
 def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> Iterator[bytes]:
-    """All pieces, one after another, some thousands at once: memory that is touched anew is what takes long."""
+    """Yield the pieces, some thousands at a time: touching new memory is the main cost."""
     for first in range(0, len(tokens), AT_ONCE):
         part = slice(first, first + AT_ONCE)
         heads = _heads(tokens.lengths[part], scores[part], kinds[part])
@@ -60,10 +60,10 @@ def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.
 def _with_heads(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], heads: NDArray[np.void]
 ) -> bytes:
-    """Tokens as they lie in the file, but a head takes the place of each length.
+    """Return the tokens as stored in the file, with each length replaced by a head.
 
-    The bytes of the file are repeated, all of them once but the first byte of each length so often that the
-    head finds room.
+    np.repeat copies all bytes of the file once, and the first byte of each length often enough for the size of the
+    head.
     """
     begin, end = int(offsets[0]) - LENGTH_IN_FILE, int(offsets[-1] + lengths[-1])
     copies = np.ones(end - begin, np.intp)
@@ -71,8 +71,8 @@ def _with_heads(
     pieces = np.repeat(data[begin:end], copies)
 
     sizes = lengths + HEAD.itemsize
-    places = sliding_window_view(pieces, HEAD.itemsize, writeable=True)
-    places[np.cumsum(sizes) - sizes] = heads.view(np.uint8).reshape(-1, HEAD.itemsize)
+    windows = sliding_window_view(pieces, HEAD.itemsize, writeable=True)
+    windows[np.cumsum(sizes) - sizes] = heads.view(np.uint8).reshape(-1, HEAD.itemsize)
     return pieces.tobytes()
 
 
@@ -87,7 +87,7 @@ def _heads(lengths: NDArray[np.int64], scores: NDArray[np.float32], kinds: NDArr
 
 
 def _three_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Numbers below 2^21: 7 bits a byte, low ones first; the high bit: more follow. (n,) -> (n, 3)."""
+    """Encode numbers below 2^21 as 3-byte varints: 7 bits per byte, low bits first. (n,) -> (n, 3)."""
     assert numbers.max() < 1 << 21
     return np.stack([numbers & 127 | 128, numbers >> 7 & 127 | 128, numbers >> 14], axis=1).astype(np.uint8)
 

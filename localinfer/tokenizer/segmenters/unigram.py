@@ -1,39 +1,39 @@
-"""SentencePiece's unigram model, `tokenizer.ggml.model` = "t5": of all ways to cut, the one with the best scores.
+"""SentencePiece's unigram model, `tokenizer.ggml.model` = "t5": the segmentation with the highest total score.
 
-The text is normalized as the file says. (llama.cpp leaves out what stands where a user-defined token could begin,
-even if none is there: a "<" and an accent stay two characters, if <extra_id_0> is such a token. Not so here.)
+The text is normalized as the file says. Unlike llama.cpp, normalization also applies where a user-defined token
+could begin but does not: with a token <extra_id_0>, llama.cpp keeps "<" and a following accent as two characters.
 """
 
 from math import inf
 
 import numpy as np
 
-from localinfer.files.gguf import GGUF
+from localinfer.gguf.reader import GGUF
 from localinfer.tokenizer.segmenters.charsmap import Charsmap
-from localinfer.tokenizer.segmenters.prefixes import Prefixes
-from localinfer.tokenizer.strings import texts
+from localinfer.tokenizer.segmenters.prefix_index import PrefixIndex
+from localinfer.tokenizer.string_arrays import decode_strings
 from localinfer.tokenizer.vocabulary import (
     NORMAL,
     TOKENS,
     UNUSED,
     USER_DEFINED,
-    read_frame,
+    read_bos_eos,
     read_scores,
     read_vocabulary,
 )
 
-DEFAULT_IDS = {"eos": 1, "unknown": 2}  # T5's, for files that do not say
+DEFAULT_IDS = {"eos": 1, "unknown": 2}  # T5's defaults
 SPACE = "▁"
-UNKNOWN = -1  # while cutting
-UNKNOWN_PENALTY = np.float32(10)  # below the worst token
+UNKNOWN = -1  # placeholder id during the search
+UNKNOWN_PENALTY = np.float32(10)  # below the lowest score of a token
 
 
 class Unigram:
-    """Raises LocalInferError, naming the key, where the file's vocabulary cannot work."""
+    """The unigram tokenizer. Raises LocalInferError, naming the key, if the file's vocabulary is unusable."""
 
     def __init__(self, f: GGUF) -> None:
         self.vocabulary = read_vocabulary(f, DEFAULT_IDS)
-        self.frame = read_frame(f, self.vocabulary, add_eos=True)
+        self.bos_eos = read_bos_eos(f, self.vocabulary, add_eos=True)
         self.adds_space = f.get("tokenizer.ggml.add_space_prefix", bool, False)
         self._merges_spaces = f.get("tokenizer.ggml.remove_extra_whitespaces", bool, False)
         charsmap = f.get("tokenizer.ggml.precompiled_charsmap", np.ndarray, np.zeros(0, np.uint8))
@@ -43,19 +43,19 @@ class Unigram:
         scores = read_scores(f, len(types))
         self._unknown_score = float(scores[types == NORMAL].min(initial=0) - UNKNOWN_PENALTY)
         scores[types == USER_DEFINED] = 0
-        self._scores: list[float] = scores.tolist()  # float64 from here on: sums decide
-        names = texts(f, TOKENS, self.vocabulary.tokens)
-        self._prefixes = Prefixes({names[id]: id for id in self.vocabulary.ids_of(NORMAL, USER_DEFINED, UNUSED)})
+        self._scores: list[float] = scores.tolist()  # float64 from here on: sums are compared
+        names = decode_strings(f, TOKENS, self.vocabulary.tokens)
+        self._prefixes = PrefixIndex({names[id]: id for id in self.vocabulary.ids_of(NORMAL, USER_DEFINED, UNUSED)})
 
-    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (every part gets its space)
-        """The ids of a text without special tokens; neighbours that are unknown become one unknown token."""
+    def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (every text gets its space)
+        """Return the ids of a text without special tokens; adjacent unknown characters become one unknown token."""
         ids = self._best(self._normalized(text))
         firsts = [id for id, before in zip(ids, [None, *ids], strict=False) if id != UNKNOWN or before != UNKNOWN]
         unk = self.vocabulary.unk
         return [unk if id == UNKNOWN and unk is not None else id for id in firsts if id != UNKNOWN or unk is not None]
 
     def piece(self, id: int) -> bytes:
-        """The bytes that a normal token stands for."""
+        """Return the bytes of a normal token."""
         return self.vocabulary.tokens[id].replace(SPACE.encode(), b" ")
 
     def _normalized(self, text: str) -> str:
@@ -68,20 +68,20 @@ class Unigram:
         return text.replace(" ", SPACE)
 
     def _best(self, text: str) -> list[int]:
-        """Viterbi's algorithm: the best way to each place goes on from the best way to an earlier one."""
+        """Return the best segmentation by the Viterbi algorithm."""
         best = [0.0] + [-inf] * len(text)
-        last: list[tuple[int, int]] = [(0, UNKNOWN)] * len(best)  # of the best way to a place: start and id
+        last: list[tuple[int, int]] = [(0, UNKNOWN)] * len(best)  # start and id of the best last token
 
-        def offer(start: int, end: int, id: int, score: float) -> None:
+        def update(start: int, end: int, id: int, score: float) -> None:
             if best[start] + score > best[end]:
                 best[end], last[end] = best[start] + score, (start, id)
 
         for start in range(len(text)):
             end = 0
-            for end, id in self._prefixes.at(text, start):
-                offer(start, end, id, self._scores[id])
-            if end != start + 1:  # the shortest one, if any, is longer than a character
-                offer(start, start + 1, UNKNOWN, self._unknown_score)
+            for end, id in self._prefixes.matches(text, start):
+                update(start, end, id, self._scores[id])
+            if end != start + 1:  # no token has exactly this one character
+                update(start, start + 1, UNKNOWN, self._unknown_score)
         ids = []
         end = len(text)
         while end:

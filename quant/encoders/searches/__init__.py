@@ -1,1 +1,1 @@
-"""What is searched, for a smaller error: scales, mins, steps, and rows of a codebook."""
+"""Searches that reduce the error of an encoding: over scales, mins, superblock scales and codebook rows."""

@@ -1,15 +1,15 @@
-"""The scale of every group, where a superblock has one number d and its groups have whole multiples of it.
+"""The search for the scales of groups that are integer multiples of one number d per superblock.
 
-The scale of a group and the codes that it gives are found by trying. A trial is a scale, the codes that are nearest
-under it, and of these what tells the squared error under any other scale s:
+The search works with trials. A trial is a scale, the codes that are nearest under it, and two numbers that give the
+squared error of these codes under any other scale s:
 
     error(s) = sum importance * (weight - s * code)**2 = const - gain(s),   gain(s) = s * (2 * ideal - s) * norm,
     norm = sum importance * code**2,   ideal = sum importance * weight * code / norm
 
-so these codes want the scale `ideal`. Of several trials the best for a scale s is that of the largest gain. Trials lie
-in scratch memory, two vectors each: ideal and norm of 16 groups.
+so `ideal` is the best scale for these codes. Of several trials, the best one for a scale s has the largest gain. Trials
+are stored in scratch memory as two vectors each: ideal and norm of 16 groups.
 
-Which multiples there are is said by a word multiple(t): the nearest to t.
+An inlined function multiple(t) defines the allowed multiples: it returns the one nearest to t.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ from typing import Any
 
 from numba import float32
 
-from quant.encoders.searches.tiles import TRIALS, farthest
+from quant.encoders.searches.tiles import TRIALS, signed_absmax
 from quant.jit.vectors import (
     absolute,
+    concat,
     convert,
     extract,
     f16x16,
@@ -27,26 +28,25 @@ from quant.jit.vectors import (
     f32x16,
     inline,
     insert,
-    join,
-    lanes,
     load,
+    make_constant,
+    make_shuffle,
     maximum,
     minimum,
-    numbers,
+    reduce_sum,
     rint,
     select,
     splat,
     store,
-    total,
 )
 
-first_eight, second_eight = lanes(range(8)), lanes(range(8, 16))
+first_eight, second_eight = make_shuffle(range(8)), make_shuffle(range(8, 16))
 LARGEST_HALF, LARGEST = 65504.0, 3e38
-ROUNDS = {"fast": 0, "normal": 1}  # of settling
+ROUNDS = {"fast": 0, "normal": 1}  # of `refine`
 
 
-def whole(least: int, most: int) -> Any:
-    """The word multiple(t) where all whole numbers of a range are."""
+def make_integer_multiple(least: int, most: int) -> Any:
+    """Make the inlined function multiple(t) for all integers of a range."""
 
     @inline
     def multiple(t: Any) -> Any:
@@ -55,8 +55,8 @@ def whole(least: int, most: int) -> Any:
     return multiple
 
 
-def odd(most: int) -> Any:
-    """The word multiple(t) where they are 1, 3, 5, ..., most."""
+def make_odd_multiple(most: int) -> Any:
+    """Make the inlined function multiple(t) for 1, 3, 5, ..., most."""
 
     @inline
     def multiple(t: Any) -> Any:
@@ -68,27 +68,27 @@ def odd(most: int) -> Any:
 
 
 @inline
-def put_trial(trials: int, number: int, ideal: Any, norm: Any) -> None:
-    """Remember one of 16 groups."""
+def store_trial(trials: int, number: int, ideal: Any, norm: Any) -> None:
+    """Store a trial of 16 groups."""
     store(trials + 128 * number, ideal)
     store(trials + 128 * number + 64, norm)
 
 
 @inline
-def trial(trials: int, number: int) -> Any:
-    """ideal and norm of one."""
+def load_trial(trials: int, number: int) -> Any:
+    """Return ideal and norm of a trial."""
     return load(f32x16, trials + 128 * number), load(f32x16, trials + 128 * number + 64)
 
 
 @inline
 def gain(s: Any, ideal: Any, norm: Any) -> Any:
-    """How much smaller the error is than with zeros for all weights."""
+    """Return the reduction of the squared error relative to all weights being zero."""
     return s * (ideal + ideal - s) * norm
 
 
 @inline
-def as_half(v: Any) -> Any:
-    """What half precision makes of scales; finite."""
+def round_to_f16(v: Any) -> Any:
+    """Round scales to float16, clamped to the finite range."""
     limit = splat(f32x16, float32(LARGEST_HALF))
     near = maximum(minimum(v, limit), splat(f32x16, float32(-LARGEST_HALF)))
     return convert(f32x16, convert(f16x16, near))
@@ -96,10 +96,10 @@ def as_half(v: Any) -> Any:
 
 @inline
 def ideal_scales(trials: int, count: int) -> Any:
-    """The scale with the largest gain of all, for each of 16 groups."""
+    """Return the scale with the largest gain of all trials, for each of 16 groups."""
     s, best = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
     for number in range(count):
-        ideal, norm = trial(trials, number)
+        ideal, norm = load_trial(trials, number)
         found = gain(ideal, ideal, norm)
         s, best = select(found > best, ideal, s), maximum(found, best)
     return s
@@ -107,10 +107,10 @@ def ideal_scales(trials: int, count: int) -> Any:
 
 @inline
 def best_multiples(multiple: Any, d: Any, trials: int, count: int) -> Any:
-    """The multiple of d with the largest gain in any trial, for each of 16 groups."""
+    """Return the multiple of d with the largest gain in any trial, for each of 16 groups."""
     k, best = multiple(splat(f32x16, float32(0.0))), splat(f32x16, float32(-LARGEST))
     for number in range(count):
-        ideal, norm = trial(trials, number)
+        ideal, norm = load_trial(trials, number)
         tried = multiple(ideal / d)
         found = gain(d * tried, ideal, norm)
         k, best = select(found > best, tried, k), maximum(found, best)
@@ -118,8 +118,8 @@ def best_multiples(multiple: Any, d: Any, trials: int, count: int) -> Any:
 
 
 @inline
-def farthest_of(v: Any, first: int, count: int) -> Any:
-    """Of some lanes the value of largest magnitude."""
+def signed_absmax_of_lanes(v: Any, first: int, count: int) -> Any:
+    """Return the value of largest magnitude, with its sign, of some lanes."""
     found = extract(v, first)
     for lane in range(first + 1, first + count):
         value = extract(v, lane)
@@ -129,8 +129,8 @@ def farthest_of(v: Any, first: int, count: int) -> Any:
 
 
 @inline
-def lane_of_largest(v: Any) -> Any:
-    """The number of the lane with the largest value, the first of them."""
+def argmax_lane(v: Any) -> Any:
+    """Return the index of the first lane with the largest value."""
     most, found = extract(v, 0), 0
     for lane in range(1, 16):
         value = extract(v, lane)
@@ -139,18 +139,20 @@ def lane_of_largest(v: Any) -> Any:
     return found
 
 
-def choosing(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
-    """The word choose(ideal, trials, count): d for every group, in half precision, the same in a superblock.
+def make_choose_d(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
+    """Make the inlined function choose_d(ideal, trials, count).
 
-    It is the one with the largest gain of sixteen: the farthest ideal scale of the superblock over each divisor.
+    It returns d in half precision for every group, equal in a superblock. It tries sixteen candidates, the largest
+    ideal scale of the superblock over each divisor, and takes the largest gain.
     """
-    divided = numbers(f32x16, [1 / divisor for divisor in divisors])
+    divided = make_constant(f32x16, [1 / divisor for divisor in divisors])
 
     @inline
-    def choose(ideal: Any, trials: int, count: int) -> Any:
+    def choose_d(ideal: Any, trials: int, count: int) -> Any:
         chosen = ideal
         for first in range(0, 16, groups):
-            d = as_half(splat(f32x16, farthest_of(ideal, first, groups)) * divided())  # a lane for each that is tried
+            largest = splat(f32x16, signed_absmax_of_lanes(ideal, first, groups))
+            d = round_to_f16(largest * divided())  # one candidate per lane
             inverse, gains = splat(f32x16, float32(1.0)) / d, splat(f32x16, float32(0.0))
             for group in range(first, first + groups):
                 best = splat(f32x16, float32(-LARGEST))
@@ -159,24 +161,24 @@ def choosing(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
                     wanted, norm = splat(f32x16, load(float32, at)), splat(f32x16, load(float32, at + 64))
                     best = maximum(best, gain(multiple(wanted * inverse) * d, wanted, norm))
                 gains = gains + best
-            found = extract(d, lane_of_largest(gains))
+            found = extract(d, argmax_lane(gains))
             for group in range(first, first + groups):
                 chosen = insert(chosen, group, found)
         return chosen
 
-    return choose
+    return choose_d
 
 
-def settling(fit: Any, multiple: Any, step: int, groups: int) -> Any:
-    """The word settle(scratch, d, k): a better d and better k for the scales d * k, a lane for each group.
+def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
+    """Make the inlined function refine(scratch, d, k), which improves d and k of the scales d * k, one lane per group.
 
-    It tries the neighbours of every k, now that scales are what will be stored, and then takes the d that is best for
-    all groups of a superblock together, in half precision.
+    It tries the neighbours of every k with the scales as they will be stored, and then takes the d, in half precision,
+    that is best for all groups of a superblock together.
     """
-    sum_of = superblock_sums(groups)
+    sum_of = make_superblock_sum(groups)
 
     @inline
-    def settle(scratch: int, d: Any, k: Any) -> Any:
+    def refine(scratch: int, d: Any, k: Any) -> Any:
         middle, best = k, splat(f32x16, float32(-LARGEST))
         above, below = best, best
         for move in range(-step, step + 1, step):
@@ -188,62 +190,68 @@ def settling(fit: Any, multiple: Any, step: int, groups: int) -> Any:
             above = select(better, tried * ideal * norm, above)
             below = select(better, tried * tried * norm, below)
         above, below, zero = sum_of(above), sum_of(below), splat(f32x16, float32(0.0))
-        return as_half(select(below > zero, above / below, zero)), k
+        return round_to_f16(select(below > zero, above / below, zero)), k
 
-    return settle
+    return refine
 
 
-def superblock_sums(groups: int) -> Any:
-    """The word sum_of(v): in every lane the sum of all lanes of its superblock, which has 8 or 16 of them."""
+def make_superblock_sum(groups: int) -> Any:
+    """Make the inlined function sum_of(v).
+
+    It returns in every lane the sum of all lanes of its superblock, which has 8 or 16 of them.
+    """
 
     @inline
     def of_eights(v: Any) -> Any:
-        return join(splat(f32x8, total(first_eight(v))), splat(f32x8, total(second_eight(v))))
+        return concat(splat(f32x8, reduce_sum(first_eight(v))), splat(f32x8, reduce_sum(second_eight(v))))
 
     @inline
     def of_sixteen(v: Any) -> Any:
-        return splat(f32x16, total(v))
+        return splat(f32x16, reduce_sum(v))
 
     return {8: of_eights, 16: of_sixteen}[groups]
 
 
-def trying(fit: Any, group: int, ends: Sequence[float]) -> Any:
-    """The word try_scales(scratch, trials), which returns how many trials it made: the largest magnitude in each
-    group becomes one after the other of these codes."""
-    codes, count = tuple(float(end) for end in ends), len(ends)
+def make_try_scales(fit: Any, group: int, targets: Sequence[float]) -> Any:
+    """Make the inlined function try_scales(scratch, trials).
+
+    It stores one trial per target code, to which it maps the largest magnitude of each group, and returns the number
+    of trials.
+    """
+    codes, count = tuple(float(end) for end in targets), len(targets)
 
     @inline
     def try_scales(scratch: int, trials: int) -> Any:
-        most = absolute(farthest(scratch, group))
+        most = absolute(signed_absmax(scratch, group))
         for number in range(count):
             ideal, norm = fit(scratch, most / splat(f32x16, float32(codes[number])))
-            put_trial(trials, number, ideal, norm)
+            store_trial(trials, number, ideal, norm)
         return count
 
     return try_scales
 
 
-def searching(
+def make_search(
     fit: Any, try_scales: Any, multiple: Any, step: int, divisors: Sequence[float], groups: int, effort: str
 ) -> Any:
-    """The word search(scratch): d and k, a lane for each group, so that the scales are d * k.
+    """Make the inlined function search(scratch): d and k, one lane for each group, so that the scales are d * k.
 
     fit(scratch, s)                 ideal and norm of the codes that are nearest under the scales s
-    try_scales(scratch, trials)     puts trials into memory and returns how many
-    multiple(t)                     the multiple nearest to t; they are `step` apart
-    divisors                        the farthest scale of a superblock of so many groups may be so many times d
+    try_scales(scratch, trials)     stores trials and returns their number
+    multiple(t)                     the multiple nearest to t; multiples are `step` apart
+    divisors                        candidates for the ratio of the largest scale of a superblock to d
     """
-    choose, settle = choosing(multiple, divisors, groups), settling(fit, multiple, step, groups)
+    choose_d, refine = make_choose_d(multiple, divisors, groups), make_refine(fit, multiple, step, groups)
     rounds = ROUNDS[effort]
 
     @inline
     def search(scratch: int) -> Any:
         trials = scratch + TRIALS
         count = try_scales(scratch, trials)
-        d = choose(ideal_scales(trials, count), trials, count)
+        d = choose_d(ideal_scales(trials, count), trials, count)
         k = best_multiples(multiple, d, trials, count)
         for _ in range(rounds):
-            d, k = settle(scratch, d, k)
+            d, k = refine(scratch, d, k)
         return d, k
 
     return search

@@ -1,53 +1,53 @@
-"""The search for the scales of groups: weight = scale * code, codes from -zero to zero - 1, with the least weighted
-squared error.
+"""The search for the scale of groups, weight = scale * code, codes from -zero to zero - 1, with the least weighted
+error.
 
-A scale has either sign, so that the larger side of the codes meets the larger side of the weights. Each of several
-scales, which give the largest weight a code about the outermost ones, gives codes; for these codes least squares gives
-the best scale and, without another look at the weights, the error that it takes away. About the best of all, some more
-are tried; and what is best then is improved by rounding again.
+A scale may have either sign, so that the longer side of the code range meets the larger side of the weights. The search
+tries several scales, which map the largest weight to codes near the outermost ones. Each gives codes. For these codes,
+least squares gives the best scale and the error that it removes, without another pass over the weights. The search then
+tries some scales near the best one, and finally rounds again with the best scale.
 
-Scales far from the outermost codes are worth trying where a few columns count for much more than others, and need not
-have the largest weight; so is the smaller side of the codes for it, though not with every code: one of two in Q4_0, one
-of five in Q6_K find all but a thousandth of what all find. Where nothing is known of the columns neither hardly ever
-finds anything.
+Scales that map the largest weight far beyond the outermost codes are worth trying if a few columns count much more than
+others, because the largest weight may not be among them. The same holds for the shorter side of the code range. Not
+every code must be tried: one of two in Q4_0 and one of five in Q6_K find all but a thousandth of the gain. Without
+importance neither helps.
 
-Sums over the columns of a group, each column times its importance: total_qq of codes squared, total_qx of codes times
+Sums over the columns of a group, each column times its importance: total_qq of squared codes, total_qx of codes times
 weights.
 """
 
 from typing import Any
 
-from quant.encoders.encoding import every, inverses
+from quant.encoders.vector_math import broadcast, safe_reciprocals
 from quant.jit.vectors import absolute, f32x16, fma, inline, load, maximum, minimum, select
 
-# The largest weight is given codes from a quarter of them below the outermost, where the others may happen to lie
-# closer to codes, to so many above it, where it is cut; one code apart, and then so far to either side of the best.
-ABOVE, CUT = 1, 5  # where nothing is known of the columns, and where it is
+# The largest weight is mapped to codes from a quarter of the range below the outermost code, where the other weights
+# may lie closer to codes, to ABOVE or CUT codes beyond it, where it is clipped. MOVES around the best code are tried.
+ABOVE, CUT = 1, 5  # without and with known importance
 MOVES = (1 / 3, -1 / 3)
 
 
-def code_word(zero: int) -> Any:
-    """The word code(x, scale inverse): the nearest codes.
+def make_code(zero: int) -> Any:
+    """Make the inlined function code(x, inverse scale), which returns the nearest codes.
 
-    Numbers about 1.5 * 2^23 have no fraction, so what is added to one is rounded.
+    Floats near 1.5 * 2^23 have no fraction bits, so adding to one rounds.
     """
     whole = 1.5 * 2**23
 
     @inline
     def code(x: Any, inverse: Any) -> Any:
-        near = fma(x, inverse, every(whole))
-        return minimum(maximum(near, every(whole - zero)), every(whole + zero - 1)) - every(whole)
+        near = fma(x, inverse, broadcast(whole))
+        return minimum(maximum(near, broadcast(whole - zero)), broadcast(whole + zero - 1)) - broadcast(whole)
 
     return code
 
 
-def totals_word(length: int, zero: int) -> Any:
-    """The word totals(columns, weights, scale inverse): total_qq and total_qx of the nearest codes."""
-    code = code_word(zero)
+def make_totals(length: int, zero: int) -> Any:
+    """Make the inlined function totals(columns, weights, inverse scale): total_qq and total_qx of the nearest codes."""
+    code = make_code(zero)
 
     @inline
     def totals(columns: int, weights: int, inverse: Any) -> Any:
-        total_qq, total_qx = every(0.0), every(0.0)
+        total_qq, total_qx = broadcast(0.0), broadcast(0.0)
         for column in range(length):
             x = load(f32x16, columns + 64 * column)
             q = code(x, inverse)
@@ -58,13 +58,13 @@ def totals_word(length: int, zero: int) -> Any:
     return totals
 
 
-def error_word(length: int, zero: int) -> Any:
-    """The word error(columns, weights, scale): the weighted squared error of the nearest codes."""
-    code = code_word(zero)
+def make_error(length: int, zero: int) -> Any:
+    """Make the inlined function error(columns, weights, scale): the weighted squared error of the nearest codes."""
+    code = make_code(zero)
 
     @inline
     def error(columns: int, weights: int, scale: Any) -> Any:
-        total, inverse, minus = every(0.0), inverses(scale), every(0.0) - scale
+        total, inverse, minus = broadcast(0.0), safe_reciprocals(scale), broadcast(0.0) - scale
         for column in range(length):
             x = load(f32x16, columns + 64 * column)
             off = fma(minus, code(x, inverse), x)
@@ -74,16 +74,19 @@ def error_word(length: int, zero: int) -> Any:
     return error
 
 
-def search_word(length: int, zero: int) -> Any:
-    """The word search(columns, weights, known): the best scale of every group; whether columns count differently."""
-    totals = totals_word(length, zero)
+def make_search(length: int, zero: int) -> Any:
+    """Make the inlined function search(columns, weights, known): the best scale of each group.
+
+    known: whether the importance of the columns is known.
+    """
+    totals = make_totals(length, zero)
     codes = tuple(-float(zero + above) for above in range(-(zero // 4), CUT + 1))
     codes += tuple(zero - 1.0 + above for above in range(-(zero // 4), CUT + 1, zero // 8 + 1))
     few, moves = zero // 4 + ABOVE + 1, len(MOVES)
 
     @inline
     def largest(columns: int) -> Any:
-        """The weight of every group that is farthest from zero."""
+        """Return the weight of largest magnitude of each group, with its sign."""
         found = load(f32x16, columns)
         for column in range(1, length):
             x = load(f32x16, columns + 64 * column)
@@ -92,17 +95,22 @@ def search_word(length: int, zero: int) -> Any:
 
     @inline
     def search(columns: int, weights: int, known: bool) -> Any:
-        over, best, best_scale, best_code = inverses(largest(columns)), every(0.0), every(0.0), every(-zero)
+        over, best, best_scale, best_code = (
+            safe_reciprocals(largest(columns)),
+            broadcast(0.0),
+            broadcast(0.0),
+            broadcast(-zero),
+        )
         tried = len(codes) if known else few
         for i in range(tried + moves + 1):
-            code, inverse = best_code, inverses(best_scale)
+            code, inverse = best_code, safe_reciprocals(best_scale)
             if i < tried:
-                code = every(codes[i])
+                code = broadcast(codes[i])
                 inverse = over * code
             elif i < tried + moves:
-                inverse = over * (best_code + every(MOVES[i - tried]))
+                inverse = over * (best_code + broadcast(MOVES[i - tried]))
             total_qq, total_qx = totals(columns, weights, inverse)
-            scale = total_qx * inverses(total_qq)
+            scale = total_qx * safe_reciprocals(total_qq)
             gain = scale * total_qx
             wins = gain > best
             best, best_scale, best_code = (

@@ -1,70 +1,72 @@
-"""Sixteen groups of weights side by side, a lane for each: how encoders look at a row, so that sums need no shuffling.
+"""Tiles: sixteen groups of weights side by side, one per SIMD lane, so that sums need no shuffles.
 
-A tile is those groups, transposed in scratch memory:
+A tile holds these groups, transposed, in scratch memory:
 
     weights     column by column, 16 float32 each: column j of every group
-    importance  what their squared errors count, alike
+    importance  the weights of the squared errors, in the same layout
 
-Trials of scales lie behind them (see `quant.encoders.searches.scales`), and what else a format needs behind those.
+Trials of scales follow (see `quant.encoders.searches.scales`), then memory for the use of each format.
 """
 
 from typing import Any
 
 from numba import float32, int64, uint8
 
-from quant.encoders.objective import emphasis_word
+from quant.encoders.objective import make_emphasize
 from quant.jit.vectors import absolute, f32x16, gather, inline, load, maximum, minimum, select, splat, store
 
 LANES = 16
-WEIGHTS, IMPORTANCE, TRIALS, FREE = 0, 2048, 4096, 12288  # where things lie in the scratch memory
-PADDED = 1 << 17  # and where a tile is completed that the end of a row cuts
+WEIGHTS, IMPORTANCE, TRIALS, FREE = 0, 2048, 4096, 12288  # offsets in scratch memory
+PADDED = 1 << 17  # offset of the padded last tile of a row
 
-# No format reaches farther, and squares of this are far from infinite.
-LARGEST_WEIGHT = 1e9
-# The least importance, as a part of the largest one of a row: where nothing is important, all weights count the same.
-LEAST_IMPORTANCE = 2.0**-30
+# Beyond the range of every format; its square is far from overflow.
+MAX_WEIGHT = 1e9
+# The smallest importance, relative to the largest one of a row, so that columns without importance count equally.
+MIN_IMPORTANCE = 2.0**-30
 
 
 @inline
-def weight(scratch: int, column: int) -> Any:
-    """A column of the tile."""
+def load_weights(scratch: int, column: int) -> Any:
+    """Return a column of the tile's weights."""
     return load(f32x16, scratch + WEIGHTS + 64 * column)
 
 
 @inline
-def important(scratch: int, column: int) -> Any:
-    """The importance of a column of the tile."""
+def load_importance(scratch: int, column: int) -> Any:
+    """Return a column of the tile's importance."""
     return load(f32x16, scratch + IMPORTANCE + 64 * column)
 
 
 @inline
-def bounded(v: Any) -> Any:
-    """An f32x16 of weights, none of them beyond LARGEST_WEIGHT."""
-    most = splat(f32x16, float32(LARGEST_WEIGHT))
-    return minimum(maximum(v, splat(f32x16, float32(-LARGEST_WEIGHT))), most)
+def clamp_weights(v: Any) -> Any:
+    """Clamp an f32x16 of weights to +-MAX_WEIGHT."""
+    most = splat(f32x16, float32(MAX_WEIGHT))
+    return minimum(maximum(v, splat(f32x16, float32(-MAX_WEIGHT))), most)
 
 
 @inline
-def counted(importance: int, first: int, unit: float) -> Any:
-    """f32x16: what squared errors of sixteen columns from one on count, where `unit` times the largest importance is 1;
-    all alike where nothing is known."""
+def load_normalized_importance(importance: int, first: int, unit: float) -> Any:
+    """Return the importance of sixteen columns as f32x16, scaled by `unit`; 1 if the importance is unknown."""
     even = splat(f32x16, float32(1.0))
     if importance != 0:
         even = load(f32x16, importance + 4 * first) * splat(f32x16, unit)
-    return maximum(even, splat(f32x16, float32(LEAST_IMPORTANCE)))
+    return maximum(even, splat(f32x16, float32(MIN_IMPORTANCE)))
 
 
-def tile_word(group: int, neighbours: int) -> Any:
-    """The word make_tile(x, importance, unit, scratch): a tile of 16 groups of so many columns, of which so many share
-    a superblock; `unit` times the largest importance is 1. What errors count is said in `quant.encoders.objective`; but
-    a group that stands alone, and of which nothing is known, is held to the plain error."""
-    emphasize = emphasis_word(group, neighbours)
+def make_build_tile(group: int, neighbours: int) -> Any:
+    """Make the inlined function build_tile(x, importance, unit, scratch), which builds a tile of 16 groups.
+
+    Each group has `group` columns, and `neighbours` groups share a superblock; `unit` is the reciprocal of the largest
+    importance. `quant.encoders.objective` defines the error weights. A group without neighbours and without importance
+    minimizes the plain squared error.
+    """
+    emphasize = make_emphasize(group, neighbours)
 
     @inline
-    def make_tile(x: int, importance: int, unit: float, scratch: int) -> None:
-        least = splat(f32x16, float32(LEAST_IMPORTANCE))
+    def build_tile(x: int, importance: int, unit: float, scratch: int) -> None:
+        least = splat(f32x16, float32(MIN_IMPORTANCE))
         for j in range(group):
-            store(scratch + WEIGHTS + 64 * j, bounded(gather(f32x16, x + 4 * j, int64(4 * group))))
+            store(scratch + WEIGHTS + 64 * j, clamp_weights(gather(f32x16, x + 4 * j, int64(4 * group))))
             even = splat(f32x16, float32(1.0))
             if importance != 0:
                 even = maximum(gather(f32x16, importance + 4 * j, int64(4 * group)) * splat(f32x16, unit), least)
@@ -72,22 +74,22 @@ def tile_word(group: int, neighbours: int) -> Any:
         if importance != 0 or neighbours > 1:
             emphasize(scratch + WEIGHTS, scratch + IMPORTANCE)
 
-    return make_tile
+    return build_tile
 
 
 @inline
-def farthest(scratch: int, group: int) -> Any:
-    """The weight of largest magnitude of each group, with its sign."""
-    found = weight(scratch, 0)
+def signed_absmax(scratch: int, group: int) -> Any:
+    """Return the weight of largest magnitude of each group, with its sign."""
+    found = load_weights(scratch, 0)
     for j in range(1, group):
-        column = weight(scratch, j)
+        column = load_weights(scratch, j)
         found = select(absolute(column) > absolute(found), column, found)
     return found
 
 
 @inline
-def unit_of(importance: int, n: int) -> Any:
-    """One over the largest importance of a row."""
+def importance_unit(importance: int, n: int) -> Any:
+    """Return the reciprocal of the largest importance of a row."""
     most = float32(0.0)
     if importance != 0:
         for j in range(n):
@@ -97,19 +99,21 @@ def unit_of(importance: int, n: int) -> Any:
 
 @inline
 def pad(source: int, count: int, columns: int, filling: float, target: int) -> None:
-    """Copy so many floats, and fill up to the columns."""
+    """Copy `count` float32 and fill up to `columns`."""
     for j in range(columns):
         store(target + 4 * j, load(float32, source + 4 * j) if j < count else float32(filling))
 
 
-def by_tiles(group: int, tile_bytes: int, encode_tile: Any) -> Any:
-    """The word `encode` of `quant.encoders.encode` from encode_tile(x, importance, unit, y, scratch), which makes so
-    many bytes of 16 groups. The end of a row may be less than that: it is encoded with zeros behind it."""
+def make_encode_by_tiles(group: int, tile_bytes: int, encode_tile: Any) -> Any:
+    """Make the inlined function encode of `quant.encoders.encoder` from encode_tile(x, importance, unit, y, scratch).
+
+    encode_tile writes `tile_bytes` bytes for 16 groups. A partial tile at the end of a row is padded with zeros.
+    """
     columns = LANES * group
 
     @inline
     def encode(x: int, importance: int, n: int, y: int, scratch: int) -> None:
-        padded, unit = scratch + PADDED, unit_of(importance, n)
+        padded, unit = scratch + PADDED, importance_unit(importance, n)
         for start in range(0, n, columns):
             count = min(columns, n - start)
             weights, target = x + 4 * start, y + start // columns * tile_bytes

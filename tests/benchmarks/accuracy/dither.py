@@ -1,15 +1,15 @@
-"""A source for quantizers whose weights lie on no grid, made of a model whose weights do.
+"""Writes a source model for quantizers whose weights lie on no quantization grid, from a quantized model.
 
     python tests/benchmarks/accuracy/dither.py smollm2 smollm2-f32.gguf
 
-Small models are published quantized. Decoded to floats, each weight of such a model lies on the grid of its old block,
-and an encoder that finds this grid again loses nothing at all: what is measured is who guesses the old format, not who
-keeps a model. So each weight is moved by uniform noise, half a step of its own block's grid to either side at most: it
-may then be anything that this code stood for, and no grid helps anybody. What comes out is in F32, and is the model
-that all files are compared with. How well it answers does not matter, as long as it is a language model, which it is:
-the noise is no larger than the error that its file had already.
+Small models are published in quantized form. Each dequantized weight lies on the grid of its old block, and an encoder
+that finds this grid again loses nothing. Such a source measures how well an encoder detects the old format, not how
+well it preserves a model. Therefore uniform noise moves each weight by at most half a step of its block's grid. The
+result covers all values that the quant could have represented, and no grid is an advantage. It is written as F32 and is
+the reference for all quantized files. The noise is no larger than the quantization error that the file already had, so
+the result is still a language model.
 
-Only types whose codes are evenly spaced have a step. The same seed gives the same file.
+Only types with evenly spaced values have a step. The same seed gives the same file.
 """
 
 import argparse
@@ -24,20 +24,20 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from localinfer.files.source import Source, SourceTensor  # noqa: E402
-from localinfer.files.split import from_gguf  # noqa: E402
-from localinfer.models.registry import find  # noqa: E402
-from localinfer.quantizing.mixture import Request, mix  # noqa: E402
-from localinfer.quantizing.quantize import compile_for, encoders, quantize  # noqa: E402
-from localinfer.quantizing.recipe_rules import NUMBER_OF_TYPE  # noqa: E402
-from localinfer.quantizing.recipes import FLOATS  # noqa: E402
-from localinfer.quantizing.rows import Bytes, Floats, decoder_of, matrices, pieces  # noqa: E402
+from localinfer.gguf.gguf_source import from_gguf  # noqa: E402
+from localinfer.gguf.source import Source, SourceTensor  # noqa: E402
+from localinfer.hub.resolve import find  # noqa: E402
+from localinfer.quantization.plan import Request, make_plan  # noqa: E402
+from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, quantize  # noqa: E402
+from localinfer.quantization.recipe_rules import NUMBER_OF_TYPE  # noqa: E402
+from localinfer.quantization.recipes import FLOATS  # noqa: E402
+from localinfer.quantization.rows import Bytes, Floats, get_decoder, matrices, row_slices  # noqa: E402
 from quant import FORMATS  # noqa: E402
 
 F32 = NUMBER_OF_TYPE["F32"]
 
-# Where the low bits of a type's codes lie, and the byte that makes each of them 1.
-ONES = {
+# The position of the low bits of a type's quants, and the byte that sets each quant to 1.
+ONE_BYTES = {
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K"), ("qs", 17)),
     **dict.fromkeys(("Q2_K", "Q3_K"), ("qs", 85)),
     "Q6_K": ("ql", 0b0001_0001),
@@ -45,62 +45,66 @@ ONES = {
 }
 
 
-def dithered(source: Path, target: Path, seed: int = 1) -> Path:
-    """Write `target`, if it is not there: the model in F32, off its grids.
+def write_dithered(source: Path, target: Path, seed: int = 1) -> Path:
+    """Write the dithered model in F32 to `target` unless it exists.
 
-    Raises ValueError for a tensor of a type that has no even steps.
+    Raises ValueError for a tensor of a type whose values are not evenly spaced.
     """
     if not target.exists():
-        found = without_grids(from_gguf(source), seed)
-        mixture = mix(found, Request("F32"))
-        compile_for({tensor.type for tensor in from_gguf(source).tensors.values()}, {F32}, "normal")
-        quantize(found, target, mixture.types, encoder_of=encoders("normal", {}), fields=mixture.fields)
+        found = dithered_source(from_gguf(source), seed)
+        mixture = make_plan(found, Request("F32"))
+        compile_kernels({tensor.type for tensor in from_gguf(source).tensors.values()}, {F32}, "normal")
+        quantize(
+            found, target, mixture.types, encoder_factory=make_encoder_factory("normal", {}), fields=mixture.fields
+        )
     return target
 
 
-def without_grids(source: Source, seed: int) -> Source:
-    """The same model, of which every tensor is in F32 and dithered when it is loaded."""
+def dithered_source(source: Source, seed: int) -> Source:
+    """Return a source with all tensors in F32, dithered when they are loaded."""
     loads = {name: partial(dither, tensor, seed) for name, tensor in source.tensors.items()}
     tensors = {name: replace(tensor, type=F32, load=loads[name]) for name, tensor in source.tensors.items()}
     return replace(source, tensors=tensors)
 
 
 def dither(tensor: SourceTensor, seed: int) -> Bytes:
-    """The bytes of a tensor in F32. The noise depends on its name, not on the order of tensors."""
+    """Return the dithered tensor as F32 bytes. The noise depends on the seed and the tensor's name only."""
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
     values = np.empty((tensor.n_elements // tensor.shape[-1], tensor.shape[-1]), np.float32)
     data = tensor.load()
     for matrix in matrices(tensor, F32):
-        for piece in pieces(matrix, data):
+        for piece in row_slices(matrix, data):
             x = values[piece.row : piece.row + piece.count]
-            decoder_of(tensor.type).rows(piece.data, x)
+            get_decoder(tensor.type).rows(piece.data, x)
             if tensor.type_name not in FLOATS:
-                x += steps(tensor.type, piece.data, piece.shape) * (rng.random(x.shape, np.float32) - np.float32(0.5))
+                x += quantization_steps(tensor.type, piece.data, piece.shape) * (
+                    rng.random(x.shape, np.float32) - np.float32(0.5)
+                )
     return values.reshape(-1).view(np.uint8)
 
 
-def steps(type_number: int, data: Bytes, shape: tuple[int, int]) -> Floats:
-    """How far the next code is from each weight's own, never below 0: what codes of 1 decode to, less those of 0."""
-    room = FORMATS[type_number].room
-    if room.upper() not in ONES:
+def quantization_steps(type_number: int, data: Bytes, shape: tuple[int, int]) -> Floats:
+    """Return the step of each weight's block, >= 0: the value of quant 1 minus the value of quant 0."""
+    room = FORMATS[type_number].format_module
+    if room.upper() not in ONE_BYTES:
         raise ValueError(f"{room.upper()} has no even steps: it cannot be dithered")
-    field, ones = ONES[room.upper()]
+    field, ones = ONE_BYTES[room.upper()]
     blocks = data.copy().view(import_module(f"quant.formats.{room}").BLOCK)
     ends = np.empty((2, *shape), np.float32)
     for end, byte in zip(ends, (0, ones), strict=True):
         blocks[field] = byte
-        decoder_of(type_number).rows(blocks.view(np.uint8), end)
+        get_decoder(type_number).rows(blocks.view(np.uint8), end)
     return np.abs(ends[1] - ends[0])
 
 
 def main() -> None:
-    """Parse the command line, write one file."""
+    """Parse the command line and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("source", help="a name that was pulled, or a path")
+    parser.add_argument("source", help="name of a downloaded model, or a path")
     parser.add_argument("target", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    dithered(find(arguments.source), arguments.target, arguments.seed)
+    write_dithered(find(arguments.source), arguments.target, arguments.seed)
 
 
 if __name__ == "__main__":

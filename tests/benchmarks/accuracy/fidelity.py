@@ -1,14 +1,14 @@
-"""How far are the logits of localinfer and of llama.cpp from exact arithmetic, and from each other?
+"""Compares the logits of localinfer and llama.cpp with those of exact arithmetic, and with each other.
 
-    python tests/benchmarks/accuracy/fidelity.py smollm2 gemma3-270m            # names that were pulled, or paths
+    python tests/benchmarks/accuracy/fidelity.py smollm2 gemma3-270m            # downloaded models, or paths
     python tests/benchmarks/accuracy/fidelity.py model.gguf -n 2048 --keep /tmp/logits
-    python tests/benchmarks/accuracy/fidelity.py model.gguf -n 256 --caches     # what quantized keys and values cost
+    python tests/benchmarks/accuracy/fidelity.py model.gguf -n 256 --caches     # the error of quantized KV caches
 
-Exact arithmetic is tests/oracles/naive.py: the same file's weights dequantized, float32 throughout (--dtype float64
-changes nothing but the time). All see the same tokens (teacher-forced), and every position counts. KL(P || Q)
-is summed over the whole vocabulary in float64. Logits lie in files, one a source, of 4 bytes x positions x
-vocabulary; --keep DIR leaves them there for the next run. Needs the dependency groups `test` and `bench`.
-Prints a Markdown table. For all formats and both precisions: see formats.py.
+Exact arithmetic is tests/oracles/naive.py: the dequantized weights of the same file, in float32 throughout (--dtype
+float64 changes only the duration). All engines evaluate the same tokens (teacher forcing), and every position counts.
+KL(P || Q) is summed over the whole vocabulary in float64. The logits of each engine are stored in a file of 4 bytes x
+positions x vocabulary; --keep DIR keeps the files for the next run. Prints a Markdown table. Needs the dependency
+groups `test` and `bench`. formats.py covers all formats and both precisions.
 """
 
 import argparse
@@ -24,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 import naive  # noqa: E402
-from peer import Llama  # noqa: E402
+from llama_cpp_engine import Llama  # noqa: E402
 
-from localinfer.files.gguf import open_gguf  # noqa: E402
-from localinfer.models.registry import find  # noqa: E402
+from localinfer.gguf.reader import open_gguf  # noqa: E402
+from localinfer.hub.resolve import find  # noqa: E402
 
 Logits = NDArray[np.float32]  # (n_tokens, n_vocab)
 
@@ -51,7 +51,7 @@ CACHES = {f"localinfer, cache in {kind}": kind for kind in ("f32", "f16", "q8_0"
 
 
 class Job(NamedTuple):
-    """What every source is asked."""
+    """The tokens and settings that every engine evaluates."""
 
     path: Path
     tokens: list[int]
@@ -62,28 +62,28 @@ class Job(NamedTuple):
 # ---------------------------------------------------------------------------------------------- sources
 
 
-def exact(job: Job, out: Logits) -> None:
-    """The oracle, some columns at a time."""
+def exact_logits(job: Job, out: Logits) -> None:
+    """Compute the reference logits, some columns of the vocabulary at a time."""
     model = naive.Model(open_gguf(job.path), job.dtype)
-    last, start = naive.hidden(model, job.tokens), 0
+    last, start = naive.final_hidden_states(model, job.tokens), 0
     for part in naive.output(model, last):
         out[:, start : start + part.shape[1]] = part
         start += part.shape[1]
 
 
 def llama_cpp(batch: int) -> Callable[[Job, Logits], None]:
-    """llama.cpp with its own defaults, fed `batch` tokens at a time."""
+    """Return a function that computes logits with llama.cpp's defaults in batches of `batch` tokens."""
 
     def run(job: Job, out: Logits) -> None:
         with Llama(job.path, threads=job.threads, n_ctx=len(job.tokens), n_batch=batch) as llama:
-            for rows in steps(len(job.tokens), batch):
+            for rows in slices(len(job.tokens), batch):
                 out[rows] = llama.logits(job.tokens[rows])
 
     return run
 
 
 def localinfer_prefill(**options: str) -> Callable[[Job, Logits], None]:
-    """The way of a prompt: many tokens at once."""
+    """Return a function that computes logits in prefill: many tokens per batch."""
 
     def run(job: Job, out: Logits) -> None:
         import localinfer
@@ -95,9 +95,9 @@ def localinfer_prefill(**options: str) -> Callable[[Job, Logits], None]:
 
 
 def localinfer_decode(job: Job, out: Logits) -> None:
-    """The way of an answer: one token after another, through other kernels."""
-    from localinfer.engine.engine import Engine
+    """Compute logits in decode: one token per batch, which uses other kernels."""
     from localinfer.options import Options
+    from localinfer.runtime.engine import Engine
 
     options = Options(threads=job.threads, ctx_size=len(job.tokens))
     engine = Engine(open_gguf(job.path), options)
@@ -107,7 +107,7 @@ def localinfer_decode(job: Job, out: Logits) -> None:
 
 
 SOURCES: dict[str, Callable[[Job, Logits], None]] = {
-    "exact": exact,
+    "exact": exact_logits,
     "llama.cpp, batch 512": llama_cpp(512),
     "llama.cpp, batch 1": llama_cpp(1),
     "localinfer": localinfer_prefill(),
@@ -117,7 +117,7 @@ SOURCES: dict[str, Callable[[Job, Logits], None]] = {
 
 
 def logits_of(source: str, job: Job, n_vocab: int, folder: Path) -> Logits:
-    """The source's logits, computed unless `folder` has them from before."""
+    """Return an engine's logits, computed unless `folder` contains them."""
     stat = job.path.stat()
     question = f"{source} {job} {stat.st_size} {stat.st_mtime_ns}"
     target = folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.npy"
@@ -136,16 +136,16 @@ def logits_of(source: str, job: Job, n_vocab: int, folder: Path) -> Logits:
 
 
 class Distance(NamedTuple):
-    """Of two sources, over all positions."""
+    """The divergence between two sets of logits at all positions."""
 
     divergence: NDArray[np.float64]  # KL(P || Q) of each position, in nats
-    same_top: float  # share of positions with the same most probable token
+    same_top: float  # fraction of positions with the same most probable token (top-1 agreement)
 
 
 def distance(p: Logits, q: Logits, rows_at_once: int = 32) -> Distance:
-    """Compare position by position, a few rows in memory at a time."""
+    """Compare two sets of logits position by position, a few rows at a time."""
     divergence, same = [], 0
-    for rows in steps(len(p), rows_at_once):
+    for rows in slices(len(p), rows_at_once):
         log_p, log_q = log_softmax(p[rows]), log_softmax(q[rows])
         divergence.append(np.sum(np.exp(log_p) * (log_p - log_q), axis=-1))
         same += int(np.sum(log_p.argmax(axis=-1) == log_q.argmax(axis=-1)))
@@ -153,15 +153,15 @@ def distance(p: Logits, q: Logits, rows_at_once: int = 32) -> Distance:
 
 
 def log_softmax(logits: Logits) -> NDArray[np.float64]:
-    """Over the last axis, in float64."""
+    """Return the log-softmax over the last axis in float64."""
     x = logits.astype(np.float64)
     x -= x.max(axis=-1, keepdims=True)
     x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
     return x
 
 
-def steps(n: int, size: int) -> Iterator[slice]:
-    """0 ... n in slices of at most `size`."""
+def slices(n: int, size: int) -> Iterator[slice]:
+    """Yield slices of at most `size` that cover range(n)."""
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
@@ -184,7 +184,7 @@ def report(path: Path, arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def row(p: str, q: str, d: Distance) -> str:
-    """One line: mean and its standard error, quantiles, agreement."""
+    """Return a table row: mean with standard error, quantiles, top-1 agreement."""
     k = d.divergence
     numbers = [k.mean(), k.std() / np.sqrt(len(k)), *np.quantile(k, [0.5, 0.9, 0.99]), k.max()]
     return f"| {p} | {q} | " + " | ".join(f"{x:.2g}" for x in numbers) + f" | {d.same_top:.1%} |"
@@ -197,10 +197,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-n", type=int, default=1024, help="positions (default: 1024)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads of both engines (default: 2)")
     parser.add_argument("--text", type=Path, default=DATA / "varied.txt")
-    parser.add_argument("--dtype", default="float32", help="of exact arithmetic: float32 or float64")
-    parser.add_argument("--caches", action="store_true", help="localinfer alone, with caches of all types")
-    parser.add_argument("--keep", type=Path, help="leave the logits in this folder, for the next run")
-    parser.add_argument("--skip", action="append", default=[], choices=SOURCES, help="leave a source out")
+    parser.add_argument("--dtype", default="float32", help="data type of exact arithmetic: float32 or float64")
+    parser.add_argument("--caches", action="store_true", help="only localinfer, with KV caches of all types")
+    parser.add_argument("--keep", type=Path, help="keep the logits in this folder for the next run")
+    parser.add_argument("--skip", action="append", default=[], choices=SOURCES, help="skip an engine")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)

@@ -1,15 +1,15 @@
-"""How far are the logits from exact arithmetic, for every format and precision?
+"""Measures the divergence of logits from exact arithmetic for every format and precision.
 
     python tests/benchmarks/accuracy/formats.py smollm2 gemma3-270m --files /tmp/files  # all formats, and files as is
     python tests/benchmarks/accuracy/formats.py smollm2 --types Q4_0,IQ2_XS,Q4_K_M -n 256
 
-The model is requantized to each type by llama.cpp (requantize.py says how), and then asked the same tokens of varied
-text: by exact arithmetic on the weights of that very file, by localinfer with --precision fast and high, and by
-llama.cpp with a batch of 512. A number is the mean of KL(exact || x) over all positions, in nats. Fast should be no
-farther away than llama.cpp, high nowhere farther than 1e-5. The logits of two sources are in memory at a time, 4
-bytes x positions x vocabulary each. --files keeps the requantized files for the next run: some types take llama.cpp
-half a minute. Every result is appended to --output as a line of JSON; a type that fails says why, and the others go
-on. Needs the dependency groups `test` and `bench`. Prints a Markdown table.
+llama.cpp requantizes the model to each type (see requantize.py). Then exact arithmetic on the weights of that file,
+localinfer with --precision fast and high, and llama.cpp with a batch of 512 evaluate the same tokens. The table has the
+mean of KL(exact || x) over all positions, in nats. The divergence of `fast` should not exceed that of llama.cpp, and
+that of `high` should not exceed 1e-5. The logits of two engines are in memory at a time, 4 bytes x positions x
+vocabulary each. --files keeps the requantized files for the next run, because some types take llama.cpp half a minute.
+Each result is appended to --output as a JSON line. A type that fails shows the reason, and the others continue. Prints
+a Markdown table. Needs the dependency groups `test` and `bench`.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from fidelity import DATA, Job, Logits, distance, exact, llama_cpp, localinfer_prefill
-from requantize import MIXES, NEED_IMPORTANCE, TYPES, importance_of, requantize, tokens_of
+from fidelity import DATA, Job, Logits, distance, exact_logits, llama_cpp, localinfer_prefill
+from requantize import MIXES, NEED_IMPORTANCE, TYPES, measure_importance, read_tokens, requantize
 
-from localinfer.errors import Unsupported
-from localinfer.files.gguf import GGUF, open_gguf
-from localinfer.models.registry import find
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.hub.resolve import find
 
 AS_IT_IS = "as it is"
 HIGH_AT_MOST = 1e-5
@@ -37,8 +37,8 @@ SOURCES = {
 
 
 def files(source: Path, types: Sequence[str], folder: Path, tokens: list[int]) -> Iterator[tuple[str, Path | str]]:
-    """Each type, and the model in it, or why there is none."""
-    importance = importance_of(source, tokens) if set(types) & set(NEED_IMPORTANCE) else {}
+    """Yield each type with the path of the requantized model, or with the reason why there is none."""
+    importance = measure_importance(source, tokens) if set(types) & set(NEED_IMPORTANCE) else {}
     for name in types:
         target = folder / f"{source.stem}-{name}.gguf"
         try:
@@ -50,30 +50,30 @@ def files(source: Path, types: Sequence[str], folder: Path, tokens: list[int]) -
 
 
 def divergences(job: Job, n_vocab: int) -> dict[str, float | str]:
-    """Of each source, the mean KL(exact || source), or why there is none."""
+    """Return the mean KL(exact || engine) of each engine, or the reason why there is none."""
     shape = (len(job.tokens), n_vocab)
     truth = np.empty(shape, np.float32)
-    exact(job, truth)
+    exact_logits(job, truth)
     result: dict[str, float | str] = {}
     for name, source in SOURCES.items():
         logits: Logits = np.empty(shape, np.float32)
         try:
             source(job, logits)
             result[name] = float(distance(truth, logits).divergence.mean())
-        except Unsupported:
+        except UnsupportedError:
             result[name] = "not supported"
     return result
 
 
 def contents(file: GGUF) -> str:
-    """Which types the matrices have, the tokens' aside."""
+    """Return the types of all matrices except the token embeddings."""
     matrices = [tensor for tensor in file.tensors.values() if len(tensor.shape) > 1]
     counts = collections.Counter(tensor.type_name for tensor in matrices if tensor.name != "token_embd.weight")
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
 def row(model: str, type_name: str, path: Path, tokens: list[int], threads: int) -> dict[str, object]:
-    """One result."""
+    """Return one result as a JSON object."""
     file = open_gguf(path)
     facts = {"model": Path(model).stem, "type": type_name, "contents": contents(file)}
     job = Job(path, tokens, threads, "float32")
@@ -81,7 +81,7 @@ def row(model: str, type_name: str, path: Path, tokens: list[int], threads: int)
 
 
 def line(record: dict[str, object]) -> str:
-    """A result as a row of the table."""
+    """Return a result as a row of the table."""
     fast, high, theirs = (record.get(name) for name in SOURCES)
     ratio = fast / theirs if isinstance(fast, float) and isinstance(theirs, float) else None
     met = [ratio <= 1] if ratio is not None else []
@@ -92,9 +92,9 @@ def line(record: dict[str, object]) -> str:
 
 
 def main() -> None:
-    """Parse the command line; a row for each model and type."""
+    """Parse the command line and print a row for each model and type."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="names that were pulled, or paths")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="names of downloaded models, or paths")
     parser.add_argument("--types", help=f"default: {AS_IT_IS},{','.join((*TYPES, *MIXES))}")
     parser.add_argument("-n", type=int, default=512, help="positions (default: 512)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads of both engines (default: 2)")
@@ -110,7 +110,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for model in arguments.models:
             source = find(model)
-            tokens = tokens_of(source, arguments.text, arguments.n)
+            tokens = read_tokens(source, arguments.text, arguments.n)
             for name, file in files(source, types, folder, tokens):
                 try:
                     if isinstance(file, str):

@@ -1,12 +1,11 @@
-"""The rows of quality.py: divergences as they are written and read again, and the ratios that bars are about.
+"""The result rows of quality.py: their JSON format, and the ratios that the targets refer to.
 
-A divergence is a mean over tokens for each kind of text; all kinds together are their geometric mean, so that none
-counts more because it is harder. Two files are compared by the ratio of these. Both were judged on the same tokens, so
-its standard error comes from the tokens' differences (the delta method): that of log(mean a / mean b) is that of the
-mean of a / mean a - b / mean b. That says what other tokens would change. Another file of the same model, from weights
-that differ by noise, changes more: of SmolLM2 such ratios differ by a tenth. So a case is the geometric mean over the
-seeds of that noise, and where there are several its error is what they differ by. Knows no model and no file but that
-of the rows.
+A divergence is the mean over the tokens of each kind of text. The divergence of all kinds is the geometric mean, so
+that no kind has more weight because it is harder. Two files are compared by the ratio of their divergences. Both were
+evaluated on the same tokens, so the standard error of log(mean a / mean b) is that of the mean of
+a / mean a - b / mean b (delta method). It covers the choice of tokens. Files of the same model from weights with
+different noise differ more: by 10 % for SmolLM2. A case is therefore the geometric mean over the seeds of that noise;
+with several seeds, its error comes from their differences.
 """
 
 import json
@@ -18,33 +17,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from localinfer.judging.perplexity import Mean, Values
+from localinfer.evaluation.perplexity import Mean, Values
 
-LEAST = 1e-9  # nats; arithmetic in float32 cannot tell less from nothing
-DIGITS = 6  # of a token's divergence in a line of JSON
+MIN_DIVERGENCE = 1e-9  # nats; smaller divergences are below the accuracy of float32
+DIGITS = 6  # significant digits of a token's divergence in JSON
 
 
-class Bar(NamedTuple):
-    """The divergence of one contender is to be smaller than another's."""
+class Target(NamedTuple):
+    """A required ratio of the divergences of two quantizers."""
 
     contender: str
     rival: str
     about: str
 
 
-BARS = (
-    Bar("localinfer", "llama.cpp", "without importance, to llama.cpp"),
-    Bar("localinfer+imatrix", "localinfer", "with importance to without"),
-    Bar("llama.cpp+imatrix", "llama.cpp", "with importance to without, of llama.cpp"),
-    Bar("localinfer+imatrix", "llama.cpp+imatrix", "with importance, to llama.cpp"),
-    Bar("max+covariances", "localinfer+imatrix", "max with covariances to normal"),
-    Bar("max+covariances", "llama.cpp+imatrix", "max with covariances to llama.cpp"),
+TARGETS = (
+    Target("localinfer", "llama.cpp", "without importance, to llama.cpp"),
+    Target("localinfer+imatrix", "localinfer", "with importance to without"),
+    Target("llama.cpp+imatrix", "llama.cpp", "with importance to without, of llama.cpp"),
+    Target("localinfer+imatrix", "llama.cpp+imatrix", "with importance, to llama.cpp"),
+    Target("max+covariances", "localinfer+imatrix", "max with covariances to normal"),
+    Target("max+covariances", "llama.cpp+imatrix", "max with covariances to llama.cpp"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which row it is. Without calibration, `calibration` is empty and `chunks` 0."""
+    """The key of a row. Without calibration, `calibration` is empty and `chunks` is 0."""
 
     model: str
     recipe: str
@@ -52,10 +51,10 @@ class Key:
     calibration: str
     chunks: int
     eval_chunks: int
-    seed: int  # of the noise in the source
+    seed: int  # seed of the noise in the source
 
-    def rivals(self, contender: str) -> tuple["Key", "Key"]:
-        """The rows of another contender in the same case: calibrated by the same text, or not at all."""
+    def baseline_keys(self, contender: str) -> tuple["Key", "Key"]:
+        """Return the keys of another quantizer in the same case: with the same calibration text, or without any."""
         same = replace(self, contender=contender)
         return same, replace(same, calibration="", chunks=0)
 
@@ -67,7 +66,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """What was measured. `size` is that of all tensors in bytes, `tokens` the divergence of each by kind of text."""
+    """A result. `size` is that of all tensors in bytes, `tokens` has the divergence of each token by kind of text."""
 
     key: Key
     size: int
@@ -81,51 +80,51 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Of all kinds of text."""
+        """The geometric mean over all kinds of text."""
         return math.exp(sum(map(math.log, self.means.values())) / len(self.tokens))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """A row beside its rival's."""
+    """A row and the row of a baseline."""
 
-    bar: Bar
+    bar: Target
     row: Row
     rival: Row
 
     @property
     def logs(self) -> dict[str, Mean]:
-        """The logarithm of the ratio, by kind of text."""
+        """The logarithm of the ratio by kind of text."""
         return {kind: log_ratio(a, self.rival.tokens[kind]) for kind, a in self.row.tokens.items()}
 
     @property
     def log(self) -> Mean:
-        """Of all kinds of text."""
+        """The geometric mean over all kinds of text."""
         logs = self.logs.values()
         error = math.sqrt(sum(log.error**2 for log in logs)) / len(logs)
         return Mean(sum(log.value for log in logs) / len(logs), error)
 
     def __str__(self) -> str:
         other_size = "" if self.row.size == self.rival.size else f" ({self.row.size / self.rival.size:.3f} of the size)"
-        return f"{bold(self.log.exp())} of {self.rival.key.contender}{other_size}"
+        return f"{format_bold(self.log.exp())} of {self.rival.key.contender}{other_size}"
 
 
 def log_ratio(a: Values, b: Values) -> Mean:
-    """Of the means of two values of the same tokens: log(mean a / mean b)."""
+    """Return log(mean a / mean b) of paired values with its standard error (delta method)."""
     mean_a, mean_b = mean_of(a), mean_of(b)
     return Mean(math.log(mean_a / mean_b), Mean.of(a / mean_a - b / mean_b).error)
 
 
 def mean_of(values: Values) -> float:
-    """Above 0, whatever was rounded."""
-    return max(float(values.mean()), LEAST)
+    """Return the mean, at least MIN_DIVERGENCE, because rounding can make it 0 or negative."""
+    return max(float(values.mean()), MIN_DIVERGENCE)
 
 
 def comparisons(row: Row, rows: Mapping[Key, Row]) -> Iterator[Comparison]:
-    """With all rivals that are there."""
-    for bar in BARS:
+    """Yield the comparisons with all baselines that have a row."""
+    for bar in TARGETS:
         if bar.contender == row.key.contender:
-            found = next((rows[key] for key in row.key.rivals(bar.rival) if key in rows), None)
+            found = next((rows[key] for key in row.key.baseline_keys(bar.rival) if key in rows), None)
             if found:
                 yield Comparison(bar, row, found)
 
@@ -133,61 +132,61 @@ def comparisons(row: Row, rows: Mapping[Key, Row]) -> Iterator[Comparison]:
 # --- as text ---
 
 
-def header(kinds: Sequence[str]) -> str:
-    """The first two lines of the table of rows."""
+def format_header(kinds: Sequence[str]) -> str:
+    """Return the first two lines of the table of rows."""
     names = " | ".join(kinds)
     rule = f"|---|---:|---|---|---:|{'---:|' * (len(kinds) + 1)}---|"
     return f"| model | seed | type | by | chunks | {names} | all | to rivals |\n{rule}"
 
 
-def line(row: Row, rows: Mapping[Key, Row]) -> str:
-    """A row of the table."""
+def format_row(row: Row, rows: Mapping[Key, Row]) -> str:
+    """Return a row of the table."""
     key, values = row.key, [*row.means.values(), row.mean]
     cells = " | ".join(f"{value:.4g}" for value in values)
     rivals = "; ".join(map(str, comparisons(row, rows)))
     return f"| {key.model} | {key.seed} | {key.recipe} | {key.contender} | {key.chunks or ''} | {cells} | {rivals} |"
 
 
-def bars(rows: Mapping[Key, Row]) -> Iterator[str]:
-    """A line for each bar: its mean, and the worst cases."""
+def format_targets(rows: Mapping[Key, Row]) -> Iterator[str]:
+    """Yield a line for each target: its mean and the worst cases."""
     yield "| ratio | cases | mean | worst | | worst kind of text | |\n|---|---:|---:|---:|---|---:|---|"
-    cases: dict[Bar, dict[str, list[Comparison]]] = {bar: {} for bar in BARS}
+    cases: dict[Target, dict[str, list[Comparison]]] = {bar: {} for bar in TARGETS}
     for row in rows.values():
         for comparison in comparisons(row, rows):
             cases[comparison.bar].setdefault(row.key.case, []).append(comparison)
-    yield from (line_of_bar(bar, having) for bar, having in cases.items() if having)
+    yield from (format_target(bar, having) for bar, having in cases.items() if having)
 
 
-def line_of_bar(bar: Bar, cases: Mapping[str, Sequence[Comparison]]) -> str:
-    logs = {case: over_seeds([each.log for each in having]) for case, having in cases.items()}
+def format_target(bar: Target, cases: Mapping[str, Sequence[Comparison]]) -> str:
+    logs = {case: mean_over_seeds([each.log for each in having]) for case, having in cases.items()}
     kinds = {
-        f"{case}, {kind}": over_seeds([each.logs[kind] for each in having])
+        f"{case}, {kind}": mean_over_seeds([each.logs[kind] for each in having])
         for case, having in cases.items() for kind in having[0].logs
     }  # fmt: skip
     mean = math.exp(sum(log.value for log in logs.values()) / len(logs))
     (case, worst), (where, kind) = (max(of.items(), key=lambda item: item[1].value) for of in (logs, kinds))
-    of_all = f"| {bar.about} | {len(cases)} | **{mean:.3f}** | {shown(worst.exp())} | {case} "
-    return f"{of_all}| {shown(kind.exp())} | {where} |"
+    of_all = f"| {bar.about} | {len(cases)} | **{mean:.3f}** | {format_ratio(worst.exp())} | {case} "
+    return f"{of_all}| {format_ratio(kind.exp())} | {where} |"
 
 
-def over_seeds(logs: Sequence[Mean]) -> Mean:
-    """Their mean; its error is what they differ by."""
+def mean_over_seeds(logs: Sequence[Mean]) -> Mean:
+    """Return the mean over the seeds; its error comes from their differences."""
     return Mean.of(np.array([log.value for log in logs])) if len(logs) > 1 else logs[0]
 
 
-def shown(ratio: Mean) -> str:
+def format_ratio(ratio: Mean) -> str:
     return f"{ratio.value:.3f} ± {ratio.error:.3f}"
 
 
-def bold(ratio: Mean) -> str:
+def format_bold(ratio: Mean) -> str:
     return f"**{ratio.value:.3f}** ± {ratio.error:.3f}"
 
 
 # --- as JSON ---
 
 
-def as_json(row: Row, rows: Mapping[Key, Row]) -> str:
-    """One line, with all that is needed to go on from it."""
+def to_json(row: Row, rows: Mapping[Key, Row]) -> str:
+    """Return a JSON line from which the row can be restored."""
     found = {each.rival.key.contender: each.log.exp() for each in comparisons(row, rows)}
     ratios = {rival: [ratio.value, ratio.error] for rival, ratio in found.items()}
     about = {name: getattr(row.key, name) for name in Key.__slots__}
@@ -203,8 +202,8 @@ def from_json(text: str) -> Row:
     return Row(key, found["size"], found["quantizing"], found["judging"], tokens)
 
 
-def read(path: Path) -> Iterable[Row]:
-    """The rows of a file, as far as it is there; a line that was cut off counts for nothing."""
+def read_rows(path: Path) -> Iterable[Row]:
+    """Yield the rows of a file, if it exists. Incomplete lines are ignored."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             yield from_json(text)
@@ -212,8 +211,8 @@ def read(path: Path) -> Iterable[Row]:
             continue
 
 
-def append(path: Path, text: str) -> None:
-    """Add a line; one that was cut off before stays by itself."""
+def append_line(path: Path, text: str) -> None:
+    """Append a line. An incomplete last line is terminated first."""
     before = path.read_bytes()[-1:] if path.exists() else b""
     with path.open("ab") as file:
         file.write(b"\n" * (before not in (b"", b"\n")) + text.encode() + b"\n")

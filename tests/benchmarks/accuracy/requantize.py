@@ -1,11 +1,11 @@
-"""A GGUF file -> the same model with its matrices in another type, by llama.cpp's own quantizer.
+"""Converts the matrices of a GGUF file to another type with llama.cpp's quantizer.
 
     python tests/benchmarks/accuracy/requantize.py smollm2 smollm2-iq2_xs.gguf IQ2_XS
 
-Every matrix is dequantized and quantized to the type (`llama-quantize --pure --allow-requantize`), but for the
-tokens, which are Q8_0 unless the type is a float; where rows are no multiple of the type's 256 values, llama.cpp
-takes its nearest type with blocks of 32. IQ1 ... IQ3_XXS need to know which inputs matter: the mean square of what
-every matrix is multiplied with, over a text, measured in the oracle (naive.py). Needs the groups `test` and `bench`.
+Every matrix is dequantized and quantized to the type (`llama-quantize --pure --allow-requantize`), except the token
+embeddings, which become Q8_0 unless the type is a float. If row lengths are no multiple of the type's 256 values,
+llama.cpp uses its nearest type with blocks of 32. IQ1 ... IQ3_XXS need an importance matrix: the mean square of each
+input over a text, measured with the reference model (naive.py). Needs the groups `test` and `bench`.
 """
 
 import argparse
@@ -20,19 +20,19 @@ from gguf import GGMLQuantizationType, LlamaFileType
 from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 import naive  # noqa: E402
-from peer import C, Llama  # noqa: E402
+from llama_cpp_engine import C, Llama  # noqa: E402
 
-from localinfer.files.gguf import open_gguf  # noqa: E402
-from localinfer.models.registry import find  # noqa: E402
+from localinfer.gguf.reader import open_gguf  # noqa: E402
+from localinfer.hub.resolve import find  # noqa: E402
 
 Importance = Mapping[str, NDArray[np.float32]]  # tensor name -> mean square of each input, (n_in,)
 
-# Types whose file type has another name: the one that, without the rules of mixes, is all of this type.
+# Types whose file type has another name: with --pure, that file type uses this type for all matrices.
 FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
               "IQ2_S": "MOSTLY_IQ2_M", "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
 MIXES = ("Q4_K_M", "Q5_K_M")
@@ -44,7 +44,7 @@ NEED_IMPORTANCE = ("IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M")
 
 
 def requantize(source: Path, target: Path, type_name: str, importance: Importance, threads: int = 2) -> Path:
-    """Write `target`. RuntimeError where llama.cpp cannot."""
+    """Write `target`. Raises RuntimeError if llama.cpp fails."""
     params = C.llama_model_quantize_default_params()
     params.nthread, params.allow_requantize = threads, True
     params.ftype = file_type(type_name)
@@ -52,7 +52,7 @@ def requantize(source: Path, target: Path, type_name: str, importance: Importanc
         params.pure = True
         tokens = type_name if type_name in ("F32", "F16", "BF16") else "Q8_0"
         params.token_embedding_type = params.output_tensor_type = GGMLQuantizationType[tokens]
-    entries = as_entries(importance) if type_name in NEED_IMPORTANCE else None
+    entries = to_llama_cpp_entries(importance) if type_name in NEED_IMPORTANCE else None
     if entries is not None:
         params.imatrix = entries
     if C.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
@@ -61,12 +61,12 @@ def requantize(source: Path, target: Path, type_name: str, importance: Importanc
 
 
 def file_type(type_name: str) -> int:
-    """The number that llama.cpp's quantizer has for a type or a mix."""
+    """Return llama.cpp's file type number of a type or recipe."""
     return LlamaFileType[FILE_TYPES.get(type_name, f"MOSTLY_{type_name}")]
 
 
-def as_entries(importance: Importance) -> ctypes.Array:
-    """As C wants it: one entry a tensor, and an empty one at the end."""
+def to_llama_cpp_entries(importance: Importance) -> ctypes.Array:
+    """Return the importance matrix as a C array: one entry per tensor, and an empty one at the end."""
     entries = (C.llama_model_imatrix_data * (len(importance) + 1))()
     for entry, (name, values) in zip(entries, importance.items(), strict=False):
         entry.name, entry.size = name.encode(), len(values)
@@ -74,8 +74,8 @@ def as_entries(importance: Importance) -> ctypes.Array:
     return entries
 
 
-class Observed(naive.Model):
-    """The oracle, which notes what its matrices are multiplied with."""
+class ObservingModel(naive.Model):
+    """A reference model that records the mean square of the inputs of each matrix."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(open_gguf(path), np.float32)
@@ -87,29 +87,29 @@ class Observed(naive.Model):
         return super().matmul(name, x)
 
 
-def importance_of(path: Path, tokens: list[int]) -> Importance:
-    """Which inputs matter, on a text; of the output layer it is not asked."""
-    model = Observed(path)
-    naive.hidden(model, tokens)
+def measure_importance(path: Path, tokens: list[int]) -> Importance:
+    """Measure the importance matrix on tokens, except for the output layer."""
+    model = ObservingModel(path)
+    naive.final_hidden_states(model, tokens)
     return {name: np.ascontiguousarray(squares[0]) for name, squares in model.squares.items()}
 
 
-def tokens_of(path: Path, text: Path, n: int) -> list[int]:
-    """The first n tokens of a text."""
+def read_tokens(path: Path, text: Path, n: int) -> list[int]:
+    """Return the first n tokens of a text."""
     with Llama(path, threads=1, n_ctx=64) as llama:
         return llama.tokenize(text.read_text(encoding="utf-8"))[:n]
 
 
 def main() -> None:
-    """Parse the command line, write one file."""
+    """Parse the command line and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("source", help="a name that was pulled, or a path")
+    parser.add_argument("source", help="name of a downloaded model, or a path")
     parser.add_argument("target", type=Path)
     parser.add_argument("type", choices=(*TYPES, *MIXES))
     arguments = parser.parse_args()
     source = find(arguments.source)
-    tokens = tokens_of(source, DATA / "varied.txt", 512)
-    requantize(source, arguments.target, arguments.type, importance_of(source, tokens))
+    tokens = read_tokens(source, DATA / "varied.txt", 512)
+    requantize(source, arguments.target, arguments.type, measure_importance(source, tokens))
 
 
 if __name__ == "__main__":

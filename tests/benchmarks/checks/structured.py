@@ -1,11 +1,12 @@
-"""Answers that a JSON schema describes: how many are valid, and what holding a run to a schema costs.
+"""Checks structured output: how many JSON documents are valid, and the cost of the constraint.
 
     python tests/benchmarks/checks/structured.py smollm2 path/to/model.gguf --schemas 200
     python tests/benchmarks/checks/structured.py path/to/model.gguf --schemas 0 --cost 9
 
-A schema of each number is drawn, the model is asked for a document, and `jsonschema` judges what comes. Answers that -n
-cuts off are counted apart: nothing says that a model ends a list. The cost is measured on one answer, whose tokens are
-given: runs with and without the schema in turn, the median of the ratios of neighbours. Prints a Markdown table.
+For each number, a random schema is generated, the model writes a document, and `jsonschema` validates it. Documents
+that reach the token limit are counted separately, because a model may never end a list. The cost is measured by forcing
+the tokens of one document: runs with and without the schema are interleaved, and the ratio is the median over adjacent
+runs. Prints a Markdown table.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[3])]
 
 import localinfer  # noqa: E402
-from localinfer import Incomplete, Model, Unsupported  # noqa: E402
+from localinfer import IncompleteOutputError, Model, UnsupportedError  # noqa: E402
 
 WORDS = ["name", "title", "city", "count", "price", "status", "tags", "notes", "author", "size", "color", "started"]
 PROMPT = "A book as JSON: "
@@ -48,7 +49,7 @@ DOCUMENT = {
 
 
 def drawn_schema(random: np.random.Generator, depth: int = 2) -> dict[str, Any]:
-    """An object with one to five properties of all kinds."""
+    """Return a random schema of an object with one to five properties."""
     names = random.choice(WORDS, int(random.integers(1, 6)), replace=False).tolist()
     required = [name for name in names if random.random() < 0.7]
     properties = {name: drawn_part(random, depth) for name in names}
@@ -82,17 +83,17 @@ def drawn_part(random: np.random.Generator, depth: int) -> dict[str, Any]:
 
 
 def asked(model: Model, schema: dict[str, Any], **options: Any) -> str:
-    """The answer: of a chat where the model can chat."""
+    """Generate a document, with the chat template if the model has one."""
     request = f"Write a JSON document that fits this JSON schema:\n{json.dumps(schema)}\n"
     try:
-        run = model.chat([{"role": "user", "content": request}], schema=schema, **options)
-    except Unsupported:
-        run = model.generate(request, schema=schema, **options)
+        run = model.stream_chat([{"role": "user", "content": request}], schema=schema, **options)
+    except UnsupportedError:
+        run = model.stream(request, schema=schema, **options)
     return "".join(piece.text for piece in run)
 
 
 def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
-    """How many answers were valid, cut off, or wrong."""
+    """Count valid, truncated and invalid documents."""
     found: Counter[str] = Counter()
     for number in numbers:
         print(f"\r{dict(found)}", end="", file=sys.stderr, flush=True)  # it takes a while
@@ -101,7 +102,7 @@ def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
             text = asked(model, schema, seed=number, n_predict=N_PREDICT, temp=0.8)
             jsonschema.validate(json.loads(text), schema)
             found["valid"] += 1
-        except Incomplete:
+        except IncompleteOutputError:
             found["cut off"] += 1
         except (ValueError, jsonschema.ValidationError) as error:
             found["wrong"] += 1
@@ -110,7 +111,7 @@ def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
 
 
 class Cost(NamedTuple):
-    """Of a token: seconds without the schema, and how many times as long and as much CPU time it takes with it."""
+    """Return the seconds per token without the schema, and the ratios of wall-clock and CPU time with it."""
 
     seconds: float
     longer: float
@@ -118,12 +119,12 @@ class Cost(NamedTuple):
 
 
 def cost(model: Model, runs: int) -> Cost:
-    ids = [piece.id for piece in model.generate(PROMPT, schema=DOCUMENT, temp=0.7, seed=1, n_predict=N_PREDICT)]
+    ids = [piece.id for piece in model.stream(PROMPT, schema=DOCUMENT, temp=0.7, seed=1, n_predict=N_PREDICT)]
     prompt = model.tokenize(PROMPT)
 
     def spent(**form: Any) -> tuple[float, float]:
-        """Wall and CPU time of all tokens but the first: what comes before it is no decoding."""
-        given = model.generate(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
+        """Return the wall-clock and CPU time of all tokens but the first, whose time includes the prefill."""
+        given = model.stream(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
         next(given)
         wall, cpu = time.perf_counter(), time.process_time()
         assert len(list(given)) == len(ids) - 1
@@ -143,7 +144,9 @@ def main() -> None:
     parser.add_argument("--cost", type=int, default=5, help="pairs of runs")
     parser.add_argument("-t", "--threads", type=int, default=2)
     given = parser.parse_args()
-    print("| model | vocabulary | valid, of those that ended | cut off | ms a token | time with a schema | CPU time |")
+    print(
+        "| model | vocabulary | valid, of complete ones | truncated | ms per token | time with a schema | CPU time |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in given.models:
         with localinfer.load(name, threads=given.threads, ctx_size=2048) as model:

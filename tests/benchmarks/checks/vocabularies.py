@@ -1,22 +1,23 @@
-"""Are our tokens llama.cpp's? Random and natural texts through both, there and back: a table of differences.
+"""Compares tokenization and detokenization with llama.cpp, on random and natural texts.
 
-    python tests/benchmarks/checks/vocabularies.py                             # all that is said below
+    python tests/benchmarks/checks/vocabularies.py                             # everything described below
     python tests/benchmarks/checks/vocabularies.py model.gguf -n 2000 --seed 2 # only these files
     python tests/benchmarks/checks/vocabularies.py --made --names              # only what needs no download
     python tests/benchmarks/checks/vocabularies.py model.gguf --code-points    # all of Unicode, in seven contexts
 
-Without files: llama.cpp's own vocabularies, which are fetched as part of the source distribution of
-llama-cpp-python (--folder keeps them); vocabularies of the other kinds, made by tests/models/made_vocabularies.py; and
-for every name of tokenizer.ggml.pre one in which any two bytes of a word may merge. Texts are encoded as they are and
-with special tokens parsed and added. Meant to differ, and left out:
+Without files, it compares llama.cpp's vocabularies, which are downloaded with the source distribution of
+llama-cpp-python (--folder keeps them); synthetic vocabularies of the other kinds
+(tests/models/synthetic_vocabularies.py); and for each name of tokenizer.ggml.pre a vocabulary in which any two bytes of
+a word may merge. Texts are encoded with and without special tokens parsed and added. Intended differences are ignored:
 
-    what is not parsed becomes no control token; llama.cpp makes them in rwkv and plamo2 out of plain text;
-    behind a first token that is not shown there is no space, though llama.cpp's own decoding has one;
-    no spaces before signs are taken away, as it does for most vocabularies with BPE;
-    a character that spells no byte stands for itself, and not for [UNK_BYTE_0x...], nor (whitespace) for a byte.
+    Text that is not parsed becomes no control token; llama.cpp produces them from plain text in rwkv and plamo2.
+    There is no space after a first token that is not shown; llama.cpp's detokenization has one.
+    Spaces before punctuation stay; llama.cpp removes them for most BPE vocabularies.
+    A character that stands for no byte is kept; llama.cpp shows [UNK_BYTE_0x...], or a byte for white space.
 
-`pieces` and `ends` are the tokens whose text, and which as ends of a generation, differ. Needs the dependency groups
-`test` and `bench`. Prints a Markdown table, the first differences of each row in short form, and fails for any.
+The columns `pieces` and `ends` count tokens with another text, and tokens that differ in ending the generation. Prints
+a Markdown table and the first differences of each row, shortened. Any difference is a failure. Needs the dependency
+groups `test` and `bench`.
 """
 
 import argparse
@@ -32,30 +33,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import DATA, PYTHONPATH
+from locations import DATA, PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
 from llama_cpp_vocabulary import Vocabulary, tidied  # noqa: E402
-from made_vocabularies import MADE, every_pair, write  # noqa: E402
+from synthetic_vocabularies import MADE, every_pair, write  # noqa: E402
 from tokenizer_texts import random_texts, tricky  # noqa: E402
 
-from localinfer.files.gguf import open_gguf  # noqa: E402
+from localinfer.gguf.reader import open_gguf  # noqa: E402
 from localinfer.tokenizer import Tokenizer, from_gguf  # noqa: E402
-from localinfer.tokenizer.pretokenizers import NAMED  # noqa: E402
+from localinfer.tokenizer.pretokenizers import BY_NAME  # noqa: E402
 
 PACKAGE = "llama-cpp-python"
 MODELS = "vendor/llama.cpp/models/ggml-vocab-"
 NATURAL = (DATA / "varied.txt").read_text(encoding="utf-8").split("\n\n")
 WAYS = ((False, False), (False, True), (True, True))  # add_special, parse_special
-BACK = ((False, True), (True, False), (True, True))  # parsed there, shown back
-SHOWN = 3  # differences a row
-AT_ONCE = 16  # code points in a text
-LONGEST = 4000  # characters: std::regex, which llama.cpp cuts with, calls itself for each
+BACK = ((False, True), (True, False), (True, True))  # (parse_special, special)
+SHOWN = 3  # differences per row
+AT_ONCE = 16  # code points per text
+LONGEST = 4000  # characters; llama.cpp's std::regex recurses for each
 
 
 class Row(NamedTuple):
-    """How many texts there were, and how many comparisons differed."""
+    """The number of texts and of differences."""
 
     name: str
     texts: int
@@ -66,7 +67,7 @@ class Row(NamedTuple):
 
 
 class Pair:
-    """One vocabulary, ours and theirs."""
+    """A vocabulary loaded with localinfer and llama.cpp."""
 
     def __init__(self, path: Path) -> None:
         self.ours: Tokenizer = from_gguf(open_gguf(path))
@@ -95,12 +96,12 @@ class Pair:
         )
 
     def special_texts(self) -> list[str]:
-        """Of the tokens that are not shown, some hundred."""
+        """Return about a hundred of the tokens that are not shown."""
         return [self.ours.decode([id], special=True) for id in sorted(self.hidden)[:200]]
 
 
 def compare(name: str, path: Path, texts: Callable[[Pair], Iterator[str]], *, back: bool = True) -> Row:
-    """The first differences are shown, each as a text without all that could be left out; `back`: decoding, too."""
+    """Compare texts and print the first differences, shortened. With `back`, compare detokenization, too."""
     pair = Pair(path)
     n = encoded = decoded = 0
     for text in texts(pair):
@@ -130,7 +131,7 @@ def show(name: str, pair: Pair, text: str, way: tuple[bool, bool]) -> None:
 
 
 def shortened(text: str, differs: Callable[[str], bool]) -> str:
-    """`text` without all that can be left out while it still `differs`."""
+    """Shorten `text` as far as it still `differs`."""
     size = len(text) // 2
     while size:
         for start in range(len(text) - size, -1, -size):
@@ -144,7 +145,7 @@ def shortened(text: str, differs: Callable[[str], bool]) -> str:
 
 
 def mixtures(n: int, seed: int) -> Callable[[Pair], Iterator[str]]:
-    """`n` texts: tricky ones, natural ones, and random mixtures with the vocabulary's own tokens."""
+    """Return a generator of `n` texts: edge cases, natural texts, and random mixtures with the vocabulary's tokens."""
 
     def texts(pair: Pair) -> Iterator[str]:
         tokens = [pair.ours.decode([id], special=True) for id in range(0, pair.ours.n_vocab, 7)]
@@ -155,7 +156,7 @@ def mixtures(n: int, seed: int) -> Callable[[Pair], Iterator[str]]:
 
 
 def code_points(_: Pair) -> Iterator[str]:
-    """Texts in which every code point stands between letters, digits, spaces and symbols."""
+    """Yield texts in which each code point occurs between letters, digits, spaces and symbols."""
     contexts = ("a{0}b", "1{0}2", " {0} ", "{0}{0}", "'{0}s\n{0}!", "A{0}\n", "-{0} {0}a")
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     for start in range(0, len(codes), AT_ONCE):
@@ -167,7 +168,7 @@ def code_points(_: Pair) -> Iterator[str]:
 
 
 def fetched(folder: Path) -> list[Path]:
-    """llama.cpp's vocabularies, out of the source distribution of the version that is installed here."""
+    """Return llama.cpp's vocabularies from the source distribution of the installed version."""
     found = sorted(folder.glob("ggml-vocab-*.gguf"))
     if not found:
         wanted = f"{PACKAGE}=={version(PACKAGE)}"
@@ -190,7 +191,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
         yield compare(path.stem.removeprefix("ggml-vocab-"), path, texts)
     for name, keys in MADE.items() if everything or arguments.made else ():
         yield compare(f"made: {name}", write(folder / "made.gguf", keys()), texts, back=name != "whitespace")
-    for name in NAMED if everything or arguments.names else ():
+    for name in BY_NAME if everything or arguments.names else ():
         yield compare(f"pre: {name}", write(folder / "made.gguf", every_pair() | {"pre": name}), texts)
 
 
@@ -199,12 +200,14 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="GGUF files, with or without weights")
     parser.add_argument("-n", type=int, default=10_000, help="texts for each vocabulary (default: 10000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--made", action="store_true", help="the kinds that llama.cpp has no file of")
+    parser.add_argument(
+        "--made", action="store_true", help="only synthetic vocabularies of the kinds that llama.cpp has no file of"
+    )
     parser.add_argument("--names", action="store_true", help="every name of tokenizer.ggml.pre")
     parser.add_argument("--code-points", action="store_true", help="every code point instead of mixtures")
-    parser.add_argument("--folder", type=Path, help="where llama.cpp's vocabularies are, or shall be kept")
+    parser.add_argument("--folder", type=Path, help="folder of llama.cpp's vocabularies, for reading or downloading")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # two of the files are from before there was tokenizer.ggml.pre
+    warnings.simplefilter("ignore")  # two of the files are older than tokenizer.ggml.pre
     with tempfile.TemporaryDirectory() as folder:
         print("| vocabulary | texts | encoded | decoded | pieces | ends |\n|---|---:|---:|---:|---:|---:|")
         different = 0

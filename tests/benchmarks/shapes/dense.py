@@ -1,11 +1,12 @@
-"""Model files in the shapes of dense families, with random weights in Q4_K_M, for speed.py.
+"""Writes model files in the shapes of dense models, with random weights in Q4_K_M, for speed.py.
 
     python tests/benchmarks/shapes/dense.py /dev/shm                     # all of them
     python tests/benchmarks/shapes/dense.py /dev/shm phi3 heads-80       # some
     python tests/benchmarks/speed.py /dev/shm/phi3.gguf -t 2
 
-A small vocabulary, and of large models two layers only: what is timed is the layers. Those with heads of 80 to 128
-values are for `localinfer profile FILE -p 2048`, which tells the time of attention. Needs the dependency group `test`.
+The vocabulary is small, and large models have only two layers, because the benchmark measures the layers. The shapes
+with heads of 80 to 128 values are for `localinfer profile FILE -p 2048`, which shows the time of attention. Needs the
+dependency group `test`.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
@@ -28,8 +29,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Dense:
-    """`own` are metadata keys without the architecture in front; a matrix of `fused` is in the place of others."""
+class DenseShape:
+    """A model shape. `own` has metadata keys without the architecture prefix; a `fused` matrix replaces others."""
 
     architecture: str
     dimensions: tiny.Dimensions
@@ -62,9 +63,9 @@ class Dense:
             yield name, "F32" if len(shape) == 1 else recipe.tokens if table else recipe.type_of(name, n_layer)
 
 
-def heads_of(size: int, count: int) -> Dense:
-    """A llama with narrow feed-forward networks, so that attention is most of it."""
-    return Dense(
+def llama_with_heads(size: int, count: int) -> DenseShape:
+    """Return a Llama shape with narrow feed-forward networks, so that attention dominates."""
+    return DenseShape(
         "llama",
         tiny.Dimensions(
             n_layer=2, n_embd=size * count, n_ff=512, n_head=count, n_head_kv=count, head_dim=size, n_ctx=8192
@@ -73,32 +74,32 @@ def heads_of(size: int, count: int) -> Dense:
 
 
 SHAPES = {
-    "qwen3": Dense(  # Qwen3-0.6B
+    "qwen3": DenseShape(  # Qwen3-0.6B
         "qwen3",
         tiny.Dimensions(n_layer=28, n_embd=1024, n_ff=3072, n_head=16, n_head_kv=8, head_dim=128, n_ctx=8192),
         norms={"attn_q_norm": 128, "attn_k_norm": 128},
     ),
-    "gemma2": Dense(  # Gemma-2-2B
+    "gemma2": DenseShape(  # Gemma-2-2B
         "gemma2",
         tiny.Dimensions(n_layer=2, n_embd=2304, n_ff=9216, n_head=8, n_head_kv=4, head_dim=256, n_ctx=8192),
         own={"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         norms={"post_attention_norm": 2304, "post_ffw_norm": 2304},
     ),
-    "phi3": Dense(  # Phi-3-mini
+    "phi3": DenseShape(  # Phi-3-mini
         "phi3",
         tiny.Dimensions(
             n_layer=2, n_embd=3072, n_ff=8192, n_head=32, n_head_kv=32, head_dim=96, n_ctx=8192, tied=False
         ),
         fused={"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_up": ("ffn_gate", "ffn_up")},
     ),
-    "llama": Dense(  # Llama-3-8B
+    "llama": DenseShape(  # Llama-3-8B
         "llama",
         tiny.Dimensions(
             n_layer=2, n_embd=4096, n_ff=14336, n_head=32, n_head_kv=8, head_dim=128, n_ctx=8192, tied=False
         ),
     ),
-    "heads-80": heads_of(80, 32), "heads-96": heads_of(96, 32),
-    "heads-100": heads_of(100, 64), "heads-128": heads_of(128, 50),
+    "heads-80": llama_with_heads(80, 32), "heads-96": llama_with_heads(96, 32),
+    "heads-100": llama_with_heads(100, 64), "heads-128": llama_with_heads(128, 50),
 }  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""Model files in the shapes of recurrent and hybrid models, with random weights, for speed.py.
+"""Writes model files in the shapes of recurrent and hybrid models, with random weights, for speed.py.
 
     python tests/benchmarks/shapes/hybrids.py /dev/shm          # Qwen3.5-4B, Mamba2-2.7B and RWKV7-World-2.9B in Q4_K_M
     python tests/benchmarks/shapes/hybrids.py /dev/shm rwkv7    # one of them
     python tests/benchmarks/speed.py /dev/shm/qwen35.gguf /dev/shm/mamba2.gguf -t 2
 
-Four layers each (of Qwen3.5, three with a delta net and one with attention), and a small vocabulary: what is timed is
-the layers. Needs the dependency group `test`.
+Each model has four layers (Qwen3.5: three gated delta nets and one attention layer) and a small vocabulary, because the
+benchmark measures the layers. Needs the dependency group `test`.
 """
 
 import sys
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
@@ -40,7 +40,7 @@ RWKV7_RANKS = {"w": ("decay", 96), "a": ("iclr", 96), "v": ("value_residual_mix"
 
 
 def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
-    """Keys, and tensors: the last layer of the four has attention."""
+    """Return metadata and tensor shapes; the last of the four layers has attention."""
     d, ssm, shapes = QWEN35, QWEN35_SSM, tiny.common_shapes(QWEN35, N_VOCAB)
     keys, values, heads = ssm["group_count"] * ssm["state_size"], ssm["inner_size"], ssm["time_step_rank"]
     for layer in range(N_LAYER):
@@ -76,7 +76,7 @@ def qwen35() -> tuple[dict[str, tiny.Metadatum], Shapes]:
 
 
 def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
-    """The same of a model without attention."""
+    """Return metadata and tensor shapes of a model without attention."""
     n, ssm = MAMBA2.n_embd, MAMBA2_SSM
     keys, values, heads = ssm["group_count"] * ssm["state_size"], ssm["inner_size"], ssm["time_step_rank"]
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, n), "output_norm.weight": (n,), "output.weight": (N_VOCAB, n)}
@@ -98,7 +98,7 @@ def mamba2() -> tuple[dict[str, tiny.Metadatum], Shapes]:
 
 
 def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
-    """The same of a model whose layers see the token before each."""
+    """Return metadata and tensor shapes of a model with token shift."""
     n, n_ff = RWKV7.n_embd, RWKV7.n_ff
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, n), "output.weight": (N_VOCAB, n)}
     shapes |= {f"{norm}.{each}": (n,) for norm in ("token_embd_norm", "output_norm") for each in ("weight", "bias")}
@@ -109,7 +109,7 @@ def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
         shapes |= {f"{blk}.time_mix_{each}.weight": (n, n) for each in ("key", "value", "receptance", "output")}
         for kind, (_, rank) in RWKV7_RANKS.items():
             shapes |= {f"{blk}.time_mix_{kind}0.weight": (n,)} if kind != "g" else {}
-            width = RWKV7_RANKS["a"][1] if kind == "v" and layer == 0 else rank  # unused, but llama.cpp reads it so
+            width = RWKV7_RANKS["a"][1] if kind == "v" and layer == 0 else rank  # unused, but required by llama.cpp
             shapes |= {f"{blk}.time_mix_{kind}1.weight": (width, n), f"{blk}.time_mix_{kind}2.weight": (n, width)}
         shapes |= {
             f"{blk}.time_mix_lerp_fused.weight": (6, 1, 1, n),
@@ -125,7 +125,7 @@ def rwkv7() -> tuple[dict[str, tiny.Metadatum], Shapes]:
 
 
 def types(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """As llama-quantize's Q4_K_M has them."""
+    """Return the tensor types that llama-quantize uses for Q4_K_M."""
 
     def type_of(name: str) -> str:
         part = name.removesuffix(".weight").rpartition(".")[2]

@@ -1,12 +1,13 @@
-"""Model files in real shapes with random weights: timing does not care about the values.
+"""Writes model files in real shapes with random weights, because timing does not depend on the values.
 
     python tests/benchmarks/shapes/synthetic.py /tmp/models Q4_K_M Q8_0                   # Llama-3.2-1B's shape
     python tests/benchmarks/shapes/synthetic.py /tmp/models IQ2_XS --layers 4 --vocab 32064
 
-A recipe is one of llama-quantize's mixes, or the name of a tensor type: then all matrices have it, but for the
-one of tokens and logits. Making a gigabyte takes about a second, as a megabyte of random blocks is made for each
-tensor and then repeated; a folder in memory, such as /dev/shm, spares the disk. llama.cpp and localinfer load the
-files; the tokenizer has bytes, a few merges, and words that no text reaches. Needs the dependency group `test`.
+A recipe is one of llama-quantize's recipes, or a tensor type, which then applies to all matrices except the token
+embeddings and the output layer. Writing a gigabyte takes about a second, because a megabyte of random blocks is
+generated for each tensor and repeated. A folder in memory such as /dev/shm spares the disk. llama.cpp and localinfer
+load the files. The tokenizer has bytes, a few merges, and tokens that no text produces. Needs the dependency group
+`test`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 sys.path.append(str(Path(__file__).parents[2]))
-from places import PYTHONPATH
+from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
@@ -33,20 +34,20 @@ import tiny  # noqa: E402
 LLAMA_1B = tiny.Dimensions(n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64, n_ctx=131072)
 VOCABULARY = 128_256
 FREQ_BASE = 500_000.0
-CHUNK = 1 << 20  # bytes of a tensor that are made, and then repeated
+CHUNK = 1 << 20  # bytes of random data per tensor, which are repeated
 
 
 class Recipe(NamedTuple):
-    """Types of tensors, as llama-quantize chooses them; "" is the base type."""
+    """Tensor types as llama-quantize chooses them; "" is the base type."""
 
     base: str
-    tokens: str  # token_embd, which is the output layer too
+    tokens: str  # token_embd, which is also the output layer
     more_bits: str = ""  # attn_v and ffn_down of the first and last layers, and of every third between
     attn_v: str = ""
     early_ffn_down: str = ""  # of the first eighth of the layers
 
     def type_of(self, name: str, n_layer: int) -> str:
-        """The type of a tensor of a model with so many layers."""
+        """Return the type of a tensor of a model with `n_layer` layers."""
         if name == "token_embd.weight":
             return self.tokens
         _, number, part, _ = name.split(".")
@@ -61,13 +62,13 @@ class Recipe(NamedTuple):
 
 
 def uses_more_bits(layer: int, n_layer: int) -> bool:
-    """Whether the mixes "_M" of llama.cpp spend more on this layer."""
+    """Whether llama.cpp's "_M" recipes use more bits for this layer."""
     eighth = n_layer // 8
     return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
 
 
 def pure(base: str) -> Recipe:
-    """One type for all, except the matrix of tokens."""
+    """Return a recipe with one type for all matrices except the token embeddings."""
     if base in (*random_blocks.FLOATS, "Q8_0"):
         return Recipe(base, base)
     coarse = base.startswith(("IQ1", "IQ2", "IQ3_XXS"))
@@ -82,7 +83,7 @@ RECIPES: dict[str, Recipe] = {name: pure(name) for name in random_blocks.NAMES} 
 
 
 def write(path: Path, recipe: str, *, n_layer: int = LLAMA_1B.n_layer, n_vocab: int = VOCABULARY) -> Path:
-    """Write the file, and wait until it is on the disk: writing it back would disturb what is timed next."""
+    """Write the file and flush it to the disk, because writing it back later would disturb the benchmark."""
     dimensions = replace(LLAMA_1B, n_layer=n_layer)
     shapes = tiny.common_shapes(dimensions, n_vocab)
     types = {
@@ -97,7 +98,7 @@ def write_file(
     shapes: Mapping[str, tuple[int, ...]],
     types: Mapping[str, str],
 ) -> Path:
-    """A file with these keys, and tensors of these shapes and types."""
+    """Write a file with this metadata and random tensors of these shapes and types."""
     writer = gguf.GGUFWriter(path, "")
     writer.kv_data[0].clear()  # the writer's own general.architecture: it is among ours
     for key, value in keys.items():
@@ -113,7 +114,7 @@ def write_file(
         rng = np.random.default_rng(0)
         for name, shape in shapes.items():
             file.write(bytes(-file.tell() % writer.data_alignment))
-            for part in parts(rng, name, shape, types[name]):
+            for part in random_tensor_data(rng, name, shape, types[name]):
                 file.write(part)
         file.write(bytes(-file.tell() % writer.data_alignment))
         file.flush()
@@ -122,7 +123,7 @@ def write_file(
 
 
 def metadata(recipe: str, dimensions: tiny.Dimensions, n_vocab: int) -> Mapping[str, tiny.Metadatum]:
-    """Everything but the tensors."""
+    """Return the metadata."""
     return (
         tiny.common_metadata("llama", dimensions)
         | {
@@ -136,7 +137,7 @@ def metadata(recipe: str, dimensions: tiny.Dimensions, n_vocab: int) -> Mapping[
 
 
 def vocabulary(n_vocab: int) -> dict[str, tiny.Field]:
-    """The tiny models' byte-level BPE, and words that no merge makes, up to n_vocab tokens."""
+    """Return the byte-level BPE vocabulary of the tiny models, padded to n_vocab with tokens that no merge produces."""
     keys = tiny.bpe_vocabulary()
     n = tiny.n_tokens(keys)
     words = ("".join(letters) for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=6))
@@ -148,13 +149,13 @@ def vocabulary(n_vocab: int) -> dict[str, tiny.Field]:
 
 
 def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
-    """The size of a tensor."""
+    """Return the size of a tensor in bytes."""
     n_elements, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
     return int(np.prod(shape)) // n_elements * n_bytes
 
 
-def parts(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
-    """The tensor's data: values with which activations keep their size from layer to layer."""
+def random_tensor_data(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
+    """Yield the tensor's data, scaled so that activations keep their magnitude from layer to layer."""
     left = tensor_bytes(shape, type_name)
     if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
         yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
@@ -168,7 +169,7 @@ def parts(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name
 
 
 def main() -> None:
-    """Parse the command line, write the files."""
+    """Parse the command line and write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("recipes", nargs="+", choices=RECIPES, metavar="RECIPE", help=", ".join(RECIPES))

@@ -1,11 +1,11 @@
-"""The first word of a command line."""
+"""Resolution of the first word of a command line: commands, models and suggestions."""
 
 from pathlib import Path
 
 import pytest
 
 from cli.app import COMMANDS
-from cli.arguments.commands import INSTEAD, SAME, resolved
+from cli.arguments.commands import ALIASES, UNSUPPORTED_COMMANDS, resolve_command
 from localinfer.errors import UsageError
 
 
@@ -31,35 +31,35 @@ from localinfer.errors import UsageError
         ("--show-completion", "--show-completion fish"),
     ],
 )
-def test_meant(monkeypatch: pytest.MonkeyPatch, typed: str, meant: str) -> None:
+def test_resolve_command(monkeypatch: pytest.MonkeyPatch, typed: str, meant: str) -> None:
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert resolved(typed.split(), COMMANDS) == meant.split()
+    assert resolve_command(typed.split(), COMMANDS) == meant.split()
 
 
-@pytest.mark.parametrize("word", INSTEAD)
-def test_what_to_type_instead(word: str) -> None:
+@pytest.mark.parametrize("word", UNSUPPORTED_COMMANDS)
+def test_unsupported_commands(word: str) -> None:
     with pytest.raises(UsageError, match=rf"^{word}: .{{20}}"):
-        resolved([word, "x"], COMMANDS)
+        resolve_command([word, "x"], COMMANDS)
 
 
 @pytest.mark.parametrize(
-    ("word", "guess"),
+    ("word", "suggestion"),
     [("bnch", "bench"), ("smolm2", "smollm2"), ("Generate", "generate"), ("rnu", "run")],
 )
-def test_nearest(word: str, guess: str) -> None:
-    with pytest.raises(UsageError, match=f"^{word}: neither a command nor a model; did you mean {guess}"):
-        resolved([word], COMMANDS)
+def test_nearest(word: str, suggestion: str) -> None:
+    with pytest.raises(UsageError, match=f"^{word}: no such command or model; did you mean {suggestion}"):
+        resolve_command([word], COMMANDS)
 
 
-def test_a_file_without_an_ending_is_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_without_suffix_is_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").touch()
-    assert resolved(["mine"], COMMANDS) == ["chat", "mine"]
-    with pytest.raises(UsageError, match=r"^yours: neither a command nor a model$"):
-        resolved(["yours"], COMMANDS)
+    assert resolve_command(["mine"], COMMANDS) == ["chat", "mine"]
+    with pytest.raises(UsageError, match=r"^yours: no such command or model$"):
+        resolve_command(["yours"], COMMANDS)
 
 
-def test_names_of_commands_are_unique() -> None:
-    assert not SAME.keys() & COMMANDS.keys()
-    assert not INSTEAD.keys() & (SAME.keys() | COMMANDS.keys())
-    assert set(SAME.values()) <= COMMANDS.keys()
+def test_command_names_are_unique() -> None:
+    assert not ALIASES.keys() & COMMANDS.keys()
+    assert not UNSUPPORTED_COMMANDS.keys() & (ALIASES.keys() | COMMANDS.keys())
+    assert set(ALIASES.values()) <= COMMANDS.keys()

@@ -1,4 +1,4 @@
-"""What shells offer for half a command line: asked as their scripts ask, and by real shells where there are any."""
+"""Shell completion, through the interface of the completion scripts and in the shells that are installed."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ Offered = Callable[..., list[str]]
 
 @pytest.fixture
 def offered(environment: dict[str, str], tmp_path: Path) -> Offered:
-    """What bash would be offered for a line."""
+    """Return a function that gives the completions that bash gets for a line."""
 
     def run(line: str) -> list[str]:
         words = line.split(" ")
-        asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-        asked["_LOCALINFER_COMPLETE"] = "complete_bash"
-        done = subprocess.run(REAL, env=environment | asked, cwd=tmp_path, capture_output=True, text=True)
+        variables = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+        variables["_LOCALINFER_COMPLETE"] = "complete_bash"
+        done = subprocess.run(REAL, env=environment | variables, cwd=tmp_path, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.split()
 
@@ -51,33 +51,33 @@ def offered(environment: dict[str, str], tmp_path: Path) -> Offered:
         ("localinfer generate -f ", []),
     ],
 )
-def test_offered(offered: Offered, tmp_path: Path, line: str, expected: list[str] | None) -> None:
-    """Nothing means that the shell offers files."""
+def test_completions(offered: Offered, tmp_path: Path, line: str, expected: list[str] | None) -> None:
+    """`None` means that the shell completes file names."""
     (tmp_path / "mine.gguf").touch()
     found = offered(line)
     assert expected is None or found == expected
 
 
-def test_a_broken_models_toml_is_no_obstacle(environment: dict[str, str], tmp_path: Path) -> None:
+def test_completion_ignores_a_broken_models_toml(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[[")
-    asked = {"COMP_WORDS": "localinfer\ngenerate\nx", "COMP_CWORD": "2", "_LOCALINFER_COMPLETE": "complete_bash"}
+    variables = {"COMP_WORDS": "localinfer\ngenerate\nx", "COMP_CWORD": "2", "_LOCALINFER_COMPLETE": "complete_bash"}
     done = subprocess.run(
-        REAL, env=environment | asked | {"LOCALINFER_CONFIG_DIR": str(tmp_path)}, capture_output=True, text=True
+        REAL, env=environment | variables | {"LOCALINFER_CONFIG_DIR": str(tmp_path)}, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
 
-def test_it_imports_nothing_heavy(environment: dict[str, str]) -> None:
-    asked = {"_TYPER_COMPLETE_ARGS": "localinfer generate --te", "_LOCALINFER_COMPLETE": "complete_zsh"}
+def test_completion_imports_no_heavy_modules(environment: dict[str, str]) -> None:
+    variables = {"_TYPER_COMPLETE_ARGS": "localinfer generate --te", "_LOCALINFER_COMPLETE": "complete_zsh"}
     command = [sys.executable, "-X", "importtime", "-m", "localinfer"]
-    done = subprocess.run(command, env=environment | asked, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment | variables, capture_output=True, text=True)
     assert '"--temp":"Temperature' in done.stdout
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not modules & {"rich", "numpy", "numba", "llvmlite", "jinja2"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_real_shell(environment: dict[str, str], tmp_path: Path, shell: str) -> None:
+def test_completion_in_a_real_shell(environment: dict[str, str], tmp_path: Path, shell: str) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")
@@ -102,7 +102,7 @@ def test_a_real_shell(environment: dict[str, str], tmp_path: Path, shell: str) -
         terminal.close()
 
 
-def test_the_programs_options(environment: dict[str, str], tmp_path: Path) -> None:
+def test_completion_script_options(environment: dict[str, str], tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         where = environment | {"HOME": str(tmp_path), "SHELL": "/bin/zsh"}
         return subprocess.run([*REAL, *arguments], env=where, capture_output=True, text=True)

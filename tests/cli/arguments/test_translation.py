@@ -1,13 +1,13 @@
-"""Words of other programs in ours."""
+"""Translation of llama.cpp's and Ollama's command lines to localinfer's."""
 
 import pytest
 
-from cli.app import COMMANDS, command_line
-from cli.arguments import foreign
-from cli.arguments.translation import Command, Instead, translated
+from cli.app import COMMANDS, build_program
+from cli.arguments import compatibility
+from cli.arguments.translation import CommandSpec, Redirect, translate
 from localinfer.errors import UsageError
 
-GENERATE = Command(
+GENERATE = CommandSpec(
     "generate",
     {
         "-p": ("--prompt", 1), "--prompt": ("--prompt", 1), "-c": ("--ctx-size", 1), "--ctx-size": ("--ctx-size", 1),
@@ -19,11 +19,11 @@ GENERATE = Command(
 
 
 def words(*typed: str) -> list[str]:
-    return translated(typed, GENERATE).words
+    return translate(typed, GENERATE).words
 
 
-def test_what_a_command_has_goes_through() -> None:
-    line = translated(["model", "-p", "text", "-q"], GENERATE)
+def test_flags_of_the_command_are_unchanged() -> None:
+    line = translate(["model", "-p", "text", "-q"], GENERATE)
     assert line.words == ["model", "-p", "text", "-q"]
     assert line.warnings == []
 
@@ -54,7 +54,7 @@ def test_what_a_command_has_goes_through() -> None:
         (["-p", "a=b", "--prompt=a=b"], ["-p", "a=b", "--prompt", "a=b"]),
     ],
 )
-def test_meant(typed: list[str], meant: list[str]) -> None:
+def test_resolve_command(typed: list[str], meant: list[str]) -> None:
     assert words(*typed) == meant
 
 
@@ -72,29 +72,29 @@ def test_meant(typed: list[str], meant: list[str]) -> None:
         ("--mmap=1", "--mmap"),
     ],
 )
-def test_how_a_file_is_read(typed: str, meant: str) -> None:
+def test_load_mode_and_mmap(typed: str, meant: str) -> None:
     options = {"--mmap": ("--mmap", 0), "--no-mmap": ("--mmap", 0), "--mlock": ("--mlock", 0), "-p": ("-p", 1)}
-    assert translated(typed.split(), Command("bench", options, models=1)).words == meant.split()
+    assert translate(typed.split(), CommandSpec("bench", options, models=1)).words == meant.split()
 
 
 @pytest.mark.parametrize(
     ("typed", "warnings"),
     [
-        (["-ngl", "99", "x"], ["-ngl does nothing: the CPU computes everything"]),
-        (["-ngl", "99", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm do nothing: the CPU computes everything"]),
+        (["-ngl", "99", "x"], ["-ngl has no effect: all computation runs on the CPU"]),
+        (["-ngl", "9", "-sm", "none", "-ngl", "1", "x"], ["-ngl, -sm have no effect: all computation runs on the CPU"]),
         (["--lora", "a.gguf", "x"], ["--lora is not supported: the model runs without adapters"]),
-        (["-ctk", "bf16", "x"], ["-ctk bf16: f16 is as large"]),
+        (["-ctk", "bf16", "x"], ["-ctk bf16: using f16"]),
         (["--jinja", "x"], []),
     ],
 )
 def test_warnings(typed: list[str], warnings: list[str]) -> None:
-    line = translated(typed, GENERATE)
+    line = translate(typed, GENERATE)
     assert line.warnings == warnings
     assert line.words[-1] == "x"
 
 
 @pytest.mark.parametrize("typed", ["-fa", "-fa on", "-fa 0", "--color", "--color AUTO", "--flash_attn", "--color=off"])
-def test_a_value_that_may_be_missing(typed: str) -> None:
+def test_optional_values(typed: str) -> None:
     assert words(*typed.split(), "x", "off") == ["x", "off"]
 
 
@@ -105,18 +105,18 @@ def test_two_values() -> None:
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        (["--typical", "1"], "--typical: `localinfer generate` has no such option"),
-        (["--tmp", "1"], "--tmp: `localinfer generate` has no such option; did you mean --temp?"),
-        (["--flash-atn"], "--flash-atn: `localinfer generate` has no such option; did you mean --flash-attn?"),
-        (["-qp"], "-qp: `localinfer generate` has no such option"),
-        (["--hf-rpo", "x"], "--hf-rpo: `localinfer generate` has no such option; did you mean --hf-repo?"),
-        (["-p"], "-p: a value is missing"),
-        (["-m"], "-m: a value is missing"),
-        (["-ngl"], "-ngl: a value is missing"),
+        (["--typical", "1"], "--typical: no such option of `localinfer generate`"),
+        (["--tmp", "1"], "--tmp: no such option of `localinfer generate`; did you mean --temp?"),
+        (["--flash-atn"], "--flash-atn: no such option of `localinfer generate`; did you mean --flash-attn?"),
+        (["-qp"], "-qp: no such option of `localinfer generate`"),
+        (["--hf-rpo", "x"], "--hf-rpo: no such option of `localinfer generate`; did you mean --hf-repo?"),
+        (["-p"], "-p: missing value"),
+        (["-m"], "-m: missing value"),
+        (["-ngl"], "-ngl: missing value"),
         (["--quiet=1"], "--quiet: takes no value"),
     ],
 )
-def test_mistakes(typed: list[str], problem: str) -> None:
+def test_usage_errors(typed: list[str], problem: str) -> None:
     with pytest.raises(UsageError) as error:
         words(*typed)
     assert str(error.value) == problem
@@ -131,35 +131,35 @@ def test_mistakes(typed: list[str], problem: str) -> None:
         (["-p", "x", "--version"], ["--version"]),
     ],
 )
-def test_another_command(typed: list[str], other: list[str]) -> None:
-    with pytest.raises(Instead) as error:
+def test_flags_of_another_command(typed: list[str], other: list[str]) -> None:
+    with pytest.raises(Redirect) as error:
         words(*typed)
     assert error.value.words == other
 
 
-def test_several_models_where_a_command_takes_them() -> None:
-    bench = Command("bench", {"-p": ("--n-prompt", 1)}, models=float("inf"))
-    assert translated(["-m", "a", "-p", "5", "-m", "b", "c"], bench).words == ["a", "b", "-p", "5", "c"]
-    assert translated(["-fa", "0,1", "--repack", "1", "c"], bench).words == ["c"]
+def test_commands_with_several_models() -> None:
+    bench = CommandSpec("bench", {"-p": ("--n-prompt", 1)}, models=float("inf"))
+    assert translate(["-m", "a", "-p", "5", "-m", "b", "c"], bench).words == ["a", "b", "-p", "5", "c"]
+    assert translate(["-fa", "0,1", "--repack", "1", "c"], bench).words == ["c"]
     with pytest.raises(UsageError, match="-m: "):
-        translated(["-m", "a"], Command("doctor", {}))
+        translate(["-m", "a"], CommandSpec("doctor", {}))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_flag_of_a_command_is_said_to_do_nothing(name: str) -> None:
-    """Such a row would be dead, or wrong of the other commands."""
-    program = command_line([name]).commands[name]
+def test_own_flags_are_not_listed_as_ignored(name: str) -> None:
+    """Such a row would never apply, or would be wrong for the other commands."""
+    program = build_program([name]).commands[name]
     with program.make_context(name, [], resilient_parsing=True) as context:
-        own = program.described(context).options
-    tables = foreign.NOTHING + foreign.MISSING + foreign.IN_ONE_COMMAND.get(name, ())
+        own = program.spec(context).options
+    tables = compatibility.NO_EFFECT + compatibility.UNSUPPORTED + compatibility.NO_EFFECT_BY_COMMAND.get(name, ())
     flags = {flag.partition(":")[0] for row in tables for flag in f"{row[1]} {row[2]}".split()}
     assert own.keys() & flags <= MEANT_OTHERWISE
 
 
-MEANT_OTHERWISE = {"--override-kv", "--display-prompt", "--truncate"}  # are of one command, and mean nothing to others
+MEANT_OTHERWISE = {"--override-kv", "--display-prompt", "--truncate"}  # flags of one command; the others ignore them
 
 
 def test_each_flag_is_in_one_row() -> None:
-    rows = foreign.AS_IT_IS + foreign.NOTHING + foreign.MISSING
+    rows = compatibility.ALWAYS_ON + compatibility.NO_EFFECT + compatibility.UNSUPPORTED
     flags = [flag.partition(":")[0] for row in rows for flag in f"{row[1]} {row[2]}".split()]
     assert len(flags) == len(set(flags))

@@ -1,4 +1,4 @@
-"""Blocks of Markdown, and what a terminal shows of them while they come."""
+"""Markdown blocks, and their display in a terminal while they are streamed."""
 
 import io
 import re
@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.chat import region
-from cli.chat.markdown import Block, Printer, closed, split
-from cli.chat.region import Region
+from cli.chat import live_region
+from cli.chat.live_region import LiveRegion
+from cli.chat.markdown import Block, MarkdownPrinter, close_markers, split
 
 TEXT = """# Title
 
@@ -37,7 +37,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Screen(io.StringIO):
-    """As much of a terminal as the region uses: what is on it."""
+    """A fake terminal that interprets the escape sequences of the redrawn region; holds the screen content."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Screen(io.StringIO):
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     screen = Screen(rows=24)
-    monkeypatch.setattr(region, "sys", SimpleNamespace(stdout=screen))
+    monkeypatch.setattr(live_region, "sys", SimpleNamespace(stdout=screen))
     return screen
 
 
@@ -76,17 +76,17 @@ def test_blocks() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "[a]: http://b", "```", "- ", "   "])
-def test_little(text: str) -> None:
+def test_incomplete_blocks(text: str) -> None:
     assert "".join(block.source for block in split(text)) == text.strip(" \n") or text.strip()
 
 
-def test_blocks_that_are_finished_stay_the_same() -> None:
+def test_finished_blocks_do_not_change() -> None:
     for end in range(len(TEXT)):
         finished = split(TEXT[:end])[:-1]
         assert finished == split(TEXT)[: len(finished)] or finished[-1].source.startswith(("|", "#", "1", "-"))
 
 
-def test_long_code_is_cut() -> None:
+def test_long_code_is_split() -> None:
     code = "```python\n" + "def f():\n    return 1\n\n" * 40 + "```\n"
     blocks = split(code)
     assert len(blocks) > 2
@@ -98,29 +98,29 @@ def test_long_code_is_cut() -> None:
     ("source", "shown"), [("a **b", "a **b**"), ("a `b", "a `b`"), ("a **", "a"), ("**a** b", "**a** b")]
 )
 def test_markers_are_closed(source: str, shown: str) -> None:
-    assert closed(Block(source, False, True)) == shown
+    assert close_markers(Block(source, False, True)) == shown
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80])
 @pytest.mark.parametrize("step", [1, 3, 17, 1000])
-def test_stream_shows_what_the_whole_would(screen: Screen, columns: int, step: int) -> None:
-    printer, shown = Printer(columns, colour=True), Region((columns, 24))
+def test_streamed_text_looks_like_the_whole_text(screen: Screen, columns: int, step: int) -> None:
+    printer, shown = MarkdownPrinter(columns, colour=True), LiveRegion((columns, 24))
     text, gap = "", False
     for start in range(0, len(TEXT), step):
         text += TEXT[start : start + step]
         blocks = split(text, gap)
         for block in blocks[:-1]:
-            shown.settle(printer.lines(block.source, block.gap))
+            shown.commit(printer.lines(block.source, block.gap))
         for last in blocks[-1:]:
             text, gap = last.source, last.gap
-            shown.show(printer.lines(closed(last), last.gap))
-    shown.settle(printer.lines(text, gap))
+            shown.show(printer.lines(close_markers(last), last.gap))
+    shown.commit(printer.lines(text, gap))
     whole = [line for block in split(TEXT, False) for line in printer.lines(block.source, block.gap)]
     assert [line.rstrip() for line in screen.lines] == [STYLE.sub("", line).rstrip() for line in whole] + [""]
 
 
-def test_lines_that_left_the_screen_are_not_touched(screen: Screen) -> None:
-    shown = Region((40, 24))
+def test_scrolled_lines_are_not_redrawn(screen: Screen) -> None:
+    shown = LiveRegion((40, 24))
     for n in range(1, 60):
         shown.show([f"line {number} of {n}" if number == 0 else f"line {number}" for number in range(n)])
     assert len(screen.lines) == 59

@@ -1,4 +1,4 @@
-"""`localinfer chat` as people meet it, in a pseudo-terminal. The model is `talker.py`."""
+"""`localinfer chat` in a pseudo-terminal. The model is `fake_model.py`."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from places import TALKER
+from locations import FAKE_CLI
 from terminal import Terminal
 
 OpenTerminal = Callable[..., Terminal]
@@ -31,8 +31,8 @@ def test_conversation(terminal: OpenTerminal, own: str) -> None:
     t.type("again\n")
     t.expect("\n3: again\n")
     t.expect("> ")
-    t.press("D")
-    assert t.code() == 0
+    t.ctrl("D")
+    assert t.wait() == 0
 
 
 def test_commands(terminal: OpenTerminal, own: str) -> None:
@@ -43,13 +43,13 @@ def test_commands(terminal: OpenTerminal, own: str) -> None:
         ("one", "1: one"),
         ("/regen", "1: one"),
         ("two", "3: two"),
-        ("/clear", "the conversation is forgotten"),
+        ("/clear", "cleared the conversation"),
         ("three", "1: three"),
-        ("/system be brief", "a new conversation"),
+        ("/system be brief", "started a new conversation"),
         ("four", "1: four (be brief)"),
         ("/help", "/regen"),
-        ("/nonsense x", "/nonsense is no command: /help shows what there is"),
-        ("/sytem", "/sytem is no command: did you mean /system?"),
+        ("/nonsense x", "/nonsense: no such command; /help lists the commands"),
+        ("/sytem", "/sytem: no such command; did you mean /system?"),
         ("/system", "be brief"),
         ("  ", ""),
         ("five\\\nsix", "3: five|six (be brief)"),
@@ -58,7 +58,7 @@ def test_commands(terminal: OpenTerminal, own: str) -> None:
         t.expect(shown)
         t.expect("> ")
     t.type("/exit\n")
-    assert t.code() == 0
+    assert t.wait() == 0
 
 
 def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, own: str) -> None:
@@ -66,17 +66,17 @@ def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, own: str) -> N
     t.expect("> ")
     t.type(" ".join(["slowly"] * 100) + "\n")
     t.expect("1: slowly slowly")
-    t.press("C")
+    t.ctrl("C")
     t.expect("\n> ", seconds=2)
     t.type("next\n")
     t.expect("3: next")
     t.expect("> ")
-    t.press("C")
-    t.expect("Ctrl-C once more")
+    t.ctrl("C")
+    t.expect("Press Ctrl-C again")
     t.expect("> ")
-    t.press("C")
-    assert t.code() == 130
-    assert "Traceback" not in t.seen
+    t.ctrl("C")
+    assert t.wait() == 130
+    assert "Traceback" not in t.text
 
 
 def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
@@ -84,7 +84,7 @@ def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
     t.expect("> ")
     t.type("half a li")
     t.expect("half a li")
-    t.press("C")
+    t.ctrl("C")
     t.expect("> ")
     t.type("whole\n")
     t.expect("1: whole")
@@ -106,23 +106,23 @@ def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTermina
     assert "next" not in t.expect("> ")
     t.expect("3: next")
     t.type("/exit\n")
-    assert t.code() == 0
+    assert t.wait() == 0
     assert termios.tcgetattr(t.master)[3] & termios.ECHO
 
 
-def test_one_answer_and_out(terminal: OpenTerminal, own: str) -> None:
+def test_single_turn(terminal: OpenTerminal, own: str) -> None:
     t = terminal("run", own, "Why", "so?")
     t.expect("1: Why so?\n[ 3 tokens")
-    assert t.code() == 0
+    assert t.wait() == 0
     t = terminal("chat", own, "-st", "-q")
     t.expect("> ")
     t.type("once\n")
     t.expect("1: once\n")
-    assert t.code() == 0
-    assert "t/s" not in t.seen
+    assert t.wait() == 0
+    assert "t/s" not in t.text
 
 
-def test_a_conversation_that_begins_with_a_question(terminal: OpenTerminal, own: str) -> None:
+def test_initial_prompt_starts_a_conversation(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own, "-cnv", "-p", "first")
     t.expect("1: first\n")
     t.expect("/help")
@@ -134,8 +134,8 @@ def test_a_conversation_that_begins_with_a_question(terminal: OpenTerminal, own:
 def test_an_interrupt_ends_a_single_question(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own, " ".join(["slowly"] * 100))
     t.expect("1: slowly slowly")
-    t.press("C")
-    assert t.code() == 130
+    t.ctrl("C")
+    assert t.wait() == 130
 
 
 def test_history(terminal: OpenTerminal, own: str) -> None:
@@ -152,7 +152,7 @@ def test_overflow_keeps_the_chat(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")
     t.type("overflow\n")
-    t.expect("error: context is full: --ctx-size sets a larger one (/undo makes room, /clear\nbegins anew)")
+    t.expect("error: context is full: --ctx-size sets a larger one (/undo makes room, /clear\nstarts over)")
     t.expect("> ")
     t.type("fine\n")
     t.expect("1: fine")
@@ -170,12 +170,12 @@ def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, own: str) ->
 )
 def test_odd_terminals(terminal: OpenTerminal, own: str, changed: dict[str, str]) -> None:
     t = terminal("chat", own, **changed)
-    t.expect(">")  # in one column, what is behind it is on the next line
+    t.expect(">")  # in one column, the text after it is on the next line
     t.type("x wide y\n")
     t.expect("😀 y")
     t.expect(">")
-    t.press("D")
-    assert t.code() == 0
+    t.ctrl("D")
+    assert t.wait() == 0
     if "columns" not in changed:
         assert b"\x1b[2m" not in t.raw
 
@@ -185,16 +185,16 @@ def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, own: str) -
     t.expect("> ")
     t.type("full\n")
     t.expect("1: full\n")
-    t.expect("The context is full: the answer ends here.")
+    t.expect("The context is full; the answer is cut off.")
     t.expect("> ")
     t.type("next\n")
     t.expect("3: next")
     t.expect("> ")
     t.type("/undo\n")
-    t.expect("forgotten: next")
+    t.expect("removed: next")
 
 
-def test_loop_is_told_of(terminal: OpenTerminal, own: str) -> None:
+def test_repetition_warning(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")
     t.type("circles\n")
@@ -218,7 +218,7 @@ def test_plain(terminal: OpenTerminal, own: str) -> None:
     t.expect("\n1: so **bold** end\n")
 
 
-def test_thoughts_fold(terminal: OpenTerminal, own: str) -> None:
+def test_reasoning_is_collapsed(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")
     t.type("slowly think\n")
@@ -226,34 +226,34 @@ def test_thoughts_fold(terminal: OpenTerminal, own: str) -> None:
     t.expect("Let me see")
     t.expect("thought for 0.")
     t.expect("1: slowly think\n")
-    assert "<think" not in t.seen
+    assert "<think" not in t.text
 
 
-def test_thoughts_are_no_output(talker: Run, own: str) -> None:
-    assert talker("chat", own, stdin=b"think").stdout == b"1: think"
+def test_reasoning_is_not_output(fake_cli: Run, own: str) -> None:
+    assert fake_cli("chat", own, stdin=b"think").stdout == b"1: think"
 
 
-def test_thoughts_are_a_field(talker: Run, own: str) -> None:
-    done = talker("chat", own, "think", "--json")
+def test_reasoning_is_a_field(fake_cli: Run, own: str) -> None:
+    done = fake_cli("chat", own, "think", "--json")
     assert [json.loads(done.stdout)[name] for name in ("text", "reasoning")] == ["1: think", "Let me see."]
 
 
 def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], own: str, tmp_path: Path) -> None:
-    command = " ".join([*map(shlex.quote, [*TALKER, "chat", own]), ">", str(tmp_path / "out")])
+    command = " ".join([*map(shlex.quote, [*FAKE_CLI, "chat", own]), ">", str(tmp_path / "out")])
     t = Terminal(["sh", "-c", command], environment)
     for message in ("one", "two"):
         t.expect("> ")
         t.type(message + "\n")
         t.expect("first token")
     t.expect("> ")
-    t.press("D")
-    assert t.code() == 0
+    t.ctrl("D")
+    assert t.wait() == 0
     assert (tmp_path / "out").read_text() == "1: one\n3: two\n"
     t.close()
 
 
 @pytest.mark.parametrize("message", ["/etc/hosts is what?", "/ is the root", "/tmp"])
-def test_path_is_no_command(terminal: OpenTerminal, own: str, message: str) -> None:
+def test_path_is_not_a_command(terminal: OpenTerminal, own: str, message: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")
     t.type(message + "\n")
@@ -272,10 +272,10 @@ def test_more_commands(terminal: OpenTerminal, own: str, tmp_path: Path) -> None
         ("/set parameter temperature 0", "temp is 0.0"),
         ("/set temp hot", "error: temp: must be a number"),
         ("/set tmp 1", "did you mean temp?"),
-        ("/set ctx_size 9", "can only be chosen when the model is loaded"),
+        ("/set ctx_size 9", "can only be set on the command line"),
         ("/set nothink", "think is off"),
         ("/show", "seed"),
-        ("/tokens", "0 of 2,048 tokens, 2,048 are left"),
+        ("/tokens", "0 of 2,048 tokens, 2,048 left"),
         ("/tokens some words", "1 tokens"),
         ("one", "1: one"),
         ("/tokens", "5 of 2,048 tokens"),
@@ -297,7 +297,7 @@ def test_more_commands(terminal: OpenTerminal, own: str, tmp_path: Path) -> None
     t.expect("5: two|lines more")
     t.expect("> ")
     t.type("/bye\n")
-    assert t.code() == 0
+    assert t.wait() == 0
 
 
 def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, own: str) -> None:
@@ -306,7 +306,7 @@ def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, own: st
     t.type("one\ntwo\n")
     t.expect("1: one\n")
     t.expect("3: two\n")
-    assert t.seen.index("one") > t.seen.index("> ")
+    assert t.text.index("one") > t.text.index("> ")
 
 
 def test_history_of_another_chat(terminal: OpenTerminal, own: str, environment: dict[str, str]) -> None:
@@ -315,24 +315,24 @@ def test_history_of_another_chat(terminal: OpenTerminal, own: str, environment: 
     t.type("before\n")
     t.expect("1: before")
     t.expect("> ")
-    t.press("D")
-    assert t.code() == 0
+    t.ctrl("D")
+    assert t.wait() == 0
     history = Path(own).parent / "data" / "history"
     assert history.stat().st_mode & 0o777 == 0o600
     t = terminal("chat", own, LOCALINFER_DATA_DIR=str(history.parent))
     t.expect("> ")
-    t.press("R")
+    t.ctrl("R")
     t.type("bef\r\r")
     t.expect("1: before")
 
 
-def test_editor_of_ones_own(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+def test_external_editor(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\necho from the editor > $1\n")
     editor.chmod(0o700)
     t = terminal("chat", own, EDITOR=str(editor), VISUAL="")
     t.expect("> ")
-    t.press("G")
+    t.ctrl("G")
     t.expect("from the editor")
     t.type("\n")
     t.expect("1: from the editor")
@@ -352,7 +352,7 @@ def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, own: str) -
     t.expect("1: slowly slowly")
     t.process.send_signal(signal.SIGSTOP)
     with_echo = termios.tcgetattr(t.master)
-    with_echo[3] |= termios.ECHO | termios.ICANON  # as a shell would
+    with_echo[3] |= termios.ECHO | termios.ICANON  # as a shell does
     termios.tcsetattr(t.master, termios.TCSANOW, with_echo)
     t.process.send_signal(signal.SIGCONT)
     t.expect("slowly slowly")
@@ -363,22 +363,23 @@ def test_terminated_at_the_prompt(terminal: OpenTerminal, own: str) -> None:
     t = terminal("chat", own)
     t.expect("> ")
     t.process.send_signal(signal.SIGTERM)
-    assert t.code() == 128 + signal.SIGTERM
+    assert t.wait() == 128 + signal.SIGTERM
     assert termios.tcgetattr(t.master)[3] & termios.ECHO
-    assert "Traceback" not in t.seen
+    assert "Traceback" not in t.text
 
 
-def test_piped_message(talker: Run, own: str) -> None:
-    done = talker("chat", own, stdin="Grüße\n".encode())
+def test_piped_message(fake_cli: Run, own: str) -> None:
+    done = fake_cli("chat", own, stdin="Grüße\n".encode())
     assert done.returncode == 0
     assert done.stdout == "1: Grüße".encode()
 
 
-def test_progress_line_is_gone_in_the_end(terminal: OpenTerminal, own: str) -> None:
+def test_progress_line_is_erased(terminal: OpenTerminal, own: str) -> None:
     t = terminal("generate", own, "-p", "hello")
-    assert t.code() == 0
-    gone = rb"\x1b\[K\r\x1b\[K"  # on a busy machine it takes long enough to be told of
-    assert re.match(rb"\rcompiling kernels \(once\) 0/3" + gone + rb"(\rloading [^\r]+" + gone + rb")?hello\r\n", t.raw)
+    assert t.wait() == 0
+    # On a busy machine, loading is slow enough to show progress.
+    end = rb"\x1b\[K\r\x1b\[K"
+    assert re.match(rb"\rcompiling kernels \(once\) 0/3" + end + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
 
 
 def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
@@ -386,18 +387,18 @@ def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) 
     t = terminal("chat", own)
     for typed, shown in [
         ("/save", "this conversation is saved as 20"),
-        ("/export", "/export: where to? /export FILE.md"),
-        (f"/export {document}", "nothing has been said yet"),
+        ("/export", "/export: missing path: /export FILE.md"),
+        (f"/export {document}", "the conversation is empty"),
         ("one", "1: one"),
         ("/save kept-one", "saved as kept-one"),
         ("two", "3: two"),
-        ("/save kept-one", "it is saved as kept-one all the time"),
+        ("/save kept-one", "already saved as kept-one"),
         (f"/export {document}", "4 messages written to"),
-        (f"/export {document}", "such a file already"),
-        ("/save ../no", "a session's name has letters"),
-        ("/load yours", "yours: there is no such session"),
+        (f"/export {document}", "file already"),
+        ("/save ../no", "a session name consists of"),
+        ("/load yours", "yours: no such session"),
         ("/save kept-two", "saved as kept-two"),
-        ("/undo", "forgotten: two"),
+        ("/undo", "removed: two"),
         ("/load", "kept-one"),
         ("/load kept-one", "Session kept-one, 4 messages: one"),
         ("three", "5: three"),
@@ -411,8 +412,8 @@ def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) 
     t.type("/load kept-o\t\n")  # completed
     t.expect("Session kept-one, 6 messages: one")
     t.expect("> ")
-    t.press("D")
-    assert t.code() == 0
+    t.ctrl("D")
+    assert t.wait() == 0
     assert document.read_text().endswith("## User\n\ntwo\n\n## Assistant\n\n3: two\n")
 
 
@@ -425,19 +426,19 @@ def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
         ("/branch 1 x", "there is no answer yet"),
         ("one two", "1: one two"),
         ("/why", "' word 2'   25 %   ' other 0' 25 %"),
-        ("/why 2", "2.0 bits of uncertainty."),
+        ("/why 2", "2.0 bits of entropy."),
         ("/why 9", "error: 9: must be the number of a"),
-        ("/branch 2", "error: /branch: to which token?"),
+        ("/branch 2", "error: /branch: missing token"),
         ("/branch 2 other 2", "error: /branch: other 2 ends the answer"),
         ("/branch 2 other 1", "<0> <101> 1: one two"),
         ("/branch 1 new", "<4> 1: one two"),
         ("/branch 1 'new'", "<3> 1: one two"),
-        ("/branch 1 'a'b'", "is not a text in"),
+        ("/branch 1 'a'b'", "is not a valid"),
     ]:
         t.type(typed + "\n")
         t.expect(shown)
         t.expect("> ")
-    rows = [line for line in t.seen.splitlines() if "' word " in line]
+    rows = [line for line in t.text.splitlines() if "' word " in line]
     assert max(map(len, rows)) < columns
 
 
@@ -445,15 +446,15 @@ def test_colours_of_tokens(terminal: OpenTerminal, own: str) -> None:
     colours = {"COLORTERM": "truecolor", "NO_COLOR": ""}
     t = terminal("chat", own, "--color-by", "prob", "so?", **colours)
     t.expect("1: so?")
-    assert t.code() == 0
+    assert t.wait() == 0
     assert b"\x1b[38;2;" in t.raw
     t = terminal("chat", own, "--color-by", "entropy", "so?", **colours | {"NO_COLOR": "1"})
     t.expect("1: so?")
-    assert t.code() == 0
+    assert t.wait() == 0
     assert b"[38;" not in t.raw
 
 
-def test_no_colours_in_a_pipe(talker: Run, own: str) -> None:
-    done = talker("chat", own, "--color-by", "prob", "so?", FORCE_COLOR="1")
+def test_no_colours_in_a_pipe(fake_cli: Run, own: str) -> None:
+    done = fake_cli("chat", own, "--color-by", "prob", "so?", FORCE_COLOR="1")
     assert (done.stdout, done.returncode) == (b"1: so?", 0)
-    assert talker("chat", own, "--color-by", "size", "so?").returncode == 2
+    assert fake_cli("chat", own, "--color-by", "size", "so?").returncode == 2

@@ -1,4 +1,4 @@
-"""Encoders compute what `transformers` computes: tiny checkpoints, converted, and the states of their tokens."""
+"""Encoders compute what `transformers` computes: converted tiny checkpoints and the hidden states of their tokens."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,49 +8,49 @@ from pathlib import Path
 import checkpoints
 import naive
 import numpy as np
-import proofs
 import pytest
+import reference_models
 
-from localinfer.embedding.pooling import pooled
-from localinfer.engine.engine import Engine
-from localinfer.errors import Unsupported
-from localinfer.files.gguf import open_gguf
+from localinfer.embedding.pooling import pool_texts
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime.engine import Engine
 
 EXACT = Options(threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 FAST = Options(threads=2)
 
-each = pytest.mark.parametrize("name", proofs.ENCODERS)
+each = pytest.mark.parametrize("name", reference_models.ENCODERS)
 
 
 @contextlib.contextmanager
 def engine(name: str, folder: Path, type: str, options: Options) -> Iterator[Engine]:
-    path = checkpoints.as_type(proofs.checkpoint(name, folder), folder / "model.gguf", type)
+    path = checkpoints.as_type(reference_models.checkpoint(name, folder), folder / "model.gguf", type)
     with contextlib.closing(Engine(open_gguf(path), options)) as running:
         yield running
 
 
 def states(running: Engine, *texts: list[int]) -> list[np.ndarray]:
-    """Of each text's tokens."""
-    running.pack([np.array(text, np.int32) for text in texts])
-    found = running.program.states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
+    """Return the hidden states of each text's tokens."""
+    running.evaluate_packed([np.array(text, np.int32) for text in texts])
+    found = running.compiled_graph.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
     return np.split(found, np.cumsum([len(text) for text in texts])[:-1])
 
 
 @each
 def test_states_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    proof = proofs.expected(name)
+    proof = reference_models.expected(name)
     with engine(name, tmp_path, "F32", EXACT) as running:
-        oracle = naive.hidden(naive.Model(running.file), proof.ids)[proof.positions]
+        oracle = naive.final_hidden_states(naive.Model(running.file), proof.ids)[proof.positions]
         found = states(running, proof.ids)[0][proof.positions]
     np.testing.assert_allclose(oracle, proof.logits, rtol=0, atol=1e-4)
     np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-3)
 
 
 @each
-def test_texts_in_a_batch_are_as_if_alone(name: str, tmp_path: Path) -> None:
-    """To the last bit, wherever they stand, also behind texts that end within a block or a chunk of cells."""
-    ids = proofs.expected(name).ids
+def test_texts_in_a_batch_are_independent(name: str, tmp_path: Path) -> None:
+    """The bits are the same wherever a text is in the batch, also after texts that end within a page or a chunk."""
+    ids = reference_models.expected(name).ids
     texts = [ids[:1], ids[:2], ids[:70], ids[5:75], ids[:3], ids]
     with engine(name, tmp_path, "Q8_0", FAST) as running:
         alone = [states(running, text)[0] for text in texts]
@@ -59,18 +59,18 @@ def test_texts_in_a_batch_are_as_if_alone(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_decoder_takes_texts_together_and_long_ones_in_parts(tmp_path: Path) -> None:
-    ids = np.array(proofs.expected("qwen3").ids, np.int32)
+def test_a_decoder_packs_texts_and_splits_long_ones(tmp_path: Path) -> None:
+    ids = np.array(reference_models.expected("qwen3").ids, np.int32)
     texts = [ids[:9], ids, ids[3:50]]
     folder = tmp_path / "parts"
     folder.mkdir()
     with engine("qwen3", tmp_path, "F32", EXACT) as whole:
         expected = naive.Model(whole.file)
-        hidden = [naive.hidden(expected, text.tolist()) for text in texts]
-        found = {kind: pooled(whole, texts, kind) for kind in ("mean", "cls", "last")}
+        hidden = [naive.final_hidden_states(expected, text.tolist()) for text in texts]
+        found = {kind: pool_texts(whole, texts, kind) for kind in ("mean", "cls", "last")}
         logits = whole.logits(ids[:9]).copy()
     with engine("qwen3", folder, "F32", replace(EXACT, batch_size=16)) as parts:
-        again = {kind: pooled(parts, texts, kind) for kind in found}
+        again = {kind: pool_texts(parts, texts, kind) for kind in found}
         np.testing.assert_allclose(parts.logits(ids[:9]), logits, atol=1e-5)
     poolings = {"mean": lambda x: x.mean(axis=0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
     for kind, of in poolings.items():
@@ -79,20 +79,20 @@ def test_a_decoder_takes_texts_together_and_long_ones_in_parts(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma-embedding"])
-def test_activations_of_an_encoder_are_rounded_finely(name: str, tmp_path: Path) -> None:
-    """Unless told otherwise: what is left is what weights in eight bits cost."""
-    ids = proofs.expected(name).ids
+def test_encoders_use_high_precision_by_default(name: str, tmp_path: Path) -> None:
+    """By default, the remaining error is that of 8-bit weights."""
+    ids = reference_models.expected(name).ids
     furthest = {}
     for precision in ("auto", "fast"):
         folder = tmp_path / precision
         folder.mkdir()
         with engine(name, folder, "Q8_0", Options(threads=1, precision=precision)) as running:
-            assert running.program.precision == {"auto": "high"}.get(precision, precision)
-            exact = naive.hidden(naive.Model(running.file), ids)
+            assert running.compiled_graph.precision == {"auto": "high"}.get(precision, precision)
+            exact = naive.final_hidden_states(naive.Model(running.file), ids)
             furthest[precision] = np.abs(states(running, ids)[0] - exact).max()
     assert furthest["auto"] < furthest["fast"] / 4
 
 
-def test_an_encoder_expects_no_next_token(tmp_path: Path) -> None:
-    with engine("bert", tmp_path, "F32", FAST) as running, pytest.raises(Unsupported, match="bert is an encoder"):
+def test_an_encoder_has_no_logits(tmp_path: Path) -> None:
+    with engine("bert", tmp_path, "F32", FAST) as running, pytest.raises(UnsupportedError, match="bert is an encoder"):
         running.evaluate([1, 2])

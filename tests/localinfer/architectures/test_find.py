@@ -1,4 +1,4 @@
-"""Which architecture a file is computed with: ours, a package's, or the user's own; and what is said of others."""
+"""Finding the architecture of a file: built-in, from a package, or the user's own; and the errors."""
 
 import sys
 from pathlib import Path
@@ -9,25 +9,25 @@ import pytest
 from tiny import tiny_llama
 
 from localinfer import architectures
-from localinfer.engine.engine import Engine
-from localinfer.errors import LocalInferError, Unsupported, UsageError
-from localinfer.files.gguf import open_gguf
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
+from localinfer.runtime.engine import Engine
 
 OWN = '''
 """Llama, written out."""
 
 
-def record(r):
-    n, rope = r.embedding_length, r.rope("neighbours")
-    x = r.embed()
-    for blk in r.blocks():
-        q, k, v = r.qkv(r.norm(x, f"{blk}attn_norm"), blk)
-        a = r.attend(blk, q, k, v, rope=rope)
-        r.matmul(a, f"{blk}attn_output", n, add_to=x)
-        f = r.feed_forward(r.norm(x, f"{blk}ffn_norm"), blk, "silu")
-        r.matmul(f, f"{blk}ffn_down", n, add_to=x)
-    r.logits(x)
+def build(g):
+    n, rope = g.embedding_length, g.rope("interleaved")
+    x = g.embed()
+    for blk in g.blocks():
+        q, k, v = g.qkv(g.norm(x, f"{blk}attn_norm"), blk)
+        a = g.attend(blk, q, k, v, rope=rope)
+        g.matmul(a, f"{blk}attn_output", n, add_to=x)
+        f = g.feed_forward(g.norm(x, f"{blk}ffn_norm"), blk, "silu")
+        g.matmul(f, f"{blk}ffn_down", n, add_to=x)
+    g.logits(x)
 '''
 NEW = {"general.architecture": "tinyllm"} | {
     f"tinyllm.{key}": value
@@ -45,7 +45,7 @@ def logits(path: Path, architecture: str = "") -> np.ndarray:
     return found
 
 
-def test_an_own_file_computes_what_it_says(tmp_path: Path) -> None:
+def test_a_user_file_defines_the_architecture(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(OWN)
     model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
@@ -53,11 +53,11 @@ def test_an_own_file_computes_what_it_says(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(new, str(own)), logits(model))
 
 
-def test_a_package_may_add_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_can_add_an_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "tiny_llm_architecture-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-llm-architecture\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[localinfer.architectures]\ntinyllm = tiny_llm_architecture:record\n")
+    (info / "entry_points.txt").write_text("[localinfer.architectures]\ntinyllm = tiny_llm_architecture:build\n")
     (tmp_path / "tiny_llm_architecture.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
@@ -65,36 +65,36 @@ def test_a_package_may_add_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     sys.modules.pop("tiny_llm_architecture")
 
 
-def test_the_nearest_one_is_named(tmp_path: Path) -> None:
+def test_the_error_suggests_the_closest_architecture(tmp_path: Path) -> None:
     f = open_gguf(tiny_llama(tmp_path / "m.gguf", **{"general.architecture": "mistral"}))
-    with pytest.raises(Unsupported, match=r"'mistral' is not supported \(the nearest one that is: mistral4\)"):
-        architectures.find(f)
+    with pytest.raises(UnsupportedError, match=r"'mistral' is not supported \(did you mean mistral4\?\)"):
+        architectures.find_build_function(f)
 
 
 WRONG = {
     "no such file": (None, UsageError, "No such file"),
-    "no Python": ("record(", LocalInferError, "SyntaxError"),
+    "no Python": ("build(", LocalInferError, "SyntaxError"),
     "code that raises": ("1 / 0", LocalInferError, "ZeroDivisionError"),
-    "no record": ("x = 1", UsageError, "has no function `record`"),
+    "no build function": ("x = 1", UsageError, "has no function `build`"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_own_files_that_are_none(case: str, tmp_path: Path) -> None:
+def test_invalid_user_files_are_errors(case: str, tmp_path: Path) -> None:
     text, kind, message = WRONG[case]
     if text is not None:
         (tmp_path / "own.py").write_text(text)
     with pytest.raises(kind, match=message):
-        architectures.of_file(tmp_path / "own.py")
+        architectures.from_file(tmp_path / "own.py")
 
 
 @pytest.mark.parametrize("name", architectures.known())
-def test_each_is_a_short_file_that_records(name: str) -> None:
+def test_each_architecture_is_a_short_file(name: str) -> None:
     path = Path(architectures.__file__).with_name(f"{name}.py")
-    assert len(path.read_text().splitlines()) <= 70  # Gemma 4 is four kinds of models
-    assert callable(architectures.of_file(path))
+    assert len(path.read_text().splitlines()) <= 70  # Gemma 4 has four kinds of models
+    assert callable(architectures.from_file(path))
 
 
-def test_most_are_shorter() -> None:
+def test_the_median_file_is_short() -> None:
     folder = Path(architectures.__file__).parent
     assert median(len((folder / f"{name}.py").read_text().splitlines()) for name in architectures.known()) <= 20

@@ -1,4 +1,4 @@
-"""What ties answers to requests: what is done, what is left, and what does not belong together."""
+"""Resuming a job: completed requests, pending requests, and output files of other jobs."""
 
 import json
 from dataclasses import replace
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tiny import tiny_llama
 
-from localinfer.batch import job, output
-from localinfer.batch.job import Answer, Job, job_digest, require_model
-from localinfer.batch.reading import Request, requests_of
+from localinfer.batch import job, output_file
+from localinfer.batch.input_file import Request, parse_requests
+from localinfer.batch.job import Job, Response, job_digest, require_model
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 
 LINES = b'"b"\n"a"\n{"prompt": "c", "custom_id": "third"}\n'
@@ -25,39 +25,39 @@ def path(tmp_path: Path) -> Path:
 
 
 def requests(lines: bytes = LINES) -> list[Request]:
-    return requests_of(lines, "in", "jsonl")
+    return parse_requests(lines, "in", "jsonl")
 
 
 def resumed(path: Path, *answers: int, lines: bytes = LINES, digest: str = DIGEST, failing: int = 0) -> Job:
-    """A job that goes on with the file and answers these lines."""
+    """Return a job with these requests that resumed from the output file."""
     work = Job(requests(lines), digest)
-    with output.opened(path, restart=False) as out:
+    with output_file.open_output(path, restart=False) as out:
         work.resume(out)
         for number in answers:
-            [asked] = [each for each in work.requests if each.number == number]
+            [request] = [each for each in work.requests if each.number == number]
             problem = {"error": {"message": "bad", "type": "server_error", "code": None}}
             fails = number == failing
-            work.take(Answer(asked, 500 if fails else 200, problem if fails else {"answer": number}), out)
+            work.add(Response(request, 500 if fails else 200, problem if fails else {"answer": number}), out)
     return work
 
 
-def left(work: Job) -> list[int]:
-    return [each.number for each in work.left()]
+def pending(work: Job) -> list[int]:
+    return [each.number for each in work.pending()]
 
 
 def custom_ids(path: Path) -> list[str]:
     return [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()]
 
 
-def test_goes_on_with_what_is_left(path: Path) -> None:
-    assert left(resumed(path)) == [2, 1, 3], "sorted by what they begin with"
-    assert left(resumed(path, 3, 1)) == [2]
+def test_resumes_with_pending_requests(path: Path) -> None:
+    assert pending(resumed(path)) == [2, 1, 3], "sorted by what they begin with"
+    assert pending(resumed(path, 3, 1)) == [2]
     work = resumed(path)
-    assert left(work) == [2]
+    assert pending(work) == [2]
     assert custom_ids(path) == ["third", "line-1"]
 
 
-def test_a_line_in_openais_format(path: Path) -> None:
+def test_line_has_openai_format(path: Path) -> None:
     resumed(path, 1, 3, failing=3)
     good, bad = (json.loads(line) for line in path.read_bytes().splitlines())
     assert list(good) == list(bad) == ["id", "custom_id", "response", "error"]
@@ -68,41 +68,41 @@ def test_a_line_in_openais_format(path: Path) -> None:
     assert bad["error"] == {"code": "server_error", "message": "bad"}
 
 
-def test_in_the_order_of_the_input_at_the_end(path: Path) -> None:
+def test_output_is_sorted_by_input_at_the_end(path: Path) -> None:
     work = resumed(path, 3, 2, 1)
-    with output.opened(path, restart=False) as out:
-        work.put_in_order(out)
+    with output_file.open_output(path, restart=False) as out:
+        work.sort_output(out)
     assert custom_ids(path) == ["line-1", "line-2", "third"]
-    assert left(resumed(path)) == []
+    assert pending(resumed(path)) == []
 
 
-def test_what_failed_is_asked_once_more(path: Path) -> None:
+def test_failed_requests_are_retried(path: Path) -> None:
     work = resumed(path, 2, 3, 1, failing=3)
     assert work.failed == {3}
     work = resumed(path)
-    assert (work.failed, left(work)) == ({3}, [])
-    with output.opened(path, restart=False) as out:
-        assert work.forget_failed(out) == 1
-        assert left(work) == [3]
-        work.take(Answer(work.requests[2], 200, {}), out)
-        work.put_in_order(out)
+    assert (work.failed, pending(work)) == ({3}, [])
+    with output_file.open_output(path, restart=False) as out:
+        assert work.remove_failed(out) == 1
+        assert pending(work) == [3]
+        work.add(Response(work.requests[2], 200, {}), out)
+        work.sort_output(out)
     assert custom_ids(path) == ["line-1", "line-2", "third"]
     assert resumed(path).failed == set()
 
 
 def test_requests_can_be_added(path: Path) -> None:
     resumed(path, 1, 2, 3)
-    assert left(resumed(path, lines=LINES + b'"d"')) == [4]
+    assert pending(resumed(path, lines=LINES + b'"d"')) == [4]
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"lines": b'"b"\n"other"\n"c"\n'}, "the answer to line-2 is of another input"),
-        ({"digest": "76543210"}, "the answer to line-2 is of another model, or was given with other options"),
+        ({"lines": b'"b"\n"other"\n"c"\n'}, "the response to line-2 belongs to another or a changed input"),
+        ({"digest": "76543210"}, "the response to line-2 was made with another model or other options"),
     ],
 )
-def test_what_does_not_belong_together(path: Path, how: dict[str, Any], message: str) -> None:
+def test_output_of_another_job_is_rejected(path: Path, how: dict[str, Any], message: str) -> None:
     resumed(path, 2)
     before = path.read_bytes()
     with pytest.raises(UsageError, match=f"{message}.*--restart"):
@@ -111,22 +111,22 @@ def test_what_does_not_belong_together(path: Path, how: dict[str, Any], message:
 
 
 @pytest.mark.parametrize("content", [b"my diary\n", b'{"id": 5}\n', b"[" * 100_000 + b"\n", b'{"id": "a", "b": "c"}\n'])
-def test_another_file_stays(path: Path, content: bytes) -> None:
+def test_foreign_file_is_not_modified(path: Path, content: bytes) -> None:
     path.write_bytes(content + b"and more")
-    with pytest.raises(UsageError, match="not all of its lines are answers of a batch"):
+    with pytest.raises(UsageError, match="has lines that are not batch responses"):
         resumed(path)
     assert path.read_bytes() == content + b"and more"
 
 
-def test_an_answer_that_is_there_twice(path: Path) -> None:
+def test_duplicate_response(path: Path) -> None:
     resumed(path, 2)
     path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(LocalInferError, match="two answers to line 2"):
+    with pytest.raises(LocalInferError, match="two responses to line 2"):
         resumed(path)
 
 
 class TestDigest:
-    def test_of_the_model_and_of_what_answers_depend_on(self, tmp_path: Path) -> None:
+    def test_depends_on_model_and_options(self, tmp_path: Path) -> None:
         f = open_gguf(tiny_llama(tmp_path / "a.gguf"))
         first = job_digest(f, Options())
         assert len(first) == 2 * job.DIGEST_BYTES
@@ -136,7 +136,7 @@ class TestDigest:
         assert job_digest(open_gguf(tiny_llama(tmp_path / "b.gguf", n_layer=3)), Options()) != first
         assert job_digest(open_gguf((tmp_path / "a.gguf").rename(tmp_path / "c.gguf")), Options()) == first
 
-    def test_of_what_is_in_files(self, tmp_path: Path) -> None:
+    def test_depends_on_content_of_option_files(self, tmp_path: Path) -> None:
         f, schema = open_gguf(tiny_llama(tmp_path / "a.gguf")), tmp_path / "schema.json"
         options = Options(json_schema_file=str(schema))
         found = {job_digest(f, options)}
@@ -147,7 +147,7 @@ class TestDigest:
 
 
 def test_another_model() -> None:
-    asked = requests(b'{"prompt": "a", "model": "smollm2:latest"}\n{"prompt": "b", "model": "gpt"}\n"c"')
-    require_model([asked[0], asked[2]], ["smollm2"], "in")
-    with pytest.raises(LocalInferError, match=r"^in: line 2 asks for the model gpt, and this is smollm2; --any-model"):
-        require_model(asked, ["smollm2"], "in")
+    request = requests(b'{"prompt": "a", "model": "smollm2:latest"}\n{"prompt": "b", "model": "gpt"}\n"c"')
+    require_model([request[0], request[2]], ["smollm2"], "in")
+    with pytest.raises(LocalInferError, match=r"^in: line 2 requests the model gpt, not smollm2; --any-model"):
+        require_model(request, ["smollm2"], "in")

@@ -1,4 +1,4 @@
-"""Documents are ranked as transformers ranks them, by the tiny XLM-R with a unigram vocabulary in data/reranker."""
+"""Reranking scores equal those of transformers for the tiny XLM-R model in data/reranker."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tokenizer_texts import tricky
 
 import localinfer
 from cli.__main__ import run
-from localinfer.errors import ContextOverflow
+from localinfer.errors import ContextOverflowError
 
 FOLDER = Path(__file__).parents[2] / "data" / "reranker"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def test_ids_are_those_of_sentencepiece(model: localinfer.Model) -> None:
 
 
 def test_ids_are_those_of_tokenizers(model: localinfer.Model) -> None:
-    """Of texts whose only space is " ": the rules of this small vocabulary leave others as they are."""
+    """Only for texts without white space other than " ", which this small vocabulary does not normalize."""
     theirs = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     for text in (text for text in tricky() if not any(each.isspace() for each in text.replace(" ", ""))):
         assert model.tokenize(text, parse_special=True) == theirs.encode(text).ids, repr(text)
@@ -46,21 +46,25 @@ def test_ids_are_those_of_tokenizers(model: localinfer.Model) -> None:
 
 @pytest.mark.parametrize("query", EXPECTED["scores"])
 def test_scores_are_those_of_transformers(query: str, model: localinfer.Model) -> None:
-    """Also those of empty texts, which keep the marks around them."""
-    np.testing.assert_allclose(model.rerank(query, DOCUMENTS), EXPECTED["scores"][query], rtol=0, atol=1e-4)
+    """Includes empty texts, which consist of special tokens only."""
+    ranked = model.rerank(query, DOCUMENTS)
+    assert [each.score for each in ranked] == sorted((each.score for each in ranked), reverse=True)
+    assert all(each.document == DOCUMENTS[each.index] for each in ranked)
+    scores = [each.score for each in sorted(ranked, key=lambda each: each.index)]
+    np.testing.assert_allclose(scores, EXPECTED["scores"][query], rtol=0, atol=1e-4)
 
 
-def test_a_long_document_is_cut_if_that_is_wished(model: localinfer.Model) -> None:
+def test_long_document_is_truncated_on_request(model: localinfer.Model) -> None:
     long = "It is a bear. " * 40
-    with pytest.raises(ContextOverflow, match="text 2 has"):
+    with pytest.raises(ContextOverflowError, match="text 2: has"):
         model.rerank("What?", ["short", long])
-    with pytest.warns(UserWarning, match="its end is left out"):
-        scores = model.rerank("What?", ["short", long], truncate=True)
-    assert np.isfinite(scores).all()
-    assert scores[0] == pytest.approx(model.rerank("What?", ["short"])[0], abs=1e-6)
+    with pytest.warns(UserWarning, match="its end is dropped"):
+        scores = {each.index: each.score for each in model.rerank("What?", ["short", long], truncate=True)}
+    assert np.isfinite(list(scores.values())).all()
+    assert scores[0] == pytest.approx(model.rerank("What?", ["short"])[0].score, abs=1e-6)
 
 
-def test_the_command_sorts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_sorts_by_score(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = "What is a panda?"
     assert run(["rerank", str(path), query, *DOCUMENTS[:4], "--json", "--top-n", "3"]) == 0
     best = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""Who connects and does not ask."""
+"""Connections without a complete request, and clients that do not read the response."""
 
 import asyncio
 import contextlib
@@ -9,28 +9,28 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
-from served import Served, until
+from server_process import ServerProcess, wait_until
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def test_headers_without_end(server: Served) -> None:
+def test_endless_headers(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.settimeout(5)
         client.sendall(HEAD)
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            sent_for_ever(client, b"X: " + b"x" * 10_000 + b"\r\n")
+            send_forever(client, b"X: " + b"x" * 10_000 + b"\r\n")
         assert server.get("/health").status == 200
 
 
-def sent_for_ever(client: socket.socket, line: bytes) -> None:
+def send_forever(client: socket.socket, line: bytes) -> None:
     while True:
         client.sendall(line)
 
 
 @contextlib.contextmanager
-def impatient(app: Any, loop: Any = "auto") -> Iterator[int]:
-    """The port of a server with this application, in one of uvicorn's event loops."""
+def serve_in_thread(app: Any, loop: Any = "auto") -> Iterator[int]:
+    """Serve this application in one of uvicorn's event loops and yield the port."""
     import uvicorn
 
     from localinfer.server.connection import Connection
@@ -39,7 +39,7 @@ def impatient(app: Any, loop: Any = "auto") -> Iterator[int]:
     opened = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=[[opened]])
     thread.start()
-    assert until(lambda: server.started, 10)
+    assert wait_until(lambda: server.started, 10)
     yield opened.getsockname()[1]
     server.should_exit = server.force_exit = True
     thread.join()
@@ -51,21 +51,21 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
     from localinfer.server import connection
 
-    monkeypatch.setattr(connection, "PATIENCE", 0.3)
-    with impatient(PlainTextResponse("here")) as port:
+    monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.3)
+    with serve_in_thread(PlainTextResponse("here")) as port:
         yield port
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_who_never_reads_has_left(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+def test_client_that_never_reads_is_disconnected(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
     pytest.importorskip(loop, reason=f"there is no package {loop}")
-    from localinfer.server import connection, streams
-    from localinfer.server.intake import Intake
+    from localinfer.server import connection, streaming
+    from localinfer.server.request_body import RequestBodyMiddleware
     from localinfer.server.settings import Settings
 
     closed = threading.Event()
 
-    async def parts() -> AsyncGenerator[Any, None]:
+    async def chunks() -> AsyncGenerator[Any, None]:
         try:
             while True:
                 await asyncio.sleep(0)
@@ -74,25 +74,27 @@ def test_who_never_reads_has_left(monkeypatch: pytest.MonkeyPatch, loop: str) ->
             closed.set()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        answer = await streams.parts(parts(), streams.Form("text/plain", bytes, streams.openai_error))
-        await answer(scope, receive, send)
+        format = streaming.StreamFormat("text/plain", bytes, streaming.openai_error_event)
+        response = await streaming.stream_response(chunks(), format)
+        await response(scope, receive, send)
 
-    monkeypatch.setattr(connection, "PATIENCE", 0.3)
-    with impatient(Intake(app, Settings()), loop) as port, socket.create_connection(("127.0.0.1", port)) as client:
+    monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.3)
+    app_with_body = RequestBodyMiddleware(app, Settings())
+    with serve_in_thread(app_with_body, loop) as port, socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert closed.wait(10)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD, HEAD + b"X: "])
-def test_headers_that_do_not_come(port: int, sent: bytes) -> None:
+def test_missing_headers(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.settimeout(5)
         client.sendall(sent)
         assert client.recv(1) == b""
 
 
-def test_headers_that_come_in_time(port: int) -> None:
-    """Once on each of several requests, and however long the client rests between them."""
+def test_slow_headers_within_the_timeout(port: int) -> None:
+    """The timeout applies to each request; the idle time between requests does not count."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.settimeout(5)
         for _ in range(3):

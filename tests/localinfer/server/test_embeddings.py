@@ -1,7 +1,7 @@
-"""Texts as vectors, or a plain word that there are none."""
+"""Embedding endpoints for models with and without embeddings."""
 
 import pytest
-from served import Served
+from server_process import ServerProcess
 
 from localinfer import Model
 
@@ -10,7 +10,7 @@ from localinfer import Model
     ("path", "fields"),
     [("/v1/embeddings", {"input": "a"}), ("/api/embed", {"input": ["a", "b"]}), ("/api/embeddings", {"prompt": "a"})],
 )
-def test_every_address(server: Served, path: str, fields: dict[str, object]) -> None:
+def test_every_route(server: ServerProcess, path: str, fields: dict[str, object]) -> None:
     status, answer, _ = server.post(path, {"model": "tiny", **fields})
     if hasattr(Model, "embed"):
         assert status == 200
@@ -21,5 +21,5 @@ def test_every_address(server: Served, path: str, fields: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": 5}, {"input": "a", "encoding_format": "int4"}])
-def test_what_makes_no_sense(server: Served, fields: dict[str, object]) -> None:
+def test_invalid_fields(server: ServerProcess, fields: dict[str, object]) -> None:
     assert server.post("/v1/embeddings", fields).status == 400

@@ -1,14 +1,14 @@
-"""What llama.cpp's server has beside OpenAI's API."""
+"""The endpoints of llama.cpp's server."""
 
 from pathlib import Path
 
-from served import Served
+from server_process import ServerProcess
 
 from localinfer import Stats, load
-from localinfer.server.openai.counts import timings
+from localinfer.server.openai.usage import timings
 
 
-def test_health_props_and_slots(server: Served, tiny: Path) -> None:
+def test_health_props_and_slots(server: ServerProcess, tiny: Path) -> None:
     assert server.get("/health").body == {"status": "ok"}
     props = server.get("/props").body
     assert props["total_slots"] == 1
@@ -18,7 +18,7 @@ def test_health_props_and_slots(server: Served, tiny: Path) -> None:
     assert server.get("/slots").body == [{"id": 0, "is_processing": False, "waiting": 0}]
 
 
-def test_tokens_there_and_back(server: Served, tiny: Path) -> None:
+def test_tokenize_and_detokenize(server: ServerProcess, tiny: Path) -> None:
     text = "Hello the <|im_end|> 日"
     with load(tiny) as model:
         assert server.post("/tokenize", {"content": text}).body["tokens"] == model.tokenize(text, parse_special=True)
@@ -33,29 +33,29 @@ def raw(piece: str | list[int]) -> bytes:
     return piece.encode() if isinstance(piece, str) else bytes(piece)
 
 
-def test_template(server: Served) -> None:
+def test_apply_template(server: ServerProcess) -> None:
     prompt = server.post("/apply-template", {"messages": [{"role": "user", "content": "Hi"}]}).body["prompt"]
     assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_completion(server: Served) -> None:
-    asked = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
-    whole = server.post("/completion", asked).body
-    *parts, last = server.events("/completion", asked | {"stream": True})
+def test_completion(server: ServerProcess) -> None:
+    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    whole = server.post("/completion", request).body
+    *parts, last = server.events("/completion", request | {"stream": True})
     assert "".join(part["content"] for part in parts) == whole["content"]
     assert len(whole["tokens"]) == whole["tokens_predicted"] == last["tokens_predicted"] == 10
     assert (whole["stop"], whole["stop_type"]) == (True, "limit")
 
 
-def test_guesses_are_told_of() -> None:
+def test_timings_count_draft_tokens() -> None:
     stats = Stats(generated_tokens=9, generate_seconds=1.0, drafted_tokens=8, accepted_tokens=5)
     assert [timings(stats)[name] for name in ("draft_n", "draft_n_accepted")] == [8, 5]
     assert "draft_n" not in timings(Stats())
 
 
-def test_guesses_may_be_forbidden(server: Served) -> None:
-    asked = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
-    text = server.post("/completion", asked).body["content"]
-    assert server.post("/completion", asked | {"speculative.type": "none"}).body["content"] == text
-    assert server.post("/completion", asked | {"speculative.n_max": 3}).body["content"] == text
-    assert server.post("/completion", asked | {"speculative.type": "oracle"}).status == 400
+def test_speculative_decoding_can_be_disabled(server: ServerProcess) -> None:
+    request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
+    text = server.post("/completion", request).body["content"]
+    assert server.post("/completion", request | {"speculative.type": "none"}).body["content"] == text
+    assert server.post("/completion", request | {"speculative.n_max": 3}).body["content"] == text
+    assert server.post("/completion", request | {"speculative.type": "oracle"}).status == 400

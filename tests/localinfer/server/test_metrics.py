@@ -1,10 +1,10 @@
-"""What Prometheus reads."""
+"""The Prometheus metrics."""
 
 import math
 import re
 
 import pytest
-from served import Served
+from server_process import ServerProcess
 
 pytest.importorskip("starlette", reason="there is no package starlette")
 from localinfer.server.metrics import Summary
@@ -12,14 +12,14 @@ from localinfer.server.metrics import Summary
 LINE = re.compile(r'(localinfer_\w+(?:\{quantile="[\d.]+"\})?) (\S+)')
 
 
-def read(server: Served) -> dict[str, float]:
+def read(server: ServerProcess) -> dict[str, float]:
     answer = server.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
     return {found[1]: float(found[2]) for found in map(LINE.fullmatch, lines) if found}
 
 
-def test_answers_are_counted(server: Served) -> None:
+def test_responses_are_counted(server: ServerProcess) -> None:
     before = read(server)
     for _ in range(2):
         server.post("/v1/completions", {"prompt": "Hello the", "max_tokens": 5, "ignore_eos": True})

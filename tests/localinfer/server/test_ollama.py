@@ -1,4 +1,4 @@
-"""Ollama's API, asked over HTTP."""
+"""Ollama's API over HTTP."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Served
+from server_process import ServerProcess
 
 from localinfer import Model, load
 from localinfer.version import VERSION
@@ -26,10 +26,10 @@ def model(tiny: Path) -> Iterator[Model]:
         yield loaded
 
 
-class TestAnswers:
-    def test_chat(self, server: Served, model: Model) -> None:
+class TestGeneration:
+    def test_chat(self, server: ServerProcess, model: Model) -> None:
         *parts, last = server.lines_of("/api/chat", CHAT)
-        expected = "".join(piece.text for piece in model.chat(MESSAGES, seed=7, n_predict=20))
+        expected = "".join(piece.text for piece in model.stream_chat(MESSAGES, seed=7, n_predict=20))
         assert "".join(part["message"]["content"] for part in parts) == expected
         assert all(part["message"]["role"] == "assistant" and not part["done"] for part in parts)
         assert last["done"]
@@ -40,24 +40,24 @@ class TestAnswers:
         assert whole["message"] == {"role": "assistant", "content": expected}
         assert whole.keys() >= COUNTS | {"model", "created_at", "done"}
 
-    def test_generate(self, server: Served, model: Model) -> None:
+    def test_generate(self, server: ServerProcess, model: Model) -> None:
         *parts, last = server.lines_of("/api/generate", GENERATE)
         whole = server.post("/api/generate", GENERATE | {"stream": False}).body
         chat = server.post("/api/chat", CHAT | {"stream": False}).body
         assert "".join(part["response"] for part in parts) == whole["response"] == chat["message"]["content"]
         assert (last["response"], last["done"]) == ("", True)
         raw = server.post("/api/generate", GENERATE | {"raw": True, "stream": False}).body
-        assert raw["response"] == "".join(piece.text for piece in model.generate("Hello", seed=7, n_predict=20))
+        assert raw["response"] == "".join(piece.text for piece in model.stream("Hello", seed=7, n_predict=20))
         told = server.post("/api/generate", GENERATE | {"system": "Be brief", "stream": False}).body
         assert told["prompt_eval_count"] > whole["prompt_eval_count"]
 
-    def test_form(self, server: Served) -> None:
+    def test_format(self, server: ServerProcess) -> None:
         schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"],
                   "additionalProperties": False}  # fmt: skip
         whole = server.post("/api/chat", {"messages": MESSAGES, "format": schema, "stream": False}).body
         assert json.loads(whole["message"]["content"])["n"] in (1, 2)
 
-    def test_load_and_unload(self, server: Served) -> None:
+    def test_load_and_unload(self, server: ServerProcess) -> None:
         [told] = server.lines_of("/api/generate", {"model": "tiny"})
         assert (told["done"], told["done_reason"]) == (True, "load")
         assert [each["name"] for each in server.get("/api/ps").body["models"]] == ["tiny"]
@@ -66,7 +66,7 @@ class TestAnswers:
         assert server.get("/api/ps").body == {"models": []}
 
     @pytest.mark.parametrize("keep_alive", [0.5, "500ms", "0h0.5s"])
-    def test_a_model_leaves_when_it_was_not_asked_for(self, keep_alive: object, server: Served) -> None:
+    def test_idle_model_is_unloaded(self, keep_alive: object, server: ServerProcess) -> None:
         server.lines_of("/api/chat", CHAT | {"keep_alive": keep_alive})
         began = time.monotonic()
         while server.get("/api/ps").body["models"]:
@@ -74,8 +74,8 @@ class TestAnswers:
             time.sleep(0.05)
         assert time.monotonic() - began > 0.3
 
-    def test_how_long_it_stays(self, server: Served) -> None:
-        """The last request counts; those that say nothing keep it."""
+    def test_keep_alive(self, server: ServerProcess) -> None:
+        """The last request counts; one without keep_alive keeps the model loaded."""
         for keep_alive, least, most in (("1h30m", 5390, 5410), (-1, 1e9, 1e10), (90, 80, 100), (None, 1e9, 1e10)):
             server.post("/api/embed", {"model": "tiny", "input": "a", "keep_alive": keep_alive})
             [told] = server.get("/api/ps").body["models"]
@@ -83,10 +83,10 @@ class TestAnswers:
             assert least < (ends - datetime.now(UTC)).total_seconds() < most
 
     @pytest.mark.parametrize("keep_alive", ["abc", "10", "5x", "1h-3m", [], True, ""])
-    def test_how_long_must_make_sense(self, keep_alive: object, server: Served) -> None:
+    def test_invalid_keep_alive(self, keep_alive: object, server: ServerProcess) -> None:
         status, answer, _ = server.post("/api/chat", CHAT | {"keep_alive": keep_alive})
         assert status == 400
-        assert answer["error"].startswith("keep_alive: must be seconds, or a text such as 10m")
+        assert answer["error"].startswith("keep_alive: must be a number of seconds or a duration such as 10m")
 
     @pytest.mark.parametrize(
         "changed",
@@ -99,14 +99,14 @@ class TestAnswers:
             {"stream": 1},
         ],
     )
-    def test_problems_are_texts(self, server: Served, changed: dict[str, Any]) -> None:
+    def test_errors_are_strings(self, server: ServerProcess, changed: dict[str, Any]) -> None:
         status, answer, _ = server.post("/api/chat", CHAT | changed)
         assert status == 400
         assert isinstance(answer["error"], str)
 
 
 class TestModels:
-    def test_tags_and_ps(self, server: Served, tiny: Path) -> None:
+    def test_tags_and_ps(self, server: ServerProcess, tiny: Path) -> None:
         [told] = server.get("/api/tags").body["models"]
         assert (told["name"], told["size"]) == ("tiny", tiny.stat().st_size)
         assert told["details"]["family"] == "llama"
@@ -116,7 +116,7 @@ class TestModels:
         assert running["digest"] == told["digest"]
         assert running["context_length"] == 16384
 
-    def test_show(self, server: Served) -> None:
+    def test_show(self, server: ServerProcess) -> None:
         told = server.post("/api/show", {"model": "tiny:latest"}).body
         assert told["capabilities"] == ["completion"]
         assert told["model_info"]["general.architecture"] == "llama"
@@ -125,12 +125,12 @@ class TestModels:
         assert "Hello" in all_of_it["tokenizer.ggml.tokens"]
         assert "im_start" in told["template"]
 
-    def test_version_is_one_that_clients_know(self, server: Served) -> None:
+    def test_version(self, server: ServerProcess) -> None:
         told = server.get("/api/version").body["version"]
         assert told != VERSION
         assert all(part.isdigit() for part in told.split("."))
 
-    def test_what_is_not_done_over_http(self, server: Served) -> None:
+    def test_unsupported_endpoints(self, server: ServerProcess) -> None:
         status, answer, _ = server.post("/api/pull", {"model": "x"})
         assert status == 501
         assert "localinfer pull" in answer["error"]

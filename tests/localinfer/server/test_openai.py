@@ -1,4 +1,4 @@
-"""OpenAI's API, asked over HTTP: the same answers as the model gives in Python."""
+"""OpenAI's API over HTTP. Responses equal those of the Python API."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Served
+from server_process import ServerProcess
 
 from localinfer import Model, load
 
@@ -26,9 +26,9 @@ def content(answer: dict[str, Any]) -> str:
 
 
 class TestChat:
-    def test_the_same_as_in_python(self, server: Served, model: Model) -> None:
+    def test_equals_python_api(self, server: ServerProcess, model: Model) -> None:
         status, answer, _ = server.post(CHAT, ASKED)
-        expected = "".join(piece.text for piece in model.chat(MESSAGES, seed=7, n_predict=24))
+        expected = "".join(piece.text for piece in model.stream_chat(MESSAGES, seed=7, n_predict=24))
         assert (status, content(answer)) == (200, expected)
         assert answer["model"] == "tiny"
         assert answer["object"] == "chat.completion"
@@ -36,7 +36,7 @@ class TestChat:
         assert answer["usage"]["prompt_tokens"] == model.stats.prompt_tokens
         assert answer["usage"]["completion_tokens"] == model.stats.generated_tokens
 
-    def test_streamed(self, server: Served) -> None:
+    def test_streamed(self, server: ServerProcess) -> None:
         whole = server.post(CHAT, ASKED).body
         chunks = server.events(CHAT, ASKED | {"stream": True, "stream_options": {"include_usage": True}})
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
@@ -49,10 +49,10 @@ class TestChat:
         assert all(chunk["usage"] is None for chunk in before)
         assert len({chunk["id"] for chunk in chunks}) == 1
 
-    def test_no_usage_unless_it_is_asked_for(self, server: Served) -> None:
+    def test_no_usage_by_default(self, server: ServerProcess) -> None:
         assert not any("usage" in chunk for chunk in server.events(CHAT, ASKED | {"stream": True}))
 
-    def test_several_choices(self, server: Served) -> None:
+    def test_several_choices(self, server: ServerProcess) -> None:
         answer = server.post(CHAT, ASKED | {"n": 3}).body
         texts = [choice["message"]["content"] for choice in answer["choices"]]
         assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
@@ -61,71 +61,71 @@ class TestChat:
         assert answer["usage"]["completion_tokens"] == 72
         streamed = server.events(CHAT, ASKED | {"n": 3, "stream": True})
         for index, text in enumerate(texts):
-            mine = [chunk["choices"][0] for chunk in streamed if chunk["choices"][0]["index"] == index]
-            assert "".join(choice["delta"].get("content", "") for choice in mine) == text
+            chunks_of_choice = [chunk["choices"][0] for chunk in streamed if chunk["choices"][0]["index"] == index]
+            assert "".join(choice["delta"].get("content", "") for choice in chunks_of_choice) == text
 
-    def test_stop(self, server: Served) -> None:
+    def test_stop(self, server: ServerProcess) -> None:
         text = content(server.post(CHAT, ASKED).body)
         stop = text[8:11]
         answer = server.post(CHAT, ASKED | {"stop": stop}).body
         assert content(answer) == text[: text.index(stop)]
         assert answer["choices"][0]["finish_reason"] == "stop"
 
-    def test_probabilities(self, server: Served) -> None:
-        asked = ASKED | {"logprobs": True, "top_logprobs": 3, "temperature": 0}
-        choice = server.post(CHAT, asked).body["choices"][0]
-        told = choice["logprobs"]["content"]
-        assert len(told) == 24
-        spelled = b"".join(bytes(each["bytes"]) for each in told)
-        assert spelled.decode("utf-8", "replace") == choice["message"]["content"]
-        for each in told:
+    def test_logprobs(self, server: ServerProcess) -> None:
+        request = ASKED | {"logprobs": True, "top_logprobs": 3, "temperature": 0}
+        choice = server.post(CHAT, request).body["choices"][0]
+        logprobs_content = choice["logprobs"]["content"]
+        assert len(logprobs_content) == 24
+        joined_bytes = b"".join(bytes(each["bytes"]) for each in logprobs_content)
+        assert joined_bytes.decode("utf-8", "replace") == choice["message"]["content"]
+        for each in logprobs_content:
             assert each["top_logprobs"][0]["logprob"] == each["logprob"] < 0
             assert len(each["top_logprobs"]) == 3
-        streamed = [chunk["choices"][0]["logprobs"] for chunk in server.events(CHAT, asked | {"stream": True})]
-        assert [each for logprobs in streamed if logprobs for each in logprobs["content"]] == told
+        streamed = [chunk["choices"][0]["logprobs"] for chunk in server.events(CHAT, request | {"stream": True})]
+        assert [each for logprobs in streamed if logprobs for each in logprobs["content"]] == logprobs_content
 
-    def test_json(self, server: Served) -> None:
+    def test_json(self, server: ServerProcess) -> None:
         schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}},
                   "required": ["n"], "additionalProperties": False}  # fmt: skip
         form = {"type": "json_schema", "json_schema": {"name": "number", "strict": True, "schema": schema}}
         answer = json.loads(content(server.post(CHAT, {"messages": MESSAGES, "response_format": form}).body))
         assert 1 <= answer["n"] <= 9
-        asked = {"messages": MESSAGES, "response_format": {"type": "json_object", "schema": schema}}
-        assert set(json.loads(content(server.post(CHAT, asked).body))) == {"n"}
+        request = {"messages": MESSAGES, "response_format": {"type": "json_object", "schema": schema}}
+        assert set(json.loads(content(server.post(CHAT, request).body))) == {"n"}
         cut_off = server.post(CHAT, ASKED | {"response_format": form, "max_tokens": 2})
         assert cut_off.status == 200
         assert cut_off.body["choices"][0]["finish_reason"] == "length"
 
-    def test_llama_cpp_s_fields(self, server: Served) -> None:
-        asked = {"messages": MESSAGES, "grammar": 'root ::= "yes" | "no"', "min_p": 0.1, "cache_prompt": True,
+    def test_llama_cpp_fields(self, server: ServerProcess) -> None:
+        request = {"messages": MESSAGES, "grammar": 'root ::= "yes" | "no"', "min_p": 0.1, "cache_prompt": True,
                  "samplers": ["top_k", "temperature"]}  # fmt: skip
-        assert content(server.post(CHAT, asked).body) in ("yes", "no")
+        assert content(server.post(CHAT, request).body) in ("yes", "no")
 
-    def test_the_beginning_of_a_prompt_is_not_read_again(self, server: Served) -> None:
+    def test_prompt_prefix_is_cached(self, server: ServerProcess) -> None:
         long = [{"role": "user", "content": "the " * 50}]
         first = server.post(CHAT, ASKED | {"messages": long}).body
         longer = [*long, {"role": "assistant", "content": content(first)}, {"role": "user", "content": "more"}]
         again = server.post(CHAT, ASKED | {"messages": longer}).body
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
 
-    def test_a_message_is_gone_on_with(self, server: Served, model: Model) -> None:
+    def test_final_assistant_message_is_continued(self, server: ServerProcess, model: Model) -> None:
         begun = [*MESSAGES, {"role": "assistant", "content": "One, two"}]
-        run = model.chat(begun, continue_final_message=True, seed=7, n_predict=24)
+        run = model.stream_chat(begun, continue_final_message=True, seed=7, n_predict=24)
         assert content(server.post(CHAT, ASKED | {"messages": begun}).body) == "".join(piece.text for piece in run)
 
 
 class TestCompletions:
-    def test_the_same_as_in_python(self, server: Served, model: Model) -> None:
+    def test_equals_python_api(self, server: ServerProcess, model: Model) -> None:
         answer = server.post(TEXT, {"prompt": "Hello", "seed": 3, "max_tokens": 20}).body
-        expected = "".join(piece.text for piece in model.generate("Hello", seed=3, n_predict=20))
+        expected = "".join(piece.text for piece in model.stream("Hello", seed=3, n_predict=20))
         assert answer["choices"][0]["text"] == expected
         assert answer["object"] == "text_completion"
 
-    def test_usual_length(self, server: Served) -> None:
-        asked = {"prompt": "Hello", "ignore_eos": True}
-        assert server.post(TEXT, asked).body["usage"]["completion_tokens"] == 16
+    def test_default_length(self, server: ServerProcess) -> None:
+        request = {"prompt": "Hello", "ignore_eos": True}
+        assert server.post(TEXT, request).body["usage"]["completion_tokens"] == 16
 
-    def test_prompts_of_all_kinds(self, server: Served, model: Model) -> None:
+    def test_prompt_kinds(self, server: ServerProcess, model: Model) -> None:
         ids = model.tokenize("Hello")
         alone = server.post(TEXT, {"prompt": "Hello", "seed": 3}).body["choices"][0]["text"]
         for prompt, n in (ids, 1), (["Hello", "Hello"], 2), ([ids, ids, ids], 3):
@@ -133,18 +133,18 @@ class TestCompletions:
             assert [choice["text"] for choice in answer["choices"]] == [alone] * n
             assert [choice["index"] for choice in answer["choices"]] == [*range(n)]
 
-    def test_streamed_with_echo_and_probabilities(self, server: Served) -> None:
-        asked = {"prompt": "Hello", "seed": 3, "echo": True, "logprobs": 2}
-        whole = server.post(TEXT, asked).body["choices"][0]
+    def test_streamed_with_echo_and_logprobs(self, server: ServerProcess) -> None:
+        request = {"prompt": "Hello", "seed": 3, "echo": True, "logprobs": 2}
+        whole = server.post(TEXT, request).body["choices"][0]
         assert whole["text"].startswith("Hello")
-        chunks = [chunk["choices"][0] for chunk in server.events(TEXT, asked | {"stream": True})]
+        chunks = [chunk["choices"][0] for chunk in server.events(TEXT, request | {"stream": True})]
         assert "".join(chunk["text"] for chunk in chunks) == whole["text"]
-        offsets = [place for chunk in chunks if chunk["logprobs"] for place in chunk["logprobs"]["text_offset"]]
+        offsets = [offset for chunk in chunks if chunk["logprobs"] for offset in chunk["logprobs"]["text_offset"]]
         assert offsets == whole["logprobs"]["text_offset"]
         assert all(1 <= len(top) <= 2 for top in whole["logprobs"]["top_logprobs"])
 
 
-class TestProblems:
+class TestErrors:
     @pytest.mark.parametrize(
         ("changed", "param"),
         [
@@ -181,7 +181,9 @@ class TestProblems:
         ],
     )
     @pytest.mark.parametrize("stream", [False, True])
-    def test_of_a_field(self, server: Served, changed: dict[str, Any], param: str | None, stream: bool) -> None:
+    def test_invalid_field(
+        self, server: ServerProcess, changed: dict[str, Any], param: str | None, stream: bool
+    ) -> None:
         status, answer, _ = server.post(CHAT, ASKED | {"stream": stream} | changed)
         assert status == 400, answer
         assert answer["error"]["type"] == "invalid_request_error"
@@ -193,27 +195,28 @@ class TestProblems:
         [(b"{", 400), (b"[]", 400), (b"\xff", 400), (b"[" * 100_000, 400), (b'"' + b"a" * (17 << 20) + b'"', 413)],
         ids=["cut", "list", "bytes", "deep", "large"],
     )
-    def test_of_a_body(self, server: Served, body: bytes, status: int) -> None:
+    def test_invalid_body(self, server: ServerProcess, body: bytes, status: int) -> None:
         assert server.post(CHAT, body).status == status
         assert server.get("/health").status == 200
 
-    def test_half_a_character(self, server: Served) -> None:
+    def test_lone_surrogate(self, server: ServerProcess) -> None:
         answer = server.post(TEXT, b'{"prompt": "a\\ud800", "echo": true, "max_tokens": 1}')
         assert answer.status == 200
         assert answer.body["choices"][0]["text"].startswith("a?")
 
-    def test_a_prompt_that_is_too_long(self, server: Served) -> None:
+    def test_prompt_exceeds_the_context(self, server: ServerProcess) -> None:
         status, answer, _ = server.post(TEXT, {"prompt": [5] * 20_000})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert "20000" in answer["error"]["message"]
 
-    def test_addresses_and_methods(self, server: Served) -> None:
+    def test_unknown_routes_and_methods(self, server: ServerProcess) -> None:
         assert server.post("/v1/nothing", {}).status == 404
         assert server.get(CHAT).status == 405
-        assert server.get("/v1/models/../../etc/passwd").status in (200, 404)  # one model answers to any name
+        # A server with one model accepts any name.
+        assert server.get("/v1/models/../../etc/passwd").status in (200, 404)
 
 
-def test_models(server: Served) -> None:
-    [told] = server.get("/v1/models").body["data"]
-    assert (told["id"], told["object"]) == ("tiny", "model")
+def test_models(server: ServerProcess) -> None:
+    [logprobs_content] = server.get("/v1/models").body["data"]
+    assert (logprobs_content["id"], logprobs_content["object"]) == ("tiny", "model")
     assert server.get("/v1/models/tiny").body["id"] == "tiny"

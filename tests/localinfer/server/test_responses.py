@@ -1,9 +1,9 @@
-"""OpenAI's newer way to ask."""
+"""OpenAI's Responses API."""
 
 from typing import Any
 
 import pytest
-from served import Served
+from server_process import ServerProcess
 
 ASKED = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "seed": 7}
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 7}
@@ -14,7 +14,7 @@ def text_of(answer: dict[str, Any]) -> str:
     return str(message["content"][0]["text"])
 
 
-def test_the_same_text_as_in_a_chat(server: Served) -> None:
+def test_equals_chat_completion(server: ServerProcess) -> None:
     chat = server.post("/v1/chat/completions", CHAT).body
     answer = server.post("/v1/responses", ASKED).body
     assert text_of(answer) == chat["choices"][0]["message"]["content"]
@@ -23,11 +23,11 @@ def test_the_same_text_as_in_a_chat(server: Served) -> None:
     assert answer["usage"]["output_tokens"] == 12
     items = [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
     assert text_of(server.post("/v1/responses", ASKED | {"input": items}).body) == text_of(answer)
-    told = server.post("/v1/responses", ASKED | {"instructions": "Be brief"}).body
-    assert told["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
+    with_instructions = server.post("/v1/responses", ASKED | {"instructions": "Be brief"}).body
+    assert with_instructions["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
 
 
-def test_streamed(server: Served) -> None:
+def test_streamed(server: ServerProcess) -> None:
     whole = server.post("/v1/responses", ASKED).body
     events = server.events("/v1/responses", ASKED | {"stream": True})
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
@@ -37,13 +37,13 @@ def test_streamed(server: Served) -> None:
     assert text_of(events[-1]["response"]) == text_of(whole)
 
 
-def test_the_client(server: Served) -> None:
+def test_openai_client(server: ServerProcess) -> None:
     openai = pytest.importorskip("openai", reason="there is no package openai")
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
-    asked = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "extra_body": {"seed": 7}}
-    whole = client.responses.create(**asked)
+    request = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "extra_body": {"seed": 7}}
+    whole = client.responses.create(**request)
     assert whole.output_text
-    with client.responses.stream(**asked) as stream:
+    with client.responses.stream(**request) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
 
@@ -58,6 +58,6 @@ def test_the_client(server: Served) -> None:
         ({"max_output_tokens": -2}, "max_output_tokens"),
     ],
 )
-def test_what_makes_no_sense(server: Served, changed: dict[str, Any], param: str) -> None:
+def test_invalid_fields(server: ServerProcess, changed: dict[str, Any], param: str) -> None:
     status, answer, _ = server.post("/v1/responses", ASKED | changed)
     assert (status, answer["error"]["param"]) == (400, param)

@@ -1,87 +1,87 @@
-"""Slots: what their threads draw comes to the event loop in order, and when there is time for it."""
+"""Slots deliver items from their threads to the event loop in order and in batches."""
 
 import asyncio
 import threading
 import time
 from collections.abc import Iterator
 
-from localinfer.server.slots import PAUSE, Outbox, Slots
+from localinfer.server.slots import MIN_WAKE_INTERVAL, EventLoopBridge, SlotPool
 
 Seen = list[int]
 
 
-async def drawn(slots: Slots, items: Iterator[int], seen: Seen) -> None:
-    async with slots.one(patience=5) as slot:
+async def collect(slots: SlotPool, items: Iterator[int], seen: Seen) -> None:
+    async with slots.acquire(timeout=5) as slot:
         await slot.call(lambda: None)
-        async for item in slot.each(items):
+        async for item in slot.iterate(items):
             seen.append(item)
 
 
-def test_items_wait_until_it_is_time_to_send_them() -> None:
+def test_items_wait_for_a_wake() -> None:
     go, seen = threading.Event(), Seen()
 
     def items() -> Iterator[int]:
         yield 1
         yield 2
         go.wait(5)
-        slots.outbox.send()
+        slots.bridge.wake()
         go.clear()
         go.wait(5)
         yield 3
 
     async def check() -> None:
-        taking = asyncio.ensure_future(drawn(slots, items(), seen))
+        collecting = asyncio.ensure_future(collect(slots, items(), seen))
         await asyncio.sleep(0.1)
         assert seen == []
         go.set()
         while len(seen) < 2:
             await asyncio.sleep(0.01)
         go.set()
-        await taking
+        await collecting
 
-    slots = Slots(1, queue=0)
+    slots = SlotPool(1, max_waiting=0)
     asyncio.run(asyncio.wait_for(check(), 30))
     slots.close()
     assert seen == [1, 2, 3]
 
 
-def test_each_slot_has_its_own() -> None:
+def test_slots_are_independent() -> None:
     async def check() -> None:
-        await asyncio.gather(*(drawn(slots, iter(range(n, n + 500)), each) for n, each in enumerate(seen)))
+        await asyncio.gather(*(collect(slots, iter(range(n, n + 500)), each) for n, each in enumerate(seen)))
 
-    slots, seen = Slots(4, queue=0), [Seen() for _ in range(4)]
+    slots, seen = SlotPool(4, max_waiting=0), [Seen() for _ in range(4)]
     asyncio.run(asyncio.wait_for(check(), 30))
     slots.close()
     assert seen == [list(range(n, n + 500)) for n in range(4)]
 
 
-def test_what_comes_soon_after_goes_out_together() -> None:
-    came: list[tuple[int, float]] = []
+def test_items_within_the_interval_are_delivered_together() -> None:
+    received: list[tuple[int, float]] = []
 
     async def check() -> None:
-        outbox = Outbox()
-        outbox.loop = asyncio.get_running_loop()
+        bridge = EventLoopBridge()
+        bridge.loop = asyncio.get_running_loop()
 
         def put(*numbers: int, now: bool = False) -> None:
             for number in numbers:
-                outbox.put(lambda each: came.append((each, time.monotonic())), number)
-            outbox.send(now=now)
+                bridge.put(lambda each: received.append((each, time.monotonic())), number)
+            bridge.wake(now=now)
 
         await asyncio.to_thread(put, 1)
-        await asyncio.sleep(PAUSE / 4)
-        assert [number for number, _ in came] == [1]
+        await asyncio.sleep(MIN_WAKE_INTERVAL / 4)
+        assert [number for number, _ in received] == [1]
         await asyncio.to_thread(put, 2, 3)
-        await asyncio.sleep(2 * PAUSE)
-        assert [number for number, _ in came] == [1, 2, 3]
+        await asyncio.sleep(2 * MIN_WAKE_INTERVAL)
+        assert [number for number, _ in received] == [1, 2, 3]
         await asyncio.to_thread(put, 4)
         await asyncio.to_thread(put, 5, now=True)
-        await asyncio.sleep(PAUSE / 4)
-        assert [number for number, _ in came] == [1, 2, 3, 4, 5]
-        await asyncio.sleep(2 * PAUSE)  # after a pause without anything it is woken at once again
+        await asyncio.sleep(MIN_WAKE_INTERVAL / 4)
+        assert [number for number, _ in received] == [1, 2, 3, 4, 5]
+        await asyncio.sleep(2 * MIN_WAKE_INTERVAL)  # after an idle interval the loop is woken at once again
         await asyncio.to_thread(put, 6)
-        await asyncio.sleep(PAUSE / 4)
-        assert [number for number, _ in came] == [1, 2, 3, 4, 5, 6]
+        await asyncio.sleep(MIN_WAKE_INTERVAL / 4)
+        assert [number for number, _ in received] == [1, 2, 3, 4, 5, 6]
 
     asyncio.run(check())
-    times = dict(came)
-    assert times[2] - times[1] > 0.9 * PAUSE
+    times = dict(received)
+    assert times[2] - times[1] > 0.9 * MIN_WAKE_INTERVAL

@@ -1,4 +1,4 @@
-"""Vocabularies of hostile and of odd files: one line that names the key, or a tokenizer that works."""
+"""Malicious and unusual vocabularies: a one-line error that names the key, or a working tokenizer."""
 
 import contextlib
 import random
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attacks
+import malicious_files
 import pytest
 from tiny import Field, n_tokens
 from tiny_tokenizers import (
@@ -24,8 +24,8 @@ from tiny_tokenizers import (
     types_with,
 )
 
-from localinfer.errors import LocalInferError, Unsupported
-from localinfer.files.gguf import open_gguf
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 U32, I32, F32 = "UINT32", "INT32", "FLOAT32"
@@ -33,7 +33,7 @@ N = {kind: n_tokens(vocabulary()) for kind, (_, vocabulary) in TINY.items()}
 HUGE = 2**32 - 1
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    # kind, what is changed, the error behind "<path>: tokenizer.ggml."
+    # kind, changed keys, the error after "<path>: tokenizer.ggml."
     ("bpe", {"model": None}, "model: is missing"),
     ("bpe", {"model": 3}, "model: expected a string"),
     ("bpe", {"tokens": None}, "tokens: is missing"),
@@ -70,23 +70,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("spm", {"add_space_prefix": 1}, "add_space_prefix: expected a bool"),
 ]  # fmt: skip
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
-    ("bpe", {"model": "plamo3"}, "model: 'plamo3' is not known; the nearest name that is: plamo2"),
-    ("bpe", {"model": "gpt2\0"}, r"model: 'gpt2\x00' is not known; the nearest name that is: gpt2"),
+    ("bpe", {"model": "plamo3"}, "model: 'plamo3' is not supported; did you mean plamo2?"),
+    ("bpe", {"model": "gpt2\0"}, r"model: 'gpt2\x00' is not supported; did you mean gpt2?"),
     ("bpe", {"model": "no_vocab"}, "model: this file has no vocabulary"),
-    ("bpe", {"pre": "gpt-9"}, "pre: 'gpt-9' is not known; the nearest name that is: gpt-2"),
-    ("bpe", {"pre": "Llama_BPE"}, "pre: 'Llama_BPE' is not known; the nearest name that is: llama-bpe"),
-    ("bpe", {"model": "hybriddna", "pre": "gemma4"}, "pre: 'gemma4' is not known"),
+    ("bpe", {"pre": "gpt-9"}, "pre: 'gpt-9' is not supported; did you mean gpt-2?"),
+    ("bpe", {"pre": "Llama_BPE"}, "pre: 'Llama_BPE' is not supported; did you mean llama-bpe?"),
+    ("bpe", {"model": "hybriddna", "pre": "gemma4"}, "pre: 'gemma4' is not supported"),
     ("bpe", {"pre": "\x1b[2J" * 10_000}, r"pre: '\x1b[2J\x1b[2J"),
 ]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Loader:
-    """A tiny model's tokenizer: see tiny_tokenizer."""
+    """Return a function that loads a tiny model's tokenizer: see `tiny_tokenizer`."""
     return partial(tiny_tokenizer, tmp_path / "model.gguf")
 
 
-class TestHostileMetadata:
+class TestMaliciousMetadata:
     @pytest.mark.parametrize(("kind", "keys", "message"), REFUSED)
     def test_refused(self, load: Loader, tmp_path: Path, kind: str, keys: dict[str, Any], message: str) -> None:
         with pytest.raises(LocalInferError) as caught:
@@ -96,33 +96,33 @@ class TestHostileMetadata:
 
     @pytest.mark.parametrize(("kind", "keys", "message"), UNSUPPORTED)
     def test_unsupported(self, load: Loader, tmp_path: Path, kind: str, keys: dict[str, Any], message: str) -> None:
-        with pytest.raises(Unsupported) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             load(kind, **keys)
         self.is_one_line(caught.value, tmp_path, message)
 
     @pytest.mark.parametrize("text", ["<0x-1>", "<0xZZ>", "<0x100>", "<0x>", "<0x1>", "<0xff>", "<>", "A"])
-    def test_byte_tokens_that_are_none(self, load: Loader, tmp_path: Path, text: str) -> None:
+    def test_invalid_byte_tokens(self, load: Loader, tmp_path: Path, text: str) -> None:
         with pytest.raises(LocalInferError) as caught:
             load("spm", {"<0x41>": text})
         self.is_one_line(caught.value, tmp_path, f"tokens: token {6 + 0x41} is of type byte, but reads b'{text}'")
 
-    def test_a_byte_token_is_missing(self, load: Loader, tmp_path: Path) -> None:
+    def test_missing_byte_token(self, load: Loader, tmp_path: Path) -> None:
         with pytest.raises(LocalInferError) as caught:
             load("spm", token_type=types_with("spm", {"<0x41>": NORMAL}))
         self.is_one_line(caught.value, tmp_path, "tokens: the byte token <0x41> is missing (1 of 256 are)")
 
     @pytest.mark.filterwarnings("ignore:.*the key does not count")
     @pytest.mark.parametrize("kind", TINY)
-    def test_any_bytes(self, tmp_path: Path, kind: str) -> None:
-        """Bytes of the vocabulary changed at random: one error, or a tokenizer that works."""
+    def test_random_bytes(self, tmp_path: Path, kind: str) -> None:
+        """Random changes of the vocabulary's bytes result in a one-line error or a working tokenizer."""
         generator = random.Random(7)
         path = TINY[kind][0](tmp_path / "model.gguf", n_layer=1)
         content, end = path.read_bytes(), open_gguf(path).data_offset
         for _ in range(200):
             changed = bytearray(content)
             for _ in range(generator.choice((1, 1, 3))):
-                place = generator.randrange(content.index(KEY.encode()), end)
-                changed[place] = generator.choice((0, 0x20, 0xFF, generator.randrange(256)))
+                offset = generator.randrange(content.index(KEY.encode()), end)
+                changed[offset] = generator.choice((0, 0x20, 0xFF, generator.randrange(256)))
             path.write_bytes(changed)
             with contextlib.suppress(LocalInferError):
                 tokenizer = from_gguf(open_gguf(path))
@@ -137,38 +137,42 @@ class TestHostileMetadata:
         assert len(text) < 300 + len(str(tmp_path))
 
 
-class TestArraysOnTheEdge:
+class TestArrayLimits:
     """Files that the `gguf` package would not write."""
 
     def load(self, path: Path, tokens: bytes, n: int, merges: int = 0) -> Tokenizer:
         path.write_bytes(
-            attacks.container(
+            malicious_files.container(
                 self.text("model", "gpt2"),
                 self.text("pre", "gpt-2"),
-                attacks.kv(KEY + "merges", attacks.ARRAY, attacks.array(attacks.STRING, merges)),
-                attacks.kv(KEY + "tokens", attacks.ARRAY, attacks.array(attacks.STRING, n, tokens)),
+                malicious_files.kv(
+                    KEY + "merges", malicious_files.ARRAY, malicious_files.array(malicious_files.STRING, merges)
+                ),
+                malicious_files.kv(
+                    KEY + "tokens", malicious_files.ARRAY, malicious_files.array(malicious_files.STRING, n, tokens)
+                ),
             )
         )
         return from_gguf(open_gguf(path))
 
     def text(self, key: str, value: str) -> bytes:
-        return attacks.kv(KEY + key, attacks.STRING, attacks.string(value))
+        return malicious_files.kv(KEY + key, malicious_files.STRING, malicious_files.string(value))
 
     def test_no_tokens(self, tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match="tokens: 0 tokens"):
             self.load(tmp_path / "model", b"", 0)
 
-    def test_the_last_byte_of_the_file(self, tmp_path: Path) -> None:
-        tokens = attacks.string("a") + attacks.string("<")
+    def test_token_ends_at_the_end_of_the_file(self, tmp_path: Path) -> None:
+        tokens = malicious_files.string("a") + malicious_files.string("<")
         assert self.load(tmp_path / "model", tokens, 2).encode("a<b") == [0, 1]
 
-    def test_nothing_but_empty_tokens(self, tmp_path: Path) -> None:
+    def test_only_empty_tokens(self, tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match="tokens: 5000 tokens are empty"):
-            self.load(tmp_path / "model", attacks.string("") * 5000, 5000)
+            self.load(tmp_path / "model", malicious_files.string("") * 5000, 5000)
 
     def test_too_many_tokens(self, tmp_path: Path) -> None:
         with pytest.raises(LocalInferError, match="tokens: 2000000 tokens"):
-            self.load(tmp_path / "model", attacks.string("") * 2_000_000, 2_000_000)
+            self.load(tmp_path / "model", malicious_files.string("") * 2_000_000, 2_000_000)
 
 
 class TestOddButAccepted:
@@ -186,8 +190,8 @@ class TestOddButAccepted:
     @pytest.mark.parametrize("kind", TINY)
     @pytest.mark.parametrize("name", ["bos", "eos", "eot", "eom", "unknown"])
     @pytest.mark.parametrize("beyond", [0, 5, HUGE])
-    def test_special_tokens_that_are_not_there(self, load: Loader, kind: str, name: str, beyond: int) -> None:
-        """As if the key was missing: some files have -1 for "none"."""
+    def test_nonexistent_special_tokens(self, load: Loader, kind: str, name: str, beyond: int) -> None:
+        """Such ids are ignored: some files have -1 for "none"."""
         id = max(N[kind], beyond)
         keys = {"add_bos_token": False} if kind == "bpe" else {}
         with pytest.warns(UserWarning, match=f"{name}_token_id: there is no token {id}"):
@@ -200,11 +204,11 @@ class TestOddButAccepted:
             tokenizer = load("bpe", pre=None)
         assert tokenizer.encode("the 1234") == load("bpe", pre="default").encode("the 1234")
 
-    def test_no_bos_where_none_is_named(self, load: Loader) -> None:
-        """llama-bpe asks for one unless the file says otherwise."""
+    def test_no_bos_without_bos_id(self, load: Loader) -> None:
+        """llama-bpe adds BOS unless the file says otherwise."""
         assert load("bpe", pre="llama-bpe", bos_token_id=None, add_bos_token=None).encode("") == []
 
-    def test_a_nul(self, load: Loader) -> None:
+    def test_nul_character(self, load: Loader) -> None:
         tokenizer = load("bpe", tokens=strings(["a", "b\0c", "d"]), token_type=None, bos_token_id=0, eos_token_id=0,
                          unknown_token_id=0, merges=ONE_MERGE)  # fmt: skip
         assert tokenizer.encode("ad") == [0, 2]
@@ -236,12 +240,12 @@ class TestOddButAccepted:
         assert tokenizer.decode(tokenizer.encode("the")) == "the"
         assert time.monotonic() - begin < 20
 
-    def test_a_character_that_spells_no_byte(self, load: Loader) -> None:
+    def test_character_outside_the_byte_alphabet(self, load: Loader) -> None:
         tokenizer = load("bpe", {"he": "日本"}, merges=ONE_MERGE)
         assert "日本" in [tokenizer.decode([id]) for id in range(tokenizer.n_vocab)]
 
 
-class TestEndsOfGeneration:
+class TestEndOfGeneration:
     def ends(self, load: Loader, *texts: str, **keys: Any) -> list[str]:
         words = ("he", "in", "er", "an", "re", "ou", "ll")
         tokenizer = load("bpe", dict(zip(words, texts, strict=False)), merges=ONE_MERGE, **keys)
@@ -251,7 +255,7 @@ class TestEndsOfGeneration:
     def test_by_text(self, load: Loader) -> None:
         assert self.ends(load, "<|eot_id|>", "<turn>", "</s>") == ["</s>", "<|eot_id|>"]
 
-    def test_where_others_end_it_s_is_a_word(self, load: Loader) -> None:
+    def test_other_eog_token_makes_s_normal_text(self, load: Loader) -> None:
         assert self.ends(load, "</s>", "<|plamo:eos|>", eot_token_id=Field(U32, self.id_of("in"))) == ["<|plamo:eos|>"]
         assert self.ends(load, "</s>", "<|plamo:eos|>") == ["</s>"]
 
@@ -266,10 +270,10 @@ class TestEndsOfGeneration:
         texts = ("<|fim_prefix|>", "<|fim_pad|>", "<PAD>", "<|file_sep|>", "<reponame>")
         assert self.ends(load, *texts) == ["<reponame>", "<|file_sep|>", "<|fim_pad|>"]
 
-    def test_a_key_outweighs_the_texts_of_its_role(self, load: Loader) -> None:
+    def test_key_overrides_known_texts(self, load: Loader) -> None:
         assert self.ends(load, "<|fim_pad|>", fim_pad_token_id=5) == ["\2"]
 
-    def test_a_message_of_several(self, load: Loader) -> None:
+    def test_end_of_one_message_of_several(self, load: Loader) -> None:
         assert self.ends(load, "<|end|>", "<|return|>", "<|call|>") == ["<|call|>", "<|return|>"]
         assert self.ends(load, "<|end|>", "<|return|>") == ["<|end|>", "<|return|>"]
         assert self.ends(load, "</s>", "<|tool_response>") == ["<|tool_response>"]

@@ -1,13 +1,13 @@
-"""Special tokens that swallow the whitespace beside them."""
+"""Special tokens that strip the adjacent whitespace."""
 
 import time
 from pathlib import Path
 
 import pytest
-from made_vocabularies import characters, every_pair, keys_of, word_pieces, write
+from synthetic_vocabularies import characters, every_pair, keys_of, word_pieces, write
 from tiny import byte_level_alphabet
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 SPECIAL = ["<unk>", "<s>", "<|end|>", "<|user|>"]
@@ -19,26 +19,26 @@ def phi3(path: Path, name: str = "Phi3") -> Tokenizer:
 
 
 class TestPhi3:
-    def test_whitespace_behind_is_swallowed(self, tmp_path: Path) -> None:
+    def test_strips_whitespace_to_the_right(self, tmp_path: Path) -> None:
         tokenizer = phi3(tmp_path)
         end, user = SPECIAL.index("<|end|>"), SPECIAL.index("<|user|>")
         x = tokenizer.encode("x")
         assert tokenizer.encode("<|user|> \t\n\v\f\rx<|end|>\n<|end|>\n ", parse_special=True) == [user, *x, end, end]
-        assert tokenizer.split("x <|end|>\u00a0x") == ["x ", end, "\u00a0x"]  # only what C calls a space
+        assert tokenizer.split("x <|end|>\u00a0x") == ["x ", end, "\u00a0x"]  # only whitespace of C's isspace
 
-    def test_not_behind_all(self, tmp_path: Path) -> None:
+    def test_exceptions(self, tmp_path: Path) -> None:
         tokenizer = phi3(tmp_path, "my-Phi-3-mini")
         assert tokenizer.split("<s> x<unk> x") == [1, " x", 0, " x"]
 
     def test_only_in_phi3(self, tmp_path: Path) -> None:
         assert phi3(tmp_path, "Phi 4").split("<|end|>\nx") == [2, "\nx"]
 
-    def test_text_that_is_not_parsed_stays(self, tmp_path: Path) -> None:
+    def test_unparsed_text_is_unchanged(self, tmp_path: Path) -> None:
         tokenizer = phi3(tmp_path)
         assert tokenizer.decode(tokenizer.encode("<|end|>\n x")) == "<|end|>\n x"
 
-    def test_nothing_is_lost_if_asked(self, tmp_path: Path) -> None:
-        parts = phi3(tmp_path).split("a <|end|>\n\nb", swallow=False)
+    def test_without_stripping(self, tmp_path: Path) -> None:
+        parts = phi3(tmp_path).split("a <|end|>\n\nb", strip=False)
         assert parts == ["a ", 2, "\n\nb"]
 
     def test_linear_time(self, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ class TestPhi3:
         (word_pieces(), {"name": "Modern-BERT-base"}, "[MASK]"),
     ],
 )
-def test_a_mask_swallows_what_is_before_it(tmp_path: Path, keys: dict, general: dict[str, str], mask: str) -> None:
+def test_mask_strips_whitespace_to_the_left(tmp_path: Path, keys: dict, general: dict[str, str], mask: str) -> None:
     tokens = keys["tokens"].value
     keys["tokens"] = keys["tokens"]._replace(value=[mask, *tokens[1:]] if mask not in tokens else tokens)
     tokenizer = from_gguf(open_gguf(write(tmp_path / "model.gguf", keys, **general)))

@@ -1,4 +1,4 @@
-"""The tokenizers: llama.cpp's ids for the real models, text that comes back, special tokens, linear time."""
+"""The tokenizers of real models: llama.cpp's ids, round trips, streaming, special tokens, linear time."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import DATA
+from locations import DATA
 from tiny import bpe_vocabulary, tiny_gemma3, tiny_llama
 from tiny_tokenizers import (
     CONTROL,
@@ -30,7 +30,7 @@ from tokenizer_texts import random_texts, tricky
 
 from cli import __main__ as main
 from localinfer.errors import UsageError
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 MODELS = ("smollm2", "gemma3")
@@ -44,7 +44,7 @@ def real(request: pytest.FixtureRequest) -> tuple[str, Tokenizer]:
 
 @pytest.fixture
 def load(tmp_path: Path) -> Loader:
-    """A tiny model's tokenizer: see tiny_tokenizer."""
+    """Return a function that loads a tiny model's tokenizer: see `tiny_tokenizer`."""
     return partial(tiny_tokenizer, tmp_path / "model.gguf")
 
 
@@ -82,7 +82,7 @@ class TestAsLlamaCpp:
         assert tokenizer.eog == set(fixture(name)["eog"])
         assert tokenizer.eos in tokenizer.eog
 
-    def test_the_list_of_texts_is_the_recorded_one(self) -> None:
+    def test_texts_equal_the_recorded_texts(self) -> None:
         for name in MODELS:
             assert [case["text"] for case in fixture(name)["texts"]] == tricky()
 
@@ -90,14 +90,14 @@ class TestAsLlamaCpp:
 # ----------------------------------------------------------------------------------------- properties
 
 
-LOST = {  # characters that the vocabularies cannot write, neither ours nor llama.cpp's
+LOST = {  # characters that the vocabularies cannot encode, here and in llama.cpp
     "smollm2": re.compile("[\x00-\x08\x0e-\x1f\U00040000-\U000bffff]"),  # some of their bytes have no token
-    "gemma3": re.compile("▁"),  # is how a space is written
+    "gemma3": re.compile("▁"),  # stands for a space
 }
 
 
 def texts(name: str, seed: int, n: int) -> list[str]:
-    """Random ones that can be had back."""
+    """Return random texts that survive a round trip."""
     return [LOST[name].sub("", text) for text in [*islice(random_texts(seed), n), *tricky()]]
 
 
@@ -115,14 +115,14 @@ class TestRoundTrip:
         tokenizer = load(kind)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
-    def test_a_space_that_was_added_is_taken_away(self, load: Loader) -> None:
+    def test_added_space_is_removed(self, load: Loader) -> None:
         tokenizer = load("spm", add_space_prefix=True)
         for text in ("the", " the", ""):
             assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.encode("the") == [2, *tokenizer.encode("▁the", add_special=False)[1:]]
 
-    def test_behind_another_control_token_it_stays(self, load: Loader) -> None:
-        """As in llama.cpp: only what the first token brings is taken away. BOS is part of what `encode` adds."""
+    def test_space_after_another_control_token_is_kept(self, load: Loader) -> None:
+        """As in llama.cpp, only the space that `encode` adds to the first token is removed. BOS is added too."""
         tokenizer = load("spm", add_space_prefix=True)
         ids = tokenizer.encode("<eos>the", add_special=False, parse_special=True)
         assert tokenizer.decode(ids) == " the"
@@ -149,11 +149,11 @@ class TestStreaming:
         for text in texts(name, seed=2, n=200):
             stream = tokenizer.stream()
             parts = [stream.push(id) for id in tokenizer.encode(text)]
-            assert "".join(parts) == text  # U+FFFD only where the text has it
+            assert "".join(parts) == text  # U+FFFD only if the text has it
             assert stream.flush() == ""
 
     def test_random_tokens(self, real: tuple[str, Tokenizer]) -> None:
-        """Whatever a model says: pieces add up to the whole, with one U+FFFD a broken character."""
+        """Pieces of random tokens add up to the decoded text, with one U+FFFD per broken character."""
         _, tokenizer = real
         generator = random.Random(3)
         for _ in range(200):
@@ -163,7 +163,7 @@ class TestStreaming:
             assert "".join(parts) == tokenizer.decode(ids, special=True)
 
     @pytest.mark.parametrize("kind", TINY)
-    def test_bytes_wait_for_their_character(self, load: Loader, kind: str) -> None:
+    def test_incomplete_characters_are_buffered(self, load: Loader, kind: str) -> None:
         tokenizer = load(kind)
         ids = tokenizer.encode("😀", add_special=False)
         stream = tokenizer.stream()
@@ -177,7 +177,7 @@ class TestStreaming:
 
 class TestSpecialTokens:
     @pytest.mark.parametrize(("kind", "text"), [("bpe", "<|im_end|>"), ("spm", "<end_of_turn>")])
-    def test_only_when_asked(self, load: Loader, kind: str, text: str) -> None:
+    def test_only_if_requested(self, load: Loader, kind: str, text: str) -> None:
         tokenizer = load(kind)
         special = tokenizer.encode(f"Hello{text}", add_special=False, parse_special=True)[-1]
         assert special in tokenizer.eog
@@ -190,11 +190,11 @@ class TestSpecialTokens:
         hidden = {id for id in range(tokenizer.n_vocab) if not tokenizer.token_bytes(id)}
         assert len(hidden) > 10
         for id in hidden:
-            spelled = tokenizer.token_bytes(id, special=True).decode()
-            assert not hidden & set(tokenizer.encode(f"a{spelled} {spelled}", add_special=False))
+            token_text = tokenizer.token_bytes(id, special=True).decode()
+            assert not hidden & set(tokenizer.encode(f"a{token_text} {token_text}", add_special=False))
 
     def test_merges_do_not_make_control_tokens(self, load: Loader) -> None:
-        """In a vocabulary of web pages </s> may be a word; as an end of generation it must not be one."""
+        """</s> may be a normal token, but not if it ends generation."""
         merges = ["< /", "</ s", "</s >", "</s> x"]
         tokens = [*bpe_vocabulary()[KEY + "tokens"].value, "</", "</s", "</s>", "</s>x"]
         types = [CONTROL] * 3 + [NORMAL] * (len(tokens) - 3)
@@ -211,8 +211,8 @@ class TestSpecialTokens:
             ids = tokenizer.encode(f"x{token}{token}y", add_special=False)
             assert [tokenizer.decode([id]) for id in ids] == ["x", token, token, "y"]
 
-    def test_the_longest_goes_first(self, load: Loader) -> None:
-        """Anywhere in the text: not from left to right."""
+    def test_longest_token_matches_first(self, load: Loader) -> None:
+        """The longest token is matched anywhere in the text, not from left to right."""
         tokenizer = load("bpe", {"he": "ab", "in": "bcd", "er": "ba"},
                          token_type=types_with("bpe", {"he": 4, "in": 4, "er": 4}), merges=ONE_MERGE)  # fmt: skip
         tokens = [*TINY["bpe"][1]()[KEY + "tokens"].value]
@@ -231,7 +231,7 @@ class TestSpecialTokens:
 
 
 class TestTime:
-    """Bounds that a busy machine keeps and quadratic time does not: these texts would take minutes."""
+    """The limits hold on a busy machine; with quadratic time these texts would take minutes."""
 
     @pytest.mark.parametrize(
         "unit", ["A", " ", "\n", "1", "👨‍👩‍👧‍👦\u200d", "\u0301", "a\n", "<b>", "\n\nx", "'s", " \t", "<|im_"]
@@ -245,7 +245,7 @@ class TestTime:
         assert tokenizer.decode(ids, special=True).removeprefix("<bos>") == text
 
     def test_building(self, smollm2: Path, gemma3: Path) -> None:
-        """Twice the bound of a quiet machine."""
+        """The limit is twice that of an idle machine."""
         for path, limit in ((smollm2, 0.2), (gemma3, 0.4)):
             f = open_gguf(path)
             begin = time.process_time()
@@ -277,12 +277,12 @@ class TestCommand:
             out = self.run(capsys, path, "-p", text, "--ids", *flags)
             assert json.loads(out) == tokenizer.encode(text, **options)
 
-    def test_a_vocabulary_that_cannot_work(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unusable_vocabulary(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tiny_llama(tmp_path / "model.gguf", **{KEY + "pre": "?"})
         assert main.run(["tokenize", str(path), "-p", "a"]) == 3
         out, err = capsys.readouterr()
         assert out == ""
-        assert err == f"error: {path}: tokenizer.ggml.pre: '?' is not known\n"
+        assert err == f"error: {path}: tokenizer.ggml.pre: '?' is not supported\n"
 
     def run(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         assert main.run(["tokenize", *arguments]) == 0

@@ -1,17 +1,17 @@
-"""How far covariances are believed: `quant.encoders.covariance` against the formula of the paper, chunk by chunk."""
+"""The shrinkage of covariances: `quant.encoders.covariance` against the formula of the paper, chunk by chunk."""
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from quant.encoders.covariance import DOUBT_OF_ONE, Covariance
+from quant.encoders.covariance import DEFAULT_SHRINKAGE, Covariance
 
 CHUNKS, TOKENS, N = 6, 40, 1100
 
 
 def chunks(shared: float, seed: int = 0) -> list[NDArray[np.float32]]:
-    """Inputs of several chunks: as much as is `shared` goes together everywhere, and one column is much larger."""
+    """Inputs of several chunks: a `shared` part is correlated everywhere, and one column is much larger."""
     rng = np.random.default_rng(seed)
     found = [rng.standard_normal((TOKENS, N)) + shared * rng.standard_normal((TOKENS, 1)) for _ in range(CHUNKS)]
     for x in found:
@@ -26,7 +26,7 @@ def summed(parts: list[NDArray[np.float32]], threads: int = 1) -> Covariance:
     return covariance
 
 
-def naive_doubt(parts: list[NDArray[np.float32]]) -> float:
+def naive_shrinkage(parts: list[NDArray[np.float32]]) -> float:
     """The variance of the mean of S_c, the mean of x x^T over a chunk, over the square of that mean."""
     means = [x.T.astype(np.float64) @ x / TOKENS for x in parts]
     for s in means:
@@ -37,40 +37,40 @@ def naive_doubt(parts: list[NDArray[np.float32]]) -> float:
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.1, 0.5, 3.0])
-def test_doubt_is_that_of_the_paper(shared: float) -> None:
+def test_shrinkage_matches_the_paper(shared: float) -> None:
     parts = chunks(shared)
-    assert summed(parts).doubt == pytest.approx(naive_doubt(parts), rel=1e-4)
+    assert summed(parts).shrinkage == pytest.approx(naive_shrinkage(parts), rel=1e-4)
 
 
-def test_what_is_chance_is_doubted() -> None:
-    assert summed(chunks(0.0)).doubt > 0.9
-    assert summed(chunks(3.0)).doubt < 0.1
+def test_chance_correlations_are_shrunk() -> None:
+    assert summed(chunks(0.0)).shrinkage > 0.9
+    assert summed(chunks(3.0)).shrinkage < 0.1
 
 
-def test_products_are_summed_up_on_and_above_the_diagonal() -> None:
+def test_upper_triangle_is_summed() -> None:
     parts = chunks(0.5)
     x = np.concatenate(parts).astype(np.float64)
     expected = np.triu(x.T @ x)
     assert abs(np.triu(summed(parts).products) - expected).max() < 1e-6 * expected.max()
 
 
-def test_threads_change_nothing() -> None:
+def test_result_is_independent_of_threads() -> None:
     with threadpool_limits(1, "blas"):
         one, two = (summed(chunks(0.5), threads) for threads in (1, 2))
     assert np.array_equal(one.products, two.products)
-    assert one.squares == two.squares
+    assert one.chunk_squares == two.chunk_squares
 
 
 def test_sums_of_two_texts() -> None:
     parts = chunks(0.5)
     both, whole = summed(parts[:2]) + summed(parts[2:]), summed(parts)
     assert both.chunks == CHUNKS
-    assert both.doubt == pytest.approx(whole.doubt, rel=1e-5)
+    assert both.shrinkage == pytest.approx(whole.shrinkage, rel=1e-5)
 
 
-def test_one_chunk_has_nothing_to_be_compared_with() -> None:
-    assert summed(chunks(0.5)[:1]).doubt == DOUBT_OF_ONE
+def test_single_chunk_has_default_shrinkage() -> None:
+    assert summed(chunks(0.5)[:1]).shrinkage == DEFAULT_SHRINKAGE
 
 
-def test_nothing_was_seen() -> None:
-    assert summed([np.zeros((TOKENS, N), np.float32)] * 2).doubt == 1
+def test_no_inputs() -> None:
+    assert summed([np.zeros((TOKENS, N), np.float32)] * 2).shrinkage == 1

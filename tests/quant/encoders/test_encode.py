@@ -1,4 +1,4 @@
-"""Encoders against the gguf package, and against what a block of any data must be."""
+"""Encoders against the gguf package, and properties that blocks of any data must have."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -7,19 +7,19 @@ import gguf
 import naive_encode
 import numpy as np
 import pytest
-from encoding import GAUSSIAN, cruel_rows, decoded, encode, encoder
+from encoding import GAUSSIAN, adversarial_rows, decoded, encode, encoder
 from kernels import NUMBERS
 
-from quant.encoders.encode import EFFORTS
+from quant.encoders.encoder import EFFORTS
 from quant.ggml import TYPES
 
-# Formats whose blocks are to be the gguf package's, byte for byte, with the least effort.
-AS_GGUF = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+# Formats whose blocks with effort "fast" must be bit-identical to the gguf package's.
+MATCHING_GGUF = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 
 
 class Searched(NamedTuple):
-    """What the groups of a format have: so many columns and codes, a code for zero or a min; the largest whole scale
-    and min of a superblock; and how much more error there may be than with scales and mins of any precision."""
+    """Properties of a format's groups: the number of columns and of codes, a code for zero or a min, the largest
+    integer scale and min of a superblock, and the allowed error relative to scales and mins of full precision."""
 
     length: int
     levels: int
@@ -29,7 +29,7 @@ class Searched(NamedTuple):
 
     @property
     def below_zero(self) -> bool:
-        """Whether there are mins, and they cannot be above zero."""
+        """Whether there are mins and they cannot be positive."""
         return bool(self.top) and not self.zero
 
 
@@ -46,13 +46,13 @@ SEARCHED = K_QUANTS | {
     "Q5_0": Searched(32, 32, zero=16, more=1.01),
     "Q5_1": Searched(32, 32, more=1.01),
 }
-ALL = [*AS_GGUF, *K_QUANTS]
+ALL = [*MATCHING_GGUF, *K_QUANTS]
 IMPORTANCE = np.random.default_rng(1).chisquare(1, 2048).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", AS_GGUF)
+@pytest.mark.parametrize("name", MATCHING_GGUF)
 @pytest.mark.parametrize("n", [32, 96, 256, 2048])
-def test_blocks_are_those_of_the_gguf_package(name: str, n: int) -> None:
+def test_blocks_match_gguf_package(name: str, n: int) -> None:
     rng = np.random.default_rng(n)
     x = np.concatenate([GAUSSIAN[:9, :n], rng.standard_t(2, (9, n)).astype(np.float32)])
     x = np.concatenate([x, np.zeros_like(x[:1]), np.rint(4 * x[:4]) / 4, 1e-7 * x[:2]])
@@ -61,18 +61,18 @@ def test_blocks_are_those_of_the_gguf_package(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ("F16", "BF16")])
-def test_cruel_rows_become_finite_blocks(name: str) -> None:
+def test_extreme_rows_give_finite_blocks(name: str) -> None:
     none, spike = np.zeros(512, np.float32), np.full(512, 1e-30, np.float32)
     spike[5] = 1e30
-    for x in cruel_rows():
+    for x in adversarial_rows():
         for importance in (None, none, spike):
             assert np.isfinite(decoded(name, encode(name, x, importance))).all()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rows_are_encoded_by_themselves(name: str) -> None:
-    """However they are cut into calls, and however many threads call at once; where their blocks do not fill vectors,
-    some of one row are searched beside some of the next."""
+def test_rows_are_independent(name: str) -> None:
+    """The result does not depend on how rows are split into calls, on concurrent calls, or on the neighbours in a
+    vector."""
     for n in (512, 768, 608) if TYPES[NUMBERS[name]].elements == 32 else (512, 768):
         x = GAUSSIAN[:64, :n]
         for importance in (None, IMPORTANCE[:n]):
@@ -82,7 +82,7 @@ def test_rows_are_encoded_by_themselves(name: str) -> None:
                 np.testing.assert_array_equal(np.concatenate([*parts]), whole)
 
 
-def test_what_is_not_a_matrix_of_blocks_is_refused() -> None:
+def test_wrong_arrays_are_rejected() -> None:
     q8 = encoder("Q8_0")
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 68), np.uint8)
     for bad_x, importance, bad_out in [
@@ -93,11 +93,11 @@ def test_what_is_not_a_matrix_of_blocks_is_refused() -> None:
         (x, np.ones(32, np.float32), out),
     ]:
         with pytest.raises(ValueError, match=r"x|out|importance|blocks"):
-            q8.rows(bad_x, importance, bad_out)
+            q8.encode(bad_x, importance, bad_out)
 
 
 def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) -> float:
-    """The weighted squared error of a group with a scale and a min of any precision."""
+    """The weighted squared error of a group with a scale and a min of full precision."""
     scale, least = 0.0, 0.0
     if kind.zero:
         scale = naive_encode.symmetric(x, w, kind.zero, tried=19, less=kind.zero / 4, more=4.0)
@@ -108,25 +108,27 @@ def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) 
 
 
 @pytest.mark.parametrize(("name", "weighted"), [(name, weighted) for name in SEARCHED for weighted in (False, True)])
-def test_little_is_lost_to_the_storage_of_scales_and_mins(name: str, weighted: bool) -> None:
+def test_stored_scales_cost_little(name: str, weighted: bool) -> None:
     x, w = GAUSSIAN[:32, :768], IMPORTANCE[:768] if weighted else np.ones(768, np.float32)
     kind = SEARCHED[name]
     groups = x.astype(np.float64).reshape(-1, kind.length)
-    weights = naive_encode.counts(x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0)
+    weights = naive_encode.error_weights(
+        x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0
+    )
     free = sum(least_error(kind, *group) for group in zip(groups, weights.reshape(groups.shape), strict=True))
     found = decoded(name, encode(name, x, w if weighted else None))
     assert 0.9 * free < (weights * (x - found) ** 2).sum() < kind.more * free
 
 
-def test_more_effort_is_less_error() -> None:
+def test_more_effort_reduces_error() -> None:
     x = GAUSSIAN[:8]
     fast, normal = (np.square(x - decoded("Q4_K", encode("Q4_K", x, None, effort))).sum() for effort in EFFORTS)
     assert normal < 0.993 * fast
 
 
 @pytest.mark.parametrize("name", K_QUANTS)
-def test_what_fits_a_block_is_found_again(name: str) -> None:
-    """Whole codes, scales and mins that reach as far as they can: nothing is lost."""
+def test_representable_rows_are_exact(name: str) -> None:
+    """Integer codes with extreme scales and mins are encoded without loss."""
     length, levels, zero, top, _ = K_QUANTS[name]
     rng, groups = np.random.default_rng(2), 256 // length
     scales, mins = rng.integers(top // 2, top + 1, (2, 24, groups, 1))

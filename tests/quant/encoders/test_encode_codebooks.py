@@ -1,4 +1,4 @@
-"""Encoders of the formats that have a table of values: against the gguf package, ggml's errors, and all other codes."""
+"""Encoders of formats with a table of values, against the gguf package, ggml's errors, and an exhaustive search."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ import gguf
 import naive_encode
 import numpy as np
 import pytest
-from encoding import GAUSSIAN, cruel_rows, decoded, encode
+from encoding import GAUSSIAN, adversarial_rows, decoded, encode
 from kernels import NUMBERS, Floats
 
-# Formats whose scale is given by the largest magnitude: their blocks are to be the gguf package's, byte for byte.
-GIVEN = ["MXFP4", "TQ1_0", "TQ2_0"]
+# Formats whose scale follows from the largest magnitude: their blocks must be bit-identical to the gguf package's.
+MATCHING_GGUF = ["MXFP4", "TQ1_0", "TQ2_0"]
 
-# Formats whose scales are looked for, and where a block has bytes of codes only, which are the best under its scales.
+# Formats with searched scales, and the bytes of a block that only hold codes. These are optimal for the scales.
 CODES: dict[str, Sequence[int]] = {
     "IQ4_NL": range(2, 18),
     "IQ4_XS": range(8, 136),
@@ -27,12 +27,12 @@ CODES: dict[str, Sequence[int]] = {
 }
 
 
-# The columns that have a scale of their own.
+# The number of columns that share a scale.
 GROUPS = dict.fromkeys(CODES, 32) | dict.fromkeys(("IQ2_S", "IQ2_XS", "IQ1_M"), 16)
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
+@pytest.mark.parametrize("name", MATCHING_GGUF)
+def test_blocks_match_gguf_package(name: str) -> None:
     rng = np.random.default_rng(1)
     powers = np.ldexp(np.float32(1), rng.integers(-60, 15, (9, 768), np.int32))
     ties = np.rint(4 * GAUSSIAN[:9, :768]) / 4
@@ -43,23 +43,23 @@ def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     np.testing.assert_array_equal(encode(name, x), expected)
 
 
-@pytest.mark.parametrize("name", [*GIVEN, *CODES])
-def test_cruel_rows_become_finite_blocks(name: str) -> None:
-    for x in cruel_rows():
+@pytest.mark.parametrize("name", [*MATCHING_GGUF, *CODES])
+def test_extreme_rows_give_finite_blocks(name: str) -> None:
+    for x in adversarial_rows():
         for importance in (None, np.zeros_like(x[0]), np.full_like(x[0], 1e38), np.full_like(x[0], 1e-42)):
             assert np.isfinite(decoded(name, encode(name, x, importance))).all()
 
 
 @pytest.fixture(params=["gaussian", "heavy_tailed", "smollm2", "gemma3"])
 def sample(request: pytest.FixtureRequest) -> tuple[str, Floats]:
-    """Its name, and weights."""
+    """The name of a sample, and its weights."""
     if request.param in ("smollm2", "gemma3"):
         return request.param, errors.trained(request.getfixturevalue(request.param))
     return request.param, getattr(errors, request.param)()
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_the_error_is_no_larger_than_ggmls(name: str, sample: tuple[str, Floats]) -> None:
+def test_error_is_at_most_ggmls(name: str, sample: tuple[str, Floats]) -> None:
     which, x = sample
     plain, weighted = errors.of_ggml()[which][name]
     weight = errors.importance(x.shape[1])
@@ -68,12 +68,12 @@ def test_the_error_is_no_larger_than_ggmls(name: str, sample: tuple[str, Floats]
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_no_other_codes_are_nearer(name: str) -> None:
-    """All values of some bytes that hold codes, under the scales that are there."""
+def test_codes_are_nearest(name: str) -> None:
+    """Try all values of some bytes that hold codes, with the given scales."""
     rng = np.random.default_rng(5)
     n = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0]
     x, weight = GAUSSIAN[:3, :n], errors.importance(n)
-    counts = naive_encode.counts(x, weight, GROUPS[name], n, part=1.0)
+    counts = naive_encode.error_weights(x, weight, GROUPS[name], n, part=1.0)
     for row, count, chosen in zip(x, counts, encode(name, x, weight), strict=True):
         least = errors.relative_error(row, decoded(name, chosen[None])[0], count)
         for place in rng.choice(CODES[name], 10):
@@ -84,11 +84,11 @@ def test_no_other_codes_are_nearer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_the_end_of_a_row_is_a_block_like_others(name: str) -> None:
-    """Groups are encoded side by side; what stands beside one, or does not, changes nothing."""
+def test_partial_tile_at_row_end(name: str) -> None:
+    """Groups are encoded side by side; the neighbours of a group, or their absence, change nothing."""
     block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0]
     x, weight = GAUSSIAN[:1, : 7 * block], errors.importance(7 * block)
-    weight[0] = weight.max() + 1  # importance counts by its share of the largest one
+    weight[0] = weight.max() + 1  # importance is relative to the largest one
     whole = encode(name, x, weight)
     for count in (1, 4, 6):
         part = encode(name, x[:, : count * block], weight[: count * block])

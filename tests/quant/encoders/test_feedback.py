@@ -1,5 +1,4 @@
-"""Rounding that passes its errors on: `quant.encoders.feedback` against the same in numpy, column by column in
-float64."""
+"""GPTQ: `quant.encoders.feedback` against a float64 numpy reference, column by column."""
 
 from typing import Any
 
@@ -11,10 +10,10 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from localinfer import paths
+from quant.encoders.cholesky import CholeskyFactor, cholesky_upper, factorize
 from quant.encoders.covariance import Covariance
-from quant.encoders.encode import Encoder
-from quant.encoders.feedback import REVISIONS, SCALAR, FeedbackEncoder, rounds_columns
-from quant.encoders.triangle import Triangle, factor, triangle_of
+from quant.encoders.encoder import Encoder
+from quant.encoders.feedback import DESCENT_SWEEPS, SCALAR_TYPES, FeedbackEncoder, is_scalar_type
 from quant.ggml import TYPES
 
 Floats = NDArray[np.float32]
@@ -23,7 +22,7 @@ ROWS, N = 37, 768
 
 @pytest.fixture(scope="module")
 def inputs() -> NDArray[np.float64]:
-    """Inputs that go together: a few directions have most of what there is."""
+    """Correlated inputs: a few components have most of the power."""
     rng = np.random.default_rng(0)
     turn, _ = np.linalg.qr(rng.standard_normal((N, N)))
     return rng.standard_normal((3 * N, N)) * np.exp(-np.arange(N) / 100) @ turn
@@ -34,17 +33,17 @@ def weights() -> Floats:
     return np.random.default_rng(1).standard_normal((ROWS, N)).astype(np.float32)
 
 
-def triangle(covariance: NDArray[np.float64], trust: float = 0.6, **more: float) -> Triangle:
-    """Of products that nobody wants to keep, and that two chunks agree on."""
+def factor_of(covariance: NDArray[np.float64], trust: float = 0.6, **more: float) -> CholeskyFactor:
+    """Return the factor of products on which two chunks agree. The products are overwritten."""
     products = covariance.astype(np.float32)
     agreed = float(np.square(products * (1 - np.eye(len(products))), dtype=np.float64).sum()) / 2
-    return triangle_of(Covariance(products, agreed, 2), trust=trust, **more)
+    return factorize(Covariance(products, agreed, 2), trust=trust, **more)
 
 
-def encoded(name: str, weights: Floats, triangle: Triangle) -> NDArray[np.uint8]:
+def encoded(name: str, weights: Floats, triangle: CholeskyFactor) -> NDArray[np.uint8]:
     kind = TYPES[NUMBERS[name]]
     out = np.zeros((len(weights), weights.shape[1] // kind.elements * kind.bytes), np.uint8)
-    FeedbackEncoder(NUMBERS[name], triangle, paths.jit_dir()).rows(weights, out)
+    FeedbackEncoder(NUMBERS[name], triangle, paths.jit_dir()).encode(weights, out)
     return out
 
 
@@ -52,24 +51,24 @@ def decoded(name: str, rows: NDArray[np.uint8]) -> Floats:
     return np.asarray(gguf.dequantize(rows, gguf.GGMLQuantizationType(NUMBERS[name])), np.float32)
 
 
-def test_the_triangle_is_that_of_the_covariance(inputs: NDArray[np.float64]) -> None:
+def test_factor_reproduces_covariance(inputs: NDArray[np.float64]) -> None:
     covariance = inputs.T @ inputs
-    found = triangle(covariance, trust=0.7, damping=0.02)
-    r = (np.triu(found.shares, 1).astype(np.float64) + np.eye(N)) * np.sqrt(found.costs, dtype=np.float64)
+    found = factor_of(covariance, trust=0.7, damping=0.02)
+    r = (np.triu(found.unit_upper, 1).astype(np.float64) + np.eye(N)) * np.sqrt(found.costs, dtype=np.float64)
     diagonal = covariance.diagonal()
     h = 0.7 * covariance + np.diag(0.3 * diagonal + 0.02 * diagonal.mean())
     assert abs(r @ r.T - h).max() < 1e-5 * abs(h).max()
 
 
-def test_what_is_doubted_is_not_passed_on(inputs: NDArray[np.float64]) -> None:
+def test_shrunk_products_are_not_propagated(inputs: NDArray[np.float64]) -> None:
     products = (inputs.T @ inputs).astype(np.float32)
-    found = triangle_of(Covariance(products.copy(), 1e30, 2), damping=0.0)
-    assert not np.triu(found.shares, 1).any()
+    found = factorize(Covariance(products.copy(), 1e30, 2), damping=0.0)
+    assert not np.triu(found.unit_upper, 1).any()
     np.testing.assert_allclose(found.costs, products.diagonal(), rtol=1e-5)
 
 
-def test_factors_are_numpys_and_the_same_bits_for_any_number_of_threads() -> None:
-    """Several corners, and a last one that is not full; what is below the diagonal is not looked at."""
+def test_factor_matches_numpy_for_any_number_of_threads() -> None:
+    """With several blocks, the last one partial; values below the diagonal are ignored."""
     n = 1200
     x = np.random.default_rng(2).standard_normal((2 * n, n)) * np.exp(-np.arange(n) / 300)
     h = x.T @ x + np.eye(n)
@@ -77,31 +76,31 @@ def test_factors_are_numpys_and_the_same_bits_for_any_number_of_threads() -> Non
     found = [(np.triu(h) + np.tril(np.full((n, n), 7.0), -1)).astype(np.float32) for _ in range(2)]
     with threadpool_limits(1, "blas"):
         for threads, each in enumerate(found, 1):
-            factor(each, threads)
+            cholesky_upper(each, threads)
     assert np.array_equal(*found)
     assert abs(np.triu(found[0]) - expected).max() < 1e-5 * abs(expected).max()
 
 
-def test_columns_that_were_never_used_do_no_harm() -> None:
+def test_unused_columns() -> None:
     covariance = np.zeros((64, 64))
     covariance[:9, :9] = np.eye(9) + 0.5
     for products in (covariance, np.zeros((64, 64))):
-        found = triangle(products)
-        assert np.isfinite(found.shares).all()
+        found = factor_of(products)
+        assert np.isfinite(found.unit_upper).all()
         assert (found.costs > 0).all()
 
 
-def test_what_is_no_covariance_is_refused() -> None:
+def test_indefinite_products_are_rejected() -> None:
     for products in (np.full((64, 64), np.nan), np.eye(64) - 5, np.full((64, 64), np.inf)):
         with pytest.raises(np.linalg.LinAlgError):
-            triangle(products)
+            factor_of(products)
 
 
-# --- a twin: the scales are those that the blocks have, the codes are found again ---
+# --- numpy reference: takes the scales from the blocks and recomputes the codes ---
 
 
 def scales_of(name: str, rows: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64], int, int]:
-    """For every row and column: the scale, and what is added; then the code that is zero, and the number of codes."""
+    """For every row and column the scale and the offset; then the code of zero, and the number of codes."""
     count = len(rows)
 
     def wide(values: Any, group: int) -> NDArray[np.float64]:
@@ -120,11 +119,11 @@ def scales_of(name: str, rows: NDArray[np.uint8]) -> tuple[NDArray[np.float64], 
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
-def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
-    found = triangle(inputs.T @ inputs)
+def test_codes_match_float64_reference(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
+    found = factor_of(inputs.T @ inputs)
     rows = encoded(name, weights, found)
     scale, least, zero, codes = scales_of(name, rows)
-    shares = np.triu(found.shares, 1).astype(np.float64)
+    shares = np.triu(found.unit_upper, 1).astype(np.float64)
     expected = np.zeros(weights.shape)
 
     def rounded(j: int, more: NDArray[np.float64]) -> None:
@@ -135,7 +134,7 @@ def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64]
     for j in range(N):
         rounded(j, (weights - expected)[:, :j] @ shares[:j, j])
     h = (shares + np.eye(N)) * found.costs @ (shares + np.eye(N)).T
-    for _ in range(REVISIONS):
+    for _ in range(DESCENT_SWEEPS):
         for j in range(N):
             errors = weights - expected
             errors[:, j] = 0
@@ -145,32 +144,32 @@ def test_codes_are_those_of_the_naive_way(name: str, inputs: NDArray[np.float64]
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
-def test_products_come_out_nearer(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
+def test_feedback_reduces_output_error(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
     covariance = inputs.T @ inputs
     search = Encoder(NUMBERS[name], "normal", paths.jit_dir())
     plain = np.zeros((ROWS, search.row_bytes(N)), np.uint8)
-    search.rows(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
-    rows = encoded(name, weights, triangle(covariance, trust=1.0))
+    search.encode(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
+    rows = encoded(name, weights, factor_of(covariance, trust=1.0))
     with_feedback, without = (np.square((decoded(name, found) - weights) @ inputs.T).mean() for found in (rows, plain))
     assert with_feedback < 0.5 * without
 
 
-def test_rows_do_not_depend_on_how_they_are_cut(inputs: NDArray[np.float64], weights: Floats) -> None:
-    known = triangle(inputs.T @ inputs)
+def test_rows_are_independent(inputs: NDArray[np.float64], weights: Floats) -> None:
+    known = factor_of(inputs.T @ inputs)
     whole = encoded("Q4_K", weights, known)
     parts = [encoded("Q4_K", weights[first : first + 16], known) for first in range(0, ROWS, 16)]
     assert (whole == np.concatenate(parts)).all()
 
 
-def test_formats_with_codebooks_take_none() -> None:
-    assert {name for name, number in NUMBERS.items() if rounds_columns(number)} == set(SCALAR)
+def test_codebook_formats_are_not_scalar() -> None:
+    assert {name for name, number in NUMBERS.items() if is_scalar_type(number)} == set(SCALAR_TYPES)
 
 
-def test_shapes_are_proven(weights: Floats) -> None:
-    encoder = FeedbackEncoder(NUMBERS["Q4_0"], triangle(np.eye(N)), paths.jit_dir())
+def test_wrong_shapes_are_rejected(weights: Floats) -> None:
+    encoder = FeedbackEncoder(NUMBERS["Q4_0"], factor_of(np.eye(N)), paths.jit_dir())
     with pytest.raises(ValueError, match="whole blocks"):
-        encoder.rows(weights[:, :40].copy(), np.zeros((ROWS, 22), np.uint8))
-    with pytest.raises(ValueError, match="triangle"):
-        encoder.rows(weights[:, :64].copy(), np.zeros((ROWS, 36), np.uint8))
+        encoder.encode(weights[:, :40].copy(), np.zeros((ROWS, 22), np.uint8))
+    with pytest.raises(ValueError, match="Cholesky factor"):
+        encoder.encode(weights[:, :64].copy(), np.zeros((ROWS, 36), np.uint8))
     with pytest.raises(ValueError, match="out is not"):
-        encoder.rows(weights, np.zeros((ROWS, 18), np.uint8))
+        encoder.encode(weights, np.zeros((ROWS, 18), np.uint8))

@@ -1,64 +1,79 @@
-"""Errors that are made up for in a few directions: against the same in plain numpy, and what it is good for."""
+"""Low-rank error feedback: against plain numpy, and its effect on the output error."""
 
 import numpy as np
 import pytest
-from encoding import GAUSSIAN, cruel_rows, decoded, encode
+from encoding import GAUSSIAN, adversarial_rows, decoded, encode
 from kernels import NUMBERS
 from numpy.typing import NDArray
 
 from localinfer import paths
-from quant.encoders.low_rank import CARRYING, DAMPING, LEAST, MOST, STEP, TRUST, LowRankEncoder, gains_of, tables_of
+from quant.encoders.low_rank import (
+    COLUMN_STEP,
+    DAMPING,
+    LOW_RANK_TYPES,
+    MAX_RANK,
+    MIN_DIAGONAL,
+    TRUST,
+    LowRankEncoder,
+    compute_gains,
+    make_tables,
+)
 
 RNG = np.random.default_rng(4)
 N, RANK = 512, 5
-DIRECTIONS = RNG.standard_normal((N, RANK)).astype(np.float32) * np.array([1, 0.6, 0.4, 0.3, 0.1], np.float32)
-SQUARES = np.square(DIRECTIONS).sum(axis=1) + RNG.chisquare(1, N).astype(np.float32) + np.float32(0.01)
-MANY = np.random.default_rng(5).standard_normal((90, N)).astype(np.float32)  # rows: more than go side by side
+COMPONENTS = RNG.standard_normal((N, RANK)).astype(np.float32) * np.array([1, 0.6, 0.4, 0.3, 0.1], np.float32)
+SQUARES = np.square(COMPONENTS).sum(axis=1) + RNG.chisquare(1, N).astype(np.float32) + np.float32(0.01)
+MANY = (
+    np.random.default_rng(5).standard_normal((90, N)).astype(np.float32)
+)  # more rows than the kernel processes at once
 
 
-def rows(name: str, x: np.ndarray, squares: np.ndarray = SQUARES, directions: np.ndarray = DIRECTIONS) -> np.ndarray:
-    """Rows as blocks whose errors are made up for."""
+def encoded_rows(
+    name: str, x: np.ndarray, squares: np.ndarray = SQUARES, components: np.ndarray = COMPONENTS
+) -> np.ndarray:
+    """Encode rows with low-rank error feedback."""
     out = np.empty_like(encode(name, x))
     encoder = LowRankEncoder(NUMBERS[name], paths.jit_dir())
-    encoder.rows(np.ascontiguousarray(x), tables_of(squares, directions, paths.jit_dir()), out)
+    encoder.encode(np.ascontiguousarray(x), make_tables(squares, components, paths.jit_dir()), out)
     return out
 
 
 def products() -> NDArray[np.float64]:
-    """What is believed of the products of inputs: (N, N)."""
-    h = TRUST * DIRECTIONS.astype(np.float64) @ DIRECTIONS.T
+    """The modelled products of inputs, (N, N)."""
+    h = TRUST * COMPONENTS.astype(np.float64) @ COMPONENTS.T
     return h + np.diag(SQUARES - h.diagonal())
 
 
-def test_gains_are_those_of_the_triangle() -> None:
+def test_gains_match_cholesky_factor() -> None:
     """R R^T = H, U K^T = A above the diagonal, with A_ij = R_ij / R_jj, and R_jj^2 are the costs."""
-    found, size = gains_of(SQUARES, DIRECTIONS, paths.jit_dir()), SQUARES.mean(dtype=np.float64)
+    found, size = compute_gains(SQUARES, COMPONENTS, paths.jit_dir()), SQUARES.mean(dtype=np.float64)
     h = products() / size
-    d = h.diagonal() - TRUST / size * np.square(DIRECTIONS, dtype=np.float64).sum(axis=1)
-    h += np.eye(N) * (DAMPING * np.median(d) + LEAST)
+    d = h.diagonal() - TRUST / size * np.square(COMPONENTS, dtype=np.float64).sum(axis=1)
+    h += np.eye(N) * (DAMPING * np.median(d) + MIN_DIAGONAL)
     r = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
     np.testing.assert_allclose(found.costs, np.square(r.diagonal()), rtol=1e-9)
     np.testing.assert_allclose(
-        np.triu(found.directions @ found.gains.T, 1), np.triu(r / r.diagonal(), 1), rtol=1e-6, atol=1e-9)
+        np.triu(found.components @ found.gains.T, 1), np.triu(r / r.diagonal(), 1), rtol=1e-6, atol=1e-9
+    )
 
 
-@pytest.mark.parametrize("name", sorted(CARRYING))
-def test_products_come_out_nearer(name: str) -> None:
-    plain, mended = (decoded(name, out) - MANY for out in (encode(name, MANY, SQUARES), rows(name, MANY)))
+@pytest.mark.parametrize("name", sorted(LOW_RANK_TYPES))
+def test_correction_reduces_output_error(name: str) -> None:
+    plain, mended = (decoded(name, out) - MANY for out in (encode(name, MANY, SQUARES), encoded_rows(name, MANY)))
     before, after = (np.einsum("ri,ij,rj", e, products(), e) for e in (plain, mended))
     assert after < 0.75 * before
-    assert np.abs(mended @ DIRECTIONS[:, 0]).mean() < 0.35 * np.abs(plain @ DIRECTIONS[:, 0]).mean()
+    assert np.abs(mended @ COMPONENTS[:, 0]).mean() < 0.35 * np.abs(plain @ COMPONENTS[:, 0]).mean()
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS"])
-def test_codes_are_those_of_plain_numpy(name: str) -> None:
-    """Column by column, with the scales that were found: the nearest value to what is wanted, but for ties."""
-    x, known = GAUSSIAN[:5, :N], gains_of(SQUARES, DIRECTIONS, paths.jit_dir())
-    found = decoded(name, rows(name, x)).astype(np.float64)
+def test_codes_match_numpy(name: str) -> None:
+    """Column by column with the given scales: the code nearest to each target, except ties."""
+    x, known = GAUSSIAN[:5, :N], compute_gains(SQUARES, COMPONENTS, paths.jit_dir())
+    found = decoded(name, encoded_rows(name, x)).astype(np.float64)
     carried, wanted = np.zeros((len(x), RANK)), np.empty_like(found)
     for j in range(N):
         wanted[:, j] = x[:, j] + carried @ known.gains[j]
-        carried += np.outer(x[:, j] - found[:, j], known.directions[j])
+        carried += np.outer(x[:, j] - found[:, j], known.components[j])
     group = 16 if name == "Q3_K" else 32
     for values, targets in zip(found.reshape(-1, group), wanted.reshape(-1, group), strict=True):
         levels = np.unique(values)
@@ -66,38 +81,38 @@ def test_codes_are_those_of_plain_numpy(name: str) -> None:
         assert (np.abs(values - targets) <= np.abs(nearest - targets) + 1e-4).all()
 
 
-@pytest.mark.parametrize("name", sorted(CARRYING))
-def test_cruel_rows_become_finite_blocks(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(LOW_RANK_TYPES))
+def test_extreme_rows_give_finite_blocks(name: str) -> None:
     none, nowhere = np.zeros(N, np.float32), np.zeros((N, RANK), np.float32)
-    for x in cruel_rows():
-        for squares, directions in (
-            (SQUARES, DIRECTIONS),
+    for x in adversarial_rows():
+        for squares, components in (
+            (SQUARES, COMPONENTS),
             (none, nowhere),
-            (none, DIRECTIONS),
-            (SQUARES, 1e30 * DIRECTIONS),
-            (1e-30 * SQUARES, DIRECTIONS),
+            (none, COMPONENTS),
+            (SQUARES, 1e30 * COMPONENTS),
+            (1e-30 * SQUARES, COMPONENTS),
         ):
-            assert np.isfinite(decoded(name, rows(name, x, squares, directions))).all()
+            assert np.isfinite(decoded(name, encoded_rows(name, x, squares, components))).all()
 
 
 @pytest.mark.parametrize("count", [1, 37, 64])
-def test_rows_are_encoded_by_themselves(count: int) -> None:
-    parts = [rows("Q4_K", MANY[i : i + count]) for i in range(0, len(MANY), count)]
-    np.testing.assert_array_equal(np.concatenate(parts), rows("Q4_K", MANY))
+def test_rows_are_independent(count: int) -> None:
+    parts = [encoded_rows("Q4_K", MANY[i : i + count]) for i in range(0, len(MANY), count)]
+    np.testing.assert_array_equal(np.concatenate(parts), encoded_rows("Q4_K", MANY))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_without_directions_codes_stay(rank: int) -> None:
+def test_zero_components_change_no_codes(rank: int) -> None:
     x, none = GAUSSIAN[:16, :N], np.zeros((N, rank), np.float32)
-    costs = gains_of(SQUARES, none, paths.jit_dir()).costs.astype(np.float32)
-    np.testing.assert_array_equal(rows("Q4_0", x, SQUARES, none), encode("Q4_0", x, costs))
+    costs = compute_gains(SQUARES, none, paths.jit_dir()).costs.astype(np.float32)
+    np.testing.assert_array_equal(encoded_rows("Q4_0", x, SQUARES, none), encode("Q4_0", x, costs))
 
 
-def test_narrow_rows_and_many_directions() -> None:
-    x, many = MANY[:, :96], np.zeros((96, MOST), np.float32)
-    many[:, :RANK] = DIRECTIONS[:96]
-    assert 96 % STEP == 0
-    few = rows("Q4_0", x, SQUARES[:96], DIRECTIONS[:96])
-    np.testing.assert_array_equal(rows("Q4_0", x, SQUARES[:96], many), few)
+def test_narrow_rows_and_many_components() -> None:
+    x, many = MANY[:, :96], np.zeros((96, MAX_RANK), np.float32)
+    many[:, :RANK] = COMPONENTS[:96]
+    assert 96 % COLUMN_STEP == 0
+    few = encoded_rows("Q4_0", x, SQUARES[:96], COMPONENTS[:96])
+    np.testing.assert_array_equal(encoded_rows("Q4_0", x, SQUARES[:96], many), few)
     with pytest.raises(ValueError, match="at most 256"):
-        rows("Q4_0", x, SQUARES[:96], np.zeros((96, MOST + 1), np.float32))
+        encoded_rows("Q4_0", x, SQUARES[:96], np.zeros((96, MAX_RANK + 1), np.float32))

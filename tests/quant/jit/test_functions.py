@@ -1,4 +1,4 @@
-"""Functions of kernels are made once: for the same code with the same constants inside."""
+"""Functions of kernels are compiled once for the same code with the same captured constants."""
 
 import gc
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quant.jit.compiler import uncollected
-from quant.jit.functions import once
+from quant.jit.compiler import gc_paused
+from quant.jit.functions import cached_by_code
 
 
 def adder(constant: Any) -> Callable[[int], Any]:
@@ -24,39 +24,39 @@ def with_default(constant: int) -> Callable[..., int]:
     return add
 
 
-def test_the_same_code_and_constants_are_made_once() -> None:
+def test_same_code_and_constants_share_one_result() -> None:
     made: list[Any] = []
-    make = once(lambda function: made.append(function) or function)
+    make = cached_by_code(lambda function: made.append(function) or function)
     assert make(adder(1)) is make(adder(1))
     assert len(made) == 1
 
 
 @pytest.mark.parametrize("other", [2, True, 1.0])
-def test_another_constant_is_another_function_even_if_equal(other: Any) -> None:
-    make = once(lambda function: function)
+def test_equal_constants_of_another_type_are_distinct(other: Any) -> None:
+    make = cached_by_code(lambda function: function)
     assert make(adder(1)) is not make(adder(other))
     assert make(with_default(1))(1) != make(with_default(2))(1)
 
 
-def test_the_same_lines_in_another_module_are_another_function() -> None:
-    make, source = once(lambda function: function), "def f():\n    return number\n"
+def test_same_code_in_another_module_is_distinct() -> None:
+    make, source = cached_by_code(lambda function: function), "def f():\n    return number\n"
     scopes: list[dict[str, Any]] = [{"number": 1}, {"number": 2}]
     for scope in scopes:
         exec(source, scope)
     assert [make(scope["f"])() for scope in scopes] == [1, 2]
 
 
-def test_constants_that_cannot_be_compared_are_no_error() -> None:
-    make = once(lambda function: function)
+def test_unhashable_constants_are_allowed() -> None:
+    make = cached_by_code(lambda function: function)
     assert make(adder([1])) is not make(adder([1]))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_looked_for_again_after_compiling(enabled: bool) -> None:
+def test_garbage_collection_is_restored_after_compiling(enabled: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
-        with uncollected():
+        with gc_paused():
             assert not gc.isenabled()
         assert gc.isenabled() == enabled
     finally:

@@ -1,6 +1,6 @@
-"""The kernel tests once more for every other instruction set that this CPU can run, in a process of its own each.
+"""Runs the kernel tests in separate processes for every other instruction set that this CPU supports.
 
-64-bit ARM runs under emulation in `test_arm64`.
+`test_arm64` runs 64-bit ARM under emulation.
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from places import CHECKOUT, PYTHONPATH
+from locations import CHECKOUT, PYTHONPATH
 
 from quant.jit import cpu
 
@@ -20,19 +20,19 @@ NEEDS = {
     "x86-64-v2": ("sse4.2",),
 }
 
-# What formats need of an instruction set, once: a half, codes of 4, 6 and 8 bits, groups of 16, blocks of 32, a lookup,
-# digits in base 3.
+# These formats cover what formats need of an instruction set: half precision, codes of 4, 6 and 8 bits, groups of 16,
+# blocks of 32, a table lookup, base 3.
 FORMATS = "F16 or Q4_K or Q6_K or Q8_0 or IQ4_NL or TQ1_0"
 TESTS = "any_bytes or integers or alone"
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_kernels_on(name: str) -> None:
+def test_kernels_on_instruction_set(name: str) -> None:
     missing = [feature for feature in NEEDS[name] if f"+{feature}" not in cpu.host_features().split(",")]
     if missing:
         pytest.skip(f"this CPU has no {', '.join(missing)}")
     environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
-    kernels = ["tests/quant/products/test_kernels.py", "-k", f"({FORMATS}) and ({TESTS})"]
+    kernels = ["tests/quant/matmul/test_kernels.py", "-k", f"({FORMATS}) and ({TESTS})"]
     for tests in (["tests/quant/jit/test_simd.py"], kernels):
         command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
         result = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
@@ -40,7 +40,7 @@ def test_kernels_on(name: str) -> None:
         assert "passed" in result.stdout
 
 
-DARWIN = "arm64-apple-macosx-elf"  # the plain triple's names of symbols are not those that numba looks for
+DARWIN = "arm64-apple-macosx-elf"  # the triple without -elf mangles symbols differently than numba expects
 LINUX = "x86_64-unknown-linux-gnu"
 
 
@@ -55,7 +55,7 @@ LINUX = "x86_64-unknown-linux-gnu"
         (DARWIN, "apple-m2", "BF16", "matmul", "fmla"),
     ],
 )
-def test_what_cannot_run_here_is_compiled_to(
+def test_cross_compiled_kernels_use_instruction(
     triple: str, name: str, kind: str, function: str, instruction: str
 ) -> None:
     where = os.pathsep.join(PYTHONPATH)
@@ -68,7 +68,7 @@ def test_what_cannot_run_here_is_compiled_to(
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
 @pytest.mark.parametrize(
-    ("name", "isa", "bfloats", "looks_bytes_up"),
+    ("name", "isa", "has_bf16_dot", "has_byte_permute"),
     [
         ("znver4", "avx512vnni", True, True),
         ("sapphirerapids", "avx512vnni", True, True),
@@ -76,38 +76,36 @@ def test_what_cannot_run_here_is_compiled_to(
         ("cascadelake", "avx512vnni", False, False),
         ("icelake-client", "vnni256", False, False),
         ("alderlake", "vnni256", False, False),
-        ("sierraforest", "vnni256", False, False),  # rounds to bfloat16 in registers of 256 bits, but multiplies none
+        ("sierraforest", "vnni256", False, False),  # converts to bfloat16, but has no dot product of it
         ("skylake-avx512", "avx512", False, False),
         ("haswell", "avx2", False, False),
         ("ivybridge", "generic", False, False),
         ("no-such-cpu", "generic", False, False),
     ],
 )
-def test_a_named_cpu_gets_its_instruction_set(
-    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, bfloats: bool, looks_bytes_up: bool
+def test_cpu_name_selects_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, name: str, isa: str, has_bf16_dot: bool, has_byte_permute: bool
 ) -> None:
     monkeypatch.setenv("NUMBA_CPU_NAME", name)
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
     found = cpu.target.__wrapped__()
-    assert (found.isa, found.bfloats, found.looks_bytes_up) == (isa, bfloats, looks_bytes_up)
-    assert found.far_sighted == (name == "znver4")
+    assert (found.isa, found.has_bf16_dot, found.has_byte_permute) == (isa, has_bf16_dot, has_byte_permute)
+    assert found.has_strong_prefetcher == (name == "znver4")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 CPUs")
 @pytest.mark.parametrize(("features", "isa"), [("", "vnni256"), ("+avx512bf16", "avx512vnni")])
-def test_a_server_under_the_name_of_a_client_is_a_server(
-    monkeypatch: pytest.MonkeyPatch, features: str, isa: str
-) -> None:
-    """LLVM names a CPU by its model, which virtual machines make up."""
+def test_server_cpu_with_client_name_is_detected(monkeypatch: pytest.MonkeyPatch, features: str, isa: str) -> None:
+    """LLVM derives the name from the model number, which virtual machines may fake."""
     monkeypatch.setenv("NUMBA_CPU_NAME", "rocketlake")
     monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
     assert cpu.target.__wrapped__().isa == isa
 
 
-def test_a_name_alone_keeps_the_features_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As numba has it: both variables are needed to leave the host's instruction set."""
+def test_cpu_name_alone_keeps_host_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in numba, both variables are needed to change the instruction set."""
     monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
     monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
-    host = cpu.selected()
+    host = cpu.selected_cpu()
     monkeypatch.setenv("NUMBA_CPU_NAME", "haswell")
-    assert cpu.selected() == ("haswell", host[1])
+    assert cpu.selected_cpu() == ("haswell", host[1])

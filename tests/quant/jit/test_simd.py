@@ -1,29 +1,29 @@
-"""What depends on the instruction set against numpy, on that of this process: exact, at the largest numbers too."""
+"""Compares instruction-set specific operations with numpy, exactly, including the largest operands."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from kernels import before_a_guard_page
+from kernels import copy_before_guard_page
 from llvmlite import ir
 from numba import njit, types
 
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
-from quant.jit.simd import Block, block_takes_away, emit_block, emit_dot4, emit_lookup256, emit_pieces
-from quant.jit.vectors import Vector, intrinsic, word
+from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot4, emit_dot_block, emit_gather_pieces, emit_lookup256
+from quant.jit.vectors import Vector, intrinsic, lowering
 
 BITS = range(1, 9)
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 def compiled(emit: Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]) -> Callable[..., None]:
-    """A function of three arrays, from the LLVM IR that takes their addresses."""
+    """Return a function of three arrays, compiled from LLVM IR that takes their addresses."""
 
     @intrinsic
     def run(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-        return word(types.void, [types.int64] * 3, emit)
+        return lowering(types.void, [types.int64] * 3, emit)
 
     @njit
     def call(a: int, b: int, c: int) -> None:
@@ -33,21 +33,21 @@ def compiled(emit: Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]) -> Ca
 
 
 def codes_and_bytes(bits: int, peak: int, rows: int, tokens: int, columns: int) -> list[tuple[Numbers, Numbers]]:
-    """Random operands, and those with the largest sums."""
+    """Return random operands, and the operands with the largest sums."""
     rng, top = np.random.default_rng(bits), 2**bits - 1
     random = rng.integers(0, top + 1, (rows, columns)), rng.integers(-peak, peak + 1, (tokens, columns))
     largest = np.full((rows, columns), top), np.full((tokens, columns), peak)
     return [random, largest, (largest[0], -largest[1])]
 
 
-def side_by_side(numbers: Numbers, depth: int, kind: type) -> Numbers:
-    """[row][column] as a block has it: [step][row][depth]."""
+def interleave_steps(numbers: Numbers, depth: int, kind: type) -> Numbers:
+    """Convert [row][column] to the layout of a dot block: [step][row][depth]."""
     rows, columns = numbers.shape
     return np.ascontiguousarray(numbers.reshape(rows, columns // depth, depth).swapaxes(0, 1).astype(kind))
 
 
-@pytest.mark.skipif(not target().looks_bytes_up, reason="this instruction set has no such tables")
-def test_bytes_in_a_table() -> None:
+@pytest.mark.skipif(not target().has_byte_permute, reason="this instruction set has no such tables")
+def test_lookup256() -> None:
     rng = np.random.default_rng(0)
     table, indices = rng.integers(0, 256, 256, np.uint8), rng.permutation(256).astype(np.uint8)
     kind, out = ir.VectorType(ir.IntType(8), 64), np.zeros(256, np.uint8)
@@ -64,33 +64,33 @@ def test_bytes_in_a_table() -> None:
 
 @pytest.mark.parametrize(("count", "size"), [(8, 1), (8, 2), (8, 4), (4, 16)])
 @pytest.mark.parametrize("apart", [17, 18, 20, 24, 34])
-def test_pieces_of_memory(count: int, size: int, apart: int) -> None:
-    """The last piece ends before a page that may not be touched."""
-    room = apart * (count - 1) + size
+def test_gather_pieces(count: int, size: int, apart: int) -> None:
+    """The last piece ends at a guard page."""
+    extent = apart * (count - 1) + size
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        found = emit_pieces(b, args[0], range(0, room, apart), size, room)
+        found = emit_gather_pieces(b, args[0], range(0, extent, apart), size, extent)
         return b.store(found, b.inttoptr(args[1], found.type.as_pointer()), align=1)
 
-    memory = before_a_guard_page(np.random.default_rng(apart).integers(0, 256, (1, room), np.uint8))[0]
+    memory = copy_before_guard_page(np.random.default_rng(apart).integers(0, 256, (1, extent), np.uint8))[0]
     out = np.zeros(count * size, np.uint8)
     compiled(emit)(memory, out, out)
-    assert (out.reshape(count, size) == [memory[place : place + size] for place in range(0, room, apart)]).all()
+    assert (out.reshape(count, size) == [memory[address : address + size] for address in range(0, extent, apart)]).all()
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
-def test_the_dot_product_of_four(lanes: int) -> None:
-    """For every number of bits in one function, because compiling is what takes long."""
+def test_dot4(lanes: int) -> None:
+    """One function tests all numbers of bits, because compilation dominates the test's time."""
     kinds = (types.int32, lanes), (types.uint8, 4 * lanes), (types.int8, 4 * lanes)
     sums, codes, x = (Vector(element, count).llvm for element, count in kinds)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         out, codes_at, x_at = args
         for i, bits in enumerate(BITS):
-            place, operand = b.add(out, I64(4 * lanes * i)), I64(4 * lanes * i)
+            address, operand = b.add(out, I64(4 * lanes * i)), I64(4 * lanes * i)
             operands = emit_load(b, codes, b.add(codes_at, operand)), emit_load(b, x, b.add(x_at, operand))
-            total = emit_dot4(b, emit_load(b, sums, place), *operands, bits)
-            b.store(total, b.inttoptr(place, sums.as_pointer()), align=1)
+            total = emit_dot4(b, emit_load(b, sums, address), *operands, bits)
+            b.store(total, b.inttoptr(address, sums.as_pointer()), align=1)
         return out
 
     run = compiled(emit)
@@ -102,7 +102,7 @@ def test_the_dot_product_of_four(lanes: int) -> None:
 
 
 @pytest.mark.parametrize(("peak", "columns"), [(127, 32), (64, 32), (127, 16)])
-def test_a_block_of_products(peak: int, columns: int) -> None:
+def test_dot_block(peak: int, columns: int) -> None:
     here = target()
     rows, width, depth = here.rows, here.tokens, here.depth
     tokens = width // 3 if width % 3 == 0 else width
@@ -111,19 +111,19 @@ def test_a_block_of_products(peak: int, columns: int) -> None:
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         out, codes_at, x_at = args
         for i, bits in enumerate(BITS):
-            block = Block(rows, tokens, width, columns // depth, bits, peak)
+            block = DotBlock(rows, tokens, width, columns // depth, bits, peak)
             operands = b.add(codes_at, I64(rows * columns * i)), b.add(x_at, I64(width * columns * i))
-            sums = emit_block(b, [constant(kind, 7 * token) for token in range(tokens)], *operands, block)
+            sums = emit_dot_block(b, [constant(kind, 7 * token) for token in range(tokens)], *operands, block)
             for token, total in enumerate(sums):
-                place = b.add(out, I64(4 * rows * (tokens * i + token)))
-                b.store(total, b.inttoptr(place, kind.as_pointer()), align=1)
+                address = b.add(out, I64(4 * rows * (tokens * i + token)))
+                b.store(total, b.inttoptr(address, kind.as_pointer()), align=1)
         return out
 
     run = compiled(emit)
     for cases in zip(*(codes_and_bytes(bits, peak, rows, width, columns) for bits in BITS), strict=True):
         out = np.zeros((len(BITS), tokens, rows), np.int32)
-        codes = np.stack([side_by_side(c, depth, np.uint8) for c, _ in cases])
-        run(out, codes, np.stack([side_by_side(a, depth, np.int8) for _, a in cases]))
+        codes = np.stack([interleave_steps(c, depth, np.uint8) for c, _ in cases])
+        run(out, codes, np.stack([interleave_steps(a, depth, np.int8) for _, a in cases]))
         for found, bits, (c, a) in zip(out, BITS, cases, strict=True):
-            products = a[:tokens] @ (c - block_takes_away(bits)).T
+            products = a[:tokens] @ (c - code_offset_of_block(bits)).T
             assert (found == products + 7 * np.arange(tokens)[:, None]).all(), bits

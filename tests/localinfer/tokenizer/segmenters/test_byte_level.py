@@ -1,4 +1,4 @@
-"""Byte-level BPE: every way to cut words, the alphabet, and who is to blame."""
+"""Byte-level BPE: every pre-tokenizer, the byte alphabet, and errors that the file did not cause."""
 
 from functools import partial
 from pathlib import Path
@@ -6,25 +6,25 @@ from pathlib import Path
 import pytest
 from tiny_tokenizers import Loader, strings, tiny_tokenizer
 
-from localinfer.tokenizer.pretokenizers import NAMED
+from localinfer.tokenizer.pretokenizers import BY_NAME
 from localinfer.tokenizer.segmenters.byte_level import BYTE_OF
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Loader:
-    """A tiny model's tokenizer: see tiny_tokenizer."""
+    """Return a function that loads a tiny model's tokenizer: see `tiny_tokenizer`."""
     return partial(tiny_tokenizer, tmp_path / "model.gguf")
 
 
 class TestPreTokenizers:
-    @pytest.mark.parametrize("name", NAMED)
+    @pytest.mark.parametrize("name", BY_NAME)
     def test_every_name_works(self, load: Loader, name: str) -> None:
         tokenizer = load("bpe", pre=name)
         text = "Hello, it's  the 12345th\r\n\t  ＦＯＯ日本 don’t — (x)"
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     def test_words_and_digits(self, load: Loader) -> None:
-        """One merge over a border shows where the borders are: GPT-2 keeps digits together, SmolLM does not."""
+        """A merge across a word boundary shows where the boundaries are: GPT-2 groups digits, SmolLM does not."""
         cases = {"gpt-2": 1, "smollm": 2, "qwen2": 2, "llama-bpe": 1}
         for name, expected in cases.items():
             tokenizer = load("bpe", {"he": "12"}, pre=name, merges=strings(["1 2"]), add_bos_token=False)
@@ -34,7 +34,7 @@ class TestPreTokenizers:
         assert load("bpe", pre="llama-bpe", add_bos_token=None).encode("") == [1]
         assert load("bpe", pre="smollm", add_bos_token=None).encode("") == []
 
-    def test_the_alphabet(self) -> None:
+    def test_byte_alphabet(self) -> None:
         assert sorted(BYTE_OF.values()) == [bytes([byte]) for byte in range(256)]
         assert BYTE_OF["Ġ"] == b" "
         assert BYTE_OF["Ċ"] == b"\n"
@@ -42,12 +42,12 @@ class TestPreTokenizers:
 
 
 @pytest.mark.parametrize("trouble", [MemoryError, OSError, ImportError])
-def test_trouble_of_the_machine_is_not_blamed_on_the_merges(
+def test_system_errors_are_not_attributed_to_the_file(
     load: Loader, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception]
 ) -> None:
     def fails(*_: object) -> None:
         raise trouble
 
-    monkeypatch.setattr("localinfer.tokenizer.segmenters.merging._engine", fails)
+    monkeypatch.setattr("localinfer.tokenizer.segmenters.bpe_merger._engine", fails)
     with pytest.raises(trouble):
         load("bpe")

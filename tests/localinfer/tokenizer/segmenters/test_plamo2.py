@@ -1,13 +1,13 @@
-"""PLaMo 2's vocabulary: the best way to cut, beside all ways."""
+"""PLaMo 2's tokenizer compared with an exhaustive search over all segmentations."""
 
 import random
 from functools import cache
 from pathlib import Path
 
-from made_vocabularies import BYTE_TOKENS, keys_of, plamo2, write
+from synthetic_vocabularies import BYTE_TOKENS, keys_of, plamo2, write
 from tiny import Field
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 PIECES = {"a": -3, "b": -3.5, "ab": -4, "ba": -5, "aba": -7.25, "abab": -8}
@@ -19,7 +19,7 @@ def load(path: Path) -> Tokenizer:
     return from_gguf(open_gguf(write(path / "model.gguf", keys_of("plamo2", ["<|plamo:unk|>"], tokens, scores=scores))))
 
 
-def test_beside_all_ways(tmp_path: Path) -> None:
+def test_equals_exhaustive_search(tmp_path: Path) -> None:
     tokenizer = load(tmp_path)
 
     @cache
@@ -35,16 +35,16 @@ def test_beside_all_ways(tmp_path: Path) -> None:
         assert sum(PIECES[piece] for piece in pieces) == best(text)
 
 
-def test_the_longest_of_equals(tmp_path: Path) -> None:
+def test_longest_token_wins_ties(tmp_path: Path) -> None:
     tokenizer = load(tmp_path)
-    assert [tokenizer.decode([id]) for id in tokenizer.encode("abab")] == ["abab"]  # as good as ab, ab
+    assert [tokenizer.decode([id]) for id in tokenizer.encode("abab")] == ["abab"]  # same score as ab, ab
 
 
-def test_bytes(tmp_path: Path) -> None:
+def test_byte_fallback(tmp_path: Path) -> None:
     tokenizer = load(tmp_path)
     assert [tokenizer.token_bytes(id) for id in tokenizer.encode("aéb")] == [b"a", b"\xc3", b"\xa9", b"b"]
 
 
-def test_a_byte_order_mark_in_front(tmp_path: Path) -> None:
+def test_leading_byte_order_mark(tmp_path: Path) -> None:
     tokenizer = from_gguf(open_gguf(write(tmp_path / "model.gguf", plamo2())))
     assert tokenizer.decode(tokenizer.encode("\ufeffa\ufeff")) == "a\ufeff"

@@ -1,10 +1,10 @@
-"""RWKV's vocabulary: bytes, spelled as Python does, and the longest that fits."""
+"""RWKV's tokenizer: escaped bytes and the greedy longest match."""
 
 from pathlib import Path
 
-from made_vocabularies import keys_of, rwkv, write
+from synthetic_vocabularies import keys_of, rwkv, write
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 
 
@@ -12,7 +12,7 @@ def load(path: Path, keys: dict[str, object]) -> Tokenizer:
     return from_gguf(open_gguf(write(path / "model.gguf", keys)))
 
 
-def test_the_longest_counts(tmp_path: Path) -> None:
+def test_longest_match(tmp_path: Path) -> None:
     tokens = [r"a", r"ab", r"abcd", r"\xe6\x97", r"\x97", r"\\", r"\n", r"\'", r"\xa5", "c", "d", "b"]
     tokenizer = load(tmp_path, keys_of("rwkv", ["<s>"], tokens))
     ids = tokenizer.encode("abcabcd日\\\n'")
@@ -21,11 +21,11 @@ def test_the_longest_counts(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_without_a_token(tmp_path: Path) -> None:
+def test_unknown_bytes(tmp_path: Path) -> None:
     assert load(tmp_path, keys_of("rwkv", ["<s>"], ["a"])).encode("axa") == [1, 1]
     assert load(tmp_path, keys_of("rwkv", ["<s>"], ["a"], unknown_token_id=0)).encode("axa") == [1, 0, 1]
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, rwkv())
     assert tokenizer.decode(tokenizer.encode("Hello, 日本\0\x7f <s>")) == "Hello, 日本\0\x7f <s>"

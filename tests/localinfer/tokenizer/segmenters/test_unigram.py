@@ -1,4 +1,4 @@
-"""Unigram models: the best way to cut, beside all ways; the text before that; maps that are broken."""
+"""Unigram models compared with an exhaustive search; normalization; broken charsmaps."""
 
 import itertools
 import random
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_vocabularies import NORMAL, UNUSED, USER_DEFINED, charsmap, keys_of, write
+from synthetic_vocabularies import NORMAL, UNUSED, USER_DEFINED, charsmap, keys_of, write
 from tiny import Field
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 from localinfer.tokenizer.segmenters.charsmap import Charsmap
 
@@ -29,16 +29,16 @@ def pieces_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.token_bytes(id, special=True).decode().replace(" ", "▁") for id in ids]
 
 
-class TestBestWay:
-    def test_beside_all_ways(self, tmp_path: Path) -> None:
+class TestBestSegmentation:
+    def test_equals_exhaustive_search(self, tmp_path: Path) -> None:
         tokenizer = load(tmp_path)
         generator = random.Random(1)
         for _ in range(200):
             text = "".join(generator.choice("ab ") for _ in range(generator.randint(1, 9)))
-            spelled = text.replace(" ", "▁")
-            best = max(ways(spelled), key=lambda way: sum(PIECES[piece] for piece in way))
+            escaped = text.replace(" ", "▁")
+            best = max(ways(escaped), key=lambda way: sum(PIECES[piece] for piece in way))
             found = pieces_of(tokenizer, text)
-            assert "".join(found) == spelled
+            assert "".join(found) == escaped
             assert sum(PIECES[piece] for piece in found) == pytest.approx(sum(PIECES[piece] for piece in best))
 
     def test_unknown_neighbours_are_one_token(self, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ class TestBestWay:
         types = Field("ARRAY", [3, 3, 2] + [USER_DEFINED if piece == "aba" else NORMAL for piece in PIECES], "INT32")
         assert pieces_of(load(tmp_path, token_type=types), "abab") == ["aba", "b"]
 
-    def test_unused_tokens_are_cut_but_not_shown(self, tmp_path: Path) -> None:
+    def test_unused_tokens_are_matched_but_not_decoded(self, tmp_path: Path) -> None:
         types = Field("ARRAY", [3, 3, 2] + [UNUSED if piece == "aba" else NORMAL for piece in PIECES], "INT32")
         tokenizer = load(tmp_path, {**PIECES, "aba": -1.0}, token_type=types)
         assert tokenizer.encode("aba", add_special=False) == [3 + list(PIECES).index("aba")]
@@ -61,11 +61,11 @@ class TestBestWay:
 
 
 def ways(text: str) -> list[list[str]]:
-    """All ways to cut a text into pieces."""
+    """Return all segmentations of a text into pieces."""
     found = []
     for n in range(len(text)):
-        for places in itertools.combinations(range(1, len(text)), n):
-            way = [text[start:end] for start, end in itertools.pairwise((0, *places, len(text)))]
+        for cuts in itertools.combinations(range(1, len(text)), n):
+            way = [text[start:end] for start, end in itertools.pairwise((0, *cuts, len(text)))]
             if all(piece in PIECES for piece in way):
                 found.append(way)
     return found
@@ -76,7 +76,7 @@ def ways(text: str) -> list[list[str]]:
     [
         (None, None, "▁▁a▁▁b▁"),
         (False, False, "▁▁a▁▁b▁"),
-        (True, False, "▁▁▁a▁▁b▁"),  # in front of the first character that is none
+        (True, False, "▁▁▁a▁▁b▁"),  # in front of the first character that is not a space
         (True, True, "▁a▁b"),
         (False, True, "▁a▁b"),
     ],
@@ -87,7 +87,7 @@ def test_spaces(tmp_path: Path, adds_space: bool | None, merges_spaces: bool | N
 
 
 class TestCharsmap:
-    def test_the_longest_beginning_counts(self) -> None:
+    def test_longest_prefix_match(self) -> None:
         normalize = Charsmap(bytes(charsmap(REPLACED).value)).normalize
         assert normalize("A ab abc abcd aab a") == "a X Xc Y aX a"
         assert normalize("ﬁ\tﬂ\u200b日\0") == "fi ﬂ日\0"
@@ -97,11 +97,11 @@ class TestCharsmap:
         tokenizer = load(tmp_path, precompiled_charsmap=charsmap(REPLACED))
         assert pieces_of(tokenizer, "A\u200bA") == ["a", "a"]
 
-    def test_none(self) -> None:
+    def test_no_charsmap(self) -> None:
         assert Charsmap(b"").normalize("Aﬁ") == "Aﬁ"
 
-    def test_broken_ones_do_something(self) -> None:
-        """A file may hold anything: no lookup leaves the map."""
+    def test_broken_charsmaps(self) -> None:
+        """A file may have arbitrary bytes: no lookup reads outside of the map."""
         whole = bytes(charsmap(REPLACED).value)
         generator = random.Random(2)
         for size in range(12):

@@ -1,12 +1,12 @@
-"""WordPiece: what becomes of a text before it is cut, and the longest pieces."""
+"""WordPiece: normalization of the text, and the greedy longest match."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_vocabularies import keys_of, write
+from synthetic_vocabularies import keys_of, write
 
-from localinfer.files.gguf import open_gguf
+from localinfer.gguf.reader import open_gguf
 from localinfer.tokenizer import Tokenizer, from_gguf
 from localinfer.tokenizer.segmenters.word_piece import Folding
 
@@ -24,10 +24,10 @@ def load(path: Path, **keys: Any) -> Tokenizer:
     [
         ("unaffable", ["▁un", "aff", "able"]),
         ("Un-AFF", ["▁un", "[UNK]", "▁aff"]),  # the hyphen is a word
-        ("unx a", ["[UNK]", "▁a"]),  # nothing is left of a word with an unknown rest
+        ("unx a", ["[UNK]", "▁a"]),  # a word with an unknown rest becomes one unknown token
         ("a!!字字a", ["▁a", "▁!", "▁!", "▁字", "▁字", "▁a"]),
         ("É\u0301 e\u0301", ["▁e", "▁e"]),
-        ("\u00a0a\u2003a\x1ca\n", ["▁a", "▁a", "a"]),  # a control character is not there at all
+        ("\u00a0a\u2003a\x1ca\n", ["▁a", "▁a", "a"]),  # control characters are removed
         ("[SEP]", ["[UNK]"] * 3),
         ("", []),
     ],
@@ -38,8 +38,8 @@ def test_pieces(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert [(SPECIAL + PIECES)[id] for id in ids] == expected
 
 
-def test_frame(tmp_path: Path) -> None:
-    """Whatever the file says about BOS and EOS."""
+def test_bos_and_eos(tmp_path: Path) -> None:
+    """BOS and EOS are added regardless of the file's settings."""
     tokenizer = load(tmp_path, add_bos_token=False, add_eos_token=False)
     assert tokenizer.encode("a") == [2, 7, 3]
     assert tokenizer.encode("a[SEP]a", parse_special=True) == [2, 7, 3, 7, 3]
@@ -64,7 +64,7 @@ def test_cased(tmp_path: Path) -> None:
         ("\u200d", "", "", ""),
         ("\ufffd", "", "", ""),
         ("$", " $ ", " $ ", " $ "),
-        ("€", "€", "€", "€"),  # signs other than ASCII's are letters here
+        ("€", "€", "€", "€"),  # symbols outside of ASCII count as letters
         ("。", " 。 ", " 。 ", " 。 "),
         ("日", " 日 ", " 日 ", " 日 "),
         ("각", "ᄀ", "각", "각"),

@@ -1,0 +1,287 @@
+"""Flags of llama.cpp and Ollama: the equivalent options, or the reason why a flag has no effect.
+
+This module is only data, which `translation` uses. A flag that the command itself has is looked up only in
+VALUE_EQUIVALENTS.
+"""
+
+EQUIVALENTS = {  # flag: equivalent words
+    "--temperature": ("--temp",),
+    "--context-shift": ("--ctx-policy", "ring"),
+    "--no-context-shift": ("--ctx-policy", "stop"),
+    "--no-perf": ("--quiet",),
+    "--no-show-timings": ("--quiet",),
+    "--log-disable": ("--quiet",),
+    "--stdin": ("--file", "-"),
+    "-bf": ("--file",),
+    "--binary-file": ("--file",),
+    "-i": ("--conversation",),
+    "-if": ("--conversation",),
+    "--interactive": ("--conversation",),
+    "--interactive-first": ("--conversation",),
+    "--format": ("--json-schema",),
+    "--chatml": ("--chat-template", "chatml"),
+    "-cml": ("--chat-template", "chatml"),
+    "--draft": ("--spec-draft-n-max",),
+    "--draft-n": ("--spec-draft-n-max",),
+    "--draft-max": ("--spec-draft-n-max",),
+    "--draft-min": ("--spec-draft-n-min",),
+    "--draft-n-min": ("--spec-draft-n-min",),
+    "--spec-default": ("--spec-type", "ngram-mod"),
+}
+LOAD_MODES: dict[str, tuple[str, ...]] = {
+    "mmap": ("--mmap",),
+    "none": ("--no-mmap",),
+    "mlock": ("--no-mmap", "--mlock"),
+    "mmap+mlock": ("--mmap", "--mlock"),
+}
+MMAP_VALUES: dict[str, tuple[str, ...]] = {"0": ("--no-mmap",), "1": ("--mmap",)}  # llama-bench
+BY_VALUE = {  # flag: {value: equivalent words}
+    "-lm": LOAD_MODES,
+    "--load-mode": LOAD_MODES,
+    "-mmp": MMAP_VALUES,
+    "--mmap": MMAP_VALUES,
+}
+MODEL_FLAGS = {  # flag whose value is the MODEL argument: prefix of the value
+    "-m": "",
+    "--model": "",
+    "-mu": "",
+    "--model-url": "",
+    "-hf": "hf:",
+    "-hfr": "hf:",
+    "--hf-repo": "hf:",
+}
+MODEL_SHORTCUTS = {  # flag: model
+    "--gpt-oss-20b-default": "hf:ggml-org/gpt-oss-20b-GGUF",
+    "--gpt-oss-120b-default": "hf:ggml-org/gpt-oss-120b-GGUF",
+    "--vision-gemma-4b-default": "hf:ggml-org/gemma-3-4b-it-qat-GGUF",
+    "--vision-gemma-12b-default": "hf:ggml-org/gemma-3-12b-it-qat-GGUF",
+}
+PREFIXED = {  # flag: (equivalent option, prefix of the value)
+    "-hfd": ("--spec-draft-model", "hf:"),
+    "-hfrd": ("--spec-draft-model", "hf:"),
+    "--hf-repo-draft": ("--spec-draft-model", "hf:"),
+    "--spec-draft-hf": ("--spec-draft-model", "hf:"),
+}
+HUB_FILE_FLAGS = ("-hff", "--hf-file")  # a file in the repository of -hf
+OTHER_COMMAND = {  # flag: command to run instead, with the same arguments
+    "-cnv": "chat",
+    "--conversation": "chat",
+    "-no-cnv": "generate",
+    "--no-conversation": "generate",
+}
+ACTION_FLAGS = {  # flag: command line to run instead
+    "--usage": ("--help",),
+    "--version": ("--version",),
+    "-cl": ("list",),
+    "--cache-list": ("list",),
+    "--list-devices": ("doctor",),
+    "--completion-bash": ("--show-completion", "bash"),
+}
+
+# Flags without effect, in rows of (reason, flags with a value, flags without a value). Flags are separated by spaces.
+# The suffix ":2" means that two values follow a flag; ":?" means an optional value, which is one of SWITCHES.
+SWITCHES = {"on", "off", "auto", "true", "false", "enabled", "disabled", "0", "1"}
+
+ALWAYS_ON = (  # the requested behaviour is always on, so there is no warning
+    ("stdout contains only the generated text", "", "--no-display-prompt"),
+    ("chat templates are always rendered with Jinja", "", "--jinja"),
+    ("output is always streamed", "", "--skip-chat-parsing --no-skip-chat-parsing"),
+    ("there is no warmup run", "", "--warmup --no-warmup"),
+    ("statistics are always printed", "", "--perf --show-timings --verbose"),
+    ("weights are repacked for long prompts", "", "--repack"),
+    ("there are no logs", "", "--no-log-jsonl --no-log-prefix --no-log-timestamps"),
+    ("words are never split", "", "--nowordwrap"),
+    ("penalties apply to newlines as to any token", "", "--penalize-nl"),
+)
+
+NO_EFFECT = (  # "... has no effect: <reason>"
+    (
+        "all computation runs on the CPU",
+        (
+            "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device -ot "
+            "--override-tensor -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn -fitt --fit-target -mmdev --mmproj-device --rpc"
+        ),
+        (
+            "-kvo --kv-offload -nkvo --no-kv-offload -cmoe --cpu-moe --op-offload --no-op-offload --no-host "
+            "--mmproj-offload --no-mmproj-offload -bs --backend-sampling --low-vram -mmq -nommq --no-mul-mat-q"
+        ),
+    ),
+    (
+        "a model that does not fit in memory is an error; `localinfer inspect MODEL -c N` shows the size",
+        "-fit --fit -fitc --fit-ctx -fitp --fit-print",
+        "",
+    ),
+    (
+        "a memory-mapped file is read on demand; --no-mmap reads the whole file at startup",
+        "-lm --load-mode -lzm --lazy-mode",
+        "-dio --direct-io -ndio --no-direct-io",
+    ),
+    ("attention always uses a blockwise algorithm like flash attention", "-fa:? --flash-attn:?", ""),
+    ("weights are repacked for long prompts, never at load time", "", "-nr --no-repack"),
+    (
+        "the operating system schedules threads; see taskset, numactl and nice",
+        (
+            "-C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
+            "--cpu-strict-batch --prio-batch --poll-batch --numa"
+        ),
+        "",
+    ),
+    (
+        "sequences share KV cache pages automatically; --parallel sets their number",
+        "-ctxcp --ctx-checkpoints --swa-checkpoints -cram --cache-ram -dt --defrag-thold",
+        "--swa-full -kvu --kv-unified -no-kvu --no-kv-unified -cb --cont-batching -nocb --no-cont-batching -dkvc",
+    ),
+    (
+        "the draft model runs on the CPU, too",
+        (
+            "-devd --device-draft --spec-draft-device -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl "
+            "-otd --override-tensor-draft --spec-draft-override-tensor -ncmoed --n-cpu-moe-draft "
+            "--spec-draft-n-cpu-moe --spec-draft-ncmoe"
+        ),
+        ("-cmoed --cpu-moe-draft --spec-draft-cpu-moe --spec-draft-backend-sampling --no-spec-draft-backend-sampling"),
+    ),
+    (
+        "the operating system schedules the threads of the draft model, too",
+        (
+            "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "
+            "--cpu-strict-draft --spec-draft-cpu-strict --prio-draft --spec-draft-prio --poll-draft --spec-draft-poll "
+            "-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch -Crbd --cpu-range-batch-draft "
+            "--spec-draft-cpu-range-batch --cpu-strict-batch-draft --spec-draft-cpu-strict-batch --prio-batch-draft "
+            "--spec-draft-prio-batch --poll-batch-draft --spec-draft-poll-batch"
+        ),
+        "",
+    ),
+    ("there is one draft token per position and no tree", "--draft-p-split --spec-draft-p-split", ""),
+    (
+        "the n-gram size and the draft length adapt to the measured speedup",
+        (
+            "--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
+            "--spec-ngram-simple-size-m --spec-ngram-simple-min-hits --spec-ngram-map-k-size-n "
+            "--spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits --spec-ngram-map-k4v-size-n "
+            "--spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits --spec-ngram-size-n --spec-ngram-size-m "
+            "--spec-ngram-min-hits"
+        ),
+        "",
+    ),
+    (
+        "n-gram lookup uses only the current text and has no lookup cache",
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        "",
+    ),
+    ("acceptance rates cannot be simulated", "--spec-synth-len --spec-synth-rates", ""),
+    (
+        "there are no logs; messages go to stderr, and --debug shows tracebacks",
+        "-lv --verbosity --log-verbosity --log-file --log-colors:? --log-prompts-dir",
+        "-v --log-verbose --log-enable --log-jsonl --log-prefix --log-timestamps",
+    ),
+    (
+        "use `localinfer tokenize` to show the tokens of a prompt",
+        "-ptc --print-token-count",
+        "--verbose-prompt",
+    ),
+    ("colours are used on terminals only; NO_COLOR=1 disables them", "-co:? --color:?", ""),
+    ("a line that ends in \\ continues on the next line, and pasted lines stay together", "", "-mli --multiline-input"),
+    ("output that is not a terminal is always plain text", "", "--simple-io"),
+    ("the chat template adds the prefix and suffix of messages", "--in-prefix --in-suffix", "--in-prefix-bos"),
+    ("chat templates are always rendered with Jinja", "", "--no-jinja"),
+    (
+        "the chat template handles earlier reasoning content; see --chat-template-kwargs",
+        "",
+        "--reasoning-preserve --no-reasoning-preserve",
+    ),
+    ("the chat shows the conversation; `localinfer generate` can print its prompt", "", "--display-prompt"),
+    ("all metadata is shown", "", "--license --modelfile --parameters --system --template"),
+    ("a model stays loaded exactly as long as its command runs", "--keepalive --keep-alive", ""),
+    ("nothing is downloaded while a model runs", "", "--insecure"),
+    ("a prompt that does not fit is an error and is never truncated", "", "--truncate"),
+    ("llama.cpp has removed this sampler", "--tfs --tfs-z", ""),
+    ("penalties apply to newlines as to any token", "", "--no-penalize-nl"),
+    ("the KV cache is f16 unless -ctk and -ctv set another type", "", "--memory-f32"),
+)
+
+UNSUPPORTED = (  # "... is not supported: <what happens instead>"
+    ("reasoning over its budget ends with the end tag only", "--reasoning-budget-message", ""),
+    ("the model runs without adapters", "--lora --lora-scaled --lora-base", ""),
+    (
+        "the model runs without control vectors",
+        "--control-vector --control-vector-scaled --control-vector-layer-range:2",
+        "",
+    ),
+    (
+        "input is text only",
+        (
+            "-mm --mmproj -mmu --mmproj-url --image --audio --video --image-min-tokens --image-max-tokens "
+            "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir"
+        ),
+        "--mmproj-auto --no-mmproj --no-mmproj-auto",
+    ),
+    (
+        "RoPE parameters are always those of the model file",
+        (
+            "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
+            "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast -gan --grp-attn-n -gaw --grp-attn-w"
+        ),
+        "",
+    ),
+    (
+        "the metadata is that of the model file; use `localinfer quantize MODEL OUT COPY --override-kv ...`",
+        "--override-kv",
+        "",
+    ),
+    ("weights are not validated at load time; use `localinfer quantize MODEL OUT COPY`", "", "--check-tensors"),
+    ("the model runs locally", "--server-base", ""),
+    ("use the environment variable HF_TOKEN or `hf auth login`", "-hft --hf-token", ""),
+)
+
+NO_EFFECT_BY_COMMAND = {  # command: rows as in NO_EFFECT
+    "generate": (
+        (
+            "use `localinfer chat` for interactive mode",
+            "",
+            "-i --interactive -if --interactive-first -st --single-turn",
+        ),
+        (
+            "no chat template is applied; use `localinfer chat`",
+            (
+                "-sys --system-prompt -sysf --system-prompt-file --chat-template --chat-template-file "
+                "--chat-template-kwargs -rea --reasoning --reasoning-effort --reasoning-budget-message"
+            ),
+            "--reasoning-preserve --no-reasoning-preserve",
+        ),
+    ),
+    "bench": (  # in llama-bench, these flags take a value or a list of values
+        ("all computation runs on the CPU", "-nkvo --no-kv-offload -nopo --no-op-offload --no-host -rpc", ""),
+        ("attention always uses a blockwise algorithm like flash attention", "-fa --flash-attn", ""),
+        ("weights are repacked for long prompts", "--repack", ""),
+        ("logits are always computed", "-embd --embeddings", ""),
+        ("tests run without delay, and progress is shown", "--delay", "--progress"),
+        ("messages always go to stderr", "-oe --output-err", ""),
+    ),
+}
+
+VALUE_EQUIVALENTS = {  # option that exists here: {value: (equivalent value, warning)}
+    "--threads": {"-1": ("0", "")},
+    "--threads-batch": {"-1": ("0", "")},
+    "--chunks": {"-1": ("0", "")},
+    "--n-predict": {"-2": ("-1", "")},
+    "--temp": {"-1": ("0", "")},
+    "--top-k": {"-1": ("0", "")},
+    "--json-schema": {"json": ('{"type": "object"}', "")},
+    "--keep": {"-1": ("4", "keeping the first 4 tokens, not the whole prompt")},
+    "--spec-type": dict.fromkeys(
+        ("draft-dflash", "draft-dspark"),
+        ("ngram", "these draft heads are not supported; using n-gram lookup"),
+    ),
+    "--reasoning-format": {"deepseek-legacy": ("deepseek", "using deepseek; none leaves reasoning in the text")},
+    "--reasoning-effort": {"default": ("", "")},
+    "--think": {
+        "true": ("on", ""),
+        "false": ("off", ""),
+        **dict.fromkeys(("low", "medium", "high"), ("on", "use --reasoning-effort to set the level")),
+    },
+    "--cache-type-k": {
+        "bf16": ("f16", "using f16"),
+        **dict.fromkeys(("iq4_nl", "q4_1", "q5_0", "q5_1"), ("q8_0", "not supported; using q8_0")),
+    },
+}
+VALUE_EQUIVALENTS["--cache-type-v"] = VALUE_EQUIVALENTS["--cache-type-k"]

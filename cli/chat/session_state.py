@@ -1,0 +1,55 @@
+"""Selection of the chat session, and its KV cache snapshot: see `localinfer.sessions`."""
+
+from typing import TYPE_CHECKING
+
+from cli import screen
+from localinfer.errors import LocalInferError, UsageError
+
+if TYPE_CHECKING:
+    from localinfer import Model
+    from localinfer.sessions import Session
+
+MIN_SNAPSHOT_TOKENS = 500  # evaluating fewer tokens is faster than loading a snapshot
+
+
+def select_session(*, go_on: bool, name: str | None) -> "Session | None":
+    """Return the session to resume: the latest one, or the one with this name; None for a new session."""
+    from localinfer import sessions
+
+    if go_on and name is not None:
+        raise UsageError("--continue and --session cannot be combined")
+    if go_on:
+        found = sessions.latest()
+        if found is None:
+            raise UsageError("--continue: there are no saved sessions")
+        return found
+    return sessions.open_session(name) if name in sessions.list_names() else None
+
+
+def create_session(model: str, name: str | None) -> "Session":
+    from localinfer import sessions
+
+    return sessions.create(model, name or "")
+
+
+def resume(model: "Model", session: "Session") -> None:
+    """Resume a session and load its KV cache snapshot, if there is one."""
+    if session.messages:
+        screen.note_dim(f"Session {session.name}, {len(session.messages)} messages: {session.title}")
+    if session.n_damaged:
+        screen.warn(f"{session.path}: {session.n_damaged} damaged lines are skipped")
+    if session.snapshot.exists():
+        try:
+            model.load_cache(session.snapshot)
+        except LocalInferError as error:  # the messages are evaluated again
+            screen.warn(str(error))
+
+
+def save_snapshot(model: "Model", session: "Session") -> None:
+    """Save the KV cache of the session, so that it resumes without evaluating its messages again."""
+    from localinfer import paths, sessions
+
+    if session.messages and len(model.engine.sequence) >= MIN_SNAPSHOT_TOKENS:
+        paths.private_directory(paths.snapshots_dir())
+        model.save_cache(session.snapshot)
+        sessions.prune_snapshots()

@@ -1,0 +1,1 @@
+"""Measurement commands: bench, profile, perplexity, compare and imatrix."""

@@ -1,0 +1,166 @@
+"""The command `localinfer imatrix`: compute an importance matrix from calibration data."""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import screen, sigbus_handler
+from cli.flags import with_options
+from cli.loading import open_engine
+from cli.measure.perplexity import CHUNK_DEFAULTS, N_CTX, UNUSED_OPTIONS, ChunksOption, split_text
+from cli.output_files import writable_path
+from cli.tables import table
+from cli.text_input import read_text_file
+from localinfer.errors import UsageError
+from localinfer.options import Layer
+
+if TYPE_CHECKING:
+    from localinfer.evaluation.chunks import Chunks
+    from localinfer.evaluation.imatrix import Collector
+    from localinfer.evaluation.imatrix_statistics import Statistics
+
+FORMATS = ("gguf", "dat")
+HEADINGS = ("", "sum", "min", "max", "mean", "deviation", "active", "columns", "entropy", "ZD", "cos prev")
+
+
+@with_options("model", without=UNUSED_OPTIONS, defaults=CHUNK_DEFAULTS)
+def imatrix_command(
+    given: Layer,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name; preferably not quantized."),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file.")
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Output file.")] = "imatrix.gguf",
+    output_format: Annotated[
+        str | None,
+        typer.Option("--output-format", metavar="gguf|dat", help="Output format [default: from the file extension]."),
+    ] = None,
+    most: ChunksOption = 0,
+    process_output: Annotated[bool, typer.Option("--process-output", help="Include the output layer.")] = False,
+    covariance: Annotated[
+        bool, typer.Option("--covariance", help="Also collect covariances of the inputs; files are large.")
+    ] = False,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|>.")
+    ] = False,
+    in_files: Annotated[
+        list[str] | None,
+        typer.Option("--in-file", metavar="FILE", help="Merge an existing importance matrix; may be repeated."),
+    ] = None,
+    show_statistics: Annotated[
+        bool, typer.Option("--show-statistics", help="Show statistics of --in-file and exit.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the statistics as one JSON object.")] = False,
+) -> None:
+    """Compute an importance matrix for `quantize --imatrix`.
+
+    As in llama-imatrix, the model evaluates the text in chunks of --ctx-size tokens (default 512), and the squares of
+    the inputs of each matrix are summed, separately for each expert of a mixture-of-experts layer. Experts without
+    tokens are reported. The file formats are compatible with llama.cpp. Without MODEL and --file, the files of
+    --in-file are merged.
+
+    \b
+      localinfer imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf
+      localinfer imatrix model-f16.gguf -f calibration.txt --chunks 100 --covariance
+      localinfer imatrix --in-file a.gguf --in-file b.dat -o both.gguf
+      localinfer imatrix --in-file imatrix.gguf --show-statistics
+    """
+    earlier = in_files or []
+    if show_statistics:
+        show_file(earlier, as_json)
+        return
+    if (model is None) != (file is None) or (model is None and not earlier):
+        raise UsageError("requires MODEL and --file FILE, or --in-file FILE to merge, or both")
+    legacy = is_legacy_format(output, output_format, covariance)
+    path, status = writable_path("--output", output), screen.Status()
+
+    from localinfer.evaluation.imatrix import Collector, merge, unused_experts
+    from localinfer.gguf import imatrix_file
+
+    matrices = [imatrix_file.read_imatrix(Path(name)) for name in earlier]
+    if model is not None and file is not None:
+        text = read_text_file(file)
+        with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
+            sigbus_handler.install(screen.one_line(str(engine.file.path)))
+            chunks = split_text(engine, text, most, parse_special=parse_special)
+            collector = Collector(engine, head=process_output, covariance=covariance)
+            collect(collector, chunks, status)
+            matrices.append(collector.to_imatrix(file))
+    with status.busy("writing"):
+        found = merge(matrices, default_chunk_size(given))
+        imatrix_file.write_imatrix(path, found, legacy=legacy, replace=True)
+    for block, experts in unused_experts(found).items():
+        screen.warn(
+            f"{block}: no tokens were routed to {numbered_list('expert', experts)}; their columns have equal importance"
+        )
+    screen.note(f"{output}: {len(found.entries)} matrices, {found.chunk_count} chunks of {found.chunk_size} tokens")
+
+
+def numbered_list(what: str, numbers: Sequence[int], most: int = 20) -> str:
+    """Return text such as "experts 1, 2 and 5 others"."""
+    more = f" and {len(numbers) - most} others" if len(numbers) > most else ""
+    return f"{what}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:most]))}{more}"
+
+
+def is_legacy_format(output: str, output_format: str | None, covariance: bool) -> bool:
+    """Return whether to write the .dat format. Raises UsageError for invalid combinations."""
+    if output_format not in (None, *FORMATS):
+        raise UsageError(f"--output-format: must be {' or '.join(FORMATS)}, not {output_format}")
+    legacy = output.endswith(".dat") if output_format is None else output_format == "dat"
+    if legacy and covariance:
+        raise UsageError("--covariance: not supported by the .dat format")
+    return legacy
+
+
+def default_chunk_size(given: Layer) -> int:
+    """Return the chunk size in tokens to assume for files that do not record it."""
+    size = given.get("ctx_size")
+    return size if isinstance(size, int) and size else N_CTX
+
+
+def collect(collector: "Collector", chunks: "Chunks", status: screen.Status) -> None:
+    """Evaluate all chunks, with progress on the status line."""
+    began = time.monotonic()
+    for done in collector.collect(chunks):
+        left = screen.time_left(done, len(chunks), time.monotonic() - began)
+        status.show(f"{done} of {len(chunks)} chunks, {left}")
+    status.erase()
+
+
+# ---- statistics --------------------------------------------------------------------------------------------
+
+
+def show_file(files: Sequence[str], as_json: bool) -> None:
+    if len(files) != 1:
+        raise UsageError("--show-statistics: takes one --in-file FILE")
+
+    from localinfer.evaluation.imatrix_statistics import by_layer, by_matrix
+    from localinfer.gguf.imatrix_file import read_imatrix
+
+    matrix = read_imatrix(Path(files[0]))
+    matrices, layers = by_matrix(matrix), by_layer(matrix)
+    if as_json:
+        found = {"matrices": [*map(asdict, matrices)], "layers": [*map(asdict, layers)]}
+        screen.write(json.dumps(found) + "\n")
+        return
+    lines = table("by matrix: mean squares of the inputs", "<" + 10 * ">", [HEADINGS, *map(statistics_row, matrices)])
+    screen.write("\n".join(lines).lstrip("\n") + "\n")
+    screen.write("\n".join(table("by layer", "<" + 10 * ">", [HEADINGS, *map(statistics_row, layers)])) + "\n")
+
+
+def statistics_row(found: "Statistics") -> Sequence[str]:
+    similarity = "" if found.similarity is None else f"{found.similarity:.4f}"
+    return (
+        screen.one_line(found.name), f"{found.total:.2f}", f"{found.least:.4f}", f"{found.most:.4f}",
+        f"{found.mean:.4f}", f"{found.deviation:.4f}", f"{100 * found.active:.2f} %", str(found.n),
+        f"{found.entropy:.4f}", f"{100 * found.outlier_share:.2f} %", similarity,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The command `localinfer quantize`: argument parsing, quantization and progress display."""

@@ -1,0 +1,184 @@
+"""Argument parsing of `localinfer quantize`. Raises UsageError with the name of the invalid argument."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from cli.arguments.suggestions import did_you_mean
+from cli.quantize.flags import EFFORTS, TYPES
+from localinfer.errors import UsageError
+from localinfer.quantization.recipes import COPY, RECIPES, TypeOverrides, find_recipe
+
+if TYPE_CHECKING:
+    from localinfer.gguf.source import Field
+    from localinfer.quantization.budget import Target
+    from localinfer.quantization.plan import Request
+
+DEFAULT_CHUNKS = 64  # maximum number of chunks of calibration data
+CALIBRATION_CONFLICTS = {
+    "--imatrix": "cannot be combined with --calibrate, which computes its own importance matrix",
+    "--keep-split": "cannot be combined with --calibrate, which writes a single file",
+    "--prune-layers": "cannot be combined with --calibrate; prune the model first with type COPY",
+    "--report": "cannot be combined with --calibrate, which may take several runs",
+    "--effort": "cannot be combined with --calibrate, which always uses max",
+}
+Value = TypeVar("Value")
+
+
+class Positionals(NamedTuple):
+    """The arguments after SOURCE. `out` and `threads` are None for the default, `recipe` is None with a target."""
+
+    out: Path | None
+    recipe: str | None
+    threads: int | None
+
+
+class Calibration(NamedTuple):
+    """The calibration data: a text file and the maximum number of chunks."""
+
+    file: str
+    max_chunks: int
+
+
+class Task(NamedTuple):
+    """The parsed command line. With a target, the recipe of the request is ignored."""
+
+    positionals: Positionals
+    request: "Request"
+    target: "Target | None"
+    effort: str
+    keep_split: bool
+    replace: bool
+    report_path: Path | None
+    calibration: Calibration | None
+    target_model_dir: str | None  # the checkpoint of the target model of a draft head
+
+    @property
+    def search(self) -> str:
+        """The search effort of the encoders."""
+        return "normal" if self.effort == "max" else self.effort
+
+
+def parse_positionals(words: Sequence[str]) -> Positionals:
+    """Parse [OUT] TYPE [THREADS]. The first word is OUT unless it is a type."""
+    if not words:
+        raise UsageError(f"TYPE: missing; choose one of {TYPES}")
+    named = [find_recipe(word) for word in words[:2]]
+    if named[0]:
+        out, recipe, rest = None, named[0], words[1:]
+    elif len(named) > 1 and named[1]:
+        out, recipe, rest = Path(words[0]), named[1], words[2:]
+    else:
+        wrong = words[len(named) - 1]
+        near = did_you_mean(wrong, [*RECIPES, COPY])
+        raise UsageError(f"TYPE: {wrong}: no such type{near or f'; choose one of {TYPES}'}")
+    return Positionals(out, recipe, parse_threads(rest, "SOURCE [OUT] TYPE [THREADS]"))
+
+
+def parse_target_positionals(words: Sequence[str]) -> Positionals:
+    """Parse [OUT] [THREADS]. The first word is OUT unless it is a number."""
+    out = None if not words or words[0].isdecimal() else Path(words[0])
+    rest = words[1 if out else 0 :]
+    named = [word for word in words if find_recipe(word) and not word.isdecimal()]
+    if named:
+        raise UsageError(f"{named[0]}: cannot be combined with a target, which chooses the types")
+    return Positionals(out, None, parse_threads(rest, "SOURCE [OUT] [THREADS]"))
+
+
+def parse_threads(rest: Sequence[str], usage: str) -> int | None:
+    """Parse the optional argument THREADS."""
+    if len(rest) > 1:
+        raise UsageError(f"{rest[1]}: too many arguments: {usage}")
+    if rest and not (rest[0].isascii() and rest[0].isdigit() and 1 <= int(rest[0]) <= 1024):
+        raise UsageError(f"THREADS: must be a number from 1 to 1024, not {rest[0]}: {usage}")
+    return int(rest[0]) if rest else None
+
+
+def parse_target(size: str | None, bits: str | None) -> "Target | None":
+    """Parse --target-size and --target-bpw. Returns None if neither is given."""
+    if size is None and bits is None:
+        return None
+    if size is not None and bits is not None:
+        raise UsageError("--target-size and --target-bpw: cannot be combined")
+
+    from localinfer.quantization.budget import parse_bits, parse_size
+
+    found = parse_option("--target-size", parse_size, size)
+    return found or parse_option("--target-bpw", parse_bits, bits)
+
+
+def parse_calibration(
+    file: str | None, most: int | None, others: Mapping[str, object], effort: str | None
+) -> Calibration | None:
+    """Parse --calibrate and --calibrate-chunks. Raises UsageError if one of `others` or a lower effort is given."""
+    if file is None:
+        if most is not None:
+            raise UsageError("--calibrate-chunks: requires --calibrate FILE")
+        return None
+    for option, given in {**others, "--effort": effort not in (None, "max")}.items():
+        if given:
+            raise UsageError(f"{option}: {CALIBRATION_CONFLICTS[option]}")
+    return Calibration(file, most or DEFAULT_CHUNKS)
+
+
+def parse_effort(effort: str | None, calibration: Calibration | None) -> str:
+    """Validate --effort, or return its default."""
+    effort = effort or ("max" if calibration else "normal")
+    if effort not in EFFORTS:
+        raise UsageError(f"--effort: must be one of {', '.join(EFFORTS)}, not {effort}")
+    return effort
+
+
+def parse_type_overrides(
+    pure: bool,
+    leave_output: bool,
+    output: str | None,
+    token_embedding: str | None,
+    patterns: Sequence[str],
+    file: Path | None,
+) -> TypeOverrides:
+    """Parse the options that override the types of the recipe. Patterns of the file follow those of --tensor-type."""
+    from localinfer.quantization.plan import parse_pattern, parse_type
+
+    patterns = [*patterns, *read_patterns("--tensor-type-file", file)]
+    return TypeOverrides(
+        pure=pure,
+        leave_output=leave_output,
+        output=parse_option("--output-tensor-type", parse_type, output),
+        token_embedding=parse_option("--token-embedding-type", parse_type, token_embedding),
+        patterns=tuple(parse_options("--tensor-type", parse_pattern, patterns)),
+    )
+
+
+def parse_metadata(texts: Sequence[str]) -> "dict[str, Field]":
+    """Parse --override-kv: metadata that replaces that of the source."""
+    from localinfer.quantization.plan import parse_field
+
+    return dict(parse_options("--override-kv", parse_field, texts))
+
+
+def parse_layers(text: str | None) -> tuple[int, ...]:
+    """Parse --prune-layers: the indices of the layers to remove."""
+    from localinfer.quantization.prune import parse_layers
+
+    return parse_option("--prune-layers", parse_layers, text) or ()
+
+
+def parse_option(option: str, parse: Callable[[str], Value], text: str | None) -> Value | None:
+    return None if text is None else parse_options(option, parse, [text])[0]
+
+
+def parse_options(option: str, parse: Callable[[str], Value], texts: Sequence[str]) -> list[Value]:
+    try:
+        return [parse(text) for text in texts]
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None
+
+
+def read_patterns(option: str, path: Path | None) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split() if path else []
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{option}: {path}: is not valid UTF-8") from None

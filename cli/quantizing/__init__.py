@@ -1,1 +1,0 @@
-"""The command that writes models in smaller types, and what it draws meanwhile."""

@@ -1,0 +1,136 @@
+"""The output file of a batch job, to which each response is appended as one line.
+
+    with open_output(path, restart=False) as output:
+        for span, line in output.lines(): ...    # lines of earlier runs
+        output.append(line)
+
+A killed process leaves at most one incomplete line, which the next run truncates. A power failure loses at most the
+lines of the last second. This module does not interpret the lines.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from localinfer.errors import LocalInferError
+from localinfer.gguf.atomic_file import atomic_files, display_path
+from localinfer.gguf.resumable_file import lock_exclusively
+
+OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+SYNC_SECONDS = 1.0
+READ_CHUNK_BYTES = 1 << 20
+
+
+class LineSpan(NamedTuple):
+    """The location of a line in the file."""
+
+    start: int  # byte offset
+    size: int  # bytes, including the newline
+
+
+@dataclass(slots=True)
+class OutputFile:
+    """An output file that is open for appending."""
+
+    path: Path
+    descriptor: int
+    size: int = 0  # bytes of all complete lines
+    _synced: float = field(default_factory=time.monotonic)
+
+    def lines(self) -> Iterator[tuple[LineSpan, bytes]]:
+        """Yield all complete lines and their locations, in the order of the file."""
+        with self.path.open("rb") as file:
+            start = 0
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield LineSpan(start, len(line)), line
+                    start += len(line)
+
+    def append(self, line: bytes) -> None:
+        """Append a line. Raises LocalInferError if that fails; the file then still ends with a complete line."""
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError as error:
+            self.truncate()
+            raise LocalInferError(f"{display_path(self.path)}: {error.strerror}") from None
+        self.size += len(line)
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Flush the written lines to the disk."""
+        with suppress(OSError):  # some file systems do not support it
+            os.fsync(self.descriptor)
+        self._synced = time.monotonic()
+
+    def truncate(self) -> None:
+        """Truncate the file after the last complete line."""
+        with suppress(OSError):
+            os.truncate(self.descriptor, self.size)
+
+    def rewrite(self, spans: Sequence[LineSpan]) -> None:
+        """Keep only the lines at these locations, in this order. Nothing is written if that changes nothing.
+
+        The new file replaces the old one atomically. Raises LocalInferError if that fails; the old file then remains.
+        """
+        ends = [place.start + place.size for place in spans]
+        if [place.start for place in spans] == [0, *ends[:-1]] and ends[-1:] == [self.size]:
+            return
+        size = sum(place.size for place in spans)
+        with atomic_files({self.path: size}, replace=True) as [file], self.path.open("rb") as old:
+            at = 0
+            for place in spans:
+                old.seek(place.start)
+                file.write_at(at, old.read(place.size))
+                at += place.size
+        os.close(self.descriptor)
+        self.descriptor, self.size = open_exclusive(self.path), size
+
+
+@contextmanager
+def open_output(path: Path, *, restart: bool) -> Iterator[OutputFile]:
+    """Open the file exclusively, and create it if needed; with `restart`, remove its content.
+
+    An incomplete last line stays until `truncate` is called, because the file may turn out to be something else.
+    Raises LocalInferError if the file cannot be opened or another process has it open.
+    """
+    output = OutputFile(path, open_exclusive(path))
+    try:
+        if restart:
+            os.truncate(output.descriptor, 0)
+        output.size = size_of_whole_lines(output.descriptor)
+        yield output
+    finally:
+        output.sync()
+        os.close(output.descriptor)
+
+
+def open_exclusive(path: Path) -> int:
+    """Return a descriptor for appending. Raises LocalInferError if another process has the file open for appending."""
+    try:
+        descriptor = os.open(path, OPEN_FLAGS, 0o666)
+    except OSError as error:
+        raise LocalInferError(f"{display_path(path)}: {error.strerror}") from None
+    try:
+        lock_exclusively(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def size_of_whole_lines(descriptor: int) -> int:
+    """Return the number of bytes up to and including the last newline."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        start = max(end - READ_CHUNK_BYTES, 0)
+        if (found := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,0 +1,138 @@
+"""Placeholder characters for texts that must pass through a chat template unchanged.
+
+A private-use character replaces each control token that a text of the conversation contains. The rendered text can then
+be split at its control tokens, which all come from the template; afterwards the placeholders become the original texts
+again. A placeholder also replaces the text of an answer whose token ids are known, and becomes these ids, even if the
+tokenizer would split the text differently.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from localinfer.errors import UsageError
+from localinfer.tokenizer import Tokenizer
+
+PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private use area A
+PLACEHOLDER_START = re.compile(r"[\U000F0000-\U000FFFFD]|\\udb[89ab]|\\U000f")  # the beginning of each escaped form
+REASONING_END = re.compile(r"</think>|\[/THINK]|</thought>|</seed:think>")  # templates cut answers here
+
+
+class Placeholders:
+    """One placeholder for each control token in the texts of a nested value, and one for each answer with known token
+    ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, value: object) -> None:
+        self._tokenizer = tokenizer
+        self._free = unused_characters(list(iter_texts(value)))
+        self._char_of: dict[int, str] = {}
+        self._text_of: dict[str, str] = {}  # escaped form of a placeholder -> escaped form of its text
+        self._ids_of: dict[str, list[int]] = {}  # placeholder -> token ids of an answer
+
+    def new_placeholder(self) -> str:
+        """Return an unused character. Raises UsageError if there is none left."""
+        try:
+            return next(self._free)
+        except StopIteration:
+            raise UsageError("messages: they contain all private-use characters of Unicode") from None
+
+    def replace_control_tokens(self, value: object) -> object:
+        """Return the value with placeholders for the control tokens in its texts, including the keys of mappings."""
+        if isinstance(value, str):
+            return "".join(map(self._escape, self._tokenizer.split(value, strip=False)))
+        if isinstance(value, Mapping):
+            return {self.replace_control_tokens(key): self.replace_control_tokens(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.replace_control_tokens(each) for each in value]
+        return value
+
+    def replace_known_ids(self, message: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the message without its token ids, and a placeholder for the part of its content that they encode."""
+        ids, content = message.get("ids"), message.get("content")
+        message = {key: value for key, value in message.items() if key not in ("ids", "thought_ids")}
+        if not isinstance(ids, (list, tuple)) or not isinstance(content, str) or REASONING_END.search(content):
+            return message
+        known, end = self._matching_prefix(ids, content)
+        if not known:
+            return message
+        return {**message, "content": self.add_ids(known, content[:end]) + content[end:]}
+
+    def add_ids(self, ids: list[int], text: str) -> str:
+        """Return a placeholder that becomes these token ids, and this text in a `Prompt.text`."""
+        char = self.new_placeholder()
+        self._ids_of[char] = ids
+        self._text_of |= zip(escaped_forms(char), escaped_forms(text), strict=True)
+        return char
+
+    def split(self, text: str) -> list[str | list[int]]:
+        """Split a rendered text into token ids of answers and the texts between them."""
+        if not self._ids_of or not PLACEHOLDER_START.search(text):
+            return [text]
+        pieces = re.split(f"([{''.join(self._ids_of)}])", text)
+        return [self._ids_of.get(piece, piece) for piece in pieces if piece]
+
+    def restore(self, text: str) -> str:
+        """Replace the placeholders in a text by the original texts."""
+        if PLACEHOLDER_START.search(text):
+            for placeholder, original in self._text_of.items():
+                text = text.replace(placeholder, original)
+        return text
+
+    def _matching_prefix(self, ids: Sequence[int], content: str) -> tuple[list[int], int]:
+        """Return the longest prefix of `ids` that encodes a prefix of `content`, and the length of that in characters.
+
+        The prefix contains whole characters and no control tokens.
+        """
+        stream, at, prefix = self._tokenizer.stream(), 0, (0, 0)
+        for number, id in enumerate(ids):
+            if not 0 <= id < self._tokenizer.n_vocab or not self._tokenizer.token_bytes(id):
+                break
+            text = stream.push(id)
+            if not content.startswith(text, at):
+                break
+            at += len(text)
+            prefix = prefix if stream.has_pending_bytes else (number + 1, at)
+        else:
+            if content[at:] == stream.flush():  # the output ended within a character
+                return list(ids), len(content)
+        return list(ids[: prefix[0]]), prefix[1]
+
+    def _escape(self, part: str | int) -> str:
+        if isinstance(part, str):
+            return part
+        text = self._tokenizer.token_bytes(part, special=True).decode()
+        is_control = not self._tokenizer.token_bytes(part)
+        return self._placeholder(part, text) if is_control else text
+
+    def _placeholder(self, id: int, text: str) -> str:
+        if id not in self._char_of:
+            self._char_of[id] = char = self.new_placeholder()
+            self._text_of |= zip(escaped_forms(char), escaped_forms(text), strict=True)
+        return self._char_of[id]
+
+
+def unused_characters(texts: list[str]) -> Iterator[str]:
+    """Yield private-use characters that the texts do not contain. The texts are only searched when a character is
+    needed.
+    """
+    used = {char for text in texts for char in text}
+    for char in map(chr, PRIVATE_USE):
+        if char not in used and not any(each in text for each in escaped_forms(char) for text in texts):
+            yield char
+
+
+def escaped_forms(text: str) -> tuple[str, str, str]:
+    """Return a text as it is, as `tojson(ensure_ascii=true)` writes it, and as Python's `repr` writes it."""
+    return text, json.dumps(text)[1:-1], repr(text)[1:-1]
+
+
+def iter_texts(value: object) -> Iterator[str]:
+    """Yield every string in a nested value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from iter_texts([*value, *value.values()])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from iter_texts(each)

@@ -1,0 +1,98 @@
+"""Selection of the chat template: the one that the user specifies, or one of the model file.
+
+A file contains a default template, and may contain others by name, as Hugging Face checkpoints do. The template
+`tool_use` is used if there are tools.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from localinfer.chat_template.builtin_templates import builtin_templates
+from localinfer.chat_template.template import MAX_SOURCE
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.reader import GGUF, StringArray
+from localinfer.options import Options
+from localinfer.text import printable
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+TOOL_USE = "tool_use"
+NOT_A_TEMPLATE = "it contains neither {{ nor {%"
+TEMPLATE_FLAG, TEMPLATE_FILE_FLAG = "--chat-template", "--chat-template-file"
+
+
+class TemplateSource(NamedTuple):
+    """The source text of a template, and its location."""
+
+    text: str
+    location: str
+
+
+def select_template(f: GGUF, options: Options, *, with_tools: bool) -> TemplateSource:
+    """Return the template that the options specify, otherwise the one of the file.
+
+    Raises UsageError for an unknown name, LocalInferError for a file that cannot be read, UnsupportedError if there is
+    no template.
+    """
+    if options.chat_template and options.chat_template_file:
+        raise UsageError(f"{TEMPLATE_FLAG} and {TEMPLATE_FILE_FLAG}: only one of them can be used")
+    if options.chat_template_file:
+        return read_template_file(options.chat_template_file)
+    keys = template_keys(f)
+    if options.chat_template and options.chat_template not in keys:
+        return TemplateSource(resolve_template(options.chat_template, keys), TEMPLATE_FLAG)
+    name = options.chat_template or (TOOL_USE if with_tools and TOOL_USE in keys else "default")
+    if name not in keys:
+        raise f.error(TEMPLATE_KEY, missing_template_message(keys), UnsupportedError)
+    return TemplateSource(f.get(keys[name], str), f"{f.path}: {keys[name]}")
+
+
+def template_keys(f: GGUF) -> dict[str, str]:
+    """Return the metadata key of each template in the file, by the name of the template."""
+    names = [name.decode("utf-8", "replace") for name in f.get(f"{TEMPLATE_KEY}s", StringArray, ())]
+    keys = {"default": TEMPLATE_KEY} | {name: f"{TEMPLATE_KEY}.{name}" for name in names}
+    return {name: key for name, key in keys.items() if f.get(key, str, "")}
+
+
+def missing_template_message(keys: Mapping[str, str]) -> str:
+    """Return the error message for a model without a default template."""
+    if keys:
+        return f"missing: the file has only named templates ({TEMPLATE_FLAG} {' or '.join(keys)})"
+    return (
+        "missing: a base model cannot chat; `localinfer generate` continues a text"
+        f" (to chat anyway: {TEMPLATE_FLAG} chatml)"
+    )
+
+
+def resolve_template(given: str, keys: Mapping[str, str]) -> str:
+    """Return the source of a built-in template by its name, or the given text if it is a template itself."""
+    if given in builtin_templates():
+        return builtin_templates()[given]
+    if is_template(given):
+        return given
+    near = difflib.get_close_matches(given.lower(), [*keys, *builtin_templates()], n=1)
+    is_path = any(sign in given for sign in ("/", "\\", ".jinja", ".txt"))
+    hint = f"{TEMPLATE_FILE_FLAG} reads a file" if is_path else f"did you mean {near[0]}?" if near else ""
+    what = f"{printable(repr(given), 80)} is neither a template name nor a template"
+    raise UsageError(f"{TEMPLATE_FLAG}: {what}: {hint or NOT_A_TEMPLATE}")
+
+
+def is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
+def read_template_file(name: str) -> TemplateSource:
+    """Read a template from a file. Raises LocalInferError, or UsageError if the file contains no template."""
+    try:
+        with Path(name).expanduser().open(encoding="utf-8") as file:
+            text = file.read(MAX_SOURCE + 1)
+    except OSError as error:
+        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name}: not UTF-8 at byte {error.start}") from None
+    except (ValueError, RuntimeError) as error:  # a NUL character, or an unknown home directory
+        raise LocalInferError(f"{TEMPLATE_FILE_FLAG}: {name!r}: {error}") from None
+    if not is_template(text):
+        raise UsageError(f"{TEMPLATE_FILE_FLAG}: {name}: not a template: {NOT_A_TEMPLATE}")
+    return TemplateSource(text, f"{TEMPLATE_FILE_FLAG}: {name}")

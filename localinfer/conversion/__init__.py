@@ -1,0 +1,60 @@
+"""Conversion of a checkpoint: a model directory as saved by Hugging Face libraries -> a `Source`.
+
+Data flow:
+
+    config.json                       ->  config_key_aliases.py, hyperparameters.py, rope.py  ->  fields
+    generation_config.json, README    ->  general_metadata.py                                 ->  fields
+    modules.json, 1_Pooling           ->  pooling.py                                          ->  fields
+    tokenizer.json, tokenizer.model   ->  vocabulary/                                         ->  fields
+    tokenizer_config.json, templates  ->  vocabulary/special_tokens.py                        ->  fields
+    *.safetensors  ->  tensor_formats/  ->  tensors.py: renamed, retyped and reordered  ->  tensors
+                                        ->  mtp.py: multi-token prediction (MTP) layers
+
+Each architecture is a table in architectures/. Files are untrusted: JSON has size limits (checkpoint_folder.py),
+file names cannot leave the directory, every shape is checked against config.json, and pickles are never loaded.
+Keys, names and conventions are those of llama.cpp, which can run the result.
+"""
+
+from pathlib import Path
+
+from localinfer.conversion import config_hyperparameters, eagle3, general_metadata, mtp, pooling, tensors, vocabulary
+from localinfer.conversion.architectures import find_architecture
+from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder
+from localinfer.conversion.tensor_formats import nvfp4, safetensors_file
+from localinfer.conversion.vocabulary import special_tokens
+from localinfer.gguf.source import Field, Source
+
+__all__ = ["open_checkpoint"]
+
+
+def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Source:
+    """Read everything in the directory except tensor bytes, which are loaded on demand.
+
+    `target` is the checkpoint of the target model; an EAGLE-3 draft head needs it.
+
+    Raises LocalInferError with `<file>: <key or tensor>: <what is wrong>`, UnsupportedError naming what is not
+    supported, ModelNotFoundError if there is no such directory, UsageError for a draft head without its target.
+    """
+    folder = tokenizer_folder = CheckpointFolder(Path(path))
+    architecture, config = find_architecture(folder.json(CONFIG))
+    stored = nvfp4.join_matrices(safetensors_file.open_weights(folder))
+    if architecture.is_draft_head:
+        tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)
+    numbers = config_hyperparameters.read_hparams(architecture, config)
+    if architecture.is_draft_head:
+        own = eagle3.draft_vocabulary(stored, config, numbers)
+        converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | own
+    else:
+        stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
+        numbers = mtp.count_mtp_layers(architecture, numbers, stored)
+        converted = tensors.convert(folder, architecture, numbers, stored)
+    tokens = vocabulary.read_vocabulary(tokenizer_folder, numbers.n_vocab, architecture.character_bpe_model)
+    fields = {
+        "general.architecture": Field.text(architecture.name),
+        **general_metadata.fields(folder, converted.values()),
+        **config_hyperparameters.fields(architecture, config, numbers),
+        **pooling.fields(folder, architecture, numbers),
+        **vocabulary.fields(tokens, numbers.n_vocab),
+        **special_tokens.fields(tokenizer_folder, tokens, numbers.n_vocab),
+    }
+    return Source(folder.path, fields, converted, tuple(dict.fromkeys((*folder.files, *tokenizer_folder.files))))

@@ -1,0 +1,51 @@
+"""DeepSeek and other models with multi-head latent attention (MLA)."""
+
+from dataclasses import replace
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SHARED_EXPERTS
+from localinfer.conversion.architectures.experts import DOTS1
+from localinfer.conversion.tensor_formats import reorder
+
+MLA = ("attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b", "attn_output")
+NARROW_QUERIES = ("attn_q_a", "attn_q_a_norm", "attn_q_b")
+DEEPSEEK2 = Architecture(
+    name="deepseek2",
+    layer_tensors=(*PRE_NORMS, *MLA),
+    optional_layer_tensors=("attn_q", *NARROW_QUERIES),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS),
+    dense_tensors=GATED_FFN,
+    shapes={"attn_q": ("n_q", "n_embd"), "attn_output": ("n_embd", "n_values")},
+    fused_sources=dict.fromkeys(("attn_k_b", "attn_v_b"), "attn_kv_b"),
+    reorder={"attn_k_b": reorder.latent_keys, "attn_v_b": reorder.latent_values},
+    has_partial_rope=True,
+    has_mtp=True,
+    key_aliases={"head_dim": "qk_rope_head_dim"},
+    float_keys=DOTS1.float_keys,
+    int_keys={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
+    read_hparams=architecture_metadata.mla_hparams,
+    metadata=architecture_metadata.mla,
+    required_values={"rope_interleave": True, "moe_layer_freq": 1},
+    defaults={"scoring_func": "softmax"},
+)
+DEEPSEEK3 = replace(
+    DEEPSEEK2,
+    moe_tensors=(*DEEPSEEK2.moe_tensors, "exp_probs_b.bias"),
+    tensor_names=DOTS1.tensor_names,
+    required_values={**DEEPSEEK2.required_values, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    defaults={"scoring_func": "sigmoid"},
+)
+MISTRAL4 = replace(
+    DEEPSEEK2,
+    name="mistral4",
+    moe_tensors=("ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps", *SHARED_EXPERTS),
+    shapes={**DEEPSEEK2.shapes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
+    metadata=architecture_metadata.mla_with_temperature,
+)
+BY_CLASS = {
+    "DeepseekV2ForCausalLM": DEEPSEEK2,
+    "DeepseekV3ForCausalLM": DEEPSEEK3,
+    "Glm4MoeLiteForCausalLM": DEEPSEEK3,
+    "Mistral4ForCausalLM": MISTRAL4,
+}

@@ -1,0 +1,117 @@
+"""BERT-like encoders for embeddings and reranking."""
+
+from dataclasses import replace
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import (
+    EXACT_GELU,
+    FUSED_QKV,
+    GATED_FFN,
+    SEPARATE_QKV,
+    UNGATED_FFN,
+    biases,
+)
+from localinfer.conversion.tensor_formats import reorder
+
+EMBEDDING_TENSORS = (
+    "token_types",
+    "token_embd_norm",
+    "token_embd_norm.bias",
+)  # BERT's tensors outside of layers
+BERT_NORMS = ("attn_output_norm", "layer_output_norm")
+BERT = Architecture(
+    name="bert",
+    layer_tensors=(
+        *SEPARATE_QKV,
+        *biases(*SEPARATE_QKV),
+        *UNGATED_FFN,
+        *biases(*UNGATED_FFN),
+        *BERT_NORMS,
+        *biases(*BERT_NORMS),
+    ),
+    model_tensors=(*EMBEDDING_TENSORS, "position_embd"),
+    is_encoder=True,
+    tensor_prefix="bert.",
+    ignored_tensors=r"embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\..*",  # used in training only
+    norm="layer",
+    activations=EXACT_GELU,
+    has_rope=False,
+    required_values={"position_embedding_type": "absolute", "is_decoder": False},
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2},
+)
+CLASSIFIER = ("cls", "cls.bias", "cls.output", "cls.output.bias")
+BERT_RERANKER = replace(
+    BERT,
+    model_tensors=(*BERT.model_tensors, *CLASSIFIER),
+    ignored_tensors=r"embeddings\.position_ids",
+    tensor_names={
+        "pooler.dense.weight": "cls.weight", "pooler.dense.bias": "cls.bias",
+        "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",
+    },
+)  # fmt: skip
+ROBERTA = replace(
+    BERT,
+    tensor_prefix="roberta.",
+    ignored_tensors=rf"{BERT.ignored_tensors}|lm_head\..*",
+    reorder={"position_embd": reorder.drop_position_offset},
+)
+ROBERTA_RERANKER = replace(ROBERTA, model_tensors=(*BERT.model_tensors, *CLASSIFIER))
+NOMIC_BERT = Architecture(
+    name="nomic-bert",
+    layer_tensors=(*FUSED_QKV, *GATED_FFN, *BERT_NORMS, *biases(*BERT_NORMS)),
+    optional_layer_tensors=biases(*FUSED_QKV, *GATED_FFN),
+    model_tensors=EMBEDDING_TENSORS,
+    is_encoder=True,
+    ignored_tensors=r"pooler\..*|cls\..*",
+    norm="layer",
+    activations=("swiglu", "silu"),
+    key_aliases={"max_position_embeddings": "max_trained_positions"},
+    required_values={
+        "prenorm": False, "causal": False, "parallel_block": False, "use_rms_norm": False,
+        "rotary_emb_interleaved": False, "rotary_scaling_factor": None, "num_experts": 0,
+    },
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-12, "type_vocab_size": 2},
+)  # fmt: skip
+MODERN_BERT = Architecture(
+    name="modern-bert",
+    layer_tensors=("attn_qkv", "attn_output", "ffn_norm", *UNGATED_FFN),
+    not_first_layer_tensors=("attn_norm",),
+    model_tensors=("token_embd_norm", "output_norm"),
+    shapes={"ffn_up": ("n_gate_and_up", "n_embd")},
+    is_encoder=True,
+    tensor_prefix="model.",
+    ignored_tensors=r"(head|decoder)\..*",
+    norm="layer",
+    activations=(*EXACT_GELU, "silu"),
+    window_period=3,
+    first_is_full=True,
+    writes_window_flags=True,
+    has_window_rope=True,
+    metadata=architecture_metadata.modern_bert,
+    required_values={"attention_bias": False, "mlp_bias": False, "norm_bias": False},
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
+)
+MODERN_BERT_RERANKER = replace(
+    MODERN_BERT,
+    model_tensors=(*MODERN_BERT.model_tensors, "cls", "cls.norm", "cls.output", "cls.output.bias"),
+    ignored_tensors=r"decoder\..*",
+    tensor_names={"classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias"},
+    required_values={**MODERN_BERT.required_values, "classifier_bias": False, "classifier_activation": "gelu"},
+)
+BY_CLASS = {
+    "BertModel": BERT,
+    "BertForMaskedLM": BERT,
+    "BertForPreTraining": BERT,
+    "BertForSequenceClassification": BERT_RERANKER,
+    "RobertaModel": ROBERTA,
+    "RobertaForMaskedLM": ROBERTA,
+    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaForMaskedLM": ROBERTA,
+    "RobertaForSequenceClassification": ROBERTA_RERANKER,
+    "XLMRobertaForSequenceClassification": ROBERTA_RERANKER,
+    "NomicBertModel": NOMIC_BERT,
+    "ModernBertModel": MODERN_BERT,
+    "ModernBertForMaskedLM": MODERN_BERT,
+    "ModernBertForSequenceClassification": MODERN_BERT_RERANKER,
+}

@@ -1,0 +1,133 @@
+"""Mixture-of-experts architectures without a family module of their own."""
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import (
+    EXPERT_GROUPS,
+    EXPERTS,
+    GATED_FFN,
+    HEAD_NORMS,
+    INTERLEAVED_ROPE,
+    PRE_NORMS,
+    SEPARATE_QKV,
+    SHARED_EXPERTS,
+    W123,
+    biases,
+)
+from localinfer.conversion.tensor_formats import reorder
+
+MIXTRAL = Architecture(
+    name="llama",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS),
+    reorder=INTERLEAVED_ROPE,
+    tensor_names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
+    metadata=architecture_metadata.experts,
+)
+LLAMA4 = Architecture(
+    name="llama4",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS),
+    dense_tensors=GATED_FFN,
+    fused_sources=dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+    reorder={
+        "ffn_gate_exps": reorder.first_columns,
+        "ffn_up_exps": reorder.last_columns,
+        "ffn_down_exps": reorder.transpose,
+    },
+    tensor_names={"feed_forward.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
+    key_aliases={"intermediate_size": "intermediate_size_mlp", "moe_intermediate_size": "intermediate_size"},
+    read_hparams=architecture_metadata.llama4_hparams,
+    metadata=architecture_metadata.chunked_attention,
+    required_values={"attention_bias": False},
+    defaults={"first_k_dense_replace": 0},
+)
+OLMOE = Architecture(
+    name="olmoe",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
+    shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
+    metadata=architecture_metadata.experts,
+    required_values={"norm_topk_prob": False},
+)
+ERNIE4_5_MOE = Architecture(
+    name="ernie4_5-moe",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV),
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b.bias"),
+    dense_tensors=GATED_FFN,
+    shapes={"exp_probs_b.bias": ("one", "n_expert")},
+    ignored_tensors=r"model\.mtp_(block|emb_norm|hidden_norm|linear_proj)\..*",
+    tensor_names={"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
+    int_keys={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
+    metadata=architecture_metadata.ernie_experts,
+    required_values={"moe_layer_interval": 1, "use_bias": False},
+    defaults={"tie_word_embeddings": True},
+)
+HUNYUAN_MOE = Architecture(
+    name="hunyuan-moe",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS, *SHARED_EXPERTS),
+    read_hparams=architecture_metadata.hunyuan_hparams,
+    metadata=architecture_metadata.hunyuan_experts,
+    required_values={"use_cla": False, "moe_layer_num_skipped": 0},
+)
+DOTS1 = Architecture(
+    name="dots1",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS),
+    moe_tensors=(*EXPERTS, *SHARED_EXPERTS, "exp_probs_b.bias"),
+    dense_tensors=GATED_FFN,
+    tensor_names={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+    float_keys={"routed_scaling_factor": "expert_weights_scale"},
+    bool_keys={"norm_topk_prob": "expert_weights_norm"},
+    int_keys={
+        "first_k_dense_replace": "leading_dense_block_count",
+        "n_shared_experts": "expert_shared_count",
+        **EXPERT_GROUPS,
+    },
+    metadata=architecture_metadata.sigmoid_experts,
+    required_values={"n_group": 1, "topk_group": 1, "scoring_func": "sigmoid"},
+    defaults={"n_group": 1, "topk_group": 1},
+)
+GPT_OSS = Architecture(
+    name="gpt-oss",
+    layer_tensors=(
+        "attn_norm", "post_attention_norm", *SEPARATE_QKV, *biases(*SEPARATE_QKV), "attn_sinks",
+        *EXPERTS, *biases(*EXPERTS),
+    ),
+    fused_sources={
+        **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps"),
+        **dict.fromkeys(biases("ffn_gate_exps", "ffn_up_exps"), "ffn_gate_up_exps.bias"),
+    },
+    reorder={
+        "ffn_gate_exps": reorder.even_columns,
+        "ffn_gate_exps.bias": reorder.even_columns,
+        "ffn_up_exps": reorder.odd_columns,
+        "ffn_up_exps.bias": reorder.odd_columns,
+        "ffn_down_exps": reorder.transpose,
+    },
+    mxfp4_rows={"ffn_gate_exps": slice(0, None, 2), "ffn_up_exps": slice(1, None, 2), "ffn_down_exps": slice(None)},
+    tensor_names={
+        "self_attn.sinks": "attn_sinks.weight",
+        "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "mlp.experts.gate_up_proj_blocks": "ffn_gate_up_exps.blocks",
+        "mlp.experts.gate_up_proj_scales": "ffn_gate_up_exps.scales",
+        "mlp.experts.gate_up_proj_bias": "ffn_gate_up_exps.bias",
+        "mlp.experts.down_proj": "ffn_down_exps.weight",
+        "mlp.experts.down_proj_blocks": "ffn_down_exps.blocks",
+        "mlp.experts.down_proj_scales": "ffn_down_exps.scales",
+        "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    },
+    truncates_yarn=False,
+    window_period=2,
+    key_aliases={"moe_intermediate_size": "intermediate_size"},
+    metadata=architecture_metadata.experts,
+    required_values={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
+)  # fmt: skip
+BY_CLASS = {
+    "MixtralForCausalLM": MIXTRAL,
+    "Llama4ForCausalLM": LLAMA4,
+    "Llama4ForConditionalGeneration": LLAMA4,
+    "OlmoeForCausalLM": OLMOE,
+    "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
+    "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "Dots1ForCausalLM": DOTS1,
+    "GptOssForCausalLM": GPT_OSS,
+}

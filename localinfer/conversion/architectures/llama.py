@@ -1,0 +1,101 @@
+"""Llama, and dense models with small differences: norms, biases, layers without rope."""
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import (
+    GATED_FFN,
+    HEAD_NORMS,
+    INTERLEAVED_ROPE,
+    POST_NORMS,
+    PRE_NORMS,
+    SEPARATE_QKV,
+    biases,
+)
+from localinfer.conversion.tensor_formats import reorder
+
+LLAMA = Architecture(
+    name="llama",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *GATED_FFN),
+    optional_layer_tensors=biases(*SEPARATE_QKV, *GATED_FFN),
+    reorder=INTERLEAVED_ROPE,
+)
+MISTRAL3 = Architecture(
+    name="mistral3",
+    layer_tensors=LLAMA.layer_tensors,
+    reorder=INTERLEAVED_ROPE,
+    metadata=architecture_metadata.attention_temperature,
+)
+SMOLLM3 = Architecture(
+    name="smollm3",
+    layer_tensors=LLAMA.layer_tensors,
+    optional_layer_tensors=LLAMA.optional_layer_tensors,
+    reorder=INTERLEAVED_ROPE,
+    metadata=architecture_metadata.require_no_rope_interval,
+    defaults={"tie_word_embeddings": True},
+)
+MINICPM = Architecture(
+    name="minicpm",
+    layer_tensors=LLAMA.layer_tensors,
+    reorder=INTERLEAVED_ROPE,
+    metadata=architecture_metadata.minicpm_scales,
+    defaults={"tie_word_embeddings": True},
+)
+INTERNLM2 = Architecture(
+    name="internlm2",
+    layer_tensors=LLAMA.layer_tensors,
+    optional_layer_tensors=biases(*SEPARATE_QKV),
+    fused_sources=dict.fromkeys(("attn_q", "attn_k", "attn_v"), "attn_qkv")
+    | dict.fromkeys(biases("attn_q", "attn_k", "attn_v"), "attn_qkv.bias"),
+    reorder={
+        "attn_q": reorder.gqa_queries,
+        "attn_k": reorder.gqa_keys,
+        "attn_v": reorder.gqa_values,
+        "attn_q.bias": reorder.gqa_queries,
+        "attn_k.bias": reorder.gqa_keys,
+        "attn_v.bias": reorder.gqa_values,
+    },
+    tensor_names={"attention.wqkv": "attn_qkv"},
+)
+EXAONE4 = Architecture(
+    name="exaone4",
+    layer_tensors=(*POST_NORMS, *SEPARATE_QKV, *GATED_FFN, *HEAD_NORMS),
+    window_period=4,
+    writes_window_flags=True,
+)
+OLMO2 = Architecture(
+    name="olmo2",
+    layer_tensors=(*POST_NORMS, *SEPARATE_QKV, *GATED_FFN, *HEAD_NORMS),
+    shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
+    window_period=4,
+    writes_window_flags=True,
+    has_window_rope=True,
+)
+ERNIE4_5 = Architecture(
+    name="ernie4_5", layer_tensors=LLAMA.layer_tensors, optional_layer_tensors=biases(*SEPARATE_QKV, *GATED_FFN)
+)
+HUNYUAN_DENSE = Architecture(
+    name="hunyuan-dense", layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS), required_values={"use_cla": False}
+)
+SEED_OSS = Architecture(
+    name="seed_oss",
+    layer_tensors=("attn_norm", "post_attention_norm", *SEPARATE_QKV, *GATED_FFN),
+    optional_layer_tensors=biases("attn_q", "attn_k", "attn_v"),
+    required_values={"attention_out_bias": False, "mlp_bias": False},
+)
+BY_CLASS = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA,
+    "InternLM3ForCausalLM": LLAMA,
+    "Mistral3ForConditionalGeneration": MISTRAL3,
+    "Ministral3ForCausalLM": MISTRAL3,
+    "SmolLM3ForCausalLM": SMOLLM3,
+    "MiniCPMForCausalLM": MINICPM,
+    "InternLM2ForCausalLM": INTERNLM2,
+    "Exaone4ForCausalLM": EXAONE4,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO2,
+    "Ernie4_5ForCausalLM": ERNIE4_5,
+    "Ernie4_5_ForCausalLM": ERNIE4_5,
+    "HunYuanDenseV1ForCausalLM": HUNYUAN_DENSE,
+    "SeedOssForCausalLM": SEED_OSS,
+}

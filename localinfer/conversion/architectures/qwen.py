@@ -1,0 +1,122 @@
+"""Qwen 2 and later: dense, mixture of experts, and hybrids with gated delta net layers."""
+
+from dataclasses import replace
+
+from localinfer.conversion import architecture_metadata
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.architectures.common import (
+    EXPERTS,
+    FUSED_EXPERT_SHAPES,
+    FUSED_EXPERTS,
+    GATED_FFN,
+    HEAD_NORMS,
+    PRE_NORMS,
+    SEPARATE_QKV,
+    SHARED_EXPERTS,
+    SPLIT_EXPERTS,
+    biases,
+)
+from localinfer.conversion.architectures.llama import LLAMA
+from localinfer.conversion.tensor_formats import reorder
+
+QWEN2 = Architecture(name="qwen2", layer_tensors=(*LLAMA.layer_tensors, *biases("attn_q", "attn_k", "attn_v")))
+QWEN3 = Architecture(name="qwen3", layer_tensors=(*LLAMA.layer_tensors, *HEAD_NORMS))
+QWEN2MOE = Architecture(
+    name="qwen2moe",
+    layer_tensors=(
+        *PRE_NORMS,
+        *SEPARATE_QKV,
+        *biases("attn_q", "attn_k", "attn_v"),
+        *EXPERTS,
+        "ffn_gate_inp_shexp",
+        *SHARED_EXPERTS,
+    ),
+    int_keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+    metadata=architecture_metadata.experts,
+    required_values={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
+    defaults={"norm_topk_prob": False},
+)
+QWEN3MOE = Architecture(
+    name="qwen3moe",
+    layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
+    metadata=architecture_metadata.experts,
+    required_values={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
+QWEN35 = Architecture(
+    name="qwen35",
+    layer_tensors=("attn_norm", "post_attention_norm", *GATED_FFN),
+    layer_type_tensors={
+        "linear_attention": (
+            "attn_qkv",
+            "attn_gate",
+            "ssm_alpha",
+            "ssm_beta",
+            "ssm_conv1d",
+            "ssm_dt.bias",
+            "ssm_a",
+            "ssm_norm",
+            "ssm_out",
+        ),
+        "full_attention": (*SEPARATE_QKV, *HEAD_NORMS),
+    },
+    shapes={"attn_qkv": ("n_convolved", "n_embd"), "attn_q": ("n_2q", "n_embd")},
+    reorder={
+        "attn_qkv": reorder.interleave_values_after_keys,
+        "ssm_conv1d": reorder.interleave_values_after_keys,
+        "attn_gate": reorder.interleave_values,
+        **dict.fromkeys(("ssm_alpha", "ssm_beta", "ssm_dt.bias", "ssm_a"), reorder.interleave_scalars),
+        "ssm_out": reorder.interleave_columns,
+    },
+    norm_offset=1.0,
+    has_partial_rope=True,
+    has_mtp=True,
+    read_hparams=architecture_metadata.delta_net_hparams,
+    metadata=architecture_metadata.delta_net,
+    required_values={"attention_bias": False, "attn_output_gate": True},
+)
+QWEN35MOE = replace(
+    QWEN35,
+    name="qwen35moe",
+    layer_tensors=("attn_norm", "post_attention_norm", *EXPERTS, "ffn_gate_inp_shexp", *SHARED_EXPERTS),
+    shapes={**QWEN35.shapes, **FUSED_EXPERT_SHAPES},
+    fused_sources=FUSED_EXPERTS,
+    reorder={**QWEN35.reorder, **SPLIT_EXPERTS},
+    int_keys=QWEN2MOE.int_keys,
+    metadata=architecture_metadata.delta_net_moe,
+)
+QWEN3NEXT = replace(
+    QWEN35MOE,
+    name="qwen3next",
+    layer_type_tensors={
+        **QWEN35.layer_type_tensors,
+        "linear_attention": (
+            "attn_qkv",
+            "attn_gate",
+            "ssm_ba",
+            "ssm_conv1d",
+            "ssm_dt.bias",
+            "ssm_a",
+            "ssm_norm",
+            "ssm_out",
+        ),
+    },
+    fused_sources={**QWEN35MOE.fused_sources, "attn_qkv": "ssm_in", "attn_gate": "ssm_in"},
+    reorder={
+        "attn_qkv": reorder.recurrent_qkv,
+        "attn_gate": reorder.recurrent_gates,
+        **SPLIT_EXPERTS,
+    },
+    metadata=architecture_metadata.qwen3next,
+    required_values={**QWEN35.required_values, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+)
+BY_CLASS = {
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "Qwen2MoeForCausalLM": QWEN2MOE,
+    "Qwen3MoeForCausalLM": QWEN3MOE,
+    "Qwen3_5ForCausalLM": QWEN35,
+    "Qwen3_5ForConditionalGeneration": QWEN35,
+    "Qwen3_5MoeForCausalLM": QWEN35MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN35MOE,
+    "Qwen3NextForCausalLM": QWEN3NEXT,
+}

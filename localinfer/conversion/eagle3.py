@@ -1,0 +1,109 @@
+"""EAGLE-3 draft heads (Li et al., 2025): their config, tensors and metadata, completed by values of the target model.
+
+A head's config.json is incomplete: the layers whose inputs it reads may follow from the target's number of layers,
+and its tokenizer is the target's. `d2t` maps the draft vocabulary: the token id of output row i is i + d2t[i].
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
+from localinfer.conversion.hparams import HParams
+from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
+from localinfer.conversion.tensor_formats.values import to_bytes
+from localinfer.errors import UsageError
+from localinfer.gguf.source import Field, SourceTensor
+from localinfer.graph.hyperparameters import MAXIMA
+from localinfer.text import printable
+from quant import ggml
+
+N_FEATURE_LAYERS = 3
+LAYERS, HIDDEN, VOCABULARY, DRAFT = "target_layers", "target_hidden_size", "target_vocab_size", "draft_vocab_size"
+NESTED, GIVEN_LAYERS = "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
+I64 = next(number for number, each in ggml.TYPES.items() if each.name == "I64")
+
+
+def is_eagle3(config: JsonObject) -> bool:
+    """Whether config.json describes an EAGLE-3 head. Its class may have one of many names."""
+    return DRAFT in config.values
+
+
+def flatten_config(config: JsonObject) -> JsonObject:
+    """Return the config with the hyperparameters of its nested layer config at the top level."""
+    return replace(config, values={**config.values, **config.child(NESTED).values})
+
+
+def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFolder, JsonObject]:
+    """Return the directory of the target model, and the head's config completed by values of the target's config.
+
+    Raises UsageError if no target is given.
+    """
+    if target is None:
+        what = "is an EAGLE-3 draft head: --target-model-dir must name the checkpoint of its target model"
+        raise UsageError(f"{printable(str(config.path))}: {what}")
+    folder = CheckpointFolder(target)
+    found = folder.json(CONFIG)
+    found = found.child("text_config") if found.values.get("text_config") else found
+    layers = found.positive_int("num_hidden_layers", MAXIMA["block_count"])
+    default_layers = [2, layers // 2, layers - 3]
+    of_model = {
+        LAYERS: config.get(GIVEN_LAYERS, list, []) or default_layers,
+        HIDDEN: config.values.get(HIDDEN) or found.positive_int("hidden_size", MAXIMA["embedding_length"]),
+        VOCABULARY: found.values.get("vocab_size"),
+    }
+    given = JsonObject(config.path, {**config.values, **of_model})
+    chosen = given.get(LAYERS, list)
+    if len(chosen) != N_FEATURE_LAYERS or any(type(layer) is not int or not 0 <= layer <= layers for layer in chosen):
+        what = f"is {printable(repr(chosen), 80)}; it must be {N_FEATURE_LAYERS} of the model's {layers} layers"
+        raise given.error(GIVEN_LAYERS, what)
+    return folder, given
+
+
+def add_sizes(config: JsonObject, hp: HParams) -> HParams:
+    """Return the hyperparameters with the sizes of the head's input features and output layer."""
+    features = N_FEATURE_LAYERS * config.positive_int(HIDDEN, MAXIMA["embedding_length"])
+    draft = config.positive_int(DRAFT, hp.n_vocab, hp.n_vocab)
+    return replace(hp, sizes={**hp.sizes, "n_features": features, "n_pair": 2 * hp.n_embd, "n_draft": draft})
+
+
+def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:  # noqa: ARG001 (one signature for all)
+    """Return the layers whose inputs the head reads, and the positions of its norms."""
+    return {
+        "target_layers": Field.numbers(np.array(config.get(LAYERS, list), np.int32)),
+        "target_hidden_size": Field.uint32(config.get(HIDDEN, int)),
+        "norm_before_residual": Field.flag(config.get("norm_before_residual", bool, False)),
+        "norm_before_fc": Field.flag(config.get("norm_before_fc", bool, False)),
+    }
+
+
+def model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the head's tensors except the vocabulary maps, named like a model's first layer."""
+    found = {}
+    for name, tensor in stored.items():
+        prefix = next((prefix for prefix in ("midlayer.", "layers.0.") if name.startswith(prefix)), None)
+        if name not in ("d2t", "t2d"):
+            found[f"model.layers.0.{name.removeprefix(prefix)}" if prefix else name] = tensor
+    return found
+
+
+def draft_vocabulary(stored: Mapping[str, StoredTensor], config: JsonObject, hp: HParams) -> dict[str, SourceTensor]:
+    """Return d2t, the token offset of each output row, if the draft vocabulary is smaller than the target's.
+
+    Raises LocalInferError if it maps to a nonexistent token or twice to the same one.
+    """
+    found = stored.get("d2t")
+    if found is None:
+        return {}
+    count, tokens = hp.sizes["n_draft"], config.positive_int(VOCABULARY, hp.n_vocab, hp.n_vocab)
+    if (found.dtype, found.shape) != ("I64", (count,)):
+        raise found.error(f"has type {found.dtype} and shape {list(found.shape)}; it must be I64 [{count}]")
+    ids = found.load().view("<i8") + np.arange(count)
+    if ids.min() < 0 or ids.max() >= tokens:
+        raise found.error(f"maps beyond the vocabulary of {tokens} tokens")
+    if len(np.unique(ids)) < count:
+        raise found.error("maps twice to the same token")
+    return {"d2t": SourceTensor("d2t", (count,), I64, partial(to_bytes, ids))}

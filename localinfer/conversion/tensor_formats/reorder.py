@@ -1,0 +1,187 @@
+"""Reorder the rows of a matrix, or the values of a bias, to GGUF's order. Values of any dtype are only moved.
+
+Each function takes the values, (rows, ...), and the hyperparameters. In the docstrings, q1 and so on stand for all
+rows of a head.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from localinfer.conversion.hparams import HParams
+from localinfer.conversion.tensor_formats.values import Values
+
+Reorder: TypeAlias = Callable[[Values, HParams], Values]
+
+
+def transpose(values: Values, hp: HParams) -> Values:  # noqa: ARG001 (one signature for all)
+    """Transpose a matrix, for checkpoints that store columns as rows; a bias is unchanged."""
+    return values.swapaxes(-2, -1) if values.ndim > 1 else values
+
+
+# --- gate and up matrices of experts ---
+
+
+def even_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return g1 g2 of the columns g1 u1 g2 u2, transposed to rows, or of their biases."""
+    return values[..., ::2].swapaxes(1, 2) if values.ndim > 2 else values[..., ::2]
+
+
+def odd_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return u1 u2 of the columns g1 u1 g2 u2, transposed to rows, or of their biases."""
+    return values[..., 1::2].swapaxes(1, 2) if values.ndim > 2 else values[..., 1::2]
+
+
+def first_half(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return g1 g2 of the rows g1 g2 u1 u2 (gate before up), per expert if there are several."""
+    return values[..., : values.shape[-2] // 2, :]
+
+
+def second_half(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return u1 u2 of the rows g1 g2 u1 u2, per expert if there are several."""
+    return values[..., values.shape[-2] // 2 :, :]
+
+
+def first_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return g1 g2 of the columns g1 g2 u1 u2 of stacked matrices, transposed to rows."""
+    return values[..., : values.shape[-1] // 2].swapaxes(1, 2)
+
+
+def last_columns(values: Values, hp: HParams) -> Values:  # noqa: ARG001
+    """Return u1 u2 of the columns g1 g2 u1 u2 of stacked matrices, transposed to rows."""
+    return values[..., values.shape[-1] // 2 :].swapaxes(1, 2)
+
+
+def drop_position_offset(values: Values, hp: HParams) -> Values:
+    """Drop the rows of unused positions: some models count positions from the padding token's id + 1."""
+    return values[hp.position_offset :]
+
+
+# --- multi-head latent attention ---
+
+
+def latent_keys(values: Values, hp: HParams) -> Values:
+    """Return the key matrices of MLA, (heads, latent, values), from heads k1 v1 k2 v2; queries are multiplied with
+    them.
+    """
+    return latent_heads(values, hp)[:, : hp.sizes["n_qk_nope"]].swapaxes(1, 2)
+
+
+def latent_values(values: Values, hp: HParams) -> Values:
+    """Return the value matrices of MLA, (heads, values, latent), from heads k1 v1 k2 v2."""
+    return latent_heads(values, hp)[:, hp.sizes["n_qk_nope"] :]
+
+
+def latent_heads(values: Values, hp: HParams) -> Values:
+    return values.reshape(hp.n_head, hp.sizes["n_qk_nope"] + hp.sizes["n_value"], -1)
+
+
+def pad_vocabulary(values: Values, hp: HParams) -> Values:
+    """Append zero rows for tokens without embeddings: image and audio tokens, whose embeddings come from other
+    encoders.
+    """
+    more = np.zeros((hp.n_vocab - len(values), *values.shape[1:]), values.dtype)
+    return np.concatenate([values, more])
+
+
+# --- pairs of values that rope rotates ---
+
+
+def interleave_halves(values: Values, heads: int) -> Values:
+    """Interleave the two halves of each head, because rope rotates adjacent values: rows 0 1 2 3 4 5 -> 0 3 1 4 2 5."""
+    halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def interleave_query_halves(values: Values, hp: HParams) -> Values:
+    return interleave_halves(values, hp.n_head)
+
+
+def interleave_key_halves(values: Values, hp: HParams) -> Values:
+    return interleave_halves(values, hp.n_head_kv)
+
+
+# --- value heads that share a recurrent key head ---
+
+
+def interleave_value_heads(values: Values, hp: HParams, size: int) -> Values:
+    """Reorder value heads from grouped by key head to interleaved: v1 v1' v2 v2' -> v1 v2 v1' v2'"""
+    groups = hp.sizes["n_groups"]
+    heads = values.reshape(groups, hp.sizes["n_heads"] // groups, size, *values.shape[1:])
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def interleave_scalars(values: Values, hp: HParams) -> Values:
+    return interleave_value_heads(values, hp, 1)
+
+
+def interleave_values(values: Values, hp: HParams) -> Values:
+    return interleave_value_heads(values, hp, hp.sizes["n_value"])
+
+
+def interleave_values_after_keys(values: Values, hp: HParams) -> Values:
+    """Interleave the value heads after the rows of queries and keys, which are unchanged."""
+    keys = len(values) - hp.sizes["n_values"]
+    return np.concatenate([values[:keys], interleave_values(values[keys:], hp)])
+
+
+def interleave_columns(values: Values, hp: HParams) -> Values:
+    return interleave_values(values.T, hp).T
+
+
+# --- fused projections of recurrent heads ---
+
+
+def split_recurrent_projection(values: Values, hp: HParams) -> list[Values]:
+    """q1 k1 v1 v1' z1 z1' q2 k2 v2 v2' z2 z2' -> [q1 q2], [k1 k2], [v1 v1' v2 v2'], [z1 z1' z2 z2']"""
+    groups, key, value = hp.sizes["n_groups"], hp.sizes["n_key"], hp.sizes["n_values"]
+    each = values.reshape(groups, -1, *values.shape[1:])
+    ends = np.cumsum([key, key, value // groups])
+    return [part.reshape(-1, *values.shape[1:]) for part in np.split(each, ends, axis=1)]
+
+
+def recurrent_qkv(values: Values, hp: HParams) -> Values:
+    return np.concatenate(split_recurrent_projection(values, hp)[:3])
+
+
+def recurrent_gates(values: Values, hp: HParams) -> Values:
+    return split_recurrent_projection(values, hp)[3]
+
+
+# --- fused queries, keys and values ---
+
+
+def group_qkv(values: Values, hp: HParams) -> Values:
+    """q1 k1 v1 q2 k2 v2 -> q1 q2 k1 k2 v1 v2"""
+    heads = values.reshape(hp.n_head, 3, hp.head_dim, *values.shape[1:])
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def group_gqa_qkv(values: Values, hp: HParams) -> Values:
+    """q1 q2 k1 v1 q3 q4 k2 v2 -> q1 q2 q3 q4 k1 k2 v1 v2"""
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in split_gqa_qkv(values, hp)])
+
+
+def split_gqa_qkv(values: Values, hp: HParams) -> tuple[Values, Values, Values]:
+    """Return queries, keys and values, each (groups, heads per group, head_dim, ...)."""
+    groups = values.reshape(hp.n_head_kv, hp.heads_per_group + 2, hp.head_dim, *values.shape[1:])
+    return groups[:, :-2], groups[:, -2:-1], groups[:, -1:]
+
+
+def gqa_queries(values: Values, hp: HParams) -> Values:
+    return interleave_query_halves(split_gqa_qkv(values, hp)[0].reshape(-1, *values.shape[1:]), hp)
+
+
+def gqa_keys(values: Values, hp: HParams) -> Values:
+    return interleave_key_halves(split_gqa_qkv(values, hp)[1].reshape(-1, *values.shape[1:]), hp)
+
+
+def gqa_values(values: Values, hp: HParams) -> Values:
+    return split_gqa_qkv(values, hp)[2].reshape(-1, *values.shape[1:])
+
+
+# Functions that also reorder columns, which is impossible for types whose columns are stored in blocks.
+COLUMN_REORDERS = (
+    transpose, even_columns, odd_columns, first_columns, last_columns, latent_keys, latent_values, interleave_columns,
+)  # fmt: skip

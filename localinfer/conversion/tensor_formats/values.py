@@ -1,0 +1,28 @@
+"""The values of a stored tensor, and the bytes of a GGUF tensor."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.conversion.tensor_formats.safetensors_file import StackedTensor, StoredTensor
+
+Values: TypeAlias = NDArray[Any]  # any dtype; BF16 as uint16
+Floats: TypeAlias = NDArray[np.float32]
+FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def native_values(stored: StoredTensor | StackedTensor) -> Values:
+    """Return the values, flat; BF16 as uint16."""
+    return stored.load().view(FLOATS[stored.dtype])
+
+
+def to_float32(stored: StoredTensor | StackedTensor) -> Floats:
+    """Return the values as float32, flat."""
+    values = native_values(stored)
+    return (values.astype(np.uint32) << 16).view(np.float32) if stored.dtype == "BF16" else values.astype(np.float32)
+
+
+def to_bytes(values: Values) -> NDArray[np.uint8]:
+    """Return the values as little-endian bytes, flat, in row-major order."""
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)

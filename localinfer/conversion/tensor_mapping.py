@@ -1,0 +1,123 @@
+"""Tensor mapping: a checkpoint's tensor names -> GGUF's.
+
+The `gguf` package has the tables of all architectures; this module adds missing names. The package is imported late
+because its import is slow.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from localinfer.conversion import mtp
+from localinfer.conversion.architecture import Architecture
+from localinfer.conversion.hparams import HParams
+from localinfer.conversion.tensor_formats.safetensors_file import StackedTensor, StoredTensor
+from localinfer.errors import LocalInferError, UnsupportedError
+
+SCALE_ENDINGS = (".scale", ".input_scale")  # scales of a matrix
+ENDINGS = (".weight", ".bias", ".weight_scale", *SCALE_ENDINGS)
+GGUF_ENDINGS = (*ENDINGS, ".scales", ".blocks")  # other names end in ".weight", with exceptions
+# A multimodal model's text model has another prefix; vision and audio tensors are ignored.
+PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))
+OTHER_MODELS = re.compile(
+    r"(model\.)?(vision_tower|audio_tower|visual|multi_modal_projector|embed_vision|embed_audio|mtp)\."
+)
+OLD_NORMS = {"gamma": "weight", "beta": "bias"}
+# Old checkpoints store values that follow from config.json: rope frequencies and attention masks.
+COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)")
+LERP_LETTERS = "rwkvag"  # RWKV's token-shift interpolations, in GGUF's order
+STACK_MEMBER = re.compile(  # one norm per head, or one matrix per expert or residual stream
+    r"(?P<all>.*_layernorm\.norms|.*altup\w*_projections)\.(?P<number>\d+)\.weight"
+    r"|(?P<lerps>.*\.attn\.x_)(?P<letter>[rwkvag])"
+    r"|(?P<experts>.*\.experts)\.(?P<expert>\d+)\.(?P<kind>.+)\.(?P<ending>weight|scale|input_scale)"
+)
+BLOCK_TENSOR = re.compile(r".*?\.?(?P<block>\d+)\.(?P<name>.+?)(?P<ending>\.weight|\.bias|\.scale|\.input_scale|)")
+
+
+def map_tensors(
+    architecture: Architecture, hparams: HParams, stored: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor | StackedTensor]:
+    """Return the text model's tensors by GGUF's names.
+
+    Raises UnsupportedError naming a tensor that has none.
+    """
+    blocks = hparams.n_layer + hparams.n_mtp_layers
+    known = gguf_name_map(architecture.name_map_architecture or architecture.name, blocks)
+    own = {**architecture.tensor_names, **(mtp.TENSOR_NAMES if architecture.has_mtp else {})}
+    found: dict[str, StoredTensor | StackedTensor] = {}
+    for name, tensor in stack_members(text_model_tensors(select_tensors(architecture, stored))).items():
+        if architecture.has_mtp and (block := BLOCK_TENSOR.fullmatch(name)) and int(block["block"]) >= blocks:
+            continue
+        renamed = architecture_name(name, own) or known(name)
+        if renamed is None:
+            raise unexpected_tensor(tensor, architecture)
+        whole = renamed.endswith(GGUF_ENDINGS) or renamed.rpartition(".")[2] in architecture.no_weight_suffix
+        found[renamed if whole else f"{renamed}.weight"] = tensor
+    return found
+
+
+def select_tensors(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors without the architecture's prefix and ignored names; old norm names are modernized."""
+    found = {}
+    for stored_name, tensor in stored.items():
+        name = stored_name.removeprefix(architecture.tensor_prefix)
+        name = re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{OLD_NORMS[old[1]]}", name)
+        if not (architecture.ignored_tensors and re.fullmatch(architecture.ignored_tensors, name)):
+            found[name] = tensor
+    return found
+
+
+def unexpected_tensor(tensor: StoredTensor | StackedTensor, architecture: Architecture) -> LocalInferError:
+    """Return an error about a tensor that the architecture does not have."""
+    return tensor.error(f"is not part of the supported {architecture.name} architecture", UnsupportedError)
+
+
+def gguf_name_map(architecture: str, n_layer: int) -> Callable[[str], str | None]:
+    """Return a function that maps a tensor name to GGUF's, or to None."""
+    import gguf
+
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    table = gguf.get_tensor_name_map(number, n_layer)
+    return lambda name: table.get_name(name, try_suffixes=ENDINGS)
+
+
+def architecture_name(name: str, own: Mapping[str, str]) -> str | None:
+    """Return GGUF's name of a tensor from the architecture's own table, or None."""
+    if name in own:
+        return own[name]
+    found = BLOCK_TENSOR.fullmatch(name)
+    if found and found["name"] + found["ending"] in own:
+        return f"blk.{found['block']}.{own[found['name'] + found['ending']]}"
+    return f"blk.{found['block']}.{own[found['name']]}{found['ending']}" if found and found["name"] in own else None
+
+
+def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the text model's tensors, by the names they have in a text-only checkpoint."""
+    found = {}
+    for name, tensor in stored.items():
+        if OTHER_MODELS.match(name) or COMPUTED.fullmatch(name):
+            continue
+        prefix, replacement = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", ""))
+        found[replacement + name.removeprefix(prefix).replace(".dt_bias", ".dt_proj.bias")] = tensor
+    return found
+
+
+def member_index(one: re.Match[str]) -> int:
+    """Return the index of a stacked tensor's member."""
+    return LERP_LETTERS.index(one["letter"]) if one["letter"] else int(one["number"] or one["expert"])
+
+
+def stack_members(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor | StackedTensor]:
+    """Combine tensors that exist once per head, expert or residual stream into one stacked tensor each, ordered by
+    index.
+    """
+    parts: dict[str, dict[int, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        one = STACK_MEMBER.fullmatch(name)
+        all = one and (one["all"] or one["lerps"] or f"{one['experts']}.{one['kind']}").removesuffix(".norms")
+        number = member_index(one) if one else 0
+        ending = (one and one["ending"]) or "weight"
+        parts.setdefault(f"{all}.{ending}" if all else name, {})[number] = tensor
+    return {
+        name: each[0] if name in tensors else StackedTensor(tuple(each[number] for number in sorted(each)))
+        for name, each in parts.items()
+    }

@@ -1,0 +1,99 @@
+"""Read tokenizer.model of SentencePiece: a Protocol Buffers message with tokens, scores and types.
+
+    ModelProto       1: pieces   2: trainer_spec   3: normalizer_spec
+    SentencePiece    1: text     2: score, f32     3: type, the values of tokenizer.ggml.token_type
+    TrainerSpec      3: model_type, 2 is BPE
+    NormalizerSpec   3: add_dummy_prefix
+
+Field numbers are those of sentencepiece_model.proto.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from localinfer.conversion.vocabulary.token_list import Token, TokenList, user_defined
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.text import printable
+from localinfer.tokenizer.vocabulary import BYTE, NORMAL, USER_DEFINED
+
+NAME = "tokenizer.model"
+FIRST_BYTE = b"\n"  # the tag of the first piece
+BPE = 2
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; a field's tag is its number << 3 | wire type
+Value = int | bytes
+
+
+def is_sentencepiece(content: bytes) -> bool:
+    """Whether the file may be SentencePiece's; other libraries use the same name."""
+    return content.startswith(FIRST_BYTE)
+
+
+def read(path: Path, content: bytes) -> TokenList:
+    """Read the tokens. Raises LocalInferError for a truncated or invalid message, UnsupportedError for other models
+    than BPE.
+    """
+    by_id: dict[int, Token] = {}
+    kind, adds_space = 1, True  # the format's own defaults
+    try:
+        for number, value in parse_fields(content):
+            if number == 1:
+                by_id[len(by_id)] = parse_piece(dict(parse_fields(as_bytes(value))))
+            elif number == 2:
+                kind = int(dict(parse_fields(as_bytes(value))).get(3, kind))
+            elif number == 3:
+                adds_space = bool(dict(parse_fields(as_bytes(value))).get(3, adds_space))
+    except (ValueError, IndexError, struct.error) as error:
+        what = f"not a SentencePiece model, or truncated: {printable(str(error), 80)}"
+        raise LocalInferError(f"{printable(str(path))}: {what}") from None
+    if kind != BPE:
+        raise UnsupportedError(f"{printable(str(path))}: model_type: {kind} is not supported (only {BPE}, BPE)")
+    return TokenList("llama", "default", by_id, adds_space=adds_space)
+
+
+def parse_piece(parts: dict[int, Value]) -> Token:
+    kind = int(parts.get(3, NORMAL))
+    if not NORMAL <= kind <= BYTE:
+        raise ValueError(f"type {kind} of a token")
+    (score,) = struct.unpack("<f", as_bytes(parts.get(2, bytes(4))))
+    text = as_bytes(parts.get(1, b"")).decode()
+    return user_defined(text, score) if kind == USER_DEFINED else Token(text, kind, score)
+
+
+def as_bytes(value: Value) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number where bytes should be")
+    return value
+
+
+def parse_fields(message: bytes) -> Iterator[tuple[int, Value]]:
+    """Yield the fields of a message: number, and an int or bytes depending on the wire type."""
+    at = 0
+    while at < len(message):
+        tag, at = parse_varint(message, at)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == VARINT:
+            value, at = parse_varint(message, at)
+            yield number, value
+            continue
+        size = {FIXED32: 4, FIXED64: 8}.get(wire_type, 0)
+        if wire_type == BYTES:
+            size, at = parse_varint(message, at)
+        elif not size:
+            raise ValueError(f"wire type {wire_type}")
+        if at + size > len(message):
+            raise IndexError("a field goes past the end")
+        yield number, message[at : at + size]
+        at += size
+
+
+def parse_varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a varint and the offset after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number of more than 10 bytes")

@@ -1,0 +1,158 @@
+"""Special tokens, add_bos/add_eos and the chat template, as GGUF keys.
+
+tokenizer_config.json and special_tokens_map.json contain special tokens as text, config.json and
+generation_config.json as ids. The first file that has one is used.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from localinfer.conversion.checkpoint_folder import CONFIG, CheckpointFolder, JsonObject
+from localinfer.conversion.vocabulary.json_tokenizer import NAME as TOKENIZER
+from localinfer.conversion.vocabulary.json_tokenizer import flatten_steps
+from localinfer.conversion.vocabulary.token_list import TokenList
+from localinfer.gguf.source import Field
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEXT_FILES = (TOKENIZER_CONFIG, "special_tokens_map.json")
+GENERATION = "generation_config.json"
+ID_FILES = (CONFIG, GENERATION)
+
+# Hugging Face's name -> GGUF's ("seperator" is GGUF's own name).
+NAMES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "cls": "cls",
+    "mask": "mask",
+    "eot": "eot",
+    "eom": "eom",
+}
+END_OF_MESSAGE = "<|eom_id|>"  # the model waits for a tool result
+TEMPLATE = "tokenizer.chat_template"
+MORE_TEMPLATES = "additional_chat_templates"
+
+
+def fields(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[str, Field]:
+    """Return all keys about special tokens, and the chat template."""
+    ids = special_ids(folder, tokens, n_vocab)
+    if "cls" in ids:  # BERT-like models call BOS and EOS cls and sep
+        ids.setdefault("bos", ids["cls"])
+    if "sep" in ids and tokens.model != "bert":
+        ids.setdefault("eos", ids["sep"])
+    found = {f"tokenizer.ggml.{NAMES[name]}_token_id": Field.uint32(id) for name, id in ids.items()}
+    for name in ("bos", "eos"):
+        adds = adds_token(folder, name, ids.get(name), tokens)
+        if adds is not None:
+            found[f"tokenizer.ggml.add_{name}_token"] = Field.flag(adds and name in ids)
+    return found | template_fields(folder)
+
+
+def special_ids(folder: CheckpointFolder, tokens: TokenList, n_vocab: int) -> dict[str, int]:
+    """Return name -> id of the special tokens, each from the first file that has it."""
+    by_text = tokens.ids_by_text()
+    ids: dict[str, int] = {}
+    for name in NAMES:
+        texts = (token_text(table, f"{name}_token") for table in config_objects(folder, TEXT_FILES))
+        known = [by_text[text] for text in texts if text in by_text]
+        numbers = (token_number(table, f"{name}_token_id") for table in config_objects(folder, ID_FILES))
+        known += [id for id in numbers if id is not None and id < n_vocab]
+        if known:
+            ids[name] = known[0]
+    document = token_number(folder.optional_json(CONFIG), "eod_token_id")  # overrides eos if present
+    if document is not None and document < n_vocab:
+        ids["eos"] = document
+    return other_eog_tokens(folder, tokens, n_vocab, ids) | ids | dict(tokens.special_ids)
+
+
+def other_eog_tokens(folder: CheckpointFolder, tokens: TokenList, n_vocab: int, ids: dict[str, int]) -> dict[str, int]:
+    """Return further end-of-generation tokens of generation_config.json's list; GGUF has keys for two."""
+    listed: Any = folder.optional_json(GENERATION).values.get("eos_token_id")
+    others = listed if isinstance(listed, list) else []
+    others = [id for id in others if type(id) is int and 0 <= id < n_vocab and id != ids.get("eos")]
+    end_of_message = [id for id in others if id in tokens.by_id and tokens.by_id[id].text == END_OF_MESSAGE]
+    end_of_turn = [id for id in others if id not in end_of_message]
+    return {name: found[0] for name, found in (("eot", end_of_turn), ("eom", end_of_message)) if found}
+
+
+def config_objects(folder: CheckpointFolder, names: tuple[str, ...]) -> Iterator[JsonObject]:
+    """Yield the objects in these files and their text_config, empty if missing."""
+    for name in names:
+        table = folder.optional_json(name)
+        yield table
+        yield table.child("text_config")
+
+
+def token_text(table: JsonObject, key: str) -> str | None:
+    """Return a token's text, which may be nested in an object."""
+    value: Any = table.values.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def token_number(table: JsonObject, key: str) -> int | None:
+    """Return a token's id, the first one of a list."""
+    value: Any = table.values.get(key)
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return value if type(value) is int and value >= 0 else None
+
+
+def adds_token(folder: CheckpointFolder, name: str, id: int | None, tokens: TokenList) -> bool | None:
+    """Return whether the token is added to every text, by tokenizer_config.json or the template of tokenizer.json; None
+    if unknown.
+    """
+    configured = folder.optional_json(TOKENIZER_CONFIG).get(f"add_{name}_token", bool, None)
+    if configured is not None or not folder.has(TOKENIZER):
+        return configured
+    index = {"bos": 0, "eos": -1}[name]
+    ends = [single[index].child("SpecialToken") for single in templates(folder.json(TOKENIZER))]
+    return id in tokens.by_id and tokens.by_id[id].text in [end.get("id", str, "") for end in ends]
+
+
+def templates(tokenizer: JsonObject) -> Iterator[list[JsonObject]]:
+    """Yield the post-processing templates: special tokens around a placeholder for the text."""
+    for step in flatten_steps(tokenizer, "post_processor", "processors"):
+        single = step.children("single") if step.values.get("type") == "TemplateProcessing" else []
+        if single:
+            yield single
+
+
+# --- the chat template ---
+
+
+def template_fields(folder: CheckpointFolder) -> dict[str, Field]:
+    """Return the default chat template, and others by name."""
+    by_name = read_templates(folder)
+    found = {f"{TEMPLATE}.{name}": Field.text(text) for name, text in by_name.items() if name != "default"}
+    if found:
+        found[f"{TEMPLATE}s"] = Field.texts([name for name in by_name if name != "default"])
+    if "default" in by_name:
+        found[TEMPLATE] = Field.text(by_name["default"])
+    return found
+
+
+def read_templates(folder: CheckpointFolder) -> dict[str, str]:
+    """Return name -> template; a separate file takes precedence over a value in another file."""
+    own = folder.read_text("chat_template.jinja")
+    if own is not None:
+        return {"default": own, **more_templates(folder)}
+    for name in (TOKENIZER_CONFIG, "chat_template.json"):
+        table = folder.optional_json(name)
+        value = table.values.get("chat_template")
+        if isinstance(value, list):
+            each = table.children("chat_template")
+            return {entry.get("name", str): entry.get("template", str) for entry in each}
+        if value is not None:
+            return {"default": table.get("chat_template", str)}
+    return {}
+
+
+def more_templates(folder: CheckpointFolder) -> dict[str, str]:
+    """Return the templates for other purposes, each in a file of its name."""
+    files = sorted((folder.path / MORE_TEMPLATES).glob("*.jinja"))
+    found = {file.stem: folder.read_text(f"{MORE_TEMPLATES}/{file.name}") for file in files}
+    return {name: text for name, text in found.items() if text is not None}

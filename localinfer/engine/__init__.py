@@ -1,1 +1,0 @@
-"""What runs a plan: threads, their clock, and the face that takes token ids and gives logits. Knows no text."""

@@ -1,0 +1,1 @@
+"""Evaluation of models on a text: perplexity, KL divergence, importance matrices, profiling."""

@@ -1,0 +1,104 @@
+"""Roofline of this machine: its peak memory bandwidth and multiply-accumulate rates.
+
+The roofline is measured on demand, in about a second, with as many threads as the measurement it is compared with. It
+is cached only for the life of the process, because the speed of a shared machine changes from hour to hour. See
+Williams, Waterman and Patterson, "Roofline" (2009).
+"""
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from localinfer import paths
+from localinfer.graph.cost import Cost
+from localinfer.kernels.layout import OPERAND_RING, products_shape, round_bytes
+from localinfer.runtime import machine
+from quant.jit import loader
+from quant.jit.cpu import target
+from quant.jit.kernel import Kernel
+from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
+
+STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than the caches hold; the part read in one run
+SHARE_OF_MEMORY = 4  # use at most a fourth of the available memory
+RUNS = 24  # the best one counts; many short ones, so that some are undisturbed ...
+MIN_SECONDS = 0.004  # ... but long enough that waking the threads, 50 us, is negligible
+
+HERE = "localinfer.kernels.roofline"
+STREAMS = [
+    Kernel(HERE, "read_bandwidth", ("memory", "nbytes", "result"), constants=(("asks", asks),)) for asks in (0, 1)
+]
+MULTIPLY = {
+    kind: Kernel(HERE, "multiply", ("operands", "rounds", "result"), constants=(("kind", kind),))
+    for kind in (("dot", "fma", "pair") if target().has_bf16_dot else ("dot", "fma"))
+}
+KERNELS = [*STREAMS, *MULTIPLY.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Peak rates per second: bytes, and multiply-accumulates of small integers, of floats and of bfloat16 pairs.
+
+    The last two are equal if the CPU has no instruction that multiplies pairs.
+    """
+
+    threads: int
+    bandwidth: float
+    dots: float
+    fmas: float
+    pairs: float
+
+    def memory_time(self, cost: Cost) -> float:
+        """Return the minimum time in seconds for the memory traffic."""
+        return cost.nbytes / self.bandwidth
+
+    def compute_time(self, cost: Cost) -> float:
+        """Return the minimum time in seconds for the multiply-accumulates."""
+        return cost.dots / self.dots + cost.fmas / self.fmas + cost.bf16_pairs / self.pairs
+
+    def lower_bound(self, cost: Cost) -> float:
+        """Return the minimum time in seconds for this amount of work."""
+        return max(self.memory_time(cost), self.compute_time(cost))
+
+
+@cache
+def measure(threads: int) -> Roofline:
+    """Return the roofline for this number of threads. Raises compiler and loader errors, and MemoryError."""
+    addresses, _ = loader.load_kernels(KERNELS, paths.jit_dir())
+    with ThreadPoolExecutor(threads) as pool:
+
+        def seconds(kernel: Kernel, *arguments: int) -> float:
+            """Return the time of one run of the kernel by all threads."""
+            record = np.zeros(RECORD_WORDS, np.int64)
+            record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
+            run, at = KernelFunction(addresses[kernel]), record.ctypes.data
+            begin = time.perf_counter()
+            list(pool.map(lambda part: run(at, part, threads, 0), range(threads)))
+            return time.perf_counter() - begin
+
+        rates = {kind: multiply_rate(kind, threads, seconds) for kind in MULTIPLY}
+        pairs = rates.get("pair", rates["fma"])
+        return Roofline(threads, bandwidth(threads, seconds), rates["dot"], rates["fma"], pairs)
+
+
+def bandwidth(threads: int, seconds: Callable[..., float]) -> float:
+    """Return the memory bandwidth in bytes per second, with or without software prefetch, whichever is faster."""
+    size = min(STREAMED_BYTES, machine.available_memory() // SHARE_OF_MEMORY)
+    memory, result = np.ones(size, np.uint8), np.zeros(threads, np.int64)  # zeros would share one physical page
+    piece = min(size, PIECE_BYTES)
+    starts = [memory.ctypes.data + run * piece % (size - piece + 1) for run in range(RUNS)]
+    return piece / min(seconds(kernel, start, piece, result.ctypes.data) for kernel in STREAMS for start in starts)
+
+
+def multiply_rate(kind: str, threads: int, seconds: Callable[..., float]) -> float:
+    """Return multiply-accumulates per second from registers and the nearest cache."""
+    operands = np.zeros(OPERAND_RING * round_bytes(kind) * threads, np.uint8)
+    result, rounds = np.zeros(threads, np.int64), 1 << 10
+    while seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) < MIN_SECONDS:
+        rounds *= 2
+    best = min(seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) for _ in range(RUNS))
+    return threads * rounds * math.prod(products_shape(kind)) / best

@@ -1,0 +1,191 @@
+"""Functions that make and measure model files: convert, quantize, imatrix, perplexity, compare, dequantize.
+
+They do what the commands of the same names do, without drawing anything.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Unpack
+
+from localinfer.evaluation.chunks import Chunks, split_text
+from localinfer.evaluation.perplexity import Mean
+from localinfer.gguf.dequantize import dequantize
+from localinfer.gguf.reader import open_gguf
+from localinfer.hub import resolve
+from localinfer.options import from_environment, from_keywords, merge
+from localinfer.options.keywords import LoadKeywords
+from localinfer.runtime.engine import Engine
+from localinfer.runtime.machine import default_threads
+from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
+
+if TYPE_CHECKING:
+    from localinfer.evaluation.compare import Summary
+    from localinfer.gguf.imatrix_file import Imatrix
+    from localinfer.gguf.source import Source
+
+__all__ = ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"]
+
+Effort = Literal["fast", "normal", "max"]
+ChunkProgress = Callable[[int, int], None]  # chunks done, and chunks in total
+CHUNK_SIZE = 512  # tokens of a chunk unless ctx_size is given, as in llama-perplexity and llama-imatrix
+
+
+def convert(checkpoint: str | Path, out: str | Path, type: str = "F16", *, force: bool = False) -> Path:
+    """Convert a Hugging Face checkpoint directory to a GGUF file, and return its path.
+
+    `type` is any type that `quantize` accepts. Raises what `quantize` raises.
+    """
+    return quantize(checkpoint, out, type, force=force)
+
+
+def quantize(
+    source: str | Path,
+    out: str | Path,
+    type: str,
+    *,
+    imatrix: str | Path | None = None,
+    effort: Effort = "normal",
+    threads: int = 0,
+    allow_requantize: bool = False,
+    force: bool = False,
+) -> Path:
+    """Quantize a GGUF file, a model by its name or a checkpoint directory, and return the path of the new file.
+
+    `type` is a recipe such as "Q4_K_M", or a tensor type such as "Q8_0". `imatrix` is an importance matrix file.
+    `effort` "max" applies error feedback (GPTQ) if that file has covariances. `threads` 0 means the physical cores.
+    `force` replaces an existing file.
+
+    Raises UsageError for an unknown type, ModelNotFoundError, UnsupportedError, and LocalInferError for a damaged
+    source; then `out` is unchanged.
+    """
+    from localinfer.errors import UsageError
+    from localinfer.quantization.pipeline import EFFORTS, write_plan
+    from localinfer.quantization.plan import Request, make_plan
+    from localinfer.quantization.recipes import find_recipe
+
+    recipe = find_recipe(type)
+    if recipe is None:
+        raise UsageError(f"type: {type} is not a quantization type")
+    if effort not in EFFORTS:
+        raise UsageError(f"effort: must be {' or '.join(EFFORTS)}, not {effort}")
+    path = Path(source) if Path(source).is_dir() else resolve.find(source)
+    request = Request(recipe, allow_requantize=allow_requantize, imatrix=Path(imatrix) if imatrix else None)
+    plan = make_plan(open_source(path), request)
+    [written] = write_plan(plan, Path(out), effort=effort, threads=threads or default_threads(), replace=force)
+    return written
+
+
+def imatrix(
+    model: str | Path,
+    text: str,
+    out: str | Path,
+    *,
+    covariance: bool = False,
+    max_chunks: int = 0,
+    progress: ChunkProgress | None = None,
+    **options: Unpack[LoadKeywords],
+) -> "Imatrix":
+    """Compute an importance matrix of a model on a text, write it to `out`, and return it.
+
+    The text is evaluated in chunks of `ctx_size` tokens (512), at most `max_chunks` (0: all). `covariance` also sums
+    the products of all pairs of inputs, for `quantize(effort="max")`. Raises UsageError for a text that is too
+    short, and what `localinfer.load` raises.
+    """
+    from localinfer.evaluation.imatrix import Collector
+    from localinfer.gguf import imatrix_file
+
+    with closing(open_engine(model, options)) as engine:
+        chunks = split(engine, text, max_chunks)
+        collector = Collector(engine, covariance=covariance)
+        for done in collector.collect(chunks):
+            report(progress, done, chunks)
+        found = collector.to_imatrix("")
+    imatrix_file.write_imatrix(Path(out), found, replace=True)
+    return found
+
+
+def perplexity(
+    model: str | Path,
+    text: str,
+    *,
+    max_chunks: int = 0,
+    progress: ChunkProgress | None = None,
+    **options: Unpack[LoadKeywords],
+) -> Mean:
+    """Return the perplexity of a model on a text, as `value` and standard `error`.
+
+    The method is llama-perplexity's: chunks of `ctx_size` tokens (512), of which the second half is scored. Raises
+    UsageError for a text that is too short, and what `localinfer.load` raises.
+    """
+    from localinfer.evaluation.perplexity import perplexity as estimates
+
+    with closing(open_engine(model, options)) as engine:
+        chunks = split(engine, text, max_chunks)
+        for done, estimate in enumerate(estimates(engine, chunks), 1):  # noqa: B007
+            report(progress, done, chunks)
+    return estimate
+
+
+def compare(
+    base: str | Path,
+    model: str | Path,
+    text: str,
+    *,
+    max_chunks: int = 0,
+    progress: ChunkProgress | None = None,
+    **options: Unpack[LoadKeywords],
+) -> "Summary":
+    """Return how far a model, such as a quantized one, is from a base model on a text.
+
+    The summary has the KL divergence, both perplexities and the top-1 agreement. Raises UsageError for a text that is
+    too short or models with different vocabularies, and what `localinfer.load` raises.
+    """
+    from localinfer.evaluation.compare import compare as compare_engines
+    from localinfer.evaluation.compare import summarize
+
+    with ExitStack() as opened:
+        engines: Sequence[Engine] = [
+            opened.enter_context(closing(open_engine(name, options))) for name in (base, model)
+        ]
+        chunks = split(engines[0], text, max_chunks)
+        for done, scores in enumerate(compare_engines(engines[0], engines[1], chunks), 1):  # noqa: B007
+            report(progress, done, chunks)
+    return summarize(scores)
+
+
+def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[int, ...] = ()) -> "Source":
+    """Open a GGUF file or a checkpoint directory, without the layers `pruned`.
+
+    `target_model_dir` is the checkpoint of the model that a draft head belongs to. Raises LocalInferError for a damaged
+    file and UnsupportedError for an architecture that cannot be converted.
+    """
+    from localinfer.quantization.prune import prune_layers
+
+    if path.is_dir():
+        from localinfer.conversion import open_checkpoint
+
+        source = open_checkpoint(path, target_model_dir)
+    else:
+        from localinfer.gguf.gguf_source import from_gguf
+
+        source = from_gguf(path)
+    return prune_layers(source, pruned)
+
+
+def open_engine(name: str | Path, keywords: LoadKeywords) -> Engine:
+    """Open a model without a session. Keywords take precedence over the environment and the chunk size."""
+    environment, named = from_environment(os.environ), resolve.default_options(name)
+    options = merge(from_keywords(keywords), environment, {"ctx_size": CHUNK_SIZE}, named)
+    return Engine(open_gguf(resolve.find(name)), options)
+
+
+def split(engine: Engine, text: str, max_chunks: int) -> Chunks:
+    """Tokenize a text and split it into chunks of the engine's context, int32 (n_chunks, n_ctx)."""
+    return split_text(tokenizer_from_gguf(engine.file), text, engine.n_ctx, max_chunks=max_chunks, option="text")
+
+
+def report(progress: ChunkProgress | None, done: int, chunks: Chunks) -> None:
+    if progress is not None:
+        progress(done, len(chunks))

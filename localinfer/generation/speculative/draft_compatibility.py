@@ -1,0 +1,59 @@
+"""Compatibility of a draft model with its target model: both must have the same vocabulary."""
+
+from dataclasses import replace
+
+from localinfer.architectures import EAGLE3
+from localinfer.errors import UsageError
+from localinfer.gguf.reader import GGUF, StringArray
+from localinfer.options import Options, parse_speculation_types
+from localinfer.runtime.engine import Engine
+from localinfer.text import printable
+from quant.jit.loader import Progress
+
+MAX_VOCABULARY_DIFFERENCE = 128  # padding tokens that one vocabulary may have in addition
+TOKENS = "tokenizer.ggml.tokens"
+MODEL = "tokenizer.ggml.model"
+DRAFT_HEAD = "a draft head", "head", "draft-eagle3", "draft"
+DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
+
+
+def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
+    """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine` raises."""
+    own = replace(
+        options,
+        ctx_size=options.ctx_size_draft or target.n_ctx,
+        threads=options.spec_draft_threads or options.threads,
+        threads_batch=options.spec_draft_threads_batch or options.spec_draft_threads or options.threads_batch,
+        cache_type_k=options.spec_draft_type_k,
+        cache_type_v=options.spec_draft_type_v,
+        architecture="",
+    )
+    return Engine(f, own, progress)
+
+
+def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
+    """Raise UsageError with the first difference unless both vocabularies are equal up to padding."""
+    kinds = [f.get(MODEL, str) for f in (draft, target)]
+    if kinds[0] != kinds[1]:
+        raise incompatible(draft, target, f"{MODEL} is {printable(kinds[0])}, not {printable(kinds[1])}")
+    draft_tokens, target_tokens = ([bytes(token) for token in f.get(TOKENS, StringArray)] for f in (draft, target))
+    if abs(len(draft_tokens) - len(target_tokens)) > MAX_VOCABULARY_DIFFERENCE:
+        raise incompatible(draft, target, f"it has {len(draft_tokens)} tokens, not {len(target_tokens)}")
+    pairs = zip(draft_tokens, target_tokens, strict=False)
+    if (at := next((id for id, (a, b) in enumerate(pairs) if a != b), None)) is not None:
+        raise incompatible(draft, target, f"token {at} is {draft_tokens[at]!r}, not {target_tokens[at]!r}")
+
+
+def require_spec_type(draft: GGUF, spec_type: str) -> None:
+    """Raise UsageError if `--spec-type` only names the other kind of drafter: draft models or draft heads."""
+    is_head = draft.metadata.get("general.architecture") == EAGLE3
+    kind, expected, name, others = DRAFT_HEAD if is_head else DRAFT_MODEL
+    names = parse_speculation_types(spec_type)
+    if expected not in names and others in names:
+        path = printable(str(draft.path))
+        raise UsageError(f"--spec-type {spec_type}: {path} is {kind}; use {name}")
+
+
+def incompatible(draft: GGUF, target: GGUF, what: str) -> UsageError:
+    """Return the error for a draft model that is incompatible with the target."""
+    return UsageError(f"--spec-draft-model: {printable(str(draft.path))} cannot draft for {target.path.name}: {what}")

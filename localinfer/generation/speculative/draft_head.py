@@ -1,0 +1,51 @@
+"""Drafts by a head of the model that predicts the token after the next one.
+
+It is either part of the model (an MTP head, `localinfer.graph.mtp`) or in a file of its own (EAGLE-3,
+`localinfer.graph.eagle3`). It needs no text of its own, since it uses the model's hidden states; evaluated on its own
+draft tokens, it drafts further ones.
+"""
+
+from time import perf_counter
+
+from localinfer.generation.speculative.draft_length import DraftLengthModel
+from localinfer.generation.speculative.draft_model import DraftModel
+from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.engine import Engine, Logits
+
+OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
+
+
+class DraftHead(DraftModel):
+    """A drafter like `DraftModel` that uses the engine of the target model."""
+
+    def __init__(self, engine: Engine, length_model: DraftLengthModel) -> None:
+        super().__init__(engine, length_model, engine.n_vocab, relative_head_cost(engine))
+        self._position = 0  # position of the last evaluated token
+        self._state: Floats | None = None  # the head's hidden state of that token
+
+    def _first_logits(self) -> Logits:
+        self._position, self._state = len(self._ids) - 1, None
+        return self._head_logits(self._ids[-1])
+
+    def _next_logits(self, id: int) -> Logits:
+        self._position += 1
+        return self._head_logits(id)
+
+    def _pause(self) -> None:
+        """Do nothing: the same engine verifies the draft next."""
+
+    def _head_logits(self, id: int) -> Logits:
+        began = perf_counter()
+        logits, self._state = self._engine.evaluate_draft_head(id, self._position, self._state)
+        self._pass_seconds.update(perf_counter() - began)
+        return logits
+
+
+def relative_head_cost(engine: Engine) -> float:
+    """Return the weight bytes that one draft token reads, relative to those of one token of the model."""
+    blocks = engine.compiled_graph.builder.block_count
+    sizes, *head_sizes = ({name: each.nbytes for name, each in f.tensors.items()} for f in engine.compiled_graph.files)
+    mtp_bytes = sum(size for name, size in sizes.items() if name.startswith(f"blk.{blocks}."))
+    head = sum(size for name, size in head_sizes[0].items() if name != EMBEDDING) if head_sizes else mtp_bytes
+    output = 0 if head_sizes and OUTPUT in head_sizes[0] else sizes.get(OUTPUT, sizes[EMBEDDING])
+    return (head + output) / (sum(sizes.values()) - mtp_bytes)

@@ -1,0 +1,109 @@
+"""The constraint of a run: the mask of allowed next tokens, and whether the output is complete."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from localinfer.errors import ConstraintError, IncompleteOutputError, LocalInferError
+
+from .constraint_spec import ConstraintSpec
+from .vocabulary import Vocabulary
+
+NO_TOKEN_ALLOWED = "NoExtensionBias"  # llguidance's error if no token is allowed; its other errors are exceeded limits
+
+Logits = NDArray[np.float32]
+Mask = NDArray[np.bool_]  # (n_vocab,)
+
+
+class Constraint:
+    """The constraint of one run. It starts after the tokens `start_after`, such as those that end the reasoning; ()
+    means at once.
+
+    `is_complete` is set once only the end is allowed. The next mask is computed in a thread while the model runs:
+    llguidance releases the GIL.
+    """
+
+    def __init__(self, spec: ConstraintSpec, vocabulary: Vocabulary, start_after: Sequence[int] = ()) -> None:
+        self.spec = spec
+        self.is_complete = False
+        self._vocabulary = vocabulary
+        self._start_after, self._preceding = list(start_after), list[int]()
+        self._ids: list[int] | None = None if start_after else []  # the constrained tokens
+        self._executor = ThreadPoolExecutor(max_workers=1)
+        self._matcher = self._executor.submit(self._new_matcher)
+        self._allowed = self._executor.submit(self._next_mask)
+
+    def mask_logits(self, logits: Logits) -> Logits:
+        """Return the logits (n_vocab,) with -inf for tokens that violate the constraint.
+
+        Raises LocalInferError if no token is allowed, ConstraintError if the constraint exceeds llguidance's limits.
+        """
+        if self._ids is None:
+            return logits
+        allowed = self._allowed.result()
+        if self._failure not in ("", NO_TOKEN_ALLOWED):
+            raise self._too_complex()
+        if self._failure or not allowed.any():
+            raise LocalInferError(f"{self.spec.name}: no token of this model's vocabulary is allowed here")
+        return np.where(allowed, logits, -np.inf)
+
+    def accept(self, id: int) -> None:
+        """Advance by this token."""
+        if self._ids is None:
+            self._preceding.append(id)
+            if self._preceding[-len(self._start_after) :] == self._start_after:
+                self._ids = []
+            return
+        matcher = self._matcher.result()
+        is_allowed = self._allowed.result()[id]  # also waits: a matcher is not thread-safe
+        is_end = id in self._vocabulary.ends
+        if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
+            if is_allowed:
+                raise self._too_complex()
+            raise LocalInferError(f"{self.spec.name}: token {id} violates the constraint")
+        if not is_end:
+            self._ids.append(id)
+        self.is_complete = matcher.is_stopped()
+        if not self.is_complete:
+            self._allowed = self._executor.submit(self._next_mask)
+
+    @property
+    def _failure(self) -> str:
+        """The error of llguidance without its state dump; "" for none."""
+        return self._matcher.result().get_error().partition("\n")[0]
+
+    def _too_complex(self) -> ConstraintError:
+        """Return the error for an exceeded limit."""
+        return ConstraintError(f"{self.spec.name}: too complex: {self._failure}")
+
+    def require_complete(self, text: str, *, is_truncated: bool) -> None:
+        """Raise IncompleteOutputError unless the answer, or its part after the reasoning, satisfies the constraint."""
+        constrained_text = self._vocabulary.text_of(self._ids or [])
+        if not (text.endswith(constrained_text) and self._matches(constrained_text)):
+            why = "cut off, --predict sets the maximum number of tokens" if is_truncated else "it ends too early"
+            raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {why}")
+
+    def _matches(self, text: str) -> bool:
+        """Check the complete text with a new matcher."""
+        if self.spec.is_json and not is_json(text):
+            return False
+        matcher = self._new_matcher()
+        return matcher.consume_tokens(self._vocabulary.trie.greedy_tokenize(text)) and matcher.is_accepting()
+
+    def _new_matcher(self) -> LLMatcher:
+        return LLMatcher(self._vocabulary.trie, self.spec.grammar, log_level=0)
+
+    def _next_mask(self) -> Mask:
+        return self._vocabulary.allowed_by(self._matcher.result())
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

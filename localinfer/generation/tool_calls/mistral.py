@@ -1,0 +1,29 @@
+"""Mistral's calls, all at the end of an answer.
+
+[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...]
+[TOOL_CALLS]name[ARGS]{...}[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}     since Mistral Small 3.2
+"""
+
+import re
+
+from localinfer.generation.pieces import ToolCall
+from localinfer.generation.tool_calls.json_calls import json_calls, value_end
+from localinfer.generation.tool_calls.tool_call import ToolSchemas, make_tool_call
+
+NAMED = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([\w.:/-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def mistral_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
+    if text.lstrip().startswith(("[{", "{")):
+        return json_calls(text, tools)
+    found, at = [], 0
+    while text[at:].strip():
+        name = NAMED.match(text, at)
+        end = value_end(text, name.end()) if name else None
+        if not name or end is None:
+            raise ValueError("incomplete name or arguments")
+        found.append(make_tool_call(name[1], text[name.end() : end], name[2]))
+        at = end
+    if not found:
+        raise ValueError("empty")
+    return found

@@ -1,0 +1,144 @@
+"""Reading the numbers and strings of a file header, each checked against the bytes that remain.
+
+Counts and lengths are Python integers, which do not overflow. A string is a u64 length followed by its bytes.
+Everything is little-endian. Callers interpret the values.
+"""
+
+import itertools
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.gguf.mapped_file import MappedFile
+from localinfer.text import printable
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+class StringArray:
+    """An array of strings as stored in the file: `data[offsets[i] : offsets[i] + lengths[i]]` is string i.
+
+    `data` is the whole file, uint8. `offsets` and `lengths` are int64, (n,). Strings are bytes of any encoding and
+    become Python objects only on access, so opening a vocabulary does not create one object per token.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
+        """Wrap the strings that start at `starts`, (n + 1,), each after its 8-byte length. The last entry is the end of
+        the last string + 8.
+        """
+        self.data = data
+        self._starts = starts
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        return self._starts[:-1]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self._starts) - 8
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        offset, length = int(self.offsets[index]), int(self.lengths[index])
+        return self.data[offset : offset + length].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        first, last = int(self._starts[0]), int(self._starts[-1])
+        text = self.data[first : max(first, last - 8)].tobytes()  # one copy instead of one numpy slice per string
+        starts = (self._starts - first).tolist()
+        for start, next_start in itertools.pairwise(starts):
+            yield text[start : next_start - 8]
+
+
+class Cursor:
+    """A read position within the first `limit` bytes of a file. Reading past the limit raises LocalInferError."""
+
+    def __init__(self, file: MappedFile, limit: int) -> None:
+        self.file = file
+        self.position = 0
+        self.end = min(file.size, limit)
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.position
+
+    def fail(self, field: str, problem: str) -> NoReturn:
+        raise self.file.error(printable(field, 80), problem)
+
+    def fail_short(self, field: str, need: str) -> NoReturn:
+        if self.end < self.file.size:
+            self.fail(field, f"{need}: the header may not be larger than {self.end} bytes")
+        self.fail(field, f"{need}: the file has {self.remaining} at offset {self.position}")
+
+    def take(self, n_bytes: int, field: str) -> int:
+        """Advance by `n_bytes` and return the offset where they start."""
+        if n_bytes > self.remaining:
+            self.fail_short(field, f"{n_bytes} bytes are needed")
+        start = self.position
+        self.position += n_bytes
+        return start
+
+    def integer(self, n_bytes: int, field: str) -> int:
+        start = self.take(n_bytes, field)
+        return int.from_bytes(self.file.map[start : start + n_bytes], "little")
+
+    def count(self, field: str, smallest: int, limit: int | None = None) -> int:
+        """Read a u64 count of entries of at least `smallest` bytes each. Raises LocalInferError if they cannot fit."""
+        n = self.integer(8, field)
+        if n * smallest > self.remaining:
+            self.fail_short(field, f"{n} entries need at least {n * smallest} bytes")
+        if limit is not None and n > limit:
+            self.fail(field, f"{n} entries, the limit is {limit}")
+        return n
+
+    def string(self, field: str, limit: int) -> bytes:
+        n_bytes = self.integer(8, field)
+        if n_bytes > limit:
+            self.fail(field, f"a string of {n_bytes} bytes, the limit is {limit}")
+        start = self.take(n_bytes, field)
+        return self.file.map[start : start + n_bytes]
+
+    def name(self, field: str, limit: int) -> str:
+        """Read a non-empty UTF-8 string: a metadata key or a tensor name."""
+        raw = self.string(f"{field}: name", limit)
+        if not raw:
+            self.fail(f"{field}: name", "is empty")
+        return self.text(raw, f"{field}: name")
+
+    def text(self, raw: bytes, field: str) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            self.fail(field, f"is not valid UTF-8 at byte {error.start}")
+
+    def numbers(self, dtype: np.dtype[Number], n: int, field: str) -> NDArray[Number]:
+        """Return the next `n` numbers as a view on the mapped file."""
+        start = self.take(n * dtype.itemsize, field)
+        return self.file.bytes[start : self.position].view(dtype)
+
+    def strings(self, field: str) -> StringArray:
+        n = self.count(field, smallest=8)
+        try:
+            starts = np.fromiter(self._starts(n), np.int64, n + 1)
+        except (struct.error, OverflowError):  # a length outside the file, or too large for any file
+            self.fail_short(field, f"one of {n} strings takes more bytes than are left")
+        self.take(int(starts[-1]) - 8 - self.position, field)
+        return StringArray(self.file.bytes, starts)
+
+    def _starts(self, n: int) -> Iterator[int]:
+        """Yield the offset of each string's bytes, then the offset that one more string would have. Hot loop of opening
+        a file.
+        """
+        length_at = struct.Struct("<Q").unpack_from
+        view = memoryview(self.file.map)[: self.end]
+        start = self.position + 8
+        for _ in range(n):
+            yield start
+            start += length_at(view, start - 8)[0] + 8
+        yield start

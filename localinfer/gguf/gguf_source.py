@@ -1,0 +1,34 @@
+"""A GGUF model, in one file or several splits, as a `Source`, without the metadata keys of splitting."""
+
+from functools import partial
+from pathlib import Path
+
+from localinfer.gguf.reader import GGUF, Tensor, open_gguf
+from localinfer.gguf.source import Field, Source, SourceTensor
+
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+
+
+def from_gguf(path: Path) -> Source:
+    """Open a GGUF file as a Source; any split opens the whole model.
+
+    Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
+    """
+    f = open_gguf(path)
+    tensors = {name: source_tensor(f, tensor) for name, tensor in f.tensors.items()}
+    return Source(path, read_fields(f), tensors, tuple(file.path for file in f.files))
+
+
+def read_fields(f: GGUF) -> dict[str, Field]:
+    """Return the metadata, byte for byte as in the file."""
+    fields = {}
+    for key, (begin, end) in f.value_spans.items():
+        if key not in SPLIT_KEYS:
+            raw = f.files[0].map[begin:end]
+            fields[key] = Field(int.from_bytes(raw[:4], "little"), raw[4:])
+    return fields
+
+
+def source_tensor(f: GGUF, tensor: Tensor) -> SourceTensor:
+    load = partial(f.files[tensor.split_index].window, tensor.offset, tensor.nbytes)
+    return SourceTensor(tensor.name, tensor.shape, tensor.type, load, tensor.split_index)

@@ -1,0 +1,19 @@
+"""File names of split models: PREFIX-00001-of-00003.gguf. This module opens no file."""
+
+import re
+from pathlib import Path
+
+NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+def split_names(prefix: str, count: int) -> list[str]:
+    """Return the names of all splits, in order."""
+    return [f"{prefix}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
+
+
+def split_paths(path: Path, count: int) -> list[Path]:
+    """Return the paths of all `count` splits, given one of them; an empty list if its name is not a split name."""
+    found = NAME.fullmatch(path.name)
+    if not found or int(found["count"]) != count:
+        return []
+    return [path.with_name(name) for name in split_names(found["prefix"], count)]

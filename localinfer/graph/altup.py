@@ -1,0 +1,93 @@
+"""Alternating updates (AltUp; Baykal et al., 2023): several residual streams; the layers only compute with the first.
+
+The kernels are in `localinfer.kernels.altup`.
+"""
+
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.graph_builder_base import Block, GraphBuilderBase
+from localinfer.graph.tensors import matrix_slice
+from localinfer.kernels.signatures import ADD_TO_INACTIVE, COPY, CORRECT, MATCH_RMS, PREDICT
+
+
+class AltUp:
+    """The residual streams, [token][stream][n_embd]. The first is x; the others are altup_proj . x, scaled to the RMS
+    of x."""
+
+    def __init__(self, g: GraphBuilderBase, x: Buffer, count: int) -> None:
+        self._g, self._graph, self._count, self._n = g, g.graph, count, x.n
+        matrices = g.tensors.tensor("altup_proj.weight", count - 1, x.n, x.n)
+        self._streams, self._predicted = self._graph.buffer(count * x.n), self._graph.buffer(count * x.n)
+        self._copy(x, self._streams)
+        for number in range(1, count):
+            with self._graph.reuse_buffers():
+                y = self._match_rms(self._graph.matmul(x, matrix_slice(matrices, number - 1)), x)
+                self._copy(y, self._streams, y_first=number * x.n)
+
+    def predict(self, blk: Block) -> Buffer:
+        """Predict each stream after the layer; return the prediction of the first one, which is the layer's input."""
+        first = self._graph.buffer(self._n)
+        self._copy(self._streams, first)
+        m, weight = self._modalities(blk, first), f"{blk}altup_predict_coef.weight"
+        self._graph.need_scratch(4 * self._count**2)
+        self._graph.op(
+            f"{blk}predict", PREDICT, first.rows, chunks=(0, 4), x=self._streams, m=m, count=self._count, n=self._n,
+            predicted=self._predicted, weight=self._g.tensors.floats(weight, self._count**2, self._count), first=first,
+        )  # fmt: skip
+        return first
+
+    def correct(self, blk: Block, y: Buffer) -> Buffer:
+        """Correct all streams by the layer's output y; return the first one, scaled."""
+        first, m, weight = self._graph.buffer(self._n), self._modalities(blk, y), f"{blk}altup_correct_coef.weight"
+        self._graph.op(
+            f"{blk}correct", CORRECT, y.rows, chunks=(0, 4), y=y, predicted=self._predicted, m=m, count=self._count,
+            n=self._n, x=self._streams, weight=self._g.tensors.floats(weight, self._count, self._count), first=first,
+            scale=self._g.tensors.vector(f"{blk}altup_correct_scale.weight", self._n),
+        )  # fmt: skip
+        return first
+
+    def add_to_inactive(self, branch: Buffer) -> None:
+        """Add branch to all streams but the first."""
+        self._graph.op(
+            "add",
+            ADD_TO_INACTIVE,
+            branch.rows,
+            chunks=(0, 4),
+            branch=branch,
+            count=self._count,
+            n=self._n,
+            x=self._streams,
+        )
+
+    def merge(self) -> Buffer:
+        """Return the mean of the first stream and the projections of the others by altup_unembd_proj, scaled to its
+        RMS."""
+        n, first, y = self._n, self._graph.buffer(self._n), self._graph.buffer(self._n)
+        matrices = self._g.tensors.tensor("altup_unembd_proj.weight", self._count - 1, n, n)
+        self._copy(self._streams, first)
+        self._copy(self._streams, y)
+        for number in range(1, self._count):
+            with self._graph.reuse_buffers():
+                other = self._graph.buffer(n)
+                self._copy(self._streams, other, x_first=number * n)
+                product = self._graph.matmul(other, matrix_slice(matrices, number - 1))
+                self._g.add(y, self._match_rms(product, first))
+        self._g.scale(y, 1 / self._count)
+        return y
+
+    def _modalities(self, blk: Block, x: Buffer) -> Buffer:
+        """Return the router's coefficients in [-1, 1], one per stream and token."""
+        m = self._g.matmul(self._g.norm(x, f"{blk}altup_router_norm"), f"{blk}altup_router", self._count)
+        self._g.soft_cap(m, 1 / x.n, 1.0)
+        return m
+
+    def _copy(self, x: Buffer, y: Buffer, *, x_first: int = 0, y_first: int = 0) -> None:
+        """Copy as many values of each row as the narrower buffer has."""
+        self._graph.op(
+            "copy", COPY, x.rows, chunks=(0, 4), x=x, x_n=x.n, x_first=x_first, n=min(x.n, y.n), y=y, y_n=y.n,
+            y_first=y_first,
+        )  # fmt: skip
+
+    def _match_rms(self, y: Buffer, x: Buffer) -> Buffer:
+        """Scale y to the RMS of x."""
+        self._graph.op("match_rms", MATCH_RMS, x.rows, chunks=(0, 4), x=x, n=x.n, y=y)
+        return y

@@ -1,0 +1,193 @@
+"""The KV cache: pages of 64 entries that all sequences share, used as a ring buffer per sequence.
+
+Layers with the same attention window share a ring buffer. For a sliding window, it holds the window and one batch, so
+that the tokens of a batch never overwrite positions that its first token attends to. Attention sinks (Xiao et al.,
+2023) have their own entries before the ring. Each sequence has its own ring, given by its page table
+(`localinfer.graph.cache.page_table`).
+
+With bidirectional attention, a text is evaluated in one batch and the next batch does not use its entries. All layers
+then share the same memory, and a window extends to both sides.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.buffers import Region
+from localinfer.graph.cache.page_pool import OutOfPagesError, PagePool
+from localinfer.graph.cache.sequence_cache import Bytes
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.heads import Heads
+from localinfer.kernels.layout import ANCHORED_TYPES, PAGE_SIZE, SEGMENT_WORDS, page_bytes
+
+EMPTY = np.iinfo(np.int32).max  # the position of an empty entry
+MAX_CHUNKS = 64  # of the cache, which threads divide among themselves when a token attends to it
+MIN_PACKED_ENTRIES = 64 * PAGE_SIZE  # for the short texts of an encoder: each starts with a new page
+PositionOrArray = TypeVar("PositionOrArray", int, NDArray[np.int64])
+
+
+def round_up_to_page(entries: int) -> int:
+    """Return the number of entries rounded up to whole pages."""
+    return -(-entries // PAGE_SIZE) * PAGE_SIZE
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The keys and values of a layer, head after head, and their types: see `localinfer.kernels.cache_types`. If the
+    values are dimensions of the keys, they have no entries of their own and the keys' type."""
+
+    heads: int
+    k: Region
+    v: Region
+    types: Mapping[str, str]  # constants of the kernels: k_type and v_type
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+    @property
+    def anchored(self) -> bool:
+        """Whether pages of keys have anchors."""
+        return self.types["k_type"] in ANCHORED_TYPES.values()
+
+
+@dataclass(eq=False)
+class RingBuffer:
+    """The ring buffers of all sequences for some layers.
+
+    A sequence's `sinks` first positions stay in its first `sink_entries` entries; the others cycle through the rest of
+    its `capacity`. There are `total_entries` entries in pages for several sequences.
+    """
+
+    window: int
+    capacity: int
+    sinks: int
+    pages: PagePool
+    entries: Region  # int32 [batch]: the entry of each token of the batch
+    positions: Region  # int32 [pages][64]: the position in each entry
+    oldest: Region  # int32 [batch]: the first position that each token attends to
+    newest: Region  # int32 [batch]: the last position that each token attends to
+    segments: Region  # int64: see `localinfer.kernels.attention`
+    chunk_pages: int  # pages per chunk; partial results of chunks are merged in order
+    causal: bool = True  # tokens attend to earlier positions only
+    anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
+    attention_chunk: int = 0  # positions per chunk of chunked attention; 0: attention is not chunked
+    n_masked: int = 0  # no token attends to the first n_masked positions
+    layers: list[LayerCache] = field(default_factory=list)
+    tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # the page tables of all sequences
+
+    @classmethod
+    def create(
+        cls, graph: ComputeGraph, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0,
+        causal: bool = True,
+        attention_chunk: int = 0, n_masked: int = 0,
+    ) -> "RingBuffer":  # fmt: skip
+        """Create ring buffers that hold at least `span` positions each, besides the sinks.
+
+        Attention sums are chunked as for a buffer of the context size, if that is smaller, so a wrapping buffer
+        computes the same bits until it wraps.
+        """
+        capacity = round_up_to_page(sinks) + round_up_to_page(span)
+        pages_in_use = min(capacity, round_up_to_page(n_ctx or capacity)) // PAGE_SIZE
+        chunk = max(4, -(-pages_in_use // MAX_CHUNKS))
+        spare = graph.sequences if graph.sequences > 1 and span < n_ctx else 0  # for idle sequences
+        pages = PagePool(capacity // PAGE_SIZE * (graph.sequences + spare))
+        token_bytes, segment_bytes = 4 * graph.batch, 8 + 8 * SEGMENT_WORDS * graph.sequences
+        sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, segment_bytes
+        entries, positions, oldest, newest, segments = map(graph.region, sizes)
+        regions = entries, positions, oldest, newest, segments
+        return cls(window, capacity, sinks, pages, *regions, chunk, causal, anchored, attention_chunk, n_masked)
+
+    def add_layer(
+        self, graph: ComputeGraph, heads: Heads, k_type: str, v_type: str, *, values: bool = True
+    ) -> LayerCache:
+        """Add memory for a layer, with or without `values` of its own. With bidirectional attention, layers of the same
+        shape share memory."""
+        k_cache_type = ANCHORED_TYPES[k_type] if self.anchored else k_type
+        types = {"k_type": k_cache_type, "v_type": v_type if values else k_cache_type}
+        n_pages = heads.count_kv * len(self.pages)
+        sizes = [
+            n_pages * page_bytes(k_type, heads.key_dim, anchored=self.anchored),
+            n_pages * page_bytes(v_type, values * heads.value_dim),
+        ]
+        for layer in () if self.causal else self.layers:
+            if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
+                return layer
+        k, v = map(graph.region, sizes)
+        self.layers.append(LayerCache(heads.count_kv, k, v, types))
+        return self.layers[-1]
+
+    @property
+    def total_entries(self) -> int:
+        """The entries of all sequences."""
+        return len(self.pages) * PAGE_SIZE
+
+    @property
+    def sink_entries(self) -> int:
+        """The entries before the ring."""
+        return round_up_to_page(self.sinks)
+
+    @property
+    def ring_entries(self) -> int:
+        """The entries that are reused cyclically."""
+        return self.capacity - self.sink_entries
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+    def entry_of(self, position: int) -> tuple[int, int]:
+        """Return the entry of a position in a sequence's ring, and how many positions from it on have contiguous
+        entries."""
+        if position < self.sinks:
+            return position, self.sinks - position
+        offset = (position - self.sinks) % self.ring_entries
+        return self.sink_entries + offset, self.ring_entries - offset
+
+    def oldest_visible(self, positions: PositionOrArray) -> PositionOrArray:
+        """Return the first position, besides sinks, that a token at each position attends to; it may be negative."""
+        nearest = positions - (self.window - 1 if self.causal else self.window // 2)
+        return np.maximum(nearest, positions - positions % self.attention_chunk) if self.attention_chunk else nearest
+
+    # --- pages ---
+
+    def allocate_page(self) -> int:
+        """Return an empty page. Raises OutOfPagesError."""
+        page = self._allocate()
+        self.positions.view(np.int32)[PAGE_SIZE * page : PAGE_SIZE * (page + 1)] = EMPTY
+        return page
+
+    def _allocate(self) -> int:
+        try:
+            return self.pages.allocate()
+        except OutOfPagesError:
+            self.pages.rebuild_ref_counts(chain.from_iterable(self.tables))
+            return self.pages.allocate()
+
+    def copy_page(self, page: int) -> int:
+        """Return a copy of a page. Raises OutOfPagesError."""
+        copy = self._allocate()
+        for part in (self.positions.view(np.int32).reshape(1, len(self.pages), PAGE_SIZE), *self.parts()):
+            part[:, copy] = part[:, page]
+        return copy
+
+    def parts(self) -> Sequence[Bytes]:
+        """Return the keys and the values of each layer, (heads, pages, bytes)."""
+        regions = ((layer.heads, region) for layer in self.layers for region in (layer.k, layer.v))
+        return [region.view(np.uint8).reshape(heads, len(self.pages), -1) for heads, region in regions]
+
+    # --- segments ---
+
+    def add_segment(self, at: int, tokens: int, table: int, n_pages: int) -> None:
+        """Let the next `tokens` tokens of the batch attend to the pages of a table. `at` is 0 for the first ones."""
+        numbers = self.segments.view(np.int64)
+        n_before = int(numbers[0]) if at else 0
+        first = 1 + SEGMENT_WORDS * n_before
+        for offset, number in enumerate((tokens, table, n_pages)):
+            numbers[first + offset] = number
+        numbers[0] = n_before + 1

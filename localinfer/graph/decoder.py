@@ -1,0 +1,161 @@
+"""The decoder that most architectures share: attention and feed-forward branches on a residual stream.
+
+Architectures differ in the fields of `DecoderSpec`. What these cannot express, an architecture file builds itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.experts import Router
+from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.graph_builder_base import Block
+from localinfer.graph.mtp import BlockFunction
+from localinfer.graph.rope import Rope
+
+PRE_NORMS: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
+POST_NORMS: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forward": "post_ffw_norm"}
+NO_BRANCH_NORMS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """The attention of a layer: rotary embedding (None: no positions), sliding window (0: full attention), whether
+    attention is `chunked`, and the norm of the heads if it differs from the other layers'."""
+
+    rope: Rope | None
+    window: int = 0
+    chunked: bool = False
+    head_norm: str | None = None
+
+
+@dataclass(frozen=True)
+class BranchOutput:
+    """The output of a branch, and the name of the matrix that projects it to the residual stream ("": none)."""
+
+    branch: Buffer
+    matrix: str
+
+
+Mixer = Callable[[Block, Buffer], BranchOutput | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderSpec:
+    """A decoder by what distinguishes it from others. Its defaults are Llama's.
+
+    `attention` is that of all layers, or a list with one entry per layer. The strings in `pre_norms` and `post_norms`
+    name the norms before and after each branch. The fields without a comment are arguments of `GraphBuilder`'s methods.
+    """
+
+    attention: AttentionSpec | Sequence[AttentionSpec]
+    activation: str = "silu"
+    gated: bool = True
+    head_norm: str = "none"  # the norm of each head of queries and keys: see `GraphBuilder.attend`
+    row_norm: bool = False  # RMSNorm over whole rows of queries and keys
+    pre_norms: Mapping[str, str] = field(default_factory=lambda: PRE_NORMS)
+    post_norms: Mapping[str, str] = field(default_factory=lambda: NO_BRANCH_NORMS)
+    parallel: bool = False  # both branches have the residual stream before the layer as input
+    sub_norms: bool = False  # a norm before the last matrix of each branch
+    router: Router | None = None  # layers with a router tensor are mixtures of experts, possibly with a shared expert
+    sinks: bool = False
+    qkv_bias: bool = False
+    learned_positions: bool = False
+    embedding_norm: bool = False  # a norm of the embedding, which also replaces a missing first norm
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    scale: float | None = None
+    cap: float = 0.0
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
+    mixer: Mixer | None = None  # replaces attention in the layers where it does not return None
+    output_norm: str = "output_norm"
+
+    def attention_of(self, blk: Block) -> AttentionSpec:
+        """Return the attention of a layer."""
+        if isinstance(self.attention, AttentionSpec):
+            return self.attention
+        return self.attention[min(blk.number, len(self.attention) - 1)]
+
+
+def build_decoder(g: GraphBuilder, spec: DecoderSpec) -> None:
+    """Build a whole decoder: embedding, layers, output layer and MTP head."""
+    x = g.embed(spec.embedding_scale)
+    if spec.learned_positions:
+        g.add_positions(x)
+    if spec.embedding_norm:
+        g.norm(x, "token_embd_norm", in_place=True)
+    apply_block = partial(apply_decoder_block, g, spec)
+    apply_blocks(g, x, apply_block)
+    g.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
+    g.add_mtp_head(x, apply_block, spec.output_norm)
+
+
+def apply_decoder_block(g: GraphBuilder, spec: DecoderSpec, blk: Block, x: Buffer) -> None:
+    """Apply one layer to the residual stream x: attention and feed-forward, one after the other or in parallel."""
+    has_no_norm = spec.embedding_norm and not g.has(f"{blk}{spec.pre_norms['attention']}.weight")
+    h = g.norm(x, f"{blk}{spec.pre_norms['attention']}") if spec.pre_norms and not has_no_norm else x
+    mixed = spec.mixer(blk, h) if spec.mixer else None
+    attention = attention_branch(g, spec, blk, h) if mixed is None else mixed
+    if not spec.parallel:
+        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
+    if not spec.pre_norms:
+        h = x
+    elif not spec.parallel or spec.pre_norms["feed_forward"] != spec.pre_norms["attention"]:
+        h = g.norm(x, f"{blk}{spec.pre_norms['feed_forward']}")
+    feed_forward = feed_forward_branch(g, spec, blk, h)
+    if spec.parallel:
+        add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
+    add_branch(g, x, feed_forward, blk, spec.post_norms.get("feed_forward"), spec.residual_scale)
+
+
+def attention_branch(g: GraphBuilder, spec: DecoderSpec, blk: Block, h: Buffer) -> BranchOutput:
+    """Return the output of a layer's attention."""
+    attention = spec.attention_of(blk)
+    q, k, v = g.qkv(h, blk, bias=spec.qkv_bias)
+    if spec.row_norm:
+        q, k = g.norm(q, f"{blk}attn_q_norm"), g.norm(k, f"{blk}attn_k_norm")
+    a = g.attend(
+        blk, q, k, v, rope=attention.rope, window=attention.window, chunked=attention.chunked,
+        norm=attention.head_norm or spec.head_norm, scale=spec.scale, cap=spec.cap, sinks=spec.sinks,
+    )  # fmt: skip
+    if spec.sub_norms:
+        a = g.norm(a, f"{blk}attn_sub_norm")
+    return BranchOutput(a, "attn_output")
+
+
+def feed_forward_branch(g: GraphBuilder, spec: DecoderSpec, blk: Block, h: Buffer) -> BranchOutput:
+    """Return the output of a layer's feed-forward network, or of its mixture of experts."""
+    if spec.router and g.has(f"{blk}ffn_gate_inp.weight"):
+        f, matrix = expert_feed_forward(g, h, blk, spec.router, spec.activation), ""
+    else:
+        f, matrix = g.feed_forward(h, blk, spec.activation, gated=spec.gated), "ffn_down"
+    return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
+
+
+def apply_blocks(g: GraphBuilder, x: Buffer, through: BlockFunction) -> None:
+    """Apply all layers to the residual stream."""
+    for blk in g.blocks():
+        through(blk, x)
+
+
+def expert_feed_forward(g: GraphBuilder, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
+    """Return the output of the chosen experts plus that of the shared expert, if there is one."""
+    y = g.experts(h, blk, router, activation)
+    if g.has(f"{blk}ffn_up_shexp.weight"):
+        g.add(y, g.shared_expert(h, blk, activation))
+    return y
+
+
+def add_branch(g: GraphBuilder, x: Buffer, output: BranchOutput, blk: Block, norm: str | None, scale: float) -> None:
+    """Add a branch to x: project it with its matrix, if it has one, then normalise it with `norm` or scale it."""
+    n, matrix = g.embedding_length, output.matrix
+    if matrix and not norm and scale == 1.0:
+        g.matmul(output.branch, f"{blk}{matrix}", n, add_to=x)
+        return
+    y = g.matmul(output.branch, f"{blk}{matrix}", n) if matrix else output.branch
+    if norm:
+        g.add_norm(x, y, f"{blk}{norm}")
+    else:
+        g.add(x, y, scale)

@@ -1,0 +1,67 @@
+"""The attention heads of a layer: their number and the sizes of their keys and values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localinfer.graph.hyperparameters import Hyperparameters, sliding_window_layers
+
+VALUE_GROUP = 32  # cache entries are quantized in groups of this many values: see `localinfer.kernels.cache_types`
+
+
+@dataclass(frozen=True)
+class Heads:
+    """`count` query heads share `count_kv` key and value heads; `key` and `value` are head sizes. Layers without
+    attention have count_kv = 0.
+
+    Cache entries, and queries compared with them, are padded with zeros to a multiple of 32 values.
+    """
+
+    count: int
+    count_kv: int
+    key: int
+    value: int
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.count // self.count_kv
+
+    @property
+    def key_dim(self) -> int:
+        """The padded size of a key in the cache."""
+        return -(-self.key // VALUE_GROUP) * VALUE_GROUP
+
+    @property
+    def value_dim(self) -> int:
+        """The padded size of a value in the cache."""
+        return -(-self.value // VALUE_GROUP) * VALUE_GROUP
+
+
+def read_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[Heads]:
+    """Return the heads of each layer.
+
+    The head size is n_embd / n_head unless the file gives it, for all layers or separately for sliding-window layers.
+    Purely recurrent models have no heads.
+    """
+    if (hparams.has("ssm.state_size") or hparams.has("wkv.head_size")) and not hparams.count(
+        "attention.head_count", 0, minimum=0
+    ):
+        return [Heads(0, 0, 0, 0)] * blocks
+    counts = hparams.counts("attention.head_count", blocks)
+    counts_kv = hparams.counts("attention.head_count_kv", blocks, counts[0], minimum=0)
+    if not hparams.has("attention.key_length") and embedding_length % counts[0]:
+        what = f"is {counts[0]}; it must divide the embedding length {embedding_length}"
+        raise hparams.error("attention.head_count", what)
+    key = hparams.count("attention.key_length", max(1, embedding_length // counts[0]))
+    value = hparams.count("attention.value_length", key)
+    lengths = [(key, value)] * blocks
+    if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
+        local = hparams.count("attention.key_length_swa", key), hparams.count("attention.value_length_swa", value)
+        lengths = [local if slides else (key, value) for slides in sliding_window_layers(hparams, blocks, 0)]
+    if not any(counts_kv):
+        raise hparams.error("attention.head_count_kv", "is 0; there must be at least one")
+    for count, count_kv in zip(counts, counts_kv, strict=True):
+        if count_kv and count % count_kv:
+            raise hparams.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
+    each = zip(counts, counts_kv, lengths, strict=True)
+    return [Heads(count, count_kv, key, value) for count, count_kv, (key, value) in each]

@@ -1,0 +1,58 @@
+"""The shape of recurrent heads: their number and the size of their state matrices."""
+
+from dataclasses import dataclass
+
+from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.kernels.layout import state_strip
+
+RECURRENT_KEYS = ("ssm.conv_kernel", "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank")
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """`heads` value heads use `groups` key and query heads; the state of a head is key x value numbers.
+
+    `heads_per_key` adjacent value heads share a key head, and the next ones use the next key head, cyclically. `rule`
+    is the state update, "delta" or "add": see `localinfer.kernels.recurrence`. `width` is the width of the preceding
+    convolution in tokens.
+    """
+
+    rule: str
+    heads: int
+    groups: int
+    heads_per_key: int
+    key: int
+    value: int
+    width: int
+
+    @property
+    def n_keys(self) -> int:
+        """The number of key values of a token; it has as many query values."""
+        return self.groups * self.key
+
+    @property
+    def n_values(self) -> int:
+        return self.heads * self.value
+
+
+def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: bool) -> Recurrence:
+    """Return the shape from the metadata. Raises UnsupportedError if kernels cannot divide it into strips.
+
+    With the rule "add", or with `repeat_interleave`, value heads that share a key head are adjacent; otherwise they are
+    interleaved.
+    """
+    heads, groups = (
+        hparams.count("ssm.time_step_rank", maximum=1 << 12),
+        hparams.count("ssm.group_count", maximum=1 << 12),
+    )
+    key, inner = hparams.count("ssm.state_size", maximum=1 << 12), hparams.count("ssm.inner_size", maximum=1 << 20)
+    if heads % groups:
+        raise hparams.error("ssm.group_count", f"is {groups}; it must divide {heads}, the number of heads")
+    if inner % (heads * state_strip(inner // heads)):
+        raise hparams.unsupported("ssm.inner_size", f"{inner} for {heads} heads")
+    if key % 16:
+        raise hparams.unsupported("ssm.state_size", key)
+    heads_per_key = heads // groups if repeat_interleave or rule == "add" else 1
+    return Recurrence(
+        rule, heads, groups, heads_per_key, key, inner // heads, hparams.count("ssm.conv_kernel", maximum=64)
+    )

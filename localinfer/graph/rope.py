@@ -1,0 +1,262 @@
+"""Rotary position embedding (Su et al., 2021) and its extensions to longer contexts.
+
+A pair i of n_rot / 2 rotates by base^(-2i / n_rot) radians per position. Context extension slows the rotation: of all
+pairs alike (linear; Chen et al., 2023), of the slow pairs only (YaRN; Peng et al., 2023), or of each pair by its own
+factor from the file (Llama 3; LongRoPE, Ding et al., 2024, with other factors for long contexts). The last two also
+multiply the rotated values by an amplitude.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.buffers import Region
+from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.tensors import Tensors
+from localinfer.kernels.layout import PAGE_SIZE
+
+FACTORS, FACTORS_SHORT, FACTORS_LONG = (f"rope_{kind}.weight" for kind in ("freqs", "factors_short", "factors_long"))
+BASE = 10_000.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rope:
+    """The first n_rot values of a head are rotated in pairs: "interleaved" (0, 1), (2, 3), ..., or "halves" (0, n_rot /
+    2), ...
+
+    `frequencies` are radians per position for each pair. Rotated values are multiplied by `amplitude`, those of queries
+    also by their `temperature`.
+    """
+
+    pairs: str
+    frequencies: NDArray[np.float64]
+    amplitude: float = 1.0
+    temperature: "AttentionTemperature | None" = None
+
+    @property
+    def n_rot(self) -> int:
+        return 2 * len(self.frequencies)
+
+
+@dataclass(frozen=True)
+class AttentionTemperature:
+    """The factor 1 + rate * ln(1 + floor((position + offset) / original)), by which queries are scaled beyond the
+    original context (Llama 4; Meta, 2025)."""
+
+    rate: float
+    original: int
+    offset: int = 0
+
+    def scale_at(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the factor at each position."""
+        factors: NDArray[np.float64] = 1 + self.rate * np.log1p((positions + self.offset) // self.original)
+        return factors
+
+
+NO_ROPE = Rope("halves", np.zeros(0))
+
+
+def plain_rope(hparams: Hyperparameters, pairs: str, head_size: int, default_base: float) -> Rope:
+    """Return the rotary embedding of sliding-window layers, with the file's base or the default one."""
+    n_rot = read_n_rot(hparams, head_size, "rope.dimension_count_swa")
+    return Rope(pairs, plain_frequencies(hparams.positive("rope.freq_base_swa", default_base), n_rot))
+
+
+def read_rope(
+    hparams: Hyperparameters, tensors: Tensors, pairs: str, head_size: int, n_ctx: int, *, truncate: bool = True,
+    amplified: bool = True,
+) -> Rope:  # fmt: skip
+    """Return the rotary embedding of the file, extended for a context of n_ctx tokens.
+
+    Unless `amplified`, the scale of the scores includes YaRN's amplitude if the file has a yarn_log_multiplier.
+    """
+    n_rot = read_n_rot(hparams, head_size)
+    base = hparams.positive("rope.freq_base", BASE)
+    kind = hparams.text("rope.scaling.type", "none")
+    factor = hparams.positive("rope.scaling.factor", 1.0)
+    original = hparams.count("rope.scaling.original_context_length", hparams.count("context_length"))
+    frequencies, amplitude = plain_frequencies(base, n_rot), hparams.positive("rope.scaling.attn_factor", 1.0)
+    if kind == "linear":
+        frequencies = frequencies / factor
+    elif kind == "yarn":
+        fast = hparams.positive("rope.scaling.yarn_beta_fast", 32.0)
+        slow = hparams.positive("rope.scaling.yarn_beta_slow", 1.0)
+        if base <= 1:
+            raise hparams.error("rope.freq_base", f"is {base}; YaRN needs more than 1")
+        frequencies = yarn_frequencies(frequencies, factor, base, original, fast, slow, truncate=truncate)
+        multiplier = hparams.number("rope.scaling.yarn_log_multiplier", 0.0)
+        if amplified or not multiplier:
+            amplitude *= yarn_amplitude(factor) / yarn_amplitude(factor, multiplier)
+    elif kind not in ("none", "longrope"):
+        raise hparams.unsupported("rope.scaling.type", repr(kind))
+    factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
+    if factors in tensors.f.tensors:
+        tensors.mark_used(FACTORS_LONG, FACTORS_SHORT)
+    else:
+        factors = FACTORS
+    if factors in tensors.f.tensors:
+        frequencies = frequencies / tensors.positive_vector(factors, n_rot // 2)
+    temperature = read_temperature(hparams, 0.0, original)
+    if temperature and n_rot < head_size:  # all of a query is scaled: unrotated pairs get frequency 0
+        if pairs != "interleaved" or amplitude != 1.0:
+            raise hparams.unsupported("attention.temperature_scale", temperature.rate)
+        frequencies = np.concatenate([frequencies, np.zeros((head_size - n_rot) // 2)])
+    return Rope(pairs, frequencies, amplitude, temperature)
+
+
+def read_temperature(
+    hparams: Hyperparameters, rate: float, original: int, offset: int = 0
+) -> AttentionTemperature | None:
+    """Return the attention temperature of the file, or the default one; None if queries are not scaled."""
+    rate = hparams.number("attention.temperature_scale", rate)
+    original = hparams.count("attention.temperature_length", original)
+    return AttentionTemperature(rate, original, offset) if rate else None
+
+
+def temperature_only_rope(temperature: AttentionTemperature | None, head_size: int) -> Rope | None:
+    """Return a rotary embedding that only scales queries; None without a temperature."""
+    return Rope("halves", np.zeros(head_size // 2), temperature=temperature) if temperature else None
+
+
+def yarn_amplitude(factor: float, multiplier: float = 1.0) -> float:
+    """Return YaRN's attention factor, 1 + 0.1 * multiplier * ln(factor)."""
+    return 1 + 0.1 * abs(multiplier) * math.log(max(1.0, factor))
+
+
+def plain_frequencies(base: float, n_rot: int) -> NDArray[np.float64]:
+    """Return base^(-2i / n_rot) for each pair i."""
+    return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)
+
+
+def yarn_frequencies(
+    plain: NDArray[np.float64],
+    factor: float,
+    base: float,
+    original: int,
+    fast: float,
+    slow: float,
+    *,
+    truncate: bool,
+) -> NDArray[np.float64]:
+    """Return YaRN's frequencies.
+
+    Pairs that rotate more than `fast` times within the original context keep their frequency; those that rotate less
+    than `slow` times are slowed by `factor`. In between is a linear ramp, whose ends `truncate` rounds to
+    whole pairs.
+    """
+    first, last = (len(plain) * math.log(original / (count * 2 * math.pi)) / math.log(base) for count in (fast, slow))
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(0, first), min(2 * len(plain) - 1, last)
+    ramp = np.clip((np.arange(len(plain)) - first) / max(0.001, last - first), 0, 1)
+    mixed: NDArray[np.float64] = plain / factor * ramp + plain * (1 - ramp)
+    return mixed
+
+
+def read_n_rot(hparams: Hyperparameters, head_size: int, own: str = "") -> int:
+    """Return the number of rotated values of a head, from the key `own` if the file has it."""
+    key = own if own and hparams.has(own) else "rope.dimension_count"
+    n_rot = hparams.count(key, head_size)
+    if n_rot % 2 or n_rot > head_size:
+        what = f"is {n_rot}; it must be even and at most {head_size}, the length of a head"
+        raise hparams.error(key, what)
+    return n_rot
+
+
+class Angles:
+    """Tables of [cos of all pairs, sin of all pairs], float32, one row per position.
+
+    They are computed in double precision for chunks of CHUNK_POSITIONS positions. The last MAX_CHUNKS chunks are
+    cached.
+    """
+
+    CHUNK_POSITIONS, MAX_CHUNKS = 256, 64
+
+    def __init__(self, rope: Rope, *, with_temperature: bool = False) -> None:
+        self._rope = rope
+        self._temperature = rope.temperature if with_temperature else None
+        self._chunks: dict[int, NDArray[np.float32]] = {}  # by number, oldest first
+
+    def rows(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows of these positions."""
+        numbers, within = np.divmod(positions, self.CHUNK_POSITIONS)
+        rows = np.empty((len(positions), self._rope.n_rot), np.float32)
+        for number in dict.fromkeys(numbers.tolist()):
+            in_chunk = numbers == number
+            rows[in_chunk] = self._chunk(number)[within[in_chunk]]
+        return rows
+
+    def row(self, position: int) -> NDArray[np.float32]:
+        """Return the row of one position."""
+        number, within = divmod(position, self.CHUNK_POSITIONS)
+        row: NDArray[np.float32] = self._chunk(number)[within]
+        return row
+
+    def _chunk(self, number: int) -> NDArray[np.float32]:
+        if number not in self._chunks:
+            if len(self._chunks) == self.MAX_CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+            self._chunks[number] = self._compute(
+                np.arange(number * self.CHUNK_POSITIONS, (number + 1) * self.CHUNK_POSITIONS)
+            )
+        return self._chunks[number]
+
+    def _compute(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        angles = positions[:, None] * self._rope.frequencies[None, :]
+        amplitude = self._rope.amplitude * (
+            self._temperature.scale_at(positions)[:, None] if self._temperature else 1.0
+        )
+        return (amplitude * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+
+
+@dataclass(eq=False)
+class RopeTable:
+    """The rotation angles of a batch, filled before each run: `rows`, and `sinks` for queries that attend to attention
+    sinks."""
+
+    rope: Rope
+    angles: Angles
+    rows: Region
+    sinks: Region | None
+
+    def fill(self, positions: NDArray[np.int64], n_ctx: int) -> None:
+        """Fill the table for tokens at these positions. Distances to attention sinks are limited to n_ctx - 1."""
+        size = len(positions) * self.rope.n_rot
+        if len(positions) == 1:
+            self.rows.view(np.float32)[:size] = self.angles.row(int(positions[0]))
+        else:
+            self.rows.view(np.float32)[:size] = self.angles.rows(positions).ravel()
+        if self.sinks:
+            near = np.minimum(positions, n_ctx - 1)
+            self.sinks.view(np.float32)[:size] = self.angles.rows(near).ravel()
+
+
+@dataclass(eq=False)
+class BlockTable:
+    """The mean rotation of the cache pages of a batch's tokens, filled before each run.
+
+    It is the mean of the angle rows of 64 adjacent positions. Pages start at position 0, and again after the `sinks`.
+    """
+
+    rope: Rope
+    sinks: int
+    rows: Region
+
+    def fill(self, positions: NDArray[np.int64]) -> None:
+        """Fill the table for tokens at these positions."""
+        begin = np.where(positions < self.sinks, 0, self.sinks)
+        pages, numbers = np.unique(positions - (positions - begin) % PAGE_SIZE, return_inverse=True)
+        self.rows.view(np.float32)[: len(positions) * self.rope.n_rot] = self.at(pages)[numbers].ravel()
+
+    def at(self, first: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows of pages that start at these positions. The mean of equidistant rotations is the middle
+        rotation times the Dirichlet kernel."""
+        frequencies = self.rope.frequencies
+        half = np.sin(frequencies / 2)
+        rotates = np.abs(half) > 1e-12
+        lengths = np.where(rotates, np.sin(PAGE_SIZE * frequencies / 2) / (PAGE_SIZE * np.where(rotates, half, 1)), 1)
+        angles = (first[:, None] + (PAGE_SIZE - 1) / 2) * frequencies
+        parts = (self.rope.amplitude * lengths * part for part in (np.cos(angles), np.sin(angles)))
+        return np.concatenate([*parts], axis=1).astype(np.float32)

@@ -1,0 +1,104 @@
+"""The tensors of a model file, checked by name, shape and type when the graph builder first uses them."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import GGUF, Tensor
+from quant import FORMATS
+from quant.ggml import TYPES
+
+
+class Tensors:
+    """Returns tensors and tracks which of them are used. A tensor that is never used means that the graph is not the
+    model in the file."""
+
+    def __init__(self, f: GGUF) -> None:
+        self.f = f
+        self._used: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self.f.tensors
+
+    def full_name(self, name: str) -> str:
+        """Return the tensor name of a weight: with the suffix `.weight`, which some tensors lack."""
+        return name if self.has(name) else f"{name}.weight"
+
+    def mark_used(self, *names: str) -> None:
+        """Accept these tensors even if nothing reads them."""
+        self._used.update(names)
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """Return a tensor, which must have this shape and a supported type.
+
+        Raises LocalInferError naming the tensor if it is missing or has another shape, UnsupportedError if its type has
+        no kernels.
+        """
+        if name not in self.f.tensors:
+            raise self.f.error(f"tensor {name}", "is missing")
+        found = self.f.tensors[name]
+        if found.shape != shape:
+            raise self.f.error(f"tensor {name}", f"has shape {list(found.shape)}, not {list(shape)}")
+        if found.type not in FORMATS:
+            known = ", ".join(TYPES[number].name for number in FORMATS)
+            what = f"type {found.type_name} is not supported (only {known})"
+            raise self.f.error(f"tensor {name}", f"{what}; `localinfer inspect` lists all types", UnsupportedError)
+        self._used.add(name)
+        return found
+
+    def vector(self, name: str, n: int) -> Tensor:
+        """Return a float32 tensor of shape (n,)."""
+        return self.floats(name, n)
+
+    def vector_or_single_row(self, name: str, n: int) -> Tensor:
+        """Return a float32 tensor of shape (n,) or (1, n)."""
+        is_row = name in self.f.tensors and self.f.tensors[name].shape == (1, n)
+        return self.floats(name, *((1, n) if is_row else (n,)))
+
+    def floats(self, name: str, *shape: int) -> Tensor:
+        """Return a float32 tensor of this shape."""
+        found = self.tensor(name, *shape)
+        if found.type_name != "F32":
+            raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
+        return found
+
+    def scale(self, name: str) -> float:
+        """Return the factor for the products of a matrix: `<name>.scale` if the file has it, as with NVFP4, else 1.
+        Input scales, which are only used in training, are ignored."""
+        scale = f"{name}.scale"
+        self.mark_used(f"{name}.input_scale")
+        if scale not in self.f.tensors or self.f.tensors[scale].shape != (1,):
+            return 1.0
+        value = float(self.vector(scale, 1).data.view(np.float32)[0])
+        if not np.isfinite(value):
+            raise self.f.error(f"tensor {scale}", "is not finite")
+        return value
+
+    def positive_vector(self, name: str, n: int) -> NDArray[np.float64]:
+        """Return the values of a vector as float64. Raises LocalInferError unless all are finite and positive."""
+        values: NDArray[np.float32] = self.vector(name, n).data.view(np.float32)
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise self.f.error(f"tensor {name}", "has factors that are not positive numbers")
+        return values.astype(np.float64)
+
+    def reject_unused(self) -> None:
+        """Raise UnsupportedError for a tensor that the graph does not use."""
+        unused = sorted(set(self.f.tensors) - self._used)
+        if unused:
+            what = f"is not used by the supported {self.f.get('general.architecture', str)} architecture"
+            raise self.f.error(f"tensor {unused[0]}", what, UnsupportedError)
+
+
+def matrix_slice(tensor: Tensor, number: int) -> Tensor:
+    """Return one matrix of a 3D tensor as a view."""
+    part = row_slice(tensor, number, 1)
+    return replace(part, shape=part.shape[1:])
+
+
+def row_slice(tensor: Tensor, first: int, count: int) -> Tensor:
+    """Return adjacent rows of a matrix as a view."""
+    row_bytes = tensor.nbytes // tensor.shape[0]
+    data = tensor.data[first * row_bytes : (first + count) * row_bytes]
+    return replace(tensor, shape=(count, *tensor.shape[1:]), data=data, offset=tensor.offset + first * row_bytes)

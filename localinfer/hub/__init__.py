@@ -1,0 +1,1 @@
+"""Model names: the registry of models.toml, the model stores, and downloads."""

@@ -1,0 +1,99 @@
+"""The model store `hf:OWNER/REPO[:QUANT]`: models of the Hugging Face hub, in the cache that all its clients share.
+
+Cached models are found without network access. Of several cached commits, the one of the branch `main` is preferred.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from localinfer.errors import UsageError
+from localinfer.gguf.resumable_file import find_unfinished
+from localinfer.hub.file_selection import ModelReference, group_by_model, matches, parse_reference, select_files
+from localinfer.hub.huggingface_cache import cache_directory, marker_path, repo_directory, snapshot_directories
+from localinfer.hub.model_store import (
+    NotDownloadedError,
+    Progress,
+    StoredModel,
+    gguf_files,
+    is_directory,
+    list_directory,
+)
+from localinfer.options import Layer
+
+TITLE = "Hugging Face"
+REPO_FOLDER = re.compile(r"models--(.+?)--(.+)")
+
+
+def directories() -> list[Path]:
+    return [cache_directory()] if is_directory(cache_directory()) else []
+
+
+def find(name: str) -> Path:
+    reference = parse_reference(name, "hf")
+    if not (parts := locate(reference)):
+        raise NotDownloadedError(f"hf:{name}: not downloaded; run `localinfer pull hf:{name}`")
+    return parts[0]
+
+
+def default_options(_: str) -> Layer:
+    return {}
+
+
+def list_models() -> Iterator[StoredModel]:
+    for folder in list_directory(cache_directory()):
+        if found := REPO_FOLDER.fullmatch(folder.name):
+            yield from list_repo(folder, f"{found[1]}/{found[2]}")
+
+
+def list_repo(folder: Path, repo: str) -> Iterator[StoredModel]:
+    """Yield the models of one cached repository, under the names by which `find` finds them."""
+    seen = set()
+    for snapshot in snapshot_directories(folder):
+        for name, parts in group_by_model(gguf_files(snapshot), repo).items():
+            if name not in seen:
+                yield StoredModel.complete(f"hf:{name}", [snapshot / part for part in parts])
+            seen.add(name)
+    for left in find_unfinished(folder / "blobs"):
+        yield StoredModel.partial(f"hf:{repo}/{left.identity.get('file', '')}", [], [left])
+
+
+def fetch(name: str, progress: Progress) -> Path:
+    from localinfer.hub.huggingface_download import fetch as fetch_from_hub
+
+    return fetch_from_hub(parse_reference(name, "hf"), progress)
+
+
+def removable_files(name: str) -> list[Path]:
+    """Return the links in all commits, their blobs, and with the last file of a repository also its refs."""
+    reference = parse_reference(name, "hf")
+    folder = repo_directory(reference.repo)
+    started = [left for left in find_unfinished(folder / "blobs") if matches(reference, left.identity.get("file", ""))]
+    parts = locate(reference) or [
+        snapshot / path
+        for snapshot in snapshot_directories(folder) for path in gguf_files(snapshot)
+        if matches(reference, path)
+    ]
+    markers = [marker_path(part) for part in parts]
+    if not all(note.is_file() for note in markers):
+        raise UsageError(f"hf:{name}: downloaded by another program into the shared cache; `hf cache` removes it")
+    blobs = {link_target(part) for part in parts}
+    all_links = [path for path in (folder / "snapshots").rglob("*") if not path.is_dir()]
+    links = [path for path in all_links if link_target(path) in blobs]
+    commits = [path for path in (folder / "refs").rglob("*") if path.is_file()] if len(links) == len(all_links) else []
+    unfinished = [file for left in started for file in left.files]
+    return [*links, *sorted(blobs - set(links)), *unfinished, *markers, *commits]
+
+
+def link_target(link: Path) -> Path:
+    """Return the blob that a link refers to; the file itself on systems without links."""
+    return Path(os.path.normpath(link.parent / link.readlink())) if link.is_symlink() else link
+
+
+def locate(reference: ModelReference) -> list[Path]:
+    """Return the cached files of a model; an empty list if it is not complete."""
+    for snapshot in snapshot_directories(repo_directory(reference.repo)):
+        if parts := select_files(gguf_files(snapshot), reference):
+            return [snapshot / part for part in parts]
+    return []

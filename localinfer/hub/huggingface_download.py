@@ -1,0 +1,206 @@
+"""Download from the Hugging Face hub into the shared cache.
+
+`huggingface_hub` provides the API client, with the user's token and the endpoint of HF_ENDPOINT. The files are
+downloaded by `localinfer.hub.download`, because `huggingface_hub` neither resumes interrupted downloads nor verifies
+digests.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2
+from huggingface_hub import HfApi, constants, get_token, hf_hub_url
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, though not exported
+
+from localinfer import paths
+from localinfer.errors import LocalInferError, ModelNotFoundError, UsageError
+from localinfer.gguf.atomic_file import raise_write_errors
+from localinfer.gguf.resumable_file import missing_bytes
+from localinfer.hub.download import (
+    REFUSAL_STATUSES,
+    RETRY_STATUSES,
+    RemoteFile,
+    TransientError,
+    download,
+    reason,
+    retry,
+    transport_error,
+)
+from localinfer.hub.file_selection import ModelReference, available_quants, select_files
+from localinfer.hub.huggingface_cache import COMMIT, cache_directory, marker_path, repo_directory
+from localinfer.hub.model_store import Progress, exclusive_lock, require_disk_space, require_network
+from localinfer.version import VERSION
+
+constants.HF_HUB_DISABLE_TELEMETRY = True  # telemetry would send more requests than necessary
+
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's SHA-1, or SHA-256
+SAFE = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\x7f\\:]+\.gguf")  # a relative path without . or .. components
+
+
+class HubFile(NamedTuple):
+    path: str
+    size: int
+    digest: str
+
+
+class Repository(NamedTuple):
+    """The current state of a repository, and its GGUF files in the order of the hub."""
+
+    name: str
+    commit: str
+    files: list[HubFile]
+
+
+def fetch(reference: ModelReference, progress: Progress) -> Path:
+    """Download the missing files of a model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
+    suffix = f":{reference.quant}" if reference.quant else f"/{reference.file}" if reference.file else ""
+    name = f"hf:{reference.repo}{suffix}"
+    repository = retry(lambda: request_repository(name, reference.repo))
+    available = [file.path for file in repository.files]
+    parts = select_files(available, reference)
+    if not parts:
+        raise ModelNotFoundError(f"{name}: the repository has no such model; {hint(reference, available)}")
+    files = [file for part in parts for file in repository.files if file.path == part]
+    folder = repo_directory(reference.repo)
+    with raise_write_errors(folder, sum(file.size for file in files)):
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        try:
+            with exclusive_lock(cache_directory() / ".locks" / folder.name / f"{files[0].digest}.lock"):
+                return download_files(name, repository, files, progress)
+        finally:
+            with suppress(OSError):  # only succeeds if nothing was downloaded
+                (folder / "blobs").rmdir()
+                folder.rmdir()
+
+
+def hint(reference: ModelReference, available: Sequence[str]) -> str:
+    """Return what the repository has instead, the most similar name first."""
+    known = {each.upper(): each for each in available_quants(available)}
+    nearest = get_close_matches((reference.quant or reference.file).upper(), known, n=1)
+    suggestion = f"did you mean {known[nearest[0]]}? " if nearest else ""
+    return f"{suggestion}it has {', '.join(known.values()) or 'no GGUF file'}"
+
+
+def request_repository(name: str, repo: str) -> Repository:
+    """Request the list of files of a repository. Raises ModelNotFoundError, LocalInferError, TransientError."""
+    require_network(name)
+    api = HfApi(library_name="localinfer", library_version=VERSION)
+    try:
+        info = api.model_info(repo, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        files = [
+            HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
+            for each in info.siblings or []
+        ]
+    except GatedRepoError:
+        raise ModelNotFoundError(f"{name}: {access_form_hint(repo)}") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(f"{name}: the hub has no such repository, or it is private{login_hint()}") from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        refusal = ModelNotFoundError if status in REFUSAL_STATUSES else LocalInferError
+        kind = TransientError if status in RETRY_STATUSES else refusal
+        raise kind(f"{name}: {constants.ENDPOINT} answers {status} {error.response.reason_phrase}") from None
+    except httpx2.HTTPError as error:
+        raise transport_error(f"{name}: {constants.ENDPOINT}: {reason(error)}", error) from None
+    except HFValidationError as error:
+        raise UsageError(f"{name}: {reason(error)}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, httpx2.InvalidURL):
+        raise LocalInferError(f"{name}: {constants.ENDPOINT} sends an invalid response") from None
+    return Repository(repo, validate_commit(name, info.sha), list(valid_files(files)))
+
+
+def access_form_hint(repo: str) -> str:
+    """Return a hint for gated repositories."""
+    return f"if the repository is gated, request access at {constants.ENDPOINT}/{repo}{login_hint()}"
+
+
+def login_hint() -> str:
+    """Return a hint how to authenticate, or "" if there is a token."""
+    return "" if get_token() else "; to authenticate, set HF_TOKEN or run `hf auth login`"
+
+
+def validate_commit(name: str, commit: object) -> str:
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise LocalInferError(f"{name}: {constants.ENDPOINT} sends an invalid response")
+    return commit
+
+
+def valid_files(files: Iterable[HubFile]) -> Iterable[HubFile]:
+    """Yield the GGUF files with a safe name, a size and a digest."""
+    for file in files:
+        with suppress(TypeError):  # the response may contain anything
+            if SAFE.fullmatch(file.path) and DIGEST.fullmatch(file.digest) and 0 < file.size < 1 << 50:
+                yield file
+
+
+class CacheEntry(NamedTuple):
+    """A file and its place in the cache."""
+
+    file: HubFile
+    link: Path
+    blob: Path
+
+    @property
+    def is_present(self) -> bool:
+        return any(path.is_file() and path.stat().st_size == self.file.size for path in (self.link, self.blob))
+
+
+def download_files(name: str, repository: Repository, files: Sequence[HubFile], progress: Progress) -> Path:
+    """Download the missing files, and create links and refs. Returns the first file."""
+    folder = repo_directory(repository.name)
+    commit = folder / "snapshots" / repository.commit
+    targets = [CacheEntry(file, commit / file.path, folder / "blobs" / file.digest) for file in files]
+    missing = [target for target in targets if not target.is_present]
+    require_disk_space(name, folder, sum(missing_bytes(target.blob, target.file.size) for target in missing))
+    done, total = 0, sum(target.file.size for target in missing)
+    for file, link, blob in missing:
+        url = hf_hub_url(repository.name, file.path, revision=repository.commit)
+        about = RemoteFile(file.path, url, file.size, file.digest, headers=request_headers())
+        try:
+            download(name, about, blob, progress, done, total)
+        except ModelNotFoundError as refused:  # the metadata of a gated model is public, its files are not
+            raise ModelNotFoundError(f"{refused}; {access_form_hint(repository.name)}") from None
+        write_marker(link)
+        done += file.size
+    for target in targets:
+        link_blob(target.link, target.blob)
+    write_ref(folder / "refs" / "main", repository.commit)
+    return targets[0].link
+
+
+def write_marker(link: Path) -> None:
+    """Record that localinfer has downloaded this file."""
+    paths.private_directory(paths.models_dir())
+    marker_path(link).parent.mkdir(parents=True, exist_ok=True)
+    marker_path(link).touch()
+
+
+def request_headers() -> dict[str, str]:
+    """Return the headers with the user's token, which no other host than the hub receives."""
+    return dict(build_hf_headers(library_name="localinfer", library_version=VERSION))
+
+
+def link_blob(link: Path, blob: Path) -> None:
+    """Create a link to the blob; on systems without links, move the blob to its place."""
+    if link.exists():
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)  # it may be a broken link
+    try:
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    except OSError:
+        blob.replace(link)
+
+
+def write_ref(path: Path, commit: str) -> None:
+    """Let the branch refer to this commit."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    unfinished.write_text(commit)
+    unfinished.replace(path)

@@ -1,0 +1,153 @@
+"""The interface of model stores, and functions that they share.
+
+A model store is a module with the functions of `ModelStore`. The names of its models are written behind `SCHEME:`.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from localinfer.errors import LocalInferError, ModelNotFoundError
+from localinfer.gguf.split_names import NAME, split_paths
+from localinfer.options import Layer
+
+if TYPE_CHECKING:
+    from localinfer.gguf.resumable_file import UnfinishedFile
+
+MARGIN = 64 << 20  # bytes of the disk to leave free
+OFFLINE = ("LOCALINFER_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+Progress = Callable[[str, int, int], None]  # stage, done, total; bytes for a download
+
+
+class NotDownloadedError(ModelNotFoundError):
+    """The model is not on this machine, but can be downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model on this machine; `fraction` is below 1 for an unfinished download."""
+
+    name: str  # by which `find` finds it
+    files: tuple[Path, ...]
+    size: int  # bytes of all of them
+    fraction: float = 1.0
+
+    @classmethod
+    def complete(cls, name: str, files: Sequence[Path]) -> "StoredModel":
+        """Return a complete model with these files."""
+        return cls(name, tuple(files), sum(file.stat().st_size for file in files))
+
+    @classmethod
+    def partial(cls, name: str, files: Sequence[Path], left: Sequence["UnfinishedFile"]) -> "StoredModel":
+        """Return an unfinished download: complete files, and partial ones."""
+        here = cls.complete(name, files)
+        size = here.size + sum(each.size for each in left)
+        written = here.size + sum(each.size * each.written_fraction for each in left)
+        return cls(name, (*here.files, *(file for each in left for file in each.files)), size, written / size)
+
+
+class ModelStore(Protocol):
+    """The functions of a model store."""
+
+    TITLE: str
+
+    def directories(self) -> list[Path]:
+        """Return the existing directories of the store."""
+
+    def find(self, name: str) -> Path:
+        """Return the first file of a model. Raises NotDownloadedError, or ModelNotFoundError if it cannot be
+        downloaded.
+        """
+
+    def default_options(self, name: str) -> Layer:
+        """Return the options that belong to the model."""
+
+    def list_models(self) -> Iterator[StoredModel]:
+        """Yield all models in the store."""
+
+    def fetch(self, name: str, progress: Progress) -> Path:
+        """Download the model, and return its first file. Raises ModelNotFoundError, LocalInferError."""
+
+    def removable_files(self, name: str) -> list[Path]:
+        """Return the files to delete for a model. Raises ModelNotFoundError; UsageError if they are not ours."""
+
+
+def require_network(name: str) -> None:
+    """Raise ModelNotFoundError in offline mode."""
+    for variable in OFFLINE:
+        if os.environ.get(variable, "").upper() not in ("", "0", "FALSE", "NO", "OFF"):
+            raise ModelNotFoundError(f"{name}: not on this machine, and {variable} forbids downloads")
+
+
+def require_disk_space(name: str, folder: Path, needed: int) -> None:
+    """Raise LocalInferError if `needed` bytes would fill the disk."""
+    free = shutil.disk_usage(folder).free
+    if free < needed + MARGIN:
+        sizes = f"{(needed + MARGIN) >> 20:,} MiB, {free >> 20:,} MiB are free"
+        raise LocalInferError(f"{folder}: {name} needs {sizes}")
+
+
+def expand_user(place: str) -> Path:
+    """Expand ~; returns the path unchanged if the home directory is unknown."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        return Path(place)
+
+
+def is_directory(folder: Path) -> bool:
+    """Return whether the directory exists and is accessible."""
+    try:
+        return folder.is_dir()
+    except OSError:
+        return False
+
+
+def list_directory(folder: Path) -> list[Path]:
+    """Return the sorted entries of a directory; an empty list if it is not accessible."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def all_parts(first: Path) -> list[Path]:
+    """Return all files of the model with this first file."""
+    part = NAME.fullmatch(first.name)
+    return (part and split_paths(first, int(part["count"]))) or [first]
+
+
+def gguf_files(folder: Path) -> list[str]:
+    """Return the GGUF files below a directory, as relative paths with /."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if is_file(path))
+
+
+def is_file(path: Path) -> bool:
+    """Return whether the file exists and is accessible."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+@contextmanager
+def exclusive_lock(lock: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes. The operating system releases it when the process ends."""
+    import filelock
+
+    held = filelock.FileLock(lock)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        held.acquire()
+    except NotImplementedError:  # some network file systems; concurrent downloads write the same bytes
+        pass
+    except OSError as error:
+        raise LocalInferError(f"{lock}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        held.release()

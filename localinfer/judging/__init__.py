@@ -1,1 +1,0 @@
-"""What a model is worth on a text, and where its time goes."""

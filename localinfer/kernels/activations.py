@@ -1,0 +1,223 @@
+"""Activation functions between the matrices of a feed-forward network: act(x), or the gated unit act(gate) * up
+(Shazeer, 2020)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64
+
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import (
+    absolute,
+    bitcast,
+    convert,
+    extract,
+    f32x16,
+    fma,
+    i32x16,
+    inline,
+    load,
+    maximum,
+    minimum,
+    reduce_sum,
+    rint,
+    select,
+    splat,
+    store,
+)
+from quant.matmul.activations import make_quantize_groups
+
+Body = Callable[..., None]
+STRIP_COLUMNS = 128  # four groups of 32 columns
+LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693145751953125, 1.42860682030941723212e-6
+
+
+@inline
+def exp(v: Any) -> Any:
+    """Return e**v of an f32x16 to about one unit in the last place; 0 below -87, the value at 88 above it, NaN for NaN.
+
+    Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7, then 2**n through the exponent.
+    """
+    x = maximum(minimum(v, splat(f32x16, 88.0)), splat(f32x16, -104.0))
+    n = rint(x * splat(f32x16, LOG2_E))
+    r = fma(n, splat(f32x16, -LN2_HIGH), x)
+    r = fma(n, splat(f32x16, -LN2_LOW), r)
+    p = splat(f32x16, 1.0 / 5040)
+    p = fma(p, r, splat(f32x16, 1.0 / 720))
+    p = fma(p, r, splat(f32x16, 1.0 / 120))
+    p = fma(p, r, splat(f32x16, 1.0 / 24))
+    p = fma(p, r, splat(f32x16, 1.0 / 6))
+    p = fma(p, r, splat(f32x16, 0.5))
+    p = fma(p, r, splat(f32x16, 1.0))
+    p = fma(p, r, splat(f32x16, 1.0))
+    exponent = convert(i32x16, maximum(n, splat(f32x16, -127.0))) + splat(i32x16, 127)
+    return select(v == v, p * bitcast(f32x16, exponent << splat(i32x16, 23)), v)
+
+
+@inline
+def logistic_product(x: Any, u: Any) -> Any:
+    """Return x * sigmoid(u)."""
+    one = splat(f32x16, float32(1.0))
+    return x / (one + exp(splat(f32x16, float32(0.0)) - u))
+
+
+@inline
+def sigmoid(x: Any) -> Any:
+    """Return 1 / (1 + e**-x)."""
+    return logistic_product(splat(f32x16, float32(1.0)), x)
+
+
+@inline
+def tanh(x: Any) -> Any:
+    """Return tanh(x) = 2 * sigmoid(2 x) - 1."""
+    return logistic_product(splat(f32x16, float32(2.0)), x + x) - splat(f32x16, float32(1.0))
+
+
+@inline
+def silu(x: Any) -> Any:
+    """Return x * sigmoid(x) (Elfwing et al., 2017)."""
+    return logistic_product(x, x)
+
+
+@inline
+def gelu_tanh(x: Any) -> Any:
+    """Return the tanh approximation of GELU (Hendrycks and Gimpel, 2016): x/2 * (1 + tanh(u)) = x * sigmoid(2u), u =
+    sqrt(2/pi) * (x + 0.044715 x^3)."""
+    cubed = x * x * x
+    inner = fma(cubed, splat(f32x16, float32(0.044715)), x)
+    return logistic_product(x, inner * splat(f32x16, float32(1.5957691216057308)))
+
+
+@inline
+def gelu_erf(x: Any) -> Any:
+    """Return the exact GELU, x/2 * (1 + erf(x / sqrt(2))) (Hendrycks and Gimpel, 2016).
+
+    erfc(z) for z >= 0 is t * exp(-z^2 + P(t)), t = 1 / (1 + z/2): the Chebyshev fit of Numerical Recipes (Press et al.,
+    1992, 6.2), with a relative error below 1.2e-7.
+    """
+    z = absolute(x) * splat(f32x16, float32(0.7071067811865476))
+    one = splat(f32x16, float32(1.0))
+    t = one / fma(z, splat(f32x16, float32(0.5)), one)
+    p = splat(f32x16, float32(0.17087277))
+    p = fma(p, t, splat(f32x16, float32(-0.82215223)))
+    p = fma(p, t, splat(f32x16, float32(1.48851587)))
+    p = fma(p, t, splat(f32x16, float32(-1.13520398)))
+    p = fma(p, t, splat(f32x16, float32(0.27886807)))
+    p = fma(p, t, splat(f32x16, float32(-0.18628806)))
+    p = fma(p, t, splat(f32x16, float32(0.09678418)))
+    p = fma(p, t, splat(f32x16, float32(0.37409196)))
+    p = fma(p, t, splat(f32x16, float32(1.00002368)))
+    p = fma(p, t, splat(f32x16, float32(-1.26551223)))
+    tail = t * exp(p - z * z) * splat(f32x16, float32(0.5))  # half of erfc(z)
+    return x * select(x > splat(f32x16, float32(0.0)), one - tail, tail)
+
+
+@inline
+def none(x: Any) -> Any:
+    """Return x unchanged."""
+    return x
+
+
+@inline
+def relu(x: Any) -> Any:
+    """Return max(x, 0)."""
+    zero = splat(f32x16, float32(0.0))
+    return select(x < zero, zero, x)
+
+
+@inline
+def relu_squared(x: Any) -> Any:
+    """Return relu(x)**2 (So et al., 2021)."""
+    return relu(x) * relu(x)
+
+
+ACTIVATIONS = {
+    "none": none,
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "gelu": gelu_tanh,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}
+
+
+def make_gated_unit(act: Any) -> Any:
+    """Make the gated unit of an activation, act(gate) * up."""
+
+    @inline
+    def unit(gate: Any, up: Any) -> Any:
+        return act(gate) * up
+
+    return unit
+
+
+@inline
+def clamped_swiglu(gate: Any, up: Any) -> Any:
+    """Return gpt-oss's g * sigmoid(1.702 g) * (u + 1), where g = min(gate, 7) and u = up clamped to [-7, 7]."""
+    limit = splat(f32x16, float32(7.0))
+    g, u = minimum(gate, limit), maximum(minimum(up, limit), splat(f32x16, float32(-7.0)))
+    return logistic_product(g, g * splat(f32x16, float32(1.702))) * (u + splat(f32x16, float32(1.0)))
+
+
+GATED_UNITS = {name: make_gated_unit(act) for name, act in ACTIVATIONS.items()} | {"clamped_swiglu": clamped_swiglu}
+
+
+def gated_activation(activation: str, tile: int, passes: int) -> Body:
+    """Make the kernel gate = act(gate) * up (one of GATED_UNITS), or act(gate) if up is 0; q = gate quantized unless q
+    is 0. Rows of up have up_n values, of which those from up_first on are used.
+
+    Threads divide the columns of a tile's tokens into strips.
+    """
+    unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, up, up_n, up_first, n, gate, q, chunk_index, n_chunks, scratch):
+        count, strips = load(int64, tokens), (n + STRIP_COLUMNS - 1) // STRIP_COLUMNS
+        items = (count + together - 1) // together * strips
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            first, column = item // strips * together, item % strips * STRIP_COLUMNS
+            end = min(column + STRIP_COLUMNS, n)
+            for token in range(first, min(first + together, count)):
+                row, factors = gate + 4 * n * token, up + 4 * (up_n * token + up_first)
+                for i in range(column, end, 16):
+                    factor = load(f32x16, factors + 4 * i) if up else splat(f32x16, float32(1.0))
+                    store(row + 4 * i, unit(load(f32x16, row + 4 * i), factor))
+                if q:
+                    quantize_groups(row, q, token, column // 32, end // 32, n)
+
+    return body
+
+
+def gate_halves(activation: str, tile: int, passes: int) -> Body:
+    """Make the kernel y = act(first half of a row of x) * second half, and q = y quantized unless q is 0; rows of x
+    have 2 n values."""
+    unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, x, n, y, q, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+        for token in range(first, end):
+            row, place = x + 8 * n * token, y + 4 * n * token
+            for i in range(0, 4 * n, 64):
+                store(place + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
+            if q:
+                quantize_groups(place, q, token, 0, n // 32, n)
+
+    return body
+
+
+def sigmoid_gate() -> Body:
+    """Make the kernel x[token] *= sigmoid(weight . h[token])."""
+
+    def body(tokens, h, weight, n_in, n, x, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        one, zero = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.0))
+        for token in range(first, end):
+            score = zero
+            for i in range(0, 4 * n_in, 64):
+                score = fma(load(f32x16, weight + i), load(f32x16, h + 4 * n_in * token + i), score)
+            factor = extract(one / (one + exp(zero - splat(f32x16, reduce_sum(score)))), 0)
+            for i in range(4 * n * token, 4 * n * (token + 1), 64):
+                store(x + i, load(f32x16, x + i) * splat(f32x16, factor))
+
+    return body

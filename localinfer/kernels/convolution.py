@@ -1,0 +1,61 @@
+"""Causal depthwise convolutions over time: each column is a weighted sum of its own last few values."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import int64
+
+from localinfer.kernels.activations import ACTIVATIONS
+from localinfer.kernels.layout import CONVOLUTION_STRIP
+from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
+from quant.jit.vectors import f32x16, fma, gather, inline, load, splat, store
+
+Body = Callable[..., None]
+
+
+@inline
+def input_row(x: int, tail: int, width: int, stride: int, token: int) -> int:
+    """Return the address of a token's values. Those before the batch are in the tail, the oldest first."""
+    return x + stride * token if token >= 0 else tail + stride * (token + width - 1)
+
+
+@inline
+def transpose_weights(weight: int, width: int, columns: int, place: int) -> None:
+    """Transpose the weights of some columns from [column][age] to [age][column], padded to a whole strip."""
+    for column in range(0, columns, 16):
+        for age in range(width):
+            taps = gather(f32x16, weight + 4 * (width * column + age), 4 * width)
+            store(place + 4 * (CONVOLUTION_STRIP * age + column), taps)
+
+
+def convolve(activation: str) -> Body:
+    """Make the kernel y[t] = act(bias + sum of weight[age] * x[t - width + 1 + age]).
+
+    It then stores the last width - 1 rows of x in the tail. weight is [n][width], tail is [slot][width - 1][n], bias
+    may be 0. Threads divide the columns into strips. A segment's two words are the slot to write and the slot to read.
+    """
+    act: Any = ACTIVATIONS[activation]
+
+    def body(tokens, x, weight, bias, width, n, segments, tail, y, chunk_index, n_chunks, scratch):
+        strips, stride = (n + CONVOLUTION_STRIP - 1) // CONVOLUTION_STRIP, 4 * n
+        for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):
+            first, end, before = CONVOLUTION_STRIP * strip, min(CONVOLUTION_STRIP * (strip + 1), n), 0
+            transpose_weights(weight + 4 * width * first, width, end - first, scratch)
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, own = load(int64, segment), tail + stride * (width - 1) * load(int64, segment + 8)
+                past = tail + stride * (width - 1) * load(int64, segment + 16)
+                rows, place = x + stride * before, y + stride * before
+                for token in range(count):
+                    for i in range(first, end, 16):
+                        s = load(f32x16, bias + 4 * i) if bias else splat(f32x16, 0.0)
+                        for age in range(width):
+                            value = load(f32x16, input_row(rows, past, width, stride, token - width + 1 + age) + 4 * i)
+                            s = fma(load(f32x16, scratch + 4 * (CONVOLUTION_STRIP * age + i - first)), value, s)
+                        store(place + stride * token + 4 * i, act(s))
+                for age in range(width - 1):
+                    source = input_row(rows, past, width, stride, count - width + 1 + age)
+                    for i in range(first, end, 16):
+                        store(own + stride * age + 4 * i, load(f32x16, source + 4 * i))
+                before += count
+
+    return body

@@ -1,0 +1,210 @@
+"""The executor: all threads of the pool run through the op records (`quant.jit.kernel_call`) of a graph together.
+
+Ops that can run side by side, such as the products of q, k and v, form a stage. The work of a stage is divided
+into chunks. Each thread has a range of chunks, which are adjacent in memory. A thread processes its own chunks, then
+steals those that other threads have not begun, and counts the finished ones. The thread that finishes the last chunk of
+a stage runs the following ops that are too small to divide, up to the next stage with chunks for all threads, and
+publishes it.
+
+So threads only wait for chunks that are in progress. A slow thread leaves its chunks to others; a late thread finds its
+chunks taken and joins at the current stage.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import int64
+
+from localinfer.kernels.layout import (
+    SYNC_ENTERED,
+    SYNC_FINISHED,
+    SYNC_LINE_BYTES,
+    SYNC_STAGE,
+    SYNC_THREADS,
+    TIMESTAMP_WORDS,
+    TIMESTAMPS_BYTES,
+    TIMESTAMPS_OFFSET,
+)
+from quant.jit.kernel_call import CHUNKS_OFFSET, KERNELS_OFFSET, NEXT_STAGE_OFFSET, RECORD_WORDS, TOKENS_OFFSET
+from quant.jit.threads import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_swap,
+    call_address,
+    pause,
+    ticks,
+    yield_thread,
+)
+from quant.jit.vectors import inline, load, store
+
+Body = Callable[..., None]
+
+RECORD_BYTES = 8 * RECORD_WORDS
+CLAIMED_BITS = 20  # low bits of a claim counter: the chunks claimed; the stage is above them
+SPIN_ITERATIONS = 2000  # spins before the thread yields its core
+
+
+@inline
+def claim(thread: int, stage: int, parts: int) -> Any:
+    """Claim one of a thread's `parts` chunks and return its number, or `parts` if none is left.
+
+    The claim counter only grows, so a thread that is behind cannot claim chunks of a later stage.
+    """
+    none_taken = stage << CLAIMED_BITS
+    seen = atomic_load(thread)
+    while True:
+        free = max(seen, none_taken)
+        if free - none_taken >= parts:
+            return parts
+        before = atomic_swap(thread, seen, free + 1)
+        if before == seen:
+            return free - none_taken
+        seen = before
+
+
+@inline
+def wait(sync: int, stage: int, stop: int) -> Any:
+    """Wait until the pool has reached this stage or a later one, or `stop` is set; return the current stage."""
+    turns = 0
+    while atomic_load(sync + SYNC_STAGE) < stage and not atomic_load(stop):
+        pause()
+        turns += 1
+        if turns > SPIN_ITERATIONS:
+            yield_thread()
+    return atomic_load(sync + SYNC_STAGE)
+
+
+@inline
+def write_timestamp(op: int, begin: int, end: int, scratch: int) -> None:
+    """Store the timestamps of a chunk of an op before the thread's scratch memory, unless that space is full."""
+    stamps = scratch - TIMESTAMPS_BYTES
+    count = load(int64, stamps)
+    at = stamps + TIMESTAMPS_OFFSET + 8 * TIMESTAMP_WORDS * count
+    if at + 8 * TIMESTAMP_WORDS <= scratch:
+        store(at, op)
+        store(at + 8, begin)
+        store(at + 16, end)
+        store(stamps, count + 1)
+
+
+def make_call(stamps: int) -> Any:
+    """Make the function that calls a kernel, with timestamps before and after if `stamps`."""
+
+    @inline
+    def call_and_stamp(function: int, op: int, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        begin = ticks()
+        call_address(function, op, chunk_index, n_chunks, scratch)
+        write_timestamp(op, begin, ticks(), scratch)
+
+    return call_and_stamp if stamps else call_address
+
+
+def make_op_functions(few: int, stamps: int) -> Any:
+    """Make the functions for an op record, which has a kernel and a chunk count for batches of up to `few` tokens, and
+    for larger ones.
+
+    chunks_of(op) returns the chunks per thread, 0 if one thread runs the op. run(op, chunk_index, n_chunks, scratch)
+    runs a chunk.
+    """
+
+    call_kernel = make_call(stamps)
+
+    @inline
+    def column(op: int) -> Any:
+        return op if load(int64, load(int64, op + TOKENS_OFFSET)) <= few else op + 8
+
+    @inline
+    def chunks_of(op: int) -> Any:
+        return load(int64, column(op) + CHUNKS_OFFSET)
+
+    @inline
+    def run(op: int, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        call_kernel(load(int64, column(op) + KERNELS_OFFSET), op, chunk_index, n_chunks, scratch)
+
+    return chunks_of, run
+
+
+def make_stage_functions(few: int, stamps: int) -> Any:
+    """Make the functions for a stage, the op records from address `first` up to `end`.
+
+    chunks_in_stage(first, end) returns the chunks per thread. run_chunk(first, end, thread, number, n_threads, scratch)
+    runs chunk `number` of thread `thread`.
+    """
+    chunks_of, run = make_op_functions(few, stamps)
+
+    @inline
+    def chunks_in_stage(first: int, end: int) -> Any:
+        parts = 0
+        for op in range(first, end, RECORD_BYTES):
+            parts += chunks_of(op)
+        return parts
+
+    @inline
+    def run_chunk(first: int, end: int, thread: int, number: int, n_threads: int, scratch: int) -> None:
+        for op in range(first, end, RECORD_BYTES):
+            parts = chunks_of(op)
+            if 0 <= number < parts:
+                run(op, parts * thread + number, parts * n_threads, scratch)
+            number -= parts
+
+    return chunks_in_stage, run_chunk
+
+
+def execute(few: int, stamps: int) -> Body:
+    """Make the kernel that runs the ops first .. end - 1; `chunk_index` of `n_chunks` is the thread's number in the
+    pool.
+
+    A thread returns when all ops are done, or between two chunks if the flag at `stop` is set. With `stamps`, it writes
+    timestamps of all chunks: see `localinfer.runtime.timestamps`.
+    """
+    _, run = make_op_functions(few, stamps)
+    chunks_in_stage, run_chunk = make_stage_functions(few, stamps)
+
+    @inline
+    def lead(program: int, op: int, end: int, stop: int, scratch: int) -> Any:
+        """Run the ops that are too small to divide, starting with `op`; return the first op of the next stage."""
+        while op < end and not atomic_load(stop):
+            record = program + RECORD_BYTES * op
+            after = load(int64, record + NEXT_STAGE_OFFSET)
+            if chunks_in_stage(record, program + RECORD_BYTES * after):
+                break
+            for each in range(record, program + RECORD_BYTES * after, RECORD_BYTES):
+                run(each, 0, 1, scratch)
+            op = after
+        return op
+
+    @inline
+    def share(
+        first: int, last: int, stage: int, sync: int, stop: int, chunk_index: int, n_chunks: int, scratch: int
+    ) -> Any:
+        """Run chunks of a stage until none is left; return how many."""
+        finished, each = 0, chunks_in_stage(first, last)
+        for step in range(n_chunks):
+            thread = (chunk_index + step) % n_chunks
+            number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
+            while number < each and not atomic_load(stop):
+                run_chunk(first, last, thread, number, n_chunks, scratch)
+                finished += 1
+                number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
+        return finished
+
+    def body(first, end, program, sync, stop, chunk_index, n_chunks, scratch):
+        after, leads = first, atomic_add(sync + SYNC_ENTERED, 1) == 0
+        while True:
+            if leads:
+                stage = lead(program, after, end, stop, scratch)
+                atomic_store(sync + SYNC_FINISHED, 0)
+                atomic_store(sync + SYNC_STAGE, stage)
+            else:
+                stage = wait(sync, after, stop)
+            if stage >= end or atomic_load(stop):
+                return
+            record = program + RECORD_BYTES * stage
+            after = load(int64, record + NEXT_STAGE_OFFSET)
+            last = program + RECORD_BYTES * after
+            finished = share(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
+            whole = chunks_in_stage(record, last) * n_chunks
+            leads = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole
+
+    return body

@@ -1,0 +1,283 @@
+"""Mixture of experts (Shazeer et al., 2017): routing tokens to experts, sorting rows by expert, and combining the
+outputs.
+
+A pair is a token and one of its experts: pair = token * used + slot. Expert products work on rows, one per pair, sorted
+by expert. There are two groups of rows. Experts with few rows multiply row by row; for the others, unpacking the
+weights pays off. In the second group, each expert's rows start at a tile boundary (`quant.matmul.activations`), and
+padding rows are empty.
+
+    order   int32 [rows], per group: the pair of each row, or -1
+    places  int32 [pairs]: the row of each pair in the first group, or -1 - row in the second
+    runs    per group: see `quant.matmul.experts`
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int32, int64
+
+from localinfer.kernels.activations import exp
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import extract, f32x16, inline, load, splat, store
+from quant.matmul.activations import make_quantize_groups
+from quant.matmul.layout import RUN_WORDS
+
+Body = Callable[..., None]
+MINUS_INFINITY = float32(float("-inf"))
+
+
+@inline
+def exponential(x: float) -> Any:
+    """Return e^x of a scalar."""
+    return extract(exp(splat(f32x16, float32(x))), 0)
+
+
+@inline
+def softmax(x: int, n: int) -> None:
+    """Replace n floats with their softmax."""
+    largest, total = MINUS_INFINITY, float32(0.0)
+    for i in range(n):
+        largest = max(largest, load(float32, x + 4 * i))
+    for i in range(n):
+        value = exponential(load(float32, x + 4 * i) - largest)
+        store(x + 4 * i, value)
+        total += value
+    for i in range(n):
+        store(x + 4 * i, load(float32, x + 4 * i) / total)
+
+
+@inline
+def sigmoid(x: int, n: int) -> None:
+    """Replace n floats with their sigmoid."""
+    for i in range(n):
+        store(x + 4 * i, float32(1.0) / (float32(1.0) + exponential(-load(float32, x + 4 * i))))
+
+
+@inline
+def identity(x: int, n: int) -> None:
+    """Leave n floats unchanged."""
+
+
+GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_of_chosen": identity, "sparse_mixer": identity}
+SPARSE_MIXER_THRESHOLD = 0.02  # twice the jitter that the SparseMixer router was trained with
+
+
+@inline
+def sparse_mixer_weight(logits: int, left: int, n: int, chosen: int) -> Any:
+    """Return the softmax weight of the largest remaining logit among the remaining logits that are close to it: within
+    a fraction of the larger magnitude (SparseMixer; Liu et al., 2024: GRIN). In `left`, logits that are already chosen
+    are -inf."""
+    largest, total = load(float32, left + 4 * chosen), float32(0.0)
+    for i in range(n):
+        logit = load(float32, logits + 4 * i)
+        if largest - logit <= float32(SPARSE_MIXER_THRESHOLD) * max(abs(logit), largest):
+            total += exponential(load(float32, left + 4 * i) - largest)
+    return float32(1.0) / total
+
+
+@inline
+def argmax(scores: int, n: int) -> Any:
+    """Return the index of the largest of n floats, the first one of equals. If all are NaN, return the first one that
+    is not -inf; if all are -inf, return 0."""
+    best, value = -1, MINUS_INFINITY
+    for i in range(n):
+        score = load(float32, scores + 4 * i)
+        if (best < 0 and score != MINUS_INFINITY) or score > value:
+            best, value = i, score
+    return max(best, 0)
+
+
+def make_mask_groups(best: int) -> Any:
+    """Make mask_groups(scores, n, groups, used): set the scores of all groups to -inf, except for the `used` groups
+    whose `best` scores (one or two) have the largest sums. The n floats after the scores are scratch."""
+
+    @inline
+    def sum_of_best(scores: int, n: int) -> Any:
+        first, second = MINUS_INFINITY, MINUS_INFINITY
+        for i in range(n):
+            score = load(float32, scores + 4 * i)
+            second = max(second, min(score, first))
+            first = max(first, score)
+        return first + second if best == 2 else first
+
+    @inline
+    def mask_groups(scores: int, n: int, groups: int, used: int) -> None:
+        size, sums = n // groups, scores + 4 * n
+        for group in range(groups):
+            store(sums + 4 * group, sum_of_best(scores + 4 * size * group, size))
+        for _ in range(used):
+            store(sums + 4 * argmax(sums, groups), MINUS_INFINITY)
+        for i in range(n):
+            if load(float32, sums + 4 * (i // size)) != MINUS_INFINITY:
+                store(scores + 4 * i, MINUS_INFINITY)
+
+    return mask_groups
+
+
+def route(gating: str, normed: int, best: int) -> Body:
+    """Make the kernel that chooses `used` experts for each token: ids int32 [pairs], weights float32 [pairs].
+
+    The router's logits become probabilities. The experts with the largest probability plus bias (unless bias is 0) are
+    chosen; with several `groups`, only from the `groups_used` groups whose `best` experts have the largest sum. Their
+    weights are the probabilities without bias, divided by their sum if `normed`, times `scale`. With
+    "softmax_of_chosen", the weights are the softmax of the chosen logits; with "sparse_mixer", see
+    `sparse_mixer_weight`.
+    """
+    probabilities, is_softmax_of_chosen, is_sparse_mixer = (
+        GATINGS[gating],
+        gating == "softmax_of_chosen",
+        gating == "sparse_mixer",
+    )
+    mask_groups = make_mask_groups(best)
+
+    def body(
+        tokens, logits, bias, n_expert, groups, groups_used, used, scale, ids, weights, chunk_index, n_chunks, scratch
+    ):  # fmt: skip
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        for token in range(first, end):
+            row, total = logits + 4 * n_expert * token, float32(0.0)
+            probabilities(row, n_expert)
+            for i in range(n_expert):
+                extra = load(float32, bias + 4 * i) if bias else float32(0.0)
+                store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
+            if groups > 1:
+                mask_groups(scratch, n_expert, groups, groups_used)
+            for pair in range(used * token, used * (token + 1)):
+                chosen = argmax(scratch, n_expert)
+                weight = (
+                    sparse_mixer_weight(row, scratch, n_expert, chosen)
+                    if is_sparse_mixer
+                    else load(float32, row + 4 * chosen)
+                )
+                store(scratch + 4 * chosen, MINUS_INFINITY)
+                store(ids + 4 * pair, int32(chosen))
+                store(weights + 4 * pair, weight)
+                total += weight
+            at = weights + 4 * used * token
+            if is_softmax_of_chosen:
+                softmax(at, used)
+            for slot in range(used):
+                weight = load(float32, at + 4 * slot)
+                store(at + 4 * slot, (weight / total if normed else weight) * float32(scale))
+
+    return body
+
+
+def scale_expert_weights() -> Body:
+    """Make the kernel weights[pair] *= scales[expert of the pair]."""
+
+    def body(tokens, ids, used, scales, weights, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        for pair in range(used * first, used * end):
+            scale = load(float32, scales + 4 * int64(load(int32, ids + 4 * pair)))
+            store(weights + 4 * pair, load(float32, weights + 4 * pair) * scale)
+
+    return body
+
+
+def scale_expert_rows() -> Body:
+    """Make the kernel y[row] *= scales[expert of the row]."""
+
+    def body(tokens, order, ids, scales, n, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        for row in range(first, end):
+            pair = int64(load(int32, order + 4 * row))
+            if pair >= 0:
+                factor = splat(f32x16, load(float32, scales + 4 * int64(load(int32, ids + 4 * pair))))
+                for i in range(4 * n * row, 4 * n * (row + 1), 64):
+                    store(y + i, factor * load(f32x16, y + i))
+
+    return body
+
+
+@inline
+def write_run(runs: int, number: int, expert: int, first: int, count: int) -> None:
+    """Store a run of rows of an expert."""
+    place = runs + 8 + 8 * RUN_WORDS * number
+    store(place, expert)
+    store(place + 8, first)
+    store(place + 16, count)
+
+
+def sort_by_expert(tile: int, most: int) -> Body:
+    """Make the kernel that assigns rows to pairs and stores the runs of each expert. `few` and `many` receive the
+    number of rows of experts with at most `most` rows, and of the others."""
+
+    def body(
+        tokens, ids, n_expert, used, few, few_order, few_runs, many, many_order, many_runs, places, chunk_index,
+        n_chunks, scratch
+    ):  # fmt: skip
+        pairs, row, runs, tiled_row, tiled_runs = load(int64, tokens) * used, 0, 0, 0, 0
+        for expert in range(n_expert):
+            store(scratch + 8 * expert, 0)
+        for pair in range(pairs):
+            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            store(counter, load(int64, counter) + 1)
+        for expert in range(n_expert):
+            count = load(int64, scratch + 8 * expert)  # replaced below by the row of the expert's next pair
+            if count > most:
+                write_run(many_runs, tiled_runs, expert, tiled_row, count)
+                store(scratch + 8 * expert, -1 - tiled_row)
+                room = (count + tile - 1) // tile * tile
+                for empty in range(tiled_row + count, tiled_row + room):
+                    store(many_order + 4 * empty, int32(-1))
+                tiled_row, tiled_runs = tiled_row + room, tiled_runs + 1
+            elif count:
+                write_run(few_runs, runs, expert, row, count)
+                store(scratch + 8 * expert, row)
+                row, runs = row + count, runs + 1
+        for pair in range(pairs):
+            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            place = load(int64, counter)
+            store(places + 4 * pair, int32(place))
+            if place >= 0:
+                store(few_order + 4 * place, int32(pair))
+                store(counter, place + 1)
+            else:
+                store(many_order + 4 * (-1 - place), int32(pair))
+                store(counter, place - 1)
+        store(few_runs, runs)
+        store(few, row)
+        store(many_runs, tiled_runs)
+        store(many, tiled_row)
+
+    return body
+
+
+def gather(tile: int, passes: int) -> Body:
+    """Make the kernel y[row] = x[token of the row], times the pair's weight unless weights is 0, 0 in empty rows; and q
+    = y quantized unless q is 0."""
+    quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, x, order, weights, used, n, y, q, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+        for row in range(first, end):
+            pair, place = int64(load(int32, order + 4 * row)), y + 4 * n * row
+            source = x + 4 * n * (pair // used)
+            weight = load(float32, weights + 4 * pair) if weights and pair >= 0 else float32(1.0)
+            for i in range(0, n, 16):
+                value = load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0))
+                store(place + 4 * i, splat(f32x16, weight) * value)
+            if q:
+                quantize_groups(place, q, row, 0, n // 32, n)
+
+    return body
+
+
+def combine_experts() -> Body:
+    """Make the kernel y[token] = sum of its experts' rows in `few` or `many`, times their weights unless weights is 0,
+    in the order of slots."""
+
+    def body(tokens, few, many, places, weights, used, n, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        for token in range(first, end):
+            for i in range(0, n, 16):
+                total = splat(f32x16, float32(0.0))
+                for pair in range(used * token, used * (token + 1)):
+                    place = int64(load(int32, places + 4 * pair))
+                    row = few + 4 * n * place if place >= 0 else many - 4 * n * (place + 1)
+                    weight = load(float32, weights + 4 * pair) if weights else float32(1.0)
+                    total = total + splat(f32x16, weight) * load(f32x16, row + 4 * i)
+                store(y + 4 * (n * token + i), total)
+
+    return body

@@ -1,0 +1,66 @@
+"""Operations on heads, x[token][head][size]: slices of them, and sorting for products with one matrix per head.
+
+For such a product, the rows of a head form a run (`quant.matmul.experts`): rows are ordered by head, then by token. In
+large batches, each run starts at a tile boundary, and padding rows are empty.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64
+
+from localinfer.kernels.experts import write_run
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import f32x16, inline, load, splat, store
+from quant.matmul.activations import make_quantize_groups
+
+Body = Callable[..., None]
+
+
+@inline
+def copy(source: int, size: int, place: int) -> Any:
+    """Copy `size` floats."""
+    whole = size // 16 * 16
+    for i in range(0, 4 * whole, 64):
+        store(place + i, load(f32x16, source + i))
+    for i in range(4 * whole, 4 * size, 4):
+        store(place + i, load(float32, source + i))
+
+
+def copy_slices() -> Body:
+    """Make the kernel that copies `size` values of each head of each token, from offset x_first in x to y_first in y.
+    Heads have x_step values in x and y_step in y."""
+
+    def body(tokens, x, x_first, x_step, heads, size, y, y_first, y_step, chunk_index, n_chunks, scratch):
+        items = load(int64, tokens) * heads
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            copy(x + 4 * (x_step * item + x_first), size, y + 4 * (y_step * item + y_first))
+
+    return body
+
+
+def gather_heads(tile: int, passes: int) -> Body:
+    """Make the kernel y[row] = x[token][head] of the row, 0 in empty rows, and q = y quantized unless q is 0.
+    `row_count` receives the number of rows."""
+    quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, x, heads, size, y, q, row_count, runs, chunk_index, n_chunks, scratch):
+        count = load(int64, tokens)
+        room = (count + together - 1) // together * together
+        first, end = chunk_range(heads * room, together, chunk_index, n_chunks)
+        for row in range(first, end):
+            head, token, place = row // room, row % room, y + 4 * size * row
+            if token < count:
+                copy(x + 4 * size * (heads * token + head), size, place)
+            else:
+                for i in range(0, 4 * size, 64):
+                    store(place + i, splat(f32x16, float32(0.0)))
+            if q:
+                quantize_groups(place, q, row, 0, size // 32, size)
+        if chunk_index == 0:
+            store(row_count, heads * room)
+            store(runs, heads)
+            for head in range(heads):
+                write_run(runs, head, head, head * room, count)
+
+    return body

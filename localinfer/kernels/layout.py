@@ -1,0 +1,112 @@
+"""Sizes and offsets that kernels and the compute graph share."""
+
+from quant.jit.cpu import target
+
+# Offsets of the threads' synchronisation variables, in separate cache lines: see `localinfer.kernels.executor`.
+SYNC_LINE_BYTES = 128  # two x86 cache lines, which are prefetched together, or one of Apple CPUs
+SYNC_STAGE, SYNC_FINISHED, SYNC_ENTERED, SYNC_THREADS = 0, SYNC_LINE_BYTES, 2 * SYNC_LINE_BYTES, 3 * SYNC_LINE_BYTES
+
+PAGE_SIZE = 64  # KV cache entries per page, which attention processes together
+PANEL_KEYS = 16  # entries whose keys are interleaved
+UNLIMITED_WINDOW = 1 << 30  # a window that includes all positions
+GROUP_BYTES = {
+    "f32": 128,
+    "f16": 64,
+    "q8_0": 34,
+    "q4_0": 18,
+}  # bytes of 32 cached values: see `cache_types`
+ANCHORED_TYPES = {"q8_0": "q8_0_anchored", "q4_0": "q4_0_anchored"}  # types of keys with an anchor per page
+MAX_DECODE_ROWS = 16  # maximum rows of a tile in small batches: query heads that share a key head read the keys once
+SEGMENT_WORDS = 3  # int64 words per segment: see `localinfer.kernels.segments`
+MIN_TILES_UNSPLIT = 32  # with fewer tiles of queries, threads divide the cache into chunks
+MIN_WHOLE_TILES = 8  # the same limit if the cache is a single chunk
+
+
+def page_bytes(kind: str, dim: int, *, anchored: bool = False) -> int:
+    """Return the bytes of a page of keys or values of size `dim`, including its anchor if it has one."""
+    return PAGE_SIZE * dim // 32 * GROUP_BYTES[kind] + (2 * dim if anchored else 0)
+
+
+# Timestamps, before a thread's scratch memory: their number, then TIMESTAMP_WORDS words for each.
+TIMESTAMPS_BYTES = 1 << 20
+TIMESTAMPS_OFFSET, TIMESTAMP_WORDS = 64, 3
+
+
+def sync_bytes(threads: int) -> int:
+    """Return the bytes of the synchronisation variables of this many threads."""
+    return SYNC_THREADS + SYNC_LINE_BYTES * threads
+
+
+def tile_rows(group: int, large_batch: bool) -> int:
+    """Return the rows of a tile of queries.
+
+    In small batches, these are the query heads that share a key head, all of them or an equal fraction. In large
+    batches, there are at least as many as registers can hold.
+    """
+    few = -(-group // -(-group // MAX_DECODE_ROWS))
+    return max(few, target().accumulators // 2) if large_batch else few
+
+
+def row_state_bytes(value_dim: int) -> int:
+    """Return the bytes of a row's softmax state: its maximum (64 bytes), 16 partial denominators, and the weighted
+    sums."""
+    return 128 + 4 * value_dim
+
+
+def page_weights_bytes(rows: int) -> int:
+    """Return the bytes of a page's weights for a tile, plus scratch for the scaled weights or for 32 transposed
+    dimensions of the page's keys."""
+    return 4 * PAGE_SIZE * (rows + max(rows, 32))
+
+
+def attention_scratch_bytes(group: int, key_dim: int, value_dim: int) -> int:
+    """Return a thread's scratch bytes: a tile's queries, plain and for sinks, a page's weights, position ranges, and
+    two states."""
+    rows = max(tile_rows(group, many) for many in (False, True))
+    return rows * (8 * key_dim + 64) + page_weights_bytes(rows) + 2 * rows * row_state_bytes(value_dim)
+
+
+SCAN_STRIP = 16  # columns per strip of a selective scan
+CONVOLUTION_STRIP = 64  # columns per strip of a convolution
+
+
+def state_strip(value: int) -> int:
+    """Return the columns of a recurrent state that are stored together; head sizes must be multiples of it."""
+    return 32 if value % 32 == 0 else 16
+
+
+def scan_scratch_bytes(size: int) -> int:
+    """Return a thread's scratch bytes: the decay rates of a strip."""
+    return 4 * SCAN_STRIP * size
+
+
+def convolution_scratch_bytes(width: int) -> int:
+    """Return a thread's scratch bytes: the weights of a strip."""
+    return 4 * CONVOLUTION_STRIP * width
+
+
+def append_scratch_bytes(key_dim: int, value_dim: int) -> int:
+    """Return a thread's scratch bytes: 32 encoded values, a head and an anchor."""
+    return 128 + 4 * max(key_dim, value_dim) + 4 * key_dim
+
+
+# --- roofline measurements: see `localinfer.kernels.roofline` ---
+
+LOAD_BYTES = 64  # bytes per load
+OPERAND_RING = 8  # operand sets used in turn: few enough to stay in the L1 cache
+OPERAND_BYTES = {"dot": 1, "fma": 4, "pair": 2}
+
+
+def products_shape(kind: str) -> tuple[int, int, int]:
+    """Return rows, tokens and columns of a round of products: the matrix kernels' register tile, or vectors of sums
+    that fill the registers."""
+    if kind == "dot":
+        return target().rows, target().tokens, 32
+    columns = LOAD_BYTES // OPERAND_BYTES[kind]
+    return (4, 6, columns) if target().accumulators >= 24 else (2, 3, columns)
+
+
+def round_bytes(kind: str) -> int:
+    """Return the bytes of the operands of a round."""
+    rows, tokens, columns = products_shape(kind)
+    return OPERAND_BYTES[kind] * columns * (rows + tokens)

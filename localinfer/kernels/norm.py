@@ -1,0 +1,135 @@
+"""RMSNorm (Zhang and Sennrich, 2019), y = x / sqrt(mean(x^2) + eps) * weight, and LayerNorm (Ba et al., 2016), y = (x -
+mean(x)) / sqrt(variance(x) + eps) * weight + bias."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64
+
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import f32x16, fma, inline, load, reduce_sum, splat, sqrt, store
+from quant.matmul.activations import make_quantize_groups
+
+Body = Callable[..., None]
+
+
+@inline
+def mean_square(x: int, n: int) -> Any:
+    """Return mean(x^2) of n floats."""
+    squares, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
+    for i in range(0, whole, 16):
+        v = load(f32x16, x + 4 * i)
+        squares = fma(v, v, squares)
+    for i in range(whole, n):
+        rest += load(float32, x + 4 * i) * load(float32, x + 4 * i)
+    return (reduce_sum(squares) + rest) / float32(n)
+
+
+@inline
+def inverse_rms(x: int, n: int, eps: float) -> Any:
+    """Return 1 / sqrt(mean(x^2) + eps) of n floats."""
+    return float32(1.0) / sqrt(mean_square(x, n) + float32(eps))
+
+
+@inline
+def normalize(x: int, weight: int, n: int, eps: float, y: int) -> None:
+    """Store y = RMSNorm of x; x and y may be the same."""
+    inverse, whole = inverse_rms(x, n, eps), n // 16 * 16
+    factor = splat(f32x16, inverse)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) * factor * load(f32x16, weight + 4 * i))
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) * inverse * load(float32, weight + 4 * i))
+
+
+@inline
+def normalize_unweighted(x: int, n: int, eps: float, y: int) -> None:
+    """Store y = RMSNorm of x without weights; x and y may be the same."""
+    inverse, whole = inverse_rms(x, n, eps), n // 16 * 16
+    factor = splat(f32x16, inverse)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) * factor)
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) * inverse)
+
+
+@inline
+def subtract_mean(x: int, n: int, y: int) -> None:
+    """Store y = x - mean(x); x and y may be the same."""
+    sums, whole, rest = splat(f32x16, float32(0.0)), n // 16 * 16, float32(0.0)
+    for i in range(0, whole, 16):
+        sums = sums + load(f32x16, x + 4 * i)
+    for i in range(whole, n):
+        rest += load(float32, x + 4 * i)
+    middle = (reduce_sum(sums) + rest) / float32(n)
+    for i in range(0, whole, 16):
+        store(y + 4 * i, load(f32x16, x + 4 * i) - splat(f32x16, middle))
+    for i in range(whole, n):
+        store(y + 4 * i, load(float32, x + 4 * i) - middle)
+
+
+@inline
+def normalize_layer(x: int, weight: int, bias: int, n: int, eps: float, y: int) -> None:
+    """Store y = LayerNorm of x, without bias if that is 0; n is a multiple of 16."""
+    subtract_mean(x, n, y)
+    normalize(y, weight, n, eps, y)
+    if bias:
+        for i in range(0, n, 16):
+            store(y + 4 * i, load(f32x16, y + 4 * i) + load(f32x16, bias + 4 * i))
+
+
+def rms_norm(tile: int, passes: int) -> Body:
+    """Make the kernel y = RMSNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
+    quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, x, weight, n, eps, y, q, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+        for token in range(first, end):
+            normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
+            if q:
+                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+
+    return body
+
+
+def layer_norm(tile: int, passes: int) -> Body:
+    """Make the kernel y = LayerNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
+    quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
+
+    def body(tokens, x, weight, bias, n, eps, y, q, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+        for token in range(first, end):
+            normalize_layer(x + 4 * n * token, weight, bias, n, eps, y + 4 * n * token)
+            if q:
+                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+
+    return body
+
+
+def norm_groups() -> Body:
+    """Make the kernel that applies RMSNorm to each of `count` groups of `size` values per row. The weights of adjacent
+    groups are `step` floats apart; `weight` 0 means none. x and y may be the same."""
+
+    def body(tokens, x, weight, step, count, size, eps, y, chunk_index, n_chunks, scratch):
+        items = load(int64, tokens) * count
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            source, place = x + 4 * size * item, y + 4 * size * item
+            if weight:
+                normalize(source, weight + 4 * step * (item % count), size, eps, place)
+            else:
+                normalize_unweighted(source, size, eps, place)
+
+    return body
+
+
+def norm_heads() -> Body:
+    """Make the kernel that applies LayerNorm to every head in place, with weights per head."""
+
+    def body(tokens, weight, heads, size, eps, x, chunk_index, n_chunks, scratch):
+        items = load(int64, tokens) * heads
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            head = x + 4 * size * item
+            subtract_mean(head, size, head)
+            normalize(head, weight + 4 * size * (item % heads), size, eps, head)
+
+    return body

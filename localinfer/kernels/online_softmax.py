@@ -1,0 +1,246 @@
+"""The online softmax (Milakov and Gimelshein, 2018): turns the scores of a page into weights and updates the running
+state.
+
+Scores are base-2 logarithms: a weight is 2^(score - top), where the integer top is near the largest score so far.
+Rescaling earlier sums is then a multiplication by a power of two, which is exact.
+
+A row's state has its top (64 bytes), denominator[16] and sums[value_dim]. Its span is [oldest, newest], int32, the
+visible positions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import float32, int32, types
+
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
+from quant.jit.emit import I16, I64
+from quant.jit.vectors import (
+    bitcast,
+    convert,
+    emit_reduce,
+    extract,
+    f32x16,
+    fma,
+    i32x16,
+    inline,
+    intrinsic,
+    load,
+    lowering,
+    reduce_max,
+    rint,
+    select,
+    splat,
+    store,
+)
+
+LOG2_E = 1.4426950408889634
+MINUS_INFINITY = float32(float("-inf"))
+DENOMINATOR, SUMS = 64, 128  # offsets in a row's state
+NOTHING, ALL = (
+    0,
+    PAGE_SIZE // PANEL_KEYS + 1,
+)  # visibility of a page; values in between are numbers of visible panels
+OLDEST_POSITION = -(1 << 30)  # older than any position: sinks are always visible
+
+
+@inline
+def exp2(v: Any) -> Any:
+    """Return 2**v of an f32x16 up to 127, to about one unit in the last place; 0 below -126.5, NaN for NaN.
+
+    v = n + r with |r| <= 1/2 is exact; then the Taylor polynomial of degree 6, and 2**n through the exponent.
+    """
+    x = select(v < splat(f32x16, -127.0), splat(f32x16, -127.0), v)
+    n = rint(x)
+    r = x - n
+    p = splat(f32x16, 0.00015403530393381608)  # ln(2)^6 / 6!, and so on
+    p = fma(p, r, splat(f32x16, 0.0013333558146428443))
+    p = fma(p, r, splat(f32x16, 0.009618129107628477))
+    p = fma(p, r, splat(f32x16, 0.05550410866482158))
+    p = fma(p, r, splat(f32x16, 0.2402265069591007))
+    p = fma(p, r, splat(f32x16, 0.6931471805599453))
+    p = fma(p, r, splat(f32x16, 1.0))
+    return p * bitcast(f32x16, (convert(i32x16, n) + splat(i32x16, 127)) << splat(i32x16, 23))
+
+
+@inline
+def power_of_two(n: Any) -> Any:
+    """Return 2**n of an integer-valued float up to 0; 0 below -126."""
+    exponent = int32(n) if n > float32(-127.0) else int32(-127)
+    return bitcast(float32, int32((exponent + int32(127)) << int32(23)))
+
+
+@inline
+def tanh(v: Any) -> Any:
+    """Return tanh of an f32x16, to about 2e-7: 1 - 2 / (e^2v + 1)."""
+    one = splat(f32x16, float32(1.0))
+    x, most = v * splat(f32x16, float32(2 * LOG2_E)), splat(f32x16, float32(100.0))
+    return one - splat(f32x16, float32(2.0)) / (exp2(select(x > most, most, x)) + one)
+
+
+def make_horizontal_reduce(sign: str) -> Any:
+    """Make the function that returns the smallest ("<") or largest (">") lane of an integer vector."""
+
+    @intrinsic
+    def apply(typingctx: Any, v: Any) -> Any:
+        def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+            return emit_reduce(b, args[0], lambda x, y: b.select(b.icmp_signed(sign, x, y), x, y))
+
+        return lowering(v.element, [v], emit)
+
+    return apply
+
+
+least, greatest = make_horizontal_reduce("<"), make_horizontal_reduce(">")
+
+
+@inline
+def visible(cells: int, oldest: int, newest: int) -> Any:
+    """Return the mask of 16 entries that a row attends to."""
+    cell = load(i32x16, cells)
+    return (cell >= splat(i32x16, int32(oldest))) & (cell <= splat(i32x16, int32(newest)))
+
+
+@intrinsic
+def is_any(typingctx: Any, mask: Any) -> Any:
+    """Return whether any lane of a mask of 16 is set."""
+    return lowering(types.int64, [mask], lambda b, args: b.zext(b.bitcast(args[0], I16), I64))
+
+
+@inline
+def oldest_visible(span: int, sink: int) -> Any:
+    """Return the oldest visible position of a page, which may be a page of attention sinks."""
+    return int32(OLDEST_POSITION) if sink else load(int32, span)
+
+
+def make_page_visibility(rows: int) -> Any:
+    """Make page_visibility(cells, spans, sink): return ALL if every row of the tile attends to every entry of a page,
+    else the number of panels up to the last one with an entry that any row attends to (NOTHING if no row attends to
+    any)."""
+
+    @inline
+    def page_visibility(cells: int, spans: int, sink: int) -> int:
+        oldest, newest = oldest_visible(spans, sink), load(int32, spans + 4)
+        furthest, nearest = oldest, newest  # all rows attend to positions from the last `oldest` to the first `newest`
+        for span in range(spans + 8, spans + 8 * rows, 8):
+            first, last = oldest_visible(span, sink), load(int32, span + 4)
+            oldest, furthest = min(oldest, first), max(furthest, first)
+            newest, nearest = max(newest, last), min(nearest, last)
+        low, high = load(i32x16, cells), load(i32x16, cells)
+        for cell in range(16, PAGE_SIZE, 16):
+            at = load(i32x16, cells + 4 * cell)
+            low, high = select(at < low, at, low), select(at > high, at, high)
+        lowest, highest = least(low), greatest(high)
+        if lowest >= furthest and highest <= nearest:
+            return ALL
+        panels = PAGE_SIZE // PANEL_KEYS if lowest <= newest and highest >= oldest else NOTHING
+        while panels and not is_any(visible(cells + 4 * PANEL_KEYS * (panels - 1), oldest, newest)):
+            panels -= 1
+        return panels
+
+    return page_visibility
+
+
+def make_rescale(value_dim: int) -> Any:
+    """Make rescale(row, factor): multiply a row's denominator and sums by a factor."""
+    end = row_state_bytes(value_dim)
+
+    @inline
+    def rescale(row: int, factor: float) -> None:
+        for at in range(row + DENOMINATOR, row + end, 64):
+            store(at, load(f32x16, at) * splat(f32x16, factor))
+
+    return rescale
+
+
+@inline
+def cap_scores(p: int, cap: float) -> None:
+    """Soft-cap the scores of a row: cap * tanh(score / cap) (Bello et al., 2016)."""
+    for cell in range(0, PAGE_SIZE, 16):
+        scores = load(f32x16, p + 4 * cell) * splat(f32x16, float32(1.0) / float32(cap))
+        store(p + 4 * cell, tanh(scores) * splat(f32x16, float32(cap)))
+
+
+def make_softmax_update(value_dim: int, capped: int) -> Any:
+    """Make update_softmax(p, cells, oldest, newest, cap, seen, row): turn a row's scores, soft-capped if `capped`, into
+    weights relative to its top, and rescale the state if the top grows."""
+    rescale = make_rescale(value_dim)
+
+    @inline
+    def update_softmax(p: int, cells: int, oldest: int, newest: int, cap: float, seen: int, row: int) -> None:
+        if capped:
+            cap_scores(p, cap)
+        if seen != ALL:
+            for cell in range(0, PAGE_SIZE, 16):
+                here = visible(cells + 4 * cell, oldest, newest)
+                store(p + 4 * cell, select(here, load(f32x16, p + 4 * cell), splat(f32x16, MINUS_INFINITY)))
+        best = load(f32x16, p)
+        for cell in range(16, PAGE_SIZE, 16):
+            scores = load(f32x16, p + 4 * cell)
+            best = select(scores > best, scores, best)
+        old = load(float32, row)
+        new = max(old, rint(reduce_max(best)))
+        base = new if new > MINUS_INFINITY else float32(0.0)
+        if new != old:
+            store(row, new)
+            rescale(row, power_of_two(old - base))
+        denominator = load(f32x16, row + DENOMINATOR)
+        for cell in range(0, PAGE_SIZE, 16):
+            weight = exp2(load(f32x16, p + 4 * cell) - splat(f32x16, base))
+            store(p + 4 * cell, weight)
+            denominator = denominator + weight
+        store(row + DENOMINATOR, denominator)
+
+    return update_softmax
+
+
+def make_merge(value_dim: int) -> Any:
+    """Make merge(whole, part): merge a row's state with that of later entries.
+
+    Chunks are merged in order, so the result does not depend on which threads computed them.
+    """
+    end = row_state_bytes(value_dim)
+
+    @inline
+    def merge(whole: int, part: int) -> None:
+        old, new = load(float32, whole), load(float32, part)
+        top = max(old, new)
+        base = top if top > MINUS_INFINITY else float32(0.0)
+        keep, add = splat(f32x16, power_of_two(old - base)), splat(f32x16, power_of_two(new - base))
+        store(whole, top)
+        for at in range(DENOMINATOR, end, 64):
+            store(whole + at, fma(load(f32x16, part + at), add, load(f32x16, whole + at) * keep))
+
+    return merge
+
+
+def make_add_sink(value_dim: int) -> Any:
+    """Make sink(row, score): add a score without a value, in base e, to a row's state."""
+    rescale = make_rescale(value_dim)
+
+    @inline
+    def sink(row: int, score: float) -> None:
+        weight, old = score * float32(LOG2_E), load(float32, row)
+        new = max(old, rint(weight))
+        if new != old:
+            store(row, new)
+            rescale(row, power_of_two(old - new))
+        share = extract(exp2(splat(f32x16, weight - new)), 0)
+        store(row + DENOMINATOR, load(float32, row + DENOMINATOR) + share)
+
+    return sink
+
+
+def make_initialize(rows: int, value_dim: int) -> Any:
+    """Make initialize(state): initialise the states of a tile."""
+    stride = row_state_bytes(value_dim)
+
+    @inline
+    def initialize(state: int) -> None:
+        for at in range(state, state + rows * stride, 64):
+            store(at, splat(f32x16, float32(0.0)))
+        for row in range(state, state + rows * stride, stride):
+            store(row, MINUS_INFINITY)
+
+    return initialize

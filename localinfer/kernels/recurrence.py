@@ -1,0 +1,191 @@
+"""Recurrent heads with a state matrix each, which decays, adds the outer product of key and value, and is multiplied by
+the query.
+
+    S = decay * S + key (x) d,   y = query . S,   decay = exp(a * softplus(step + bias))
+
+With the rule "delta" (gated delta net; Yang et al., 2024), d = sigmoid(rate) * (value - decay * key . S); keys are
+normalised to length 1 and queries to length key^-1/2. With the rule "add" (Mamba 2; Dao and Gu, 2024), d =
+softplus(step + bias) * value, and skip * value is added to y.
+
+The columns of a state are independent: threads divide them into strips and process all tokens of a batch strip by
+strip, so the strip stays in the L1 cache. Prefill therefore computes the same bits as decoding token by token.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64
+
+from localinfer.kernels.activations import exp, logistic_product
+from localinfer.kernels.layout import state_strip
+from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
+from quant.jit.vectors import (
+    Vector,
+    absolute,
+    extract,
+    f32x16,
+    fma,
+    inline,
+    load,
+    maximum,
+    reduce_sum,
+    splat,
+    sqrt,
+    store,
+)
+
+Body = Callable[..., None]
+LENGTH_EPS = 1e-6  # added to the squared length of keys and queries
+
+
+@inline
+def softplus(x: Any) -> Any:
+    """Return log(1 + e**x) = max(x, 0) + log1p(u), u = e**-|x|; log1p(u) = 2 atanh(s), s = u / (2 + u) <= 1/3."""
+    zero, one = splat(f32x16, float32(0.0)), splat(f32x16, float32(1.0))
+    u = exp(zero - absolute(x))
+    s = u / (u + one + one)
+    square = s * s
+    p = splat(f32x16, 1.0 / 15)
+    p = fma(p, square, splat(f32x16, 1.0 / 13))
+    p = fma(p, square, splat(f32x16, 1.0 / 11))
+    p = fma(p, square, splat(f32x16, 1.0 / 9))
+    p = fma(p, square, splat(f32x16, 1.0 / 7))
+    p = fma(p, square, splat(f32x16, 1.0 / 5))
+    p = fma(p, square, splat(f32x16, 1.0 / 3))
+    p = fma(p, square, one)
+    return maximum(x, zero) + (s + s) * p
+
+
+@inline
+def broadcast_load(address: int) -> Any:
+    """Load a float into all lanes."""
+    return splat(f32x16, load(float32, address))
+
+
+@inline
+def inverse_length(x: int, n: int) -> Any:
+    """Return 1 / |x| of n floats, n a multiple of 16."""
+    squares = splat(f32x16, float32(0.0))
+    for i in range(0, n, 16):
+        value = load(f32x16, x + 4 * i)
+        squares = fma(value, value, squares)
+    return float32(1.0) / sqrt(reduce_sum(squares) + float32(LENGTH_EPS))
+
+
+@inline
+def extract_scalar(v: Any) -> Any:
+    """Return the value that all lanes have."""
+    return extract(v, 0)
+
+
+def make_state_functions(key: int, strip: int) -> tuple[Any, Any]:
+    """Make the functions for a strip of columns: read_state(k, past) returns key . past; update_state(k, q, decay, d,
+    past, state) stores S = decay * past + key (x) d and returns query . S."""
+    columns, row_bytes = Vector(float32, strip), 4 * strip
+
+    @inline
+    def read_state(k: int, past: int) -> Any:
+        even, odd = splat(columns, float32(0.0)), splat(columns, float32(0.0))
+        for i in range(0, key, 2):
+            place = past + row_bytes * i
+            even = fma(splat(columns, load(float32, k + 4 * i)), load(columns, place), even)
+            odd = fma(splat(columns, load(float32, k + 4 * i + 4)), load(columns, place + row_bytes), odd)
+        return even + odd
+
+    @inline
+    def update_state(k: int, q: int, decay: float, d: Any, past: int, state: int) -> Any:
+        y, kept = splat(columns, float32(0.0)), splat(columns, decay)
+        for i in range(key):
+            s = fma(splat(columns, load(float32, k + 4 * i)), d, kept * load(columns, past + row_bytes * i))
+            store(state + row_bytes * i, s)
+            y = fma(splat(columns, load(float32, q + 4 * i)), s, y)
+        return y
+
+    return read_state, update_state
+
+
+def recur(key: int, value: int, update_rule: Any) -> Body:
+    """Make the kernel of an update rule.
+
+    A token's x is `stride` bytes long and has `groups` heads of queries and keys and `heads` heads of values. `state`
+    is [slot][head][strip][key][column]. A segment's two words are the slot to write and the slot to read.
+    """
+    strip = state_strip(value)
+    strips = value // strip
+
+    def body(
+        tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, chunk_index, n_chunks, scratch
+    ):
+        state_bytes = 4 * key * value * heads
+        for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
+            head, column = item // strips, item % strips * strip
+            own, before = state + 4 * key * strip * item, 0
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
+                for token in range(before, before + count):
+                    at = 4 * (heads * token + head)
+                    dt = softplus(broadcast_load(step + at) + broadcast_load(bias + 4 * head))
+                    decay = extract_scalar(exp(broadcast_load(a + 4 * head) * dt))
+                    row, own_skip, place = x + stride * token, skip + 4 * head, y + value * at + 4 * column
+                    update_rule(
+                        row, head, column, heads, groups, extract_scalar(dt), decay, rate + at, own_skip, past, s, place
+                    )
+                    past = s
+                before += count
+
+    return body
+
+
+def recur_delta(key: int, value: int, heads_per_key: int) -> Body:
+    """Make the kernel with the delta rule; x has queries, keys and values. `heads_per_key` adjacent value heads use the
+    same key head, and the next ones use the next key head, cyclically."""
+    strip = state_strip(value)
+    (read_state, update_state), columns, shrink = (
+        make_state_functions(key, strip),
+        Vector(float32, strip),
+        float(key) ** -0.5,
+    )
+
+    @inline
+    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
+        q = row + 4 * key * (head // heads_per_key % groups)
+        k, v = q + 4 * key * groups, row + 8 * key * groups + 4 * (value * head + column)
+        beta = extract_scalar(logistic_product(splat(f32x16, float32(1.0)), broadcast_load(rate)))
+        k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(shrink)
+        d = load(columns, v) - splat(columns, decay * k_scale) * read_state(k, past)
+        store(y, splat(columns, q_scale) * update_state(k, q, decay, d * splat(columns, beta * k_scale), past, state))
+
+    return recur(key, value, rule)
+
+
+def recur_add(key: int, value: int, heads_per_key: int) -> Body:
+    """Make the kernel with the additive rule; x has values, keys and queries."""
+    strip = state_strip(value)
+    (_, update_state), columns = make_state_functions(key, strip), Vector(float32, strip)
+
+    @inline
+    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
+        k = row + 4 * (value * heads + key * (head // heads_per_key % groups))
+        v = load(columns, row + 4 * (value * head + column))
+        output = update_state(k, k + 4 * key * groups, decay, splat(columns, dt) * v, past, state)
+        store(y, fma(splat(columns, load(float32, skip)), v, output))
+
+    return recur(key, value, rule)
+
+
+def split_halves() -> Body:
+    """Make the kernel that splits each head of x, [token][head][first, second], into two buffers."""
+
+    def body(tokens, x, size, heads, first, second, chunk_index, n_chunks, scratch):
+        items = load(int64, tokens) * heads
+        for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
+            source, place = x + 8 * size * item, 4 * size * item
+            for i in range(0, 4 * (size // 16 * 16), 64):
+                store(first + place + i, load(f32x16, source + i))
+                store(second + place + i, load(f32x16, source + 4 * size + i))
+            for i in range(4 * (size // 16 * 16), 4 * size, 4):
+                store(first + place + i, load(float32, source + i))
+                store(second + place + i, load(float32, source + 4 * size + i))
+
+    return body

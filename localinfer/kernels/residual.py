@@ -1,0 +1,94 @@
+"""Operations on whole rows: adding biases and branches, gathering rows, scaling and soft-capping."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int32, int64
+
+from localinfer.kernels.norm import normalize
+from localinfer.kernels.online_softmax import tanh
+from quant.jit.vectors import f32x16, inline, load, splat, store
+
+Body = Callable[..., None]
+
+
+@inline
+def add_row(x: int, y: int, factor: float, n: int) -> None:
+    """Add factor * y to x, n floats, n a multiple of 16."""
+    scale = splat(f32x16, float32(factor))
+    for i in range(0, n, 16):
+        store(x + 4 * i, load(f32x16, x + 4 * i) + scale * load(f32x16, y + 4 * i))
+
+
+def add_bias() -> Body:
+    """Make the kernel x[token] += bias."""
+
+    def body(tokens, bias, n, x, chunk_index, n_chunks, scratch):
+        count = load(int64, tokens)
+        for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
+            add_row(x + 4 * n * token, bias, 1.0, n)
+
+    return body
+
+
+def add() -> Body:
+    """Make the kernel x += factor * branch."""
+
+    def body(tokens, branch, factor, n, x, chunk_index, n_chunks, scratch):
+        count = load(int64, tokens)
+        for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
+            add_row(x + 4 * n * token, branch + 4 * n * token, factor, n)
+
+    return body
+
+
+def add_norm() -> Body:
+    """Make the kernel x += norm(branch), which overwrites the branch."""
+
+    def body(tokens, branch, weight, n, eps, x, chunk_index, n_chunks, scratch):
+        count = load(int64, tokens)
+        for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
+            source = branch + 4 * n * token
+            normalize(source, weight, n, eps, source)
+            add_row(x + 4 * n * token, source, 1.0, n)
+
+    return body
+
+
+def gather_rows() -> Body:
+    """Make the kernel y[i] = x[numbers[i]]."""
+
+    def body(tokens, x, numbers, n, y, chunk_index, n_chunks, scratch):
+        count = load(int64, tokens)
+        for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
+            source = x + 4 * n * int64(load(int32, numbers + 4 * token))
+            for i in range(0, n, 16):
+                store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
+
+    return body
+
+
+@inline
+def soft_capped(x: Any, factor: float, cap: float) -> Any:
+    """Return factor * x, soft-capped at `cap` unless that is 0."""
+    scaled = x * splat(f32x16, float32(factor))
+    if cap == 0.0:
+        return scaled
+    return tanh(scaled * splat(f32x16, float32(1.0) / float32(cap))) * splat(f32x16, float32(cap))
+
+
+def soft_cap() -> Body:
+    """Make the kernel x = cap * tanh(factor * x / cap) (Bello et al., 2016), or factor * x if cap is 0; for any n."""
+
+    def body(tokens, factor, cap, n, x, chunk_index, n_chunks, scratch):
+        end = load(int64, tokens) * n
+        first, last = end * chunk_index // n_chunks // 16 * 16, end * (chunk_index + 1) // n_chunks // 16 * 16
+        for i in range(first, last, 16):
+            store(x + 4 * i, soft_capped(load(f32x16, x + 4 * i), factor, cap))
+        if chunk_index == n_chunks - 1:
+            for i in range(last, end):
+                one = soft_capped(splat(f32x16, load(float32, x + 4 * i)), factor, cap)
+                store(scratch, one)
+                store(x + 4 * i, load(float32, scratch))
+
+    return body

@@ -1,0 +1,139 @@
+"""Roofline kernels: each saturates one resource of the machine and measures the limit for all kernels.
+
+Each stores a result that depends on all its work, so the compiler cannot remove any of it.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import int64, types
+
+from localinfer.kernels.layout import LOAD_BYTES, OPERAND_RING, products_shape, round_bytes
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load
+from quant.jit.simd import BF16X32, DotBlock, emit_bf16_dot2, emit_dot_block, emit_fma
+from quant.jit.threads import ticks
+from quant.jit.vectors import (
+    Vector,
+    emit_accumulation_loop,
+    emit_reduce,
+    f32x16,
+    i32x16,
+    inline,
+    intrinsic,
+    load,
+    lowering,
+    prefetch_l1,
+    prefetch_l2,
+    reduce_sum,
+    splat,
+    store,
+)
+from quant.matmul.rows import PREFETCH_FAR, PREFETCH_NEAR, no_prefetch
+
+Body = Callable[..., None]
+
+ACCUMULATORS = 4  # independent sums, which hide the latency of additions
+CODE_BITS = 4  # the fewest bits of any format; no CPU multiplies wider codes faster
+
+
+def read_bandwidth(asks: int) -> Body:
+    """Make the kernel that reads memory once, sequentially: result[chunk] = a sum of the chunk. With `asks`, it
+    prefetches like row-by-row matrix products (`quant.matmul.rows`)."""
+
+    @inline
+    def prefetch_next(at: int) -> None:
+        prefetch_l2(at + PREFETCH_FAR)
+        for line in range(ACCUMULATORS):
+            prefetch_l1(at + PREFETCH_NEAR + LOAD_BYTES * line)
+
+    fetch = prefetch_next if asks else no_prefetch
+
+    def body(memory, nbytes, result, chunk_index, n_chunks, scratch):
+        lines = nbytes // (ACCUMULATORS * LOAD_BYTES)
+        first, end = lines * chunk_index // n_chunks, lines * (chunk_index + 1) // n_chunks
+        zero = splat(i32x16, 0)
+        a, b, c, d = zero, zero, zero, zero
+        for at in range(
+            memory + ACCUMULATORS * LOAD_BYTES * first,
+            memory + ACCUMULATORS * LOAD_BYTES * end,
+            ACCUMULATORS * LOAD_BYTES,
+        ):
+            fetch(at)
+            a = a + load(i32x16, at)
+            b = b + load(i32x16, at + LOAD_BYTES)
+            c = c + load(i32x16, at + 2 * LOAD_BYTES)
+            d = d + load(i32x16, at + 3 * LOAD_BYTES)
+        store(result + 8 * chunk_index, int64(reduce_sum(a + b + c + d)))
+
+    return body
+
+
+Round = Callable[[ir.IRBuilder, list[ir.Value], ir.Value], list[ir.Value]]
+
+
+def round_of_dots(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+    """Emit the products of bytes in a register tile of the matrix kernels: one vector of row sums per token."""
+    rows, tokens, columns = products_shape("dot")
+    block = DotBlock(rows, tokens, tokens, columns // target().depth, CODE_BITS, peak=127)
+    return emit_dot_block(b, sums, place, b.add(place, I64(columns * rows)), block)
+
+
+def round_of_floats(kind: str) -> Round:
+    """Return the emitter of products of floats ("fma") or of pairs of bfloat16 ("pair"): a vector of sums per row and
+    token."""
+    rows, tokens, _ = products_shape(kind)
+    vector, add = (BF16X32, emit_bf16_dot2) if kind == "pair" else (f32x16.llvm, emit_fma)
+
+    def one_round(b: ir.IRBuilder, sums: list[ir.Value], place: ir.Value) -> list[ir.Value]:
+        loaded = [emit_load(b, vector, b.add(place, I64(LOAD_BYTES * n))) for n in range(rows + tokens)]
+        pairs = [(x, y) for x in loaded[:rows] for y in loaded[rows:]]
+        return [add(b, x, y, s) for s, (x, y) in zip(sums, pairs, strict=True)]
+
+    return one_round
+
+
+def make_products(kind: str) -> Any:
+    """Make products(operands, rounds): return the total of many rounds of products of bytes ("dot") or floats."""
+    rows, tokens, _ = products_shape(kind)
+    one_round = round_of_dots if kind == "dot" else round_of_floats(kind)
+    zeros = [constant(Vector(types.int32, rows).llvm, 0)] * tokens if kind == "dot" else []
+    zeros = zeros or [constant(f32x16.llvm, 0)] * (rows * tokens)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        operands, rounds = args
+        add = b.add if kind == "dot" else b.fadd
+
+        def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            place = b.mul(b.and_(i, I64(OPERAND_RING - 1)), I64(round_bytes(kind)))
+            return one_round(b, sums, b.add(operands, place))
+
+        whole = emit_reduce(b, functools.reduce(add, emit_accumulation_loop(b, rounds, zeros, step)), add)
+        return b.sext(whole, I64) if kind == "dot" else b.fptosi(whole, I64)
+
+    @intrinsic
+    def products(typingctx: Any, operands: Any, rounds: Any) -> Any:
+        return lowering(types.int64, [types.int64, types.int64], emit)
+
+    return products
+
+
+def multiply(kind: str) -> Body:
+    """Make the kernel that multiplies operands in the L1 cache: result[chunk] = the total of its products."""
+    products, size = make_products(kind), OPERAND_RING * round_bytes(kind)
+
+    def body(operands, rounds, result, chunk_index, n_chunks, scratch):
+        store(result + 8 * chunk_index, products(operands + size * chunk_index, rounds))
+
+    return body
+
+
+def clock() -> Body:
+    """Make the kernel that stores the clock's ticks."""
+
+    def body(result, chunk_index, n_chunks, scratch):
+        store(result, ticks())
+
+    return body

@@ -1,0 +1,138 @@
+"""The signatures of the kernels: where they are, the names of their arguments, and which arguments they write.
+
+These are plain data without numba, so a graph can be built without compiling kernels. Arguments are in the order of the
+kernel's parameters. The suffix `:out` marks arguments that the kernel writes, `:float` marks floating-point arguments.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSignature:
+    """The kernels `module:function` for small and for large batches, and their common arguments."""
+
+    small_batch: str
+    large_batch: str
+    parameters: tuple[str, ...]
+    floats: frozenset[str]
+    writes: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, path: str, arguments: str) -> Self:
+        """Return the signature of one kernel for all batch sizes; `arguments` are separated by spaces."""
+        kinds = dict(each.partition(":")[::2] for each in arguments.split())
+        floats = frozenset(name for name, kind in kinds.items() if kind == "float")
+        return cls(path, path, tuple(kinds), floats, tuple(name for name, kind in kinds.items() if kind == "out"))
+
+    def with_kernels(self, small_batch: str, large_batch: str) -> "KernelSignature":
+        """Return the same arguments for other kernels."""
+        return replace(self, small_batch=small_batch, large_batch=large_batch)
+
+
+# Block formats: `quant.Format` has the kernels of a format. The product is added to `base`, whose rows are
+# `base_stride` bytes apart: a residual stream, or with stride 0 a bias; base 0 means none.
+GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
+PRODUCT = KernelSignature.parse("", "tokens x w row_bytes n_in n_out base base_stride y:out y_stride stop")
+EXPERTS = KernelSignature.parse("", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride stop")
+TO_BF16 = KernelSignature.parse("quant.formats.floats:to_bf16", "tokens x n y:out")
+QUANTIZE = KernelSignature.parse("quant.matmul.activations:quantize", "tokens x n out:out")
+
+RMS_NORM = KernelSignature.parse("localinfer.kernels.norm:rms_norm", "tokens x weight n eps:float y:out q:out")
+LAYER_NORM = KernelSignature.parse("localinfer.kernels.norm:layer_norm", "tokens x weight bias n eps:float y:out q:out")
+NORM_GROUPS = KernelSignature.parse(
+    "localinfer.kernels.norm:norm_groups", "tokens x weight step count size eps:float y:out"
+)
+NORM_HEADS = KernelSignature.parse("localinfer.kernels.norm:norm_heads", "tokens weight heads size eps:float x:out")
+
+ADD_BIAS = KernelSignature.parse("localinfer.kernels.residual:add_bias", "tokens bias n x:out")
+ADD = KernelSignature.parse("localinfer.kernels.residual:add", "tokens branch factor:float n x:out")
+ADD_NORM = KernelSignature.parse("localinfer.kernels.residual:add_norm", "tokens branch weight n eps:float x:out")
+GATHER_ROWS = KernelSignature.parse("localinfer.kernels.residual:gather_rows", "tokens x numbers n y:out")
+SOFT_CAP = KernelSignature.parse("localinfer.kernels.residual:soft_cap", "tokens factor:float cap:float n x:out")
+
+GATED_ACTIVATION = KernelSignature.parse(
+    "localinfer.kernels.activations:gated_activation", "tokens up up_n up_first n gate:out q:out"
+)
+GATE_HALVES = KernelSignature.parse("localinfer.kernels.activations:gate_halves", "tokens x n y:out q:out")
+SIGMOID_GATE = KernelSignature.parse("localinfer.kernels.activations:sigmoid_gate", "tokens h weight n_in n x:out")
+
+COPY = KernelSignature.parse("localinfer.kernels.altup:copy_slice", "tokens x x_n x_first n y:out y_n y_first")
+MATCH_RMS = KernelSignature.parse("localinfer.kernels.altup:match_rms", "tokens x n y:out")
+PREDICT = KernelSignature.parse("localinfer.kernels.altup:predict", "tokens x m weight count n predicted:out first:out")
+CORRECT = KernelSignature.parse(
+    "localinfer.kernels.altup:correct", "tokens y predicted m weight scale count n x:out first:out"
+)
+ADD_TO_INACTIVE = KernelSignature.parse("localinfer.kernels.altup:add_to_inactive", "tokens branch count n x:out")
+GAUSSIAN_TOPK = KernelSignature.parse("localinfer.kernels.altup:gaussian_topk", "tokens deviations:float n x:out")
+
+CONVOLVE = KernelSignature.parse(
+    "localinfer.kernels.convolution:convolve", "tokens x weight bias width n segments tail:out y:out"
+)
+
+RECUR = {
+    rule: KernelSignature.parse(
+        f"localinfer.kernels.recurrence:recur_{rule}",
+        "tokens x stride heads groups step rate a bias skip segments state:out y:out",
+    )
+    for rule in ("delta", "add")
+}
+TOKEN_SHIFT = KernelSignature.parse("localinfer.kernels.wkv:token_shift", "tokens x n segments tail:out y:out")
+LERP = KernelSignature.parse("localinfer.kernels.wkv:lerp", "tokens x other weight step n y:out")
+WKV_PREPARE = KernelSignature.parse(
+    "localinfer.kernels.wkv:prepare", "tokens w:out k:out a:out k_k k_a heads removed:out"
+)
+RECUR_WKV = KernelSignature.parse(
+    "localinfer.kernels.wkv:recur_wkv", "tokens r w k v a removed heads segments state:out y:out"
+)
+WKV_FINISH = KernelSignature.parse(
+    "localinfer.kernels.wkv:finish", "tokens r k v r_k weight bias heads eps:float y:out"
+)
+SELECTIVE_SCAN = KernelSignature.parse(
+    "localinfer.kernels.selective_scan:selective_scan", "tokens x step b c a skip n segments state:out y:out"
+)
+SPLIT_HALVES = KernelSignature.parse(
+    "localinfer.kernels.recurrence:split_halves", "tokens x size heads first:out second:out"
+)
+
+GATHER_HEADS = KernelSignature.parse(
+    "localinfer.kernels.heads:gather_heads", "tokens x heads size y:out q:out row_count:out runs:out"
+)
+COPY_SLICES = KernelSignature.parse(
+    "localinfer.kernels.heads:copy_slices", "tokens x x_first x_step heads size y:out y_first y_step"
+)
+
+ROPE = KernelSignature.parse(
+    "localinfer.kernels.rope:rope", "tokens x heads size dim n_rot table weight eps:float y:out"
+)
+APPEND = KernelSignature.parse(
+    "localinfer.kernels.append:append",
+    "tokens k v heads n_rot table block_table bias weight eps:float entries k_cache:out v_cache:out capacity",
+)
+ATTENTION = KernelSignature.parse(
+    "localinfer.kernels.attention:attention",
+    "tokens q q_sink k_cache v_cache capacity entry_positions oldest newest segments sink_pages kv_heads scale:float "
+    "cap:float attn_sinks chunk partial:out y:out q_out:out stop",
+)
+COMBINE = KernelSignature.parse(
+    "localinfer.kernels.attention:combine", "tokens segments kv_heads attn_sinks chunk partial:out y:out q_out:out"
+)
+
+ROUTE = KernelSignature.parse(
+    "localinfer.kernels.experts:route",
+    "tokens logits:out bias n_expert groups groups_used used scale:float ids:out weights:out",
+)
+SCALE_EXPERT_WEIGHTS = KernelSignature.parse(
+    "localinfer.kernels.experts:scale_expert_weights", "tokens ids used scales weights:out"
+)
+SCALE_EXPERT_ROWS = KernelSignature.parse(
+    "localinfer.kernels.experts:scale_expert_rows", "tokens order ids scales n y:out"
+)
+SORT_BY_EXPERT = KernelSignature.parse(
+    "localinfer.kernels.experts:sort_by_expert",
+    "tokens ids n_expert used few:out few_order:out few_runs:out many:out many_order:out many_runs:out places:out",
+)
+GATHER = KernelSignature.parse("localinfer.kernels.experts:gather", "tokens x order weights used n y:out q:out")
+COMBINE_EXPERTS = KernelSignature.parse(
+    "localinfer.kernels.experts:combine_experts", "tokens few many places weights used n y:out"
+)

@@ -1,0 +1,151 @@
+"""RWKV-7's time mixing (Peng et al., 2025): a state matrix per head, with a decay rate per key dimension.
+
+    S[j] = decay[j] * S[j] + key[j] * value - removed[j] * rate[j] * (removed . S),   y = receptance . S
+
+`removed` is the normalised removal key. `prepare` transforms the outputs of the matrices, `recur_wkv` computes the
+recurrence, `finish` normalises the result and adds the bonus of the current token. As in
+`localinfer.kernels.recurrence`, columns of a state are independent, and prefill computes the same bits as decoding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import float32, int64
+
+from localinfer.kernels.activations import exp, sigmoid
+from localinfer.kernels.layout import state_strip
+from localinfer.kernels.norm import inverse_rms, subtract_mean
+from localinfer.kernels.recurrence import make_state_functions
+from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import Vector, f32x16, fma, inline, load, reduce_sum, splat, sqrt, store
+
+Body = Callable[..., None]
+MAX_DECAY_RATE = -0.606531  # -e^-1/2: the decay is e^(this * sigmoid(w)), at least 0.545
+MIN_LENGTH = 1e-12
+
+
+def token_shift() -> Body:
+    """Make the kernel y[t] = x[t - 1], which then stores the last row of x in the tail, [slot][n]. A segment's two
+    words are the slot to write and the slot to read. Threads divide the columns."""
+
+    def body(tokens, x, n, segments, tail, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(n, 16, chunk_index, n_chunks)
+        before = 0
+        for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+            count, own = load(int64, segment), tail + 4 * n * load(int64, segment + 8)
+            past = tail + 4 * n * load(int64, segment + 16)
+            for token in range(before, before + count):
+                source = x + 4 * n * (token - 1) if token > before else past
+                for i in range(first, end, 16):
+                    store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
+            last = x + 4 * n * (before + count - 1)
+            for i in range(first, end if count else first, 16):
+                store(own + 4 * i, load(f32x16, last + 4 * i))
+            before += count
+
+    return body
+
+
+def lerp() -> Body:
+    """Make the kernel y = x + weight * (other - x). Weights of adjacent tokens are `step` floats apart."""
+
+    def body(tokens, x, other, weight, step, n, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+        for token in range(first, end):
+            row, weights = 4 * n * token, weight + 4 * step * token
+            for i in range(0, 4 * n, 64):
+                value = load(f32x16, x + row + i)
+                store(y + row + i, fma(load(f32x16, weights + i), load(f32x16, other + row + i) - value, value))
+
+    return body
+
+
+@inline
+def length(x: int, weight: int, n: int) -> Any:
+    """Return |x * weight|, at least MIN_LENGTH."""
+    squares = splat(f32x16, float32(0.0))
+    for i in range(0, 4 * n, 64):
+        value = load(f32x16, x + i) * load(f32x16, weight + i)
+        squares = fma(value, value, squares)
+    return max(sqrt(reduce_sum(squares)), float32(MIN_LENGTH))
+
+
+def prepare(size: int) -> Body:
+    """Make the kernel that computes for each head of `size` values: w = the decay, `removed` = key * k_k with length 1,
+    a = in-context learning rate * removed, and k = the replacement key."""
+
+    def body(tokens, w, k, a, k_k, k_a, heads, removed, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens) * heads, 1, chunk_index, n_chunks)
+        one, slowest = splat(f32x16, float32(1.0)), splat(f32x16, float32(MAX_DECAY_RATE))
+        for item in range(first, end):
+            head, place = 4 * size * (item % heads), 4 * size * item
+            shrink = splat(f32x16, float32(1.0) / length(k + place, k_k + head, size))
+            for i in range(0, 4 * size, 64):
+                key, rate, at = load(f32x16, k + place + i), sigmoid(load(f32x16, a + place + i)), place + i
+                gone = key * load(f32x16, k_k + head + i) * shrink
+                store(removed + at, gone)
+                store(a + at, gone * rate)
+                store(k + at, key * fma(rate - one, load(f32x16, k_a + head + i), one))
+                store(w + at, exp(slowest * sigmoid(load(f32x16, w + at))))
+
+    return body
+
+
+def recur_wkv(size: int) -> Body:
+    """Make the kernel of the recurrence for heads of `size` keys and values. `state` is
+    [slot][head][strip][key][column]. A segment's two words are the slot to write and the slot to read."""
+    strip = state_strip(size)
+    strips, row_bytes, columns, (read_state, _) = (
+        size // strip,
+        4 * strip,
+        Vector(float32, strip),
+        make_state_functions(size, strip),
+    )
+
+    def body(tokens, r, w, k, v, a, removed, heads, segments, state, y, chunk_index, n_chunks, scratch):
+        state_bytes = 4 * size * size * heads
+        for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
+            head, column = item // strips, item % strips * strip
+            own, before = state + size * row_bytes * item, 0
+            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
+                past = own + state_bytes * load(int64, segment + 16)
+                for token in range(before, before + count):
+                    at = 4 * size * (heads * token + head)
+                    value, lost = load(columns, v + at + 4 * column), read_state(removed + at, past)
+                    output = splat(columns, float32(0.0))
+                    for i in range(size):
+                        key, place = at + 4 * i, row_bytes * i
+                        decay, rate = splat(columns, load(float32, w + key)), splat(columns, load(float32, a + key))
+                        kept = decay * load(columns, past + place)
+                        updated = fma(splat(columns, load(float32, k + key)), value, kept) - rate * lost
+                        store(s + place, updated)
+                        output = fma(splat(columns, load(float32, r + key)), updated, output)
+                    store(y + at + 4 * column, output)
+                    past = s
+                before += count
+
+    return body
+
+
+def finish(size: int) -> Body:
+    """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and adds the value
+    times (receptance * r_k) . key."""
+
+    def body(tokens, r, k, v, r_k, weight, bias, heads, eps, y, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, tokens) * heads, 1, chunk_index, n_chunks)
+        for item in range(first, end):
+            head, place = 4 * size * (item % heads), 4 * size * item
+            products = splat(f32x16, float32(0.0))
+            for i in range(0, 4 * size, 64):
+                asked = load(f32x16, r + place + i) * load(f32x16, r_k + head + i)
+                products = fma(asked, load(f32x16, k + place + i), products)
+            subtract_mean(y + place, size, y + place)
+            own, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + place, size, eps))
+            for i in range(0, 4 * size, 64):
+                normed = load(f32x16, y + place + i) * factor
+                shifted = fma(normed, load(f32x16, weight + head + i), load(f32x16, bias + head + i))
+                store(y + place + i, fma(own, load(f32x16, v + place + i), shifted))
+
+    return body

@@ -1,0 +1,216 @@
+"""Loading a model: `load`, the model that it returns, and the handles of that model for concurrent runs."""
+
+import os
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from localinfer import tokenizer
+from localinfer.architectures import EAGLE3
+from localinfer.errors import UsageError
+from localinfer.generation.session import GenerationSession, Progress
+from localinfer.gguf.reader import GGUF, open_gguf
+from localinfer.hub import resolve
+from localinfer.model import Model
+from localinfer.options import (
+    Options,
+    from_environment,
+    from_keywords,
+    from_metadata,
+    merge,
+    parse_speculation_types,
+)
+from localinfer.options.keywords import LoadKeywords
+from localinfer.runtime import weight_loading
+from localinfer.runtime.engine import Engine, require_address_space
+
+if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
+    from collections.abc import Iterator, Sequence
+
+    from localinfer.chat_template.prompt_builder import PromptBuilder
+    from localinfer.embedding.embedder import Embedder
+    from localinfer.generation.pieces import Piece
+    from localinfer.generation.structured import Vocabulary
+    from localinfer.generation.token_selection import SamplerFunction
+    from localinfer.runtime.scheduler import Scheduler
+
+
+def load(path_or_name: str | Path, *, progress: Progress | None = None, options: Options | None = None,
+         **keywords: Unpack[LoadKeywords]) -> "Model":
+    """Load a GGUF file, or a model by its name, and prepare it for inference.
+
+    `keywords` are fields of `Options`, such as `ctx_size=2048`, or their names in other libraries, such as
+    `max_tokens`. Precedence, highest first: `keywords`, environment variables (`LOCALINFER_*`), models.toml, the
+    metadata of the file. `options` take the place of all of these but the keywords. `progress` is called with stage,
+    done and total.
+
+    Raises UsageError for an invalid option, ModelNotFoundError, UnsupportedError, NotEnoughMemoryError, and
+    LocalInferError for a damaged file.
+    """
+    name = _check_name(path_or_name)
+    keyword_options = from_keywords(keywords)
+    if options is not None:
+        return LoadedModel(open_gguf(resolve.find(name)), merge(keyword_options, asdict(options)), progress)
+    environment, registry_options = from_environment(os.environ), resolve.default_options(name)
+    f = open_gguf(resolve.find(name))
+    merged = merge(keyword_options, environment, registry_options, from_metadata(f.metadata, f.path))
+    return LoadedModel(f, merged, progress)
+
+
+def _check_name(value: object) -> str | Path:
+    if not isinstance(value, str | Path):
+        raise UsageError(f"path_or_name: must be a path or a name, not {type(value).__name__}")
+    return value
+
+
+class LoadedModel(Model):
+    """The model of a file, which owns its engine, its draft model and the process of its chat template."""
+
+    def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
+        require_address_space(f)
+        f = weight_loading.load_weights(f, options, progress)
+        own_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts the process if memory runs out
+        draft = open_draft_model(f, options)
+        head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
+        engine = Engine(f, options, progress, head)
+        self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
+        session = GenerationSession(engine, own_tokenizer, progress, self._draft)
+        super().__init__(f, options, own_tokenizer, engine, session)
+        for warning in (*engine.warnings, *context_length_warnings(self), *draft_model_warnings(options)):
+            warnings.warn(warning, stacklevel=3)
+        self.progress = progress
+        self._scheduler: Scheduler | None = None  # created by the first call of `concurrent`
+        self._draft_scheduler: Scheduler | None = None  # the scheduler of the draft model
+        self._concurrent: dict[int, ConcurrentModel] = {}
+        self._vocabulary: Vocabulary | None = None  # created by the first constraint
+        self._prompt_builder: PromptBuilder | None = None  # created by the first conversation
+        self._embedder: Embedder | None = None  # created by the first call of `embed`
+
+    def concurrent(self, slot: int) -> "Model":
+        """Return the handle for a scheduler slot: see `Model.concurrent`."""
+        from localinfer.runtime.scheduler import Scheduler
+
+        with self.engine.page_table_lock:
+            if slot not in self._concurrent:
+                self._scheduler = self._scheduler or Scheduler(self.engine)
+                if self._draft:
+                    self._draft_scheduler = self._draft_scheduler or Scheduler(self._draft)
+                self._concurrent[slot] = ConcurrentModel(self, self._scheduler, self._draft_scheduler)
+            return self._concurrent[slot]
+
+    def close(self) -> None:
+        """Stop the threads and the chat template's process."""
+        self._session.end()
+        self.engine.close()
+        if self._draft is not None:
+            self._draft.close()
+        if self._prompt_builder is not None:
+            self._prompt_builder.close()
+
+    def _get_prompt_builder(self) -> "PromptBuilder":
+        from localinfer.chat_template.prompt_builder import PromptBuilder
+
+        if self._prompt_builder is None:
+            self._prompt_builder = PromptBuilder(self.file, self.tokenizer)
+        return self._prompt_builder
+
+    def _get_embedder(self) -> "Embedder":
+        from localinfer.embedding.embedder import Embedder
+
+        self._session.end()
+        if self._embedder is None:
+            self._embedder = Embedder(self.engine, self.tokenizer)
+        return self._embedder
+
+    def _get_constraint_vocabulary(self) -> "Vocabulary":
+        from localinfer.generation.structured import Vocabulary
+
+        self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
+        return self._vocabulary
+
+
+class ConcurrentModel(Model):
+    """A model handle that is bound to one scheduler slot, as `Model.concurrent` returns it.
+
+    It has an engine, a session and statistics of its own. Everything else belongs to the shared model.
+    """
+
+    def __init__(self, model: LoadedModel, scheduler: "Scheduler", draft_scheduler: "Scheduler | None") -> None:
+        from localinfer.runtime.scheduled_engine import ScheduledEngine
+
+        self._model, self._scheduled_engine = model, ScheduledEngine(scheduler)
+        self._draft_engine = ScheduledEngine(draft_scheduler) if draft_scheduler else None
+        engine = self._scheduled_engine
+        session = GenerationSession(engine, model.tokenizer, model.progress, self._draft_engine)
+        super().__init__(model.file, model.options, model.tokenizer, engine, session)
+
+    def concurrent(self, slot: int) -> Model:
+        """Return the handle of the shared model for a scheduler slot: see `Model.concurrent`."""
+        return self._model.concurrent(slot)
+
+    def close(self) -> None:
+        """End the current run and discard its KV cache. The shared model stays open."""
+        self._session.end()
+        self._scheduled_engine.close()
+        if self._draft_engine is not None:
+            self._draft_engine.close()
+
+    def _run(self, prompt: list[int], options: Options, sampler: "SamplerFunction | None",
+             constraint_start_ids: "Sequence[int]" = (), prefix_ids: "Sequence[int]" = ()) -> "Iterator[Piece]":
+        pieces = super()._run(prompt, options, sampler, constraint_start_ids, prefix_ids)
+
+        def pieces_then_idle() -> "Iterator[Piece]":
+            try:
+                yield from pieces
+            finally:
+                self._scheduled_engine.mark_idle()
+                if self._draft_engine is not None:
+                    self._draft_engine.mark_idle()
+
+        return pieces_then_idle()
+
+    def _get_embedder(self) -> "Embedder":
+        return self._model._get_embedder()
+
+    def _get_prompt_builder(self) -> "PromptBuilder":
+        return self._model._get_prompt_builder()
+
+    def _get_constraint_vocabulary(self) -> "Vocabulary":
+        return self._model._get_constraint_vocabulary()
+
+
+def open_draft_model(f: GGUF, options: Options) -> GGUF | None:
+    """Open the draft model or draft head that the options name, if any, and check that it fits the model."""
+    if not options.spec_draft_model:
+        return None
+    from localinfer.generation.speculative.draft_compatibility import require_same_vocabulary, require_spec_type
+
+    draft = open_gguf(resolve.find(options.spec_draft_model))
+    require_spec_type(draft, options.spec_type)
+    require_same_vocabulary(draft, f)
+    return draft
+
+
+def load_draft_engine(draft: GGUF, engine: Engine, options: Options, progress: Progress | None) -> Engine:
+    """Load the draft model; closes the engine of the model if that fails."""
+    from localinfer.generation.speculative import draft_compatibility
+
+    try:
+        return draft_compatibility.load_draft_engine(draft, engine, options, progress)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def draft_model_warnings(options: Options) -> list[str]:
+    """Return a warning if only a draft model may draft tokens, but the options name none."""
+    alone = parse_speculation_types(options.spec_type) == {"draft"} and not options.spec_draft_model
+    return [f"--spec-type {options.spec_type}: no draft model: set --spec-draft-model"] if alone else []
+
+
+def context_length_warnings(model: Model) -> list[str]:
+    """Return a warning if the context is longer than in training."""
+    if model.n_ctx <= model.n_ctx_train:
+        return []
+    return [f"--ctx-size {model.n_ctx}: the model was trained on {model.n_ctx_train} tokens; longer contexts degrade"]

@@ -1,0 +1,105 @@
+"""The types of keyword arguments that set options: made by tests/making/make_option_keywords.py, do not edit.
+
+`RunKeywords` are accepted by every method that generates, `LoadKeywords` by `load` and `Model`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+
+class OptionKeywords(TypedDict, total=False):
+    """Options of runs."""
+
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
+    dynatemp_range: float
+    dynatemp_exp: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breaker: str | Sequence[str]
+    mirostat: int
+    mirostat_ent: float
+    mirostat_lr: float
+    adaptive_target: float
+    adaptive_decay: float
+    samplers: str
+    sampler_seq: str
+    logit_bias: Sequence[str] | Mapping[int, float]
+    seed: int
+    n_predict: int
+    stop: str | Sequence[str]
+    beams: int
+    logprobs: int
+    ignore_eos: bool
+    reasoning_budget: int
+    reasoning_format: Literal["auto", "deepseek", "none"]
+    json_schema: str
+    json_schema_file: str
+    json_mode: bool
+    grammar: str
+    grammar_file: str
+    regex: str
+    choice: str | Sequence[str]
+    spec_type: str
+    spec_draft_n_max: int
+    spec_draft_n_min: int
+    spec_draft_p_min: float
+    system_prompt: str
+    chat_template: str
+    chat_template_file: str
+    chat_template_kwargs: str
+    think: Literal["auto", "on", "off"]
+    reasoning_effort: str
+
+    max_tokens: int  # n_predict
+    max_new_tokens: int  # n_predict
+    temperature: float  # temp
+    repetition_penalty: float  # repeat_penalty
+    num_beams: int  # beams
+
+
+class RunKeywords(OptionKeywords, total=False):
+    """Options of one run."""
+
+    schema: object  # a JSON schema as a dict or text, a pydantic model or a type adapter
+
+
+class LoadKeywords(OptionKeywords, total=False):
+    """Options of a model, and defaults of its runs."""
+
+    ctx_size: int
+    ctx_policy: Literal["stop", "drop-turns", "ring"]
+    keep: int
+    cache_type_k: Literal["f32", "f16", "q8_0", "q4_0"]
+    cache_type_v: Literal["f32", "f16", "q8_0", "q4_0"]
+    threads: int
+    threads_batch: int
+    mmap: bool
+    mlock: bool
+    batch_size: int
+    parallel: int
+    ubatch_size: int
+    architecture: str
+    precision: Literal["auto", "fast", "high"]
+    spec_draft_model: str
+    ctx_size_draft: int
+    spec_draft_threads: int
+    spec_draft_threads_batch: int
+    spec_draft_type_k: Literal["f32", "f16", "q8_0", "q4_0"]
+    spec_draft_type_v: Literal["f32", "f16", "q8_0", "q4_0"]
+
+    n_ctx: int  # ctx_size
+    n_threads: int  # threads

@@ -1,0 +1,71 @@
+"""Parsers of option values that have a syntax of their own: sampler chains, logit biases and speculation types."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from localinfer.options.flag import format_value
+
+SAMPLERS = {  # llama.cpp's names, and the letters of --sampler-seq
+    "penalties": "e", "dry": "d", "top_n_sigma": "s", "top_k": "k", "typ_p": "y", "top_p": "p", "min_p": "m",
+    "xtc": "x", "temperature": "t", "adaptive_p": "a",
+}  # fmt: skip
+DEFAULT_SAMPLERS = tuple(name for name in SAMPLERS if name != "adaptive_p")
+SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
+LOGIT_BIAS = re.compile(r"\s*(\d+)\s*([+-].+)")
+
+SPECULATION_TYPES = {  # values of --spec-type, as in llama.cpp -> the draft method that implements each here
+    "none": "", "ngram": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram", "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram", "ngram-cache": "ngram",
+    "draft-simple": "draft", "draft-eagle3": "head", "draft-mtp": "head", "draft-dflash": "", "draft-dspark": "",
+}  # fmt: skip
+
+
+def parse_samplers(text: str) -> tuple[str, ...]:
+    """Return the sampler names of `--samplers "top_k;temp"`. Raises ValueError for an unknown sampler."""
+    words = [word.strip().lower() for word in text.split(";") if word.strip()]
+    plain = {name.replace("_", ""): name for name in SAMPLERS} | SAMPLER_ALIASES
+    names = [plain.get(word.replace("_", "").replace("-", "")) for word in words]
+    return require_known_samplers(names, words, " ".join(SAMPLERS))
+
+
+def parse_sampler_sequence(text: str) -> tuple[str, ...]:
+    """Return the sampler names of `--sampler-seq kt`. Raises ValueError for an unknown letter."""
+    name_of = {letter: name for name, letter in SAMPLERS.items()}
+    return require_known_samplers([name_of.get(letter) for letter in text], list(text), "".join(name_of))
+
+
+def require_known_samplers(names: Sequence[str | None], words: Sequence[str], available: str) -> tuple[str, ...]:
+    """Return the names. Raises ValueError if one is None; `words` are what the user wrote for them."""
+    found = tuple(name for name in names if name)
+    if len(found) < len(names):
+        raise ValueError(f"unknown sampler {format_value(words[names.index(None)])}; available: {available}")
+    return found
+
+
+def parse_logit_bias(text: str) -> tuple[int, float]:
+    """Return token id and bias of `--logit-bias 15043-1`. Raises ValueError if the text has another syntax."""
+    found = LOGIT_BIAS.fullmatch(text)
+    bias = parse_number(found[2]) if found else math.nan
+    if found is None or math.isnan(bias) or len(found[1]) > 10:
+        raise ValueError(f"must be a token id and the bias of its logit, such as 15043-1, not {format_value(text)}")
+    return int(found[1]), bias
+
+
+def parse_speculation_types(text: str) -> frozenset[str]:
+    """Return the draft methods ("ngram", "draft", "head") of `--spec-type ngram-simple,draft-simple`.
+
+    "head" stands for an MTP or EAGLE-3 head. Raises ValueError for an unknown type.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if unknown := next((word for word in words if word not in SPECULATION_TYPES), None):
+        raise ValueError(f"unknown type {format_value(unknown)}; available: {' '.join(SPECULATION_TYPES)}")
+    return frozenset(SPECULATION_TYPES[word] for word in words) - {""}
+
+
+def parse_number(text: str) -> float:
+    """Return the number, or NaN if the text is not one."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,278 @@
+"""The table of the options of a model and its runs, shared by all commands and the Python API.
+
+Each field of `Options` has its flag, its valid values and its help text. A command's own options are in
+`cli/`.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from localinfer.options.flag import Flag, option
+from localinfer.options.syntax import (
+    DEFAULT_SAMPLERS,
+    SAMPLERS,
+    parse_logit_bias,
+    parse_sampler_sequence,
+    parse_samplers,
+    parse_speculation_types,
+)
+
+Policy = Literal["stop", "drop-turns", "ring"]
+Precision = Literal["auto", "fast", "high"]
+Think = Literal["auto", "on", "off"]
+ReasoningFormat = Literal["auto", "deepseek", "none"]
+CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
+
+INT32_MAX = 2**31 - 1
+RANDOM_SEED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All options of a model and its runs, with the flags and defaults of llama.cpp where it has the same option."""
+
+    ctx_size: int = option(
+        0, "-c", "--ctx-size", section="model", minimum=0, maximum=INT32_MAX,
+        help="Size of the context in tokens (0: the model's training context, at most 32768, as far as memory "
+        "allows).")
+    ctx_policy: Policy = option(
+        "drop-turns", "--ctx-policy", section="model", choices=get_args(Policy),
+        help="What to do when the context is full: stop, drop the oldest turns of a chat (drop-turns), or overwrite "
+        "the oldest tokens but the first --keep (ring).")
+    keep: int = option(
+        4, "--keep", section="model", minimum=0, maximum=INT32_MAX,
+        help="Number of tokens at the start of the context that --ctx-policy ring never overwrites; rounded up to "
+        "a multiple of 64.")
+    cache_type_k: CacheType = option(
+        "f16", "-ctk", "--cache-type-k", section="model", choices=get_args(CacheType),
+        help="Data type of the KV cache for K: 32 or 16 bits per value, or quantized to 8.5 or 4.5 bits per value.")
+    cache_type_v: CacheType = option(
+        "f16", "-ctv", "--cache-type-v", section="model", choices=get_args(CacheType),
+        help="Data type of the KV cache for V.")
+    threads: int = option(
+        0, "-t", "--threads", section="model", minimum=0, maximum=512,
+        help="Number of threads for decode (0: the physical performance cores available to this process).")
+    threads_batch: int = option(
+        0, "-tb", "--threads-batch", section="model", minimum=0, maximum=512,
+        help="Number of threads for prefill (0: same as --threads).")
+    mmap: bool = option(
+        True, "--mmap", section="model",
+        help="Memory-map the model file; --no-mmap reads the whole file into huge pages first, which may speed up "
+        "decode.")
+    mlock: bool = option(
+        False, "--mlock", section="model",
+        help="Read the whole model at start-up, and lock it in RAM.")
+    batch_size: int = option(
+        2048, "-b", "--batch-size", section="model", minimum=1, maximum=INT32_MAX,
+        help="Logical maximum batch size; values above --ubatch-size have no further effect.")
+    parallel: int = option(
+        1, "-np", "--parallel", section="model", minimum=1, maximum=256,
+        help="Number of server slots, or of parallel sequences of a batch, each with a context of --ctx-size tokens.")
+    ubatch_size: int = option(
+        512, "-ub", "--ubatch-size", section="model", minimum=1, maximum=16384,
+        help="Physical maximum batch size of prefill in tokens; larger values use more memory.")
+    architecture: str = option(
+        "", "--architecture", section="model",
+        help="Python file that defines the model's compute graph, in place of the built-in architecture.")
+    precision: Precision = option(
+        "auto", "--precision", section="model", choices=get_args(Precision),
+        help="Quantize activations to 8 bits as llama.cpp does (fast), or to 15 bits (high); auto: high for "
+        "encoders.")
+
+    temp: float = option(
+        0.8, "--temp", section="sampling", minimum=0, maximum=1e6,
+        help="Temperature (0: greedy decoding).")
+    top_k: int = option(
+        40, "--top-k", section="sampling", minimum=0, maximum=INT32_MAX,
+        help="Top-k sampling (0 = disabled).")
+    top_p: float = option(
+        0.95, "--top-p", section="sampling", minimum=0, maximum=1,
+        help="Top-p sampling (1.0 = disabled).")
+    min_p: float = option(
+        0.05, "--min-p", section="sampling", minimum=0, maximum=1,
+        help="Min-p sampling (0.0 = disabled).")
+    typical_p: float = option(
+        1.0, "--typical", "--typical-p", section="sampling", minimum=0, maximum=1,
+        help="Locally typical sampling, parameter p (1.0 = disabled).")
+    top_n_sigma: float = option(
+        -1.0, "--top-nsigma", "--top-n-sigma", section="sampling", minimum=-1e6, maximum=1e6,
+        help="Top-n-sigma sampling (-1.0 = disabled).")
+    xtc_probability: float = option(
+        0.0, "--xtc-probability", section="sampling", minimum=0, maximum=1,
+        help="XTC probability (0.0 = disabled).")
+    xtc_threshold: float = option(
+        0.1, "--xtc-threshold", section="sampling", minimum=0, maximum=1,
+        help="XTC threshold (above 0.5 = disabled).")
+    min_keep: int = option(
+        0, "--min-keep", section="sampling", minimum=0, maximum=INT32_MAX,
+        help="Minimum number of candidates that top-p, min-p, typical and XTC sampling keep.")
+    dynatemp_range: float = option(
+        0.0, "--dynatemp-range", section="sampling", minimum=0, maximum=1e6,
+        help="Dynamic temperature range (0.0 = disabled).")
+    dynatemp_exp: float = option(
+        1.0, "--dynatemp-exp", section="sampling", minimum=0, maximum=1e6,
+        help="Dynamic temperature exponent.")
+    repeat_penalty: float = option(
+        1.0, "--repeat-penalty", section="sampling", minimum=math.nextafter(0, 1), maximum=1e6,
+        help="Penalty on repeated tokens (1.0 = disabled).")
+    repeat_last_n: int = option(
+        64, "--repeat-last-n", section="sampling", minimum=-1, maximum=INT32_MAX,
+        help="Number of last tokens to consider for penalties (0 = disabled, -1 = context size).")
+    presence_penalty: float = option(
+        0.0, "--presence-penalty", section="sampling", minimum=-1e6, maximum=1e6,
+        help="Presence penalty (0.0 = disabled).")
+    frequency_penalty: float = option(
+        0.0, "--frequency-penalty", section="sampling", minimum=-1e6, maximum=1e6,
+        help="Frequency penalty (0.0 = disabled).")
+    dry_multiplier: float = option(
+        0.0, "--dry-multiplier", section="sampling", minimum=-1e6, maximum=1e6,
+        help="DRY sampling multiplier (0.0 = disabled).")
+    dry_base: float = option(
+        1.75, "--dry-base", section="sampling", minimum=0, maximum=1e6,
+        help="DRY sampling base value.")
+    dry_allowed_length: int = option(
+        2, "--dry-allowed-length", section="sampling", minimum=0, maximum=INT32_MAX,
+        help="Length of a repetition that DRY sampling does not penalize, in tokens.")
+    dry_penalty_last_n: int = option(
+        64, "--dry-penalty-last-n", section="sampling", minimum=-1, maximum=INT32_MAX,
+        help="DRY penalty for the last n tokens (0 = disabled, -1 = context size).")
+    dry_sequence_breaker: tuple[str, ...] = option(
+        ("\n", ":", '"', "*"), "--dry-sequence-breaker", section="sampling",
+        help="Sequence breaker of DRY sampling; repeatable, and replaces the default newline, colon, quotation mark "
+        "and asterisk (none: no breakers).")
+    mirostat: int = option(
+        0, "--mirostat", section="sampling", minimum=0, maximum=2,
+        help="Mirostat sampling: 0 = disabled, 1 = Mirostat, 2 = Mirostat 2.0; replaces the truncation samplers.")
+    mirostat_ent: float = option(
+        5.0, "--mirostat-ent", section="sampling", minimum=0, maximum=1e6,
+        help="Mirostat target entropy, parameter tau, in bits per token.")
+    mirostat_lr: float = option(
+        0.1, "--mirostat-lr", section="sampling", minimum=0, maximum=1e6,
+        help="Mirostat learning rate, parameter eta.")
+    adaptive_target: float = option(
+        -1.0, "--adaptive-target", section="sampling", minimum=-1e6, maximum=1,
+        help="Adaptive-p sampling: select tokens near this probability (negative = disabled).")
+    adaptive_decay: float = option(
+        0.9, "--adaptive-decay", section="sampling", minimum=0, maximum=1,
+        help="Adaptive-p sampling: decay rate of the adaptation over time.")
+    samplers: str = option(
+        ";".join(DEFAULT_SAMPLERS), "--samplers", section="sampling", validate=parse_samplers,
+        help="Samplers of the sampler chain in their order, separated by ';'; adaptive_p is also available.")
+    sampler_seq: str = option(
+        "", "--sampling-seq", "--sampler-seq", section="sampling", validate=parse_sampler_sequence,
+        help="Sampler chain as letters, one per sampler, such as "
+        f"{''.join(SAMPLERS[name] for name in DEFAULT_SAMPLERS)}.")
+    logit_bias: tuple[str, ...] = option(
+        (), "-l", "--logit-bias", section="sampling", validate=parse_logit_bias,
+        help="Bias of a token's logit: TOKEN_ID+BIAS or TOKEN_ID-BIAS, such as 15043+1 or 15043-inf; repeatable.")
+    seed: int = option(
+        RANDOM_SEED, "-s", "--seed", section="sampling", minimum=RANDOM_SEED, maximum=2**64 - 1,
+        help="Random number seed (-1 = random).")
+
+    n_predict: int = option(
+        -1, "-n", "--predict", "--n-predict", section="generation", minimum=-1, maximum=INT32_MAX, excluded=0,
+        help="Maximum number of tokens to predict (-1: no limit).")
+    stop: tuple[str, ...] = option(
+        (), "-r", "--reverse-prompt", "--stop", section="generation",
+        help="Stop string: generation halts before this text; repeatable.")
+    beams: int = option(
+        1, "--beams", section="generation", minimum=1, maximum=64,
+        help="Number of beams of a beam search, which replaces sampling and takes at least this many times as long "
+        "(1 = disabled).")
+    logprobs: int = option(
+        0, "--logprobs", section="generation", minimum=0, maximum=1000,
+        help="Report the log probability of each token, and of this many alternatives (0 = disabled).")
+    ignore_eos: bool = option(
+        False, "--ignore-eos", section="generation",
+        help="Ignore end-of-generation tokens, and continue generating.")
+
+    reasoning_budget: int = option(
+        -1, "--reasoning-budget", section="generation", minimum=-1, maximum=INT32_MAX,
+        help="Maximum number of reasoning tokens before the answer (0: none, -1: no limit).")
+    reasoning_format: ReasoningFormat = option(
+        "auto", "--reasoning-format", section="generation", choices=get_args(ReasoningFormat),
+        help="Separate the reasoning content from the answer (auto, deepseek), or leave it in the answer with its "
+        "tags (none).")
+    json_schema: str = option(
+        "", "-j", "--json-schema", section="structured",
+        help="JSON schema to constrain the output.")
+    json_schema_file: str = option(
+        "", "-jf", "--json-schema-file", section="structured",
+        help="File with a JSON schema to constrain the output.")
+    json_mode: bool = option(
+        False, "--json-mode", section="structured",
+        help="Constrain the output to any JSON object.")
+    grammar: str = option(
+        "", "--grammar", section="structured",
+        help="GBNF grammar to constrain the output.")
+    grammar_file: str = option(
+        "", "--grammar-file", section="structured",
+        help="File with a GBNF grammar to constrain the output.")
+    regex: str = option(
+        "", "--regex", section="structured",
+        help="Regular expression that the whole output must match.")
+    choice: tuple[str, ...] = option(
+        (), "--choice", section="structured", separator=",",
+        help="Constrain the output to one of these comma-separated texts; repeatable.")
+
+    spec_type: str = option(
+        "ngram,draft-simple,draft-mtp,draft-eagle3", "--spec-type", section="speculative",
+        validate=parse_speculation_types,
+        help="Types of speculative decoding, comma-separated; the output stays the same: n-gram lookup in the "
+        "context (ngram), a draft model (draft-simple), the model's own MTP head (draft-mtp), an EAGLE-3 head "
+        "(draft-eagle3), or none.")
+    spec_draft_n_max: int = option(
+        48, "--spec-draft-n-max", section="speculative", minimum=0, maximum=1024,
+        help="Maximum number of draft tokens per step; fewer are used where that is faster.")
+    spec_draft_n_min: int = option(
+        0, "--spec-draft-n-min", section="speculative", minimum=0, maximum=1024,
+        help="Minimum number of draft tokens per step, if there are any.")
+
+    spec_draft_p_min: float = option(
+        0.0, "--draft-p-min", "--spec-draft-p-min", section="speculative", minimum=0, maximum=1,
+        help="Minimum probability of a draft token of the draft model.")
+
+    spec_draft_model: str = option(
+        "", "-md", "--model-draft", "--spec-draft-model", section="draft",
+        help="Draft model with the same vocabulary, or EAGLE-3 head of the model: a path or a name.")
+    ctx_size_draft: int = option(
+        0, "-cd", "--ctx-size-draft", section="draft", minimum=0, maximum=INT32_MAX,
+        help="Size of the draft model's context in tokens; it drafts nothing beyond it (0: same as the model).")
+    spec_draft_threads: int = option(
+        0, "-td", "--threads-draft", "--spec-draft-threads", section="draft", minimum=0, maximum=512,
+        help="Number of threads for the draft model's decode (0: same as --threads).")
+    spec_draft_threads_batch: int = option(
+        0, "-tbd", "--threads-batch-draft", "--spec-draft-threads-batch", section="draft", minimum=0, maximum=512,
+        help="Number of threads for the draft model's prefill (0: same as --spec-draft-threads).")
+    spec_draft_type_k: CacheType = option(
+        "f16", "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k", section="draft", choices=get_args(CacheType),
+        help="Data type of the draft model's KV cache for K.")
+    spec_draft_type_v: CacheType = option(
+        "f16", "-ctvd", "--cache-type-v-draft", "--spec-draft-type-v", section="draft", choices=get_args(CacheType),
+        help="Data type of the draft model's KV cache for V.")
+
+    system_prompt: str = option(
+        "", "-sys", "--system-prompt", section="chat",
+        help="System prompt of the conversation.")
+    chat_template: str = option(
+        "", "--chat-template", section="chat",
+        help="Jinja chat template, or the name of a built-in one, such as chatml, in place of the model's own.")
+    chat_template_file: str = option(
+        "", "--chat-template-file", section="chat",
+        help="File with a Jinja chat template, in place of the model's own.")
+    chat_template_kwargs: str = option(
+        "", "--chat-template-kwargs", section="chat",
+        help='Additional variables of the chat template, as a JSON object: {"enable_thinking": false}.')
+
+    think: Think = option(
+        "auto", "-rea", "--reasoning", "--think", section="chat", choices=get_args(Think),
+        help="Enable or disable reasoning, if the chat template supports it (auto: the default of the template).")
+    reasoning_effort: str = option(
+        "", "--reasoning-effort", section="chat",
+        help="Reasoning effort for chat templates that support it: low, medium, high, or another value of the "
+        "template.")
+
+
+FLAGS: dict[str, Flag] = {each.name: each.metadata["flag"] for each in fields(Options)}
+CONSTRAINT_OPTIONS = tuple(name for name, flag in FLAGS.items() if flag.section == "structured")

@@ -1,0 +1,266 @@
+"""Quantization to a target size: choose the tensor types with the least total noise within a byte budget.
+
+    plan = plan_for_target(source, request, Target("700MB", size=700_000_000), effort="normal", threads=2)
+
+For every tensor, the noise of every type is measured (`localinfer.quantization.noise`), and each byte is spent where it
+removes the most noise. All matrices have the same weight, except the output matrix, whose noise is not averaged out by
+later layers: its weight is `OUTPUT_SHARE` of the number of matrices. This module does not write files.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+from pathlib import Path
+from typing import NamedTuple
+
+from localinfer.errors import UsageError
+from localinfer.gguf.source import Source, SourceTensor
+from localinfer.gguf.writer import align, get_alignment
+from localinfer.quantization.default_importance import with_default_importance
+from localinfer.quantization.noise import Progress, measure_noise
+from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, with_types
+from localinfer.quantization.quantize import compile_kernels, make_encoder_factory, plan_outputs
+from localinfer.quantization.recipe_rules import NUMBER_OF_TYPE
+from localinfer.quantization.recipes import (
+    NEED_IMATRIX,
+    compatible_type,
+    recipe_for_base,
+    role_of,
+    tensors_without_override,
+)
+from quant import ggml
+from quant.jit import loader
+
+BASE_RECIPE = "Q8_0"  # a recipe without exceptions, for the tensors that are not chosen here
+OUTPUT_SHARE = 0.3  # had the least KL divergence with SmolLM2 at the sizes of Q3_K_M and Q4_K_M
+TYPES = (
+    *("IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K"),
+    *("IQ4_XS", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16"),
+)
+MAX_BITS = 16  # per weight of the largest of these types
+UNITS = {"": 1, "B": 1} | {
+    letter + ending: base**power
+    for ending, base in (("B", 1000), ("iB", 1024))
+    for power, letter in enumerate("KMGT", 1)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A size limit: `size` bytes for the whole file, or `bits` per weight over all tensors. `text` is the input."""
+
+    text: str
+    size: int | None = None
+    bits: Fraction | None = None
+
+    @property
+    def label(self) -> str:
+        """The part of a file name that describes the target."""
+        return self.text if self.bits is None else f"{self.text}bpw"
+
+    def limit(self, source: Source) -> int:
+        """Return the limit in bytes."""
+        if self.size is not None:
+            return self.size
+        assert self.bits is not None
+        return floor(self.bits * sum(tensor.n_elements for tensor in source.tensors.values()) / 8)
+
+
+def parse_size(text: str) -> Target:
+    """Parse 700MB, 0.7GB, 650MiB or a number of bytes. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
+    units = {unit.lower(): factor for unit, factor in UNITS.items()}
+    if not found or found[2].lower() not in units:
+        raise ValueError(f"must be a number of bytes, or with a unit such as 700MB, 0.7GB or 650MiB, not {text!r}")
+    return Target(text, size=floor(Fraction(found[1]) * units[found[2].lower()]))
+
+
+def parse_bits(text: str) -> Target:
+    """Parse bits per weight such as 4.5. Raises ValueError."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+        raise ValueError(f"must be a number of bits, such as 4.5, not {text!r}")
+    if Fraction(text) > MAX_BITS:
+        raise ValueError(f"must be at most {MAX_BITS}, the bits of a weight in {TYPES[-1]}, not {text}")
+    return Target(text, bits=Fraction(text))
+
+
+def plan_for_target(
+    source: Source,
+    request: Request,
+    target: Target,
+    *,
+    effort: str,
+    threads: int,
+    keep_split: bool = False,
+    compiling: loader.Progress | None = None,
+    measuring: Progress | None = None,
+) -> QuantizationPlan:
+    """Return the plan with the least noise within the target; the recipe of the request is ignored.
+
+    Type overrides of the user are kept. Raises UsageError if the target cannot be reached.
+    """
+    plan = make_plan(source, replace(request, recipe=BASE_RECIPE))
+    candidates = {
+        name: candidates_for(source.tensors[name], name in plan.importance)
+        for name in tensors_without_override(source.tensors.values(), request.overrides)
+    }
+    limit_bytes = target.limit(source)
+    best = with_named_recipe(plan, request, {name: types[-1] for name, types in candidates.items()})
+    if bytes_used(best, target, keep_split) <= limit_bytes:
+        return best
+    smallest = with_named_recipe(plan, request, {name: types[0] for name, types in candidates.items()})
+    if smallest.problem:
+        raise smallest.problem
+    remaining = limit_bytes - bytes_used(smallest, target, keep_split)
+    if remaining < 0:
+        raise UsageError(unreachable_message(target, source, bytes_used(smallest, target, keep_split)))
+    options = measure_options(plan, candidates, target, effort, threads, compiling, measuring)
+    limit = remaining + sum(each[0].cost for each in options.values())
+    return with_named_recipe(
+        plan, request, {name: option.type for name, option in choose_options(options, limit).items()}
+    )
+
+
+def with_named_recipe(plan: QuantizationPlan, request: Request, types: Mapping[str, str]) -> QuantizationPlan:
+    """Return the plan with these types and the recipe whose base is the type of most weights."""
+    weights: Counter[str] = Counter()
+    for name, kind in types.items():
+        weights[kind] += plan.source.tensors[name].n_elements
+    recipe = recipe_for_base(weights.most_common(1)[0][0]) if weights else BASE_RECIPE
+    return with_types(plan, replace(request, recipe=recipe), types)
+
+
+def bytes_used(plan: QuantizationPlan, target: Target, keep_split: bool) -> int:
+    """Return the number of bytes that count towards the target."""
+    if target.size is None:
+        return sum(ggml.nbytes(plan.types[each.name], each.n_elements) for each in plan.source.tensors.values())
+    outputs = plan_outputs(plan.source, Path("out"), plan.types, plan.fields, keep_split)
+    return sum(output.layout.size for output in outputs)
+
+
+def unreachable_message(target: Target, source: Source, smallest: int) -> str:
+    """Return the error message for a target below the smallest possible size."""
+    if target.size is not None:
+        return f"--target-size {target.text}: the smallest possible file has {smallest:,} bytes"
+    weights = sum(tensor.n_elements for tensor in source.tensors.values())
+    bits = ceil(Fraction(800 * smallest, weights)) / 100
+    return f"--target-bpw {target.text}: the smallest possible file has {bits:.2f} bits per weight"
+
+
+# --- options ---
+
+
+class TypeOption(NamedTuple):
+    """A type for a tensor, by name, with its cost in bytes and its weighted noise."""
+
+    type: str
+    cost: int
+    noise: float
+
+
+def candidates_for(tensor: SourceTensor, weighted: bool) -> list[str]:
+    """Return the names of the types that a tensor may get, smallest first.
+
+    None is larger than the tensor's own type, which is the last. `weighted`: whether the tensor's importance is known.
+    """
+    allowed = [name for name in TYPES if weighted or name not in NEED_IMATRIX]
+    there = {compatible_type(tensor, name) for name in allowed}
+    size = {name: ggml.nbytes(NUMBER_OF_TYPE[name], tensor.n_elements) for name in there}
+    smaller = [name for name in TYPES if size.get(name, tensor.nbytes) < tensor.nbytes]
+    return [*sorted(smaller, key=size.__getitem__), tensor.type_name]
+
+
+def measure_options(
+    plan: QuantizationPlan,
+    candidates: Mapping[str, Sequence[str]],
+    target: Target,
+    effort: str,
+    threads: int,
+    compiling: loader.Progress | None,
+    measuring: Progress | None,
+) -> dict[str, list[TypeOption]]:
+    """Return the options of every tensor, with their costs and noise."""
+    tensors = plan.source.tensors
+    tied = "output.weight" not in tensors
+    new = {name: [NUMBER_OF_TYPE[kind] for kind in kinds[:-1]] for name, kinds in candidates.items()}
+    compile_kernels(plan.old_types, {number for numbers in new.values() for number in numbers}, effort, compiling)
+    noise = measure_noise(
+        plan.source,
+        new,
+        encoder_factory=make_encoder_factory(effort, with_default_importance(plan.source, plan.importance, effort)),
+        importance=plan.importance,
+        threads=threads,
+        progress=measuring,
+    )
+    alignment = get_alignment(plan.fields) if target.size is not None else 1
+    options: dict[str, list[TypeOption]] = {}
+    for name, kinds in candidates.items():
+        is_output = role_of(name, tied) == "output"
+        tensor, weight = tensors[name], OUTPUT_SHARE * len(candidates) if is_output else 1.0
+        for kind in kinds:
+            number = NUMBER_OF_TYPE[kind]
+            cost = align(ggml.nbytes(number, tensor.n_elements), alignment)
+            options.setdefault(name, []).append(TypeOption(kind, cost, weight * noise[name].get(number, 0.0)))
+    return options
+
+
+# --- choice ---
+
+
+def choose_options(options: Mapping[str, Sequence[TypeOption]], limit: int) -> dict[str, TypeOption]:
+    """Return one option per tensor, such that the total noise is small and the total cost is within the limit.
+
+    This is a greedy algorithm: it starts with the cheapest options and takes the step that removes the most noise per
+    byte as long as one is affordable. Only options on the convex hull of noise over cost are steps, so the steps of
+    each tensor are taken in order; if a step uses exactly the remaining budget, the result is optimal. Any other better
+    options then use up the rest of the budget.
+    """
+    curves = {name: convex_hull(each) for name, each in options.items()}
+    found = {name: curve[0] for name, curve in curves.items()}
+    left = limit - sum(option.cost for option in found.values())
+    steps = [(name, *step) for name, curve in curves.items() for step in pairwise(curve)]
+    for name, before, after in sorted(steps, key=lambda step: slope(*step[1:])):
+        if found[name] == before and after.cost - before.cost <= left:
+            found[name] = after
+            left -= after.cost - before.cost
+    return spend_remaining(options, found, left)
+
+
+def convex_hull(options: Iterable[TypeOption]) -> list[TypeOption]:
+    """Return the lower convex hull of noise over cost, from the cheapest option to the one with the least noise."""
+    curve: list[TypeOption] = []
+    for option in sorted(options, key=lambda option: (option.cost, option.noise)):
+        if curve and option.noise >= curve[-1].noise:
+            continue
+        while len(curve) > 1 and slope(curve[-2], curve[-1]) >= slope(curve[-1], option):
+            curve.pop()
+        curve.append(option)
+    return curve
+
+
+def slope(before: TypeOption, after: TypeOption) -> float:
+    """Return the slope of noise over cost: the lower, the more noise a byte removes."""
+    return (after.noise - before.noise) / (after.cost - before.cost)
+
+
+def spend_remaining(
+    options: Mapping[str, Sequence[TypeOption]], found: Mapping[str, TypeOption], left: int
+) -> dict[str, TypeOption]:
+    """Return the choice after taking any better options that the remaining bytes allow, steepest first."""
+    full = dict(found)
+    while True:
+        steps = [
+            (slope(full[name], option), name, option)
+            for name, each in options.items()
+            for option in each
+            if option.noise < full[name].noise and 0 < option.cost - full[name].cost <= left
+        ]
+        if not steps:
+            return full
+        _, name, option = min(steps, key=lambda step: step[0])
+        left -= option.cost - full[name].cost
+        full[name] = option

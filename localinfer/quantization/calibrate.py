@@ -1,0 +1,324 @@
+"""Quantization with error feedback (GPTQ), layer by layer, on the inputs of each layer.
+
+    calibrate(plan, out, chunks, threads=2)
+
+Two engines evaluate the chunks of a text in step. The engine of the source model yields the inputs of the matrices of
+one block. The matrices are encoded for these inputs (`quant.encoders.feedback`) and written to the output file. Then
+the engine of the output file computes the inputs of the next block from what was written. So each block also
+compensates for the errors of earlier blocks, as in GPTQ (Frantar et al., 2022). Memory only holds the residual streams
+of the chunks and the covariances of one block. Finished blocks survive an interruption.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf.atomic_file import require_writable_path
+from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.resumable_file import ResumableFile, resumable_file
+from localinfer.gguf.source import SourceTensor
+from localinfer.options import Options
+from localinfer.quantization.default_importance import TABLE, with_default_importance
+from localinfer.quantization.feedback_encoders import checked_factor, make_feedback_factory, supports_feedback
+from localinfer.quantization.plan import QuantizationPlan
+from localinfer.quantization.quantize import (
+    EncoderFactory,
+    Output,
+    TensorJob,
+    make_encoder_factory,
+    plan_outputs,
+    require_not_source,
+    submit_tensor,
+)
+from localinfer.quantization.worker_pool import WorkerPool
+from localinfer.runtime import machine
+from localinfer.runtime.engine import Engine
+from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
+from localinfer.runtime.probe import ActivationProbe
+from localinfer.version import VERSION
+from quant.encoders.feedback import DESCENT_SWEEPS, MIN_ROWS, is_scalar_type
+from quant.jit.loader import Progress
+
+OUTPUT = "output.weight"
+SEARCH_COST = 2000  # cost of the search for blocks per weight, in multiplications
+RUN_COST = 0.5  # cost of multiplying with blocks, relative to multiplying with floats
+
+Floats = NDArray[np.float32]
+Chunks = NDArray[np.int32]  # (chunks, tokens)
+# Statistics of inputs, by the names of the matrices that share them.
+InputsByNames = dict[tuple[str, ...], InputStatistics | ExpertInputStatistics]
+
+
+class CalibrationObserver:
+    """Receives the progress of a calibration. The methods do nothing; subclasses override them."""
+
+    def on_start(self, done: int, blocks: int, discarded: str) -> None:
+        """Called at the start, when `done` of `blocks` are already finished.
+
+        `discarded` says why an earlier run cannot be resumed.
+        """
+
+    def on_step(self, what: str, share: float) -> None:
+        """Called before each step, with its description and the finished share of the work, 0 to 1."""
+
+    def on_tensor(self, tensor: SourceTensor, done: int) -> None:
+        """Called when `done` weights of a tensor are encoded."""
+
+    def on_block_saved(self, done: int) -> None:
+        """Called when `done` blocks are finished and on disk."""
+
+
+def calibrate(
+    plan: QuantizationPlan,
+    out: Path,
+    chunks: Chunks,
+    *,
+    threads: int = 1,
+    replace: bool = False,
+    observer: CalibrationObserver | None = None,
+    compiling: Progress | None = None,
+) -> None:
+    """Write the model of a plan, whose source is a GGUF file, calibrated on chunks of tokens of one text.
+
+    A call with the same arguments resumes an interrupted run. Raises LocalInferError and then leaves no file behind;
+    UnsupportedError for a model that cannot run; NotEnoughMemoryError.
+    """
+    source = plan.source
+    out = out.resolve() if out.is_symlink() else out
+    [output] = plan_outputs(source, out, plan.types, plan.fields, keep_split=False)
+    require_not_source(source, out)
+    require_writable_path(out, replace)
+    with threadpool_limits(1, "blas"), open_engine(source.files[0], chunks, threads, compiling) as exact:
+        require_memory(exact, chunks)
+        identity = run_identity(source.files, output, chunks)
+        with resumable_file(out, output.layout.size, identity, replace=replace) as file:
+            _CalibrationRun(plan, output, exact, file, chunks, threads, observer or CalibrationObserver()).run(
+                compiling
+            )
+
+
+@contextmanager
+def open_engine(path: Path, chunks: Chunks, threads: int, compiling: Progress | None) -> Iterator[Engine]:
+    """Open an engine that evaluates a whole chunk as one batch."""
+    size = chunks.shape[1]
+    options = Options(threads=threads, threads_batch=threads, ctx_size=size, batch_size=size, ubatch_size=size)
+    with closing(Engine(open_gguf(path), options, compiling)) as engine:
+        yield engine
+
+
+def require_memory(engine: Engine, chunks: Chunks) -> None:
+    """Raise NotEnoughMemoryError if the residual streams and the covariances of a block do not fit in memory."""
+    products = [each for each in engine.graph.products if each.weight.name not in (OUTPUT, TABLE) and each.runs is None]
+    widths = {(product.first_op, product.x.n) for product in products}
+    squares = sum(n * n for _, n in widths) // engine.compiled_graph.builder.block_count
+    needed = 4 * (chunks.size * engine.compiled_graph.builder.embedding_length + squares)
+    available = machine.available_memory()
+    if needed > available:
+        what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise engine.file.error("calibration", f"{what}; reduce --calibrate-chunks", NotEnoughMemoryError)
+
+
+def run_identity(files: Iterable[Path], output: Output, chunks: Chunks) -> dict[str, str]:
+    """Return what must be equal in two runs for one to resume the other."""
+    states = [(file.resolve(), file.stat()) for file in files]
+    return {
+        "source": " ".join(f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in states),
+        "choice of types or metadata": hashlib.sha256(output.layout.header).hexdigest(),
+        "text": hashlib.sha256(chunks.tobytes()).hexdigest() + f" {len(chunks)}",
+        "version of localinfer": VERSION,
+    }
+
+
+class _CalibrationRun:
+    """One pass over all blocks that are not finished.
+
+    The token embeddings are written before the blocks, which need them. If they are also the output matrix, they are
+    written again after the blocks, when their inputs as output matrix are known.
+    """
+
+    def __init__(
+        self,
+        plan: QuantizationPlan,
+        output: Output,
+        exact: Engine,
+        file: ResumableFile,
+        chunks: Chunks,
+        threads: int,
+        observer: CalibrationObserver,
+    ) -> None:
+        self._source, self._types = plan.source, plan.types
+        self._output, self._source_engine, self._file, self._chunks = output, exact, file, chunks
+        self._threads, self._observer = threads, observer
+        self._blocks = exact.compiled_graph.builder.block_count
+        self._head = self._name_of_head()
+        self._total_cost = self._cost_of_all()
+        self._cost_so_far = 0.0
+
+    def run(self, compiling: Progress | None) -> None:
+        """Write all parts of the file that an earlier run has not written."""
+        self._observer.on_start(self._file.steps_done, self._blocks, self._file.discard_reason)
+        encoder_factory = make_encoder_factory("normal", with_default_importance(self._source, {}, "normal"))
+        if not self._file.steps_done:
+            self._file.file.write_at(0, self._output.layout.header)
+            self._write(self._tensors_outside_blocks(), encoder_factory)
+        # In between, a tied output matrix is already written and unchanged.
+        if self._head == TABLE and self._file.steps_done in (0, self._blocks):
+            self._write(self._tensors_of(None), encoder_factory, CalibrationObserver())
+        with open_engine(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
+            states = np.empty((*self._chunks.shape, rounded.compiled_graph.builder.embedding_length), np.float32)
+            for x, chunk in zip(states, self._chunks, strict=True):
+                x[:] = ActivationProbe(rounded).embed(chunk)
+            for number in range(self._blocks):
+                if number >= self._file.steps_done:
+                    self._quantize_block(number, states)
+                    rounded.file.accept_changes()
+                    self._file.save_progress(number + 1)
+                    self._observer.on_block_saved(number + 1)
+                else:
+                    self._cost_so_far += self._cost_of_block(number)
+                self._run_block(rounded, number, states)
+        self._quantize_head(states)
+
+    # --- a block ---
+
+    def _quantize_block(self, number: int, states: Floats) -> None:
+        """Collect the inputs of the matrices of a block, and write its tensors."""
+        where = f"layer {number + 1} of {self._blocks}"
+        found = self._collect_inputs(f"{where}: collecting inputs", number, states)
+        known = {name for names in found for name in names}
+        self._write(
+            [each for each in self._tensors_of(number) if each.name not in known], make_encoder_factory("normal", {})
+        )
+        for names in list(found):
+            self._encode(where, names, found.pop(names))
+
+    def _quantize_head(self, states: Floats) -> None:
+        """Write the output matrix, if there is one."""
+        if self._head:
+            found = self._collect_inputs("output layer: collecting inputs", None, states)
+            for names in list(found):
+                self._encode("output layer", names, found.pop(names))
+
+    def _collect_inputs(self, what: str, number: int | None, states: Floats) -> InputsByNames:
+        """Return statistics of the inputs of a block's matrices, or of the output layer's if `number` is None."""
+        found: InputsByNames = {}
+        cost = self._cost_of_reading(number)
+        for x in states:
+            self._report(what)
+            probe = ActivationProbe(self._source_engine)
+            given = probe.output_layer_inputs(x) if number is None else probe.block_inputs(number, x)
+            self._add_inputs(found, given, len(x))
+            self._cost_so_far += cost
+        for names, inputs in found.items():
+            if not np.isfinite(inputs.square_sums).all():
+                raise self._source_engine.file.error(f"tensor {names[0]}", "has inputs that are not finite")
+        return found
+
+    def _add_inputs(self, found: InputsByNames, given: Iterable[WeightInputs], tokens: int) -> None:
+        for each in given:
+            n, covariance = each.x.shape[1], any(map(self._gets_feedback, each.names))
+            if each.names not in found and each.expert is None:
+                found[each.names] = InputStatistics.empty(n, covariance=covariance)
+            elif each.names not in found:
+                found[each.names] = ExpertInputStatistics.empty(each.weights[0].shape[0], n)
+            inputs = found[each.names]
+            if isinstance(inputs, ExpertInputStatistics):
+                inputs.add(each.expert or 0, each.x)
+            else:
+                inputs.add(each.x, tokens, self._threads)
+
+    def _encode(self, where: str, names: tuple[str, ...], inputs: InputStatistics | ExpertInputStatistics) -> None:
+        """Encode and write matrices that share an input."""
+        self._report(f"{where}: {', '.join(name.split('.')[-2] for name in names)}")
+        covariance = inputs.covariance
+        factor = checked_factor(names[0], covariance, self._threads) if covariance else None
+        importance = dict.fromkeys(names, inputs.mean_squares)
+        tensors = [self._source.tensors[name] for name in names]
+        self._write(tensors, make_feedback_factory(importance, lambda _: factor))
+        self._cost_so_far += sum(map(self._cost_of_encoding, tensors))
+
+    def _write(
+        self,
+        tensors: Iterable[SourceTensor],
+        encoder_factory: EncoderFactory,
+        observer: CalibrationObserver | None = None,
+    ) -> None:
+        """Encode tensors, write them at their offsets, and wait for completion."""
+        on_tensor = (observer or self._observer).on_tensor
+        with WorkerPool(self._threads) as pool:
+            for tensor in tensors:
+                number, offset = self._types[tensor.name], self._output.layout.offsets[tensor.name]
+                job = TensorJob(self._source, tensor, number, self._file.file, offset, None)
+                submit_tensor(pool, job, encoder_factory, MIN_ROWS, on_tensor)
+
+    def _run_block(self, rounded: Engine, number: int, states: Floats) -> None:
+        """Propagate the residual streams through a finished block."""
+        cost = self._cost_of_running(number)
+        for x in states if cost else ():
+            self._report(f"layer {number + 1} of {self._blocks}: evaluating")
+            ActivationProbe(rounded).run_block(number, x)
+            self._cost_so_far += cost
+
+    # --- which tensors ---
+
+    def _tensors_of(self, number: int | None) -> list[SourceTensor]:
+        """Return the tensors of a block, or of the output layer if `number` is None."""
+        if number is None:
+            return [self._source.tensors[self._head]] if self._head else []
+        return [tensor for name, tensor in self._source.tensors.items() if name.startswith(f"blk.{number}.")]
+
+    def _tensors_outside_blocks(self) -> list[SourceTensor]:
+        """Return the tensors outside of blocks, which the engine of the new file needs from the start."""
+        inside = {each.name for each in chain.from_iterable(map(self._tensors_of, (*range(self._blocks), None)))}
+        return [tensor for name, tensor in self._source.tensors.items() if name not in inside]
+
+    def _name_of_head(self) -> str | None:
+        """Return the name of the output matrix; of a tied one only if its codes depend on its inputs."""
+        multiplied = {product.weight.name for product in self._source_engine.graph.products}
+        if OUTPUT in multiplied:
+            return OUTPUT
+        return TABLE if TABLE in multiplied and self._gets_feedback(TABLE) else None
+
+    def _gets_feedback(self, name: str) -> bool:
+        tensor, number = self._source.tensors[name], self._types[name]
+        return number != tensor.type and len(tensor.shape) == 2 and supports_feedback(number)
+
+    # --- cost, in multiplications ---
+
+    def _report(self, what: str) -> None:
+        self._observer.on_step(what, self._cost_so_far / self._total_cost)
+
+    def _cost_of_all(self) -> float:
+        running = sum(map(self._cost_of_running, range(self._blocks)))
+        return sum(map(self._cost_of_block, (*range(self._blocks), None))) + len(self._chunks) * running
+
+    def _cost_of_block(self, number: int | None) -> float:
+        encoding = sum(map(self._cost_of_encoding, self._tensors_of(number)))
+        return len(self._chunks) * self._cost_of_reading(number) + encoding
+
+    def _cost_of_reading(self, number: int | None) -> float:
+        """Return the cost of one chunk: the products of the source model, and those of its inputs with each other."""
+        matrices = [tensor for tensor in self._tensors_of(number) if len(tensor.shape) == 2]
+        squares = sum(n * n for n in {tensor.shape[-1] for tensor in matrices})
+        products = 0 if number is None else sum(tensor.n_elements for tensor in matrices)
+        return float(self._chunks.shape[1] * (products + squares))
+
+    def _cost_of_running(self, number: int) -> float:
+        """Return the cost of one chunk; 0 if the result is not needed."""
+        if number + 1 == self._blocks and not self._head:
+            return 0.0
+        return RUN_COST * float(self._chunks.shape[1] * sum(tensor.n_elements for tensor in self._tensors_of(number)))
+
+    def _cost_of_encoding(self, tensor: SourceTensor) -> float:
+        number = self._types[tensor.name]
+        if number == tensor.type:
+            return 0.0
+        passes = 0.5 + DESCENT_SWEEPS * is_scalar_type(number) if self._gets_feedback(tensor.name) else 0.0
+        return tensor.n_elements * (SEARCH_COST + passes * tensor.shape[-1])

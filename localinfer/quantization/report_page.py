@@ -1,0 +1,145 @@
+"""The quantization report as one self-contained HTML page.
+
+This module computes the geometry of the charts in the units of the SVG viewBox; `report.html` is the template. The
+input is the result of `Report.to_dict`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+LEFT, TOP, RIGHT, BOTTOM = 60, 10, 760, 260  # the frame of the chart
+CELL = 18  # size of a tensor in the map
+NAMES = 120  # width of the row labels
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#e07b39", "#7a5cb0", "#2a9d8f")
+COLDEST, HOTTEST = 240, 0  # hues of the fewest and of the most bits
+
+Tensor = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The errors of one kind of tensor, from layer to layer."""
+
+    name: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    tooltips: Sequence[str]  # one for each point
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A labelled position on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Relative errors, on a logarithmic scale, against the layer."""
+
+    lines: Sequence[Line]
+    layers: Sequence[Tick]
+    errors: Sequence[Tick]
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A tensor in the map of types."""
+
+    x: float
+    y: float
+    colour: str
+    tooltip: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeMap:
+    """The map of types: a row for each kind of tensor, a column for each layer."""
+
+    width: float
+    height: float
+    rows: Sequence[Tick]
+    squares: Sequence[Square]
+    legend: Sequence[tuple[str, str]]  # colour, type
+
+
+def render_page(report: Mapping[str, Any]) -> str:
+    """Return the page as HTML. Tensor names come from a file and are escaped."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    inside = [tensor for tensor in report["tensors"] if tensor["layer"] is not None and len(tensor["shape"]) > 1]
+    return template.render(report=report, plot=plot(inside), types=type_map(inside))
+
+
+def plot(tensors: Sequence[Tensor]) -> Plot | None:
+    """Return the error chart of the matrices in layers; None if none has an error."""
+    with_errors = [tensor for tensor in tensors if tensor["relative_error"]]
+    if not with_errors:
+        return None
+    deepest: int = max(tensor["layer"] for tensor in with_errors)
+    errors: list[float] = [tensor["relative_error"] for tensor in with_errors]
+    ticks = axis_ticks(min(errors), max(errors))
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+
+    def x(layer: int) -> float:
+        return LEFT + (RIGHT - LEFT) * layer / max(1, deepest)
+
+    def y(error: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * (math.log10(error) - low) / (high - low)
+
+    lines = []
+    for number, kind in enumerate(dict.fromkeys(tensor["kind"] for tensor in with_errors)):
+        own = sorted((tensor for tensor in with_errors if tensor["kind"] == kind), key=lambda each: each["layer"])
+        points = [(x(each["layer"]), y(each["relative_error"])) for each in own]
+        lines.append(Line(kind, COLOURS[number % len(COLOURS)], points, [*map(tooltip, own)]))
+    step = max(1, -(-(deepest + 1) // 16))
+    layers = [Tick(x(layer), str(layer)) for layer in range(0, deepest + 1, step)]
+    return Plot(lines, layers, [Tick(y(value), f"{100 * value:g} %") for value in ticks])
+
+
+def axis_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks 1, 2, 5, 10, ... at every power of ten, from one not above `low` to one above `high`."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1
+    numbers = [float(f"{digit}e{power}") for power in range(first, last + 1) for digit in (1, 2, 5)]
+    begin = max(at for at, number in enumerate(numbers) if number <= low)
+    end = min(at for at, number in enumerate(numbers) if number > high)
+    return numbers[begin : end + 1]
+
+
+def type_map(tensors: Sequence[Tensor]) -> TypeMap | None:
+    """Return the map of types of the matrices in layers; None if there are none."""
+    if not tensors:
+        return None
+    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(tensor["kind"] for tensor in tensors))}
+    bits = {tensor["new_type"]: tensor["bits"] for tensor in sorted(tensors, key=lambda each: each["bits"])}
+    colours = {name: colour_of(number, len(bits)) for number, name in enumerate(bits)}
+    squares = [
+        Square(
+            NAMES + CELL * tensor["layer"], CELL * kinds[tensor["kind"]], colours[tensor["new_type"]], tooltip(tensor)
+        )
+        for tensor in tensors
+    ]
+    rows = [Tick(CELL * number + 0.7 * CELL, kind) for kind, number in kinds.items()]
+    width = NAMES + CELL * (1 + max(tensor["layer"] for tensor in tensors))
+    legend = [(colours[name], f"{name}, {value:.2f} bits") for name, value in bits.items()]
+    return TypeMap(width, CELL * len(kinds), rows, squares, legend)
+
+
+def colour_of(number: int, count: int) -> str:
+    """Return a colour from blue for the fewest bits to red for the most."""
+    hue = COLDEST + (HOTTEST - COLDEST) * number / max(1, count - 1)
+    return f"hsl({hue:.0f} 55% 55%)"
+
+
+def tooltip(tensor: Tensor) -> str:
+    """Return the tooltip of a tensor."""
+    error = tensor["relative_error"]
+    return f"{tensor['name']}: {tensor['new_type']}" + (f", error {100 * error:.3g} %" if error else "")

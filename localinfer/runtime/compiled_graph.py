@@ -1,0 +1,293 @@
+"""A compiled graph: a model's compute graph in memory, its kernels compiled or loaded from the cache, and its threads.
+
+It evaluates batches of any sequences and knows nothing of earlier tokens.
+"""
+
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer import architectures, paths
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.attention import Context
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.cache.ring_buffer import round_up_to_page
+from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.options import Options, Precision, parse_speculation_types
+from localinfer.runtime import machine
+from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
+from localinfer.runtime.timestamps import TimestampBuffer, Timestamps
+from quant.jit import loader
+from quant.jit.kernel import Kernel
+from quant.jit.loader import Progress
+
+Floats = NDArray[np.float32]
+
+LOGITS_BYTES = 32 << 20  # approximate size of the logits buffer
+LARGEST_DEFAULT_CONTEXT, SMALLEST_DEFAULT_CONTEXT = 32_768, 2048
+BIDIRECTIONAL = ("gemma-embedding",)  # encoders whose files lack the metadata key
+ACTIVATION_PASSES: dict[Precision, int] = {"fast": 1, "high": 2}
+DEFAULT_PRECISION: dict[bool, Precision] = {True: "fast", False: "high"}  # by whether attention is causal
+EXECUTE, EXECUTE_STAMPED = (
+    Kernel(
+        "localinfer.kernels.executor",
+        "execute",
+        ("first", "end", "program", "sync", "stop"),
+        constants=(("few", MAX_SMALL_BATCH), ("stamps", stamps)),
+    )
+    for stamps in (0, 1)
+)
+
+
+class CompiledGraph:
+    """A compute graph that is ready to run. `files` are the model's file and that of a separate draft head.
+
+    Raises LocalInferError for an invalid file, UnsupportedError for a model that cannot run, NotEnoughMemoryError if
+    the cache and the scratch memory do not fit.
+    """
+
+    def __init__(
+        self, f: GGUF, options: Options, progress: Progress | None = None, draft_head: GGUF | None = None
+    ) -> None:
+        self.files = (f, draft_head) if draft_head else (f,)
+        self.builder = build_graph_within_memory(machine.available_memory(), f, options, draft_head)
+        self.graph = self.builder.graph
+        self.n_ctx = self.builder.context.n_ctx
+        self.n_vocab = self.builder.n_vocab
+        require_memory(f, self.graph.nbytes, self.n_ctx)
+        addresses, self.warnings = loader.load_kernels([EXECUTE, *self.graph.kernels], paths.jit_dir(), progress)
+        self._op_records = self.graph.finalize(addresses)
+        self._stop = self.graph.stop.view(np.int64)
+        self._idle_work: list[IdleWork] = []
+        self._thread_pool = ThreadPool(
+            addresses[EXECUTE], self._op_records, self._stop, self.graph.scratch_addresses, self._idle_work
+        )
+
+    # --- batches ---
+
+    @property
+    def output_layer_ops(self) -> tuple[int, int]:
+        """The range of the output layer's ops: first op, and one past the last."""
+        return self.builder.output_ops
+
+    def op_ranges(self, *, logits: bool) -> list[tuple[int, int]]:
+        """Return the ranges of ops (first, one past the last) that evaluate a batch, with or without the output layer.
+
+        A draft head adds the batch to its own KV cache.
+        """
+        (start, end), head = self.output_layer_ops, self.builder.draft_head
+        if logits:
+            return [(0, head.attention_op if head else end)]
+        return [(0, start), *([(head.start_op, head.attention_op)] if head else [])]
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of activations; never "auto"."""
+        return next(name for name, passes in ACTIVATION_PASSES.items() if passes == self.graph.passes)
+
+    @property
+    def has_output_layer(self) -> bool:
+        """Whether the model has an output layer. Encoders have none."""
+        return self.builder.logits_buffer is not None
+
+    def place_batch(
+        self, ids: NDArray[np.int32], positions: NDArray[np.int64], types: NDArray[np.int32] | int = 0
+    ) -> None:
+        """Write a batch of token ids, positions and token types (segment ids of text pairs) where the kernels read
+        them.
+
+        Raises LocalInferError if a model file has changed since it was opened.
+        """
+        for f in self.files:
+            f.check_unchanged()
+        builder, count = self.builder, len(ids)
+        self.graph.tokens.set(count)
+        builder.ids.view(np.int32)[:count] = ids
+        builder.token_types.view(np.int32)[:count] = types
+        builder.attention.positions.view(np.int32)[:count] = positions
+        for table in builder.attention.rope_tables.values():
+            table.fill(positions, self.n_ctx)
+        for block_table in builder.attention.block_tables.values():
+            block_table.fill(positions)
+
+    def select_output_rows(self, rows: NDArray[np.int32]) -> Floats:
+        """Select the rows of the batch that the output layer evaluates. Return the buffer that will hold
+        their logits."""
+        self.graph.output_rows.set(len(rows))
+        self.builder.output_indices.view(np.int32)[: len(rows)] = rows
+        return float_rows(self.builder.logits_buffer, len(rows))
+
+    def hidden_states(self, rows: NDArray[np.int32]) -> Floats:
+        """Return the hidden states of these rows after all layers, float32 (len(rows), n), valid until the
+        next call."""
+        self.select_output_rows(rows)
+        self.run(self.builder.output_start, self.builder.final_states_end, len(rows))
+        return float_rows(self.builder.final_states_buffer, len(rows))
+
+    def run_draft_head(self, previous_states: Sequence[Floats | float]) -> tuple[Floats, Floats]:
+        """Run the draft head for a batch in which each token belongs to a different sequence.
+
+        `previous_states` are the hidden states of the previous tokens. Return logits (tokens, n_vocab) and the draft
+        head's hidden states (tokens, n), valid until the next call.
+        """
+        head, count = self.builder.draft_head, len(previous_states)
+        assert head is not None
+        for row, state in zip(float_rows(head.previous, count), previous_states, strict=True):
+            row[:] = state
+        head.n_drafts.set(count)
+        head.draft_rows.view(np.int32)[:count] = np.arange(count)
+        self.run(head.embed_op, len(self.graph.ops), count)
+        logits = float_rows(head.logits, count)
+        if head.token_ids is not None:
+            reduced, logits = logits, np.full((count, self.n_vocab), -np.inf, np.float32)
+            logits[:, head.token_ids] = reduced
+        return logits, float_rows(head.state, count)
+
+    def residual_stream(self, tokens: int) -> Floats:
+        """Return the residual stream of a batch of `tokens` tokens, a view of shape (tokens, n)."""
+        return float_rows(self.builder.residual, tokens)
+
+    def threads_for(self, tokens: int) -> int:
+        """Return the number of threads that evaluate a batch of `tokens` tokens."""
+        return self.graph.threads if tokens <= MAX_SMALL_BATCH else self.graph.threads_batch
+
+    def add_idle_work(self, pending: Sized, work: Callable[[], None]) -> None:
+        """Register `work` to be called during runs by the thread that waits for them, whenever `pending` is not empty.
+
+        It does not delay a run.
+        """
+        if all(work != other for _, other in self._idle_work):
+            self._idle_work.append((pending, work))
+
+    def run_idle_work(self) -> None:
+        """Call all registered idle work now."""
+        for _, work in self._idle_work:
+            work()
+
+    def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
+        """Run the ops `first` to `end - 1` for a batch of `tokens` tokens; see `ThreadPool.run` for `on_op`."""
+        self._thread_pool.run(first, end, self.threads_for(tokens), on_op)
+
+    # --- threads ---
+
+    def enable_timestamps(self) -> None:
+        """Record timestamps of all chunks from now on, for `take_timestamps`."""
+        addresses, _ = loader.load_kernels([EXECUTE_STAMPED], paths.jit_dir())
+        self._timestamp_buffer = TimestampBuffer(self.graph.n_threads, self.graph.scratch_bytes)
+        self._thread_pool.close()
+        scratches = self._timestamp_buffer.scratches
+        self._thread_pool = ThreadPool(
+            addresses[EXECUTE_STAMPED], self._op_records, self._stop, scratches, self._idle_work
+        )
+
+    def take_timestamps(self) -> Timestamps:
+        """Return the timestamps recorded since the last call."""
+        return self._timestamp_buffer.take(self._op_records)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._thread_pool.close()
+
+
+def float_rows(buffer: Buffer | None, rows: int) -> Floats:
+    """Return the first `rows` rows of a buffer as float32; an empty array for None."""
+    if buffer is None:
+        return np.zeros((0, 0), np.float32)
+    found: Floats = buffer.floats.view(np.float32).reshape(-1, buffer.n)[:rows]
+    return found
+
+
+def build_graph_within_memory(
+    available: int, f: GGUF, options: Options, draft_head: GGUF | None = None
+) -> GraphBuilder:
+    """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
+    builder = build_graph(f, options, draft_head)
+    mapped = [each for each in (f, draft_head) if each and not each.in_memory]
+    weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
+    while not options.ctx_size and builder.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
+        if weights + builder.graph.nbytes <= available:
+            break
+        n_ctx = max(builder.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
+        builder = build_graph(f, replace(options, ctx_size=n_ctx), draft_head)
+    return builder
+
+
+def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> GraphBuilder:
+    """Build and check the model's compute graph. Nothing is allocated or compiled.
+
+    A separate `draft_head` replaces the model's own MTP head.
+    """
+    build_model = architectures.find_build_function(f, options.architecture)
+    keys = Hyperparameters(f)
+    n_ctx = options.ctx_size or min(keys.count("context_length"), LARGEST_DEFAULT_CONTEXT)
+    causal = keys.flag("attention.causal", keys.architecture not in BIDIRECTIONAL)
+    wraps = options.ctx_policy == "ring" and causal
+    sinks = attention_sinks(options.keep, n_ctx) if wraps else 0
+    batch = max(1, min(options.batch_size, options.ubatch_size, n_ctx)) if causal else n_ctx
+    embedding = f.tensors.get("token_embd.weight")
+    n_vocab = embedding.shape[0] if embedding is not None else 1
+    sequences = min(options.parallel, batch) if causal else 1
+    outputs = max(sequences, min(batch, LOGITS_BYTES // (4 * max(1, n_vocab)))) if causal else batch
+    threads = options.threads or machine.default_threads()
+    uses_draft_head = "head" in parse_speculation_types(options.spec_type)
+    precision = DEFAULT_PRECISION[causal] if options.precision == "auto" else options.precision
+    graph = ComputeGraph(
+        batch, outputs, threads, options.threads_batch or threads, ACTIVATION_PASSES[precision], sequences
+    )
+    uses_mtp_head = uses_draft_head and draft_head is None
+    context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head)
+    builder = GraphBuilder(f, keys, graph, context)
+    if draft_head and uses_draft_head and causal:
+        build_with_draft_head(builder, build_model, draft_head)
+    else:
+        build_model(builder)
+    builder.finish()
+    return builder
+
+
+def build_with_draft_head(builder: GraphBuilder, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
+    """Build the graphs of a model and of a separate draft head."""
+    from localinfer.graph.eagle3 import build_eagle3_head, feature_layers
+
+    head = GraphBuilder(draft_head, Hyperparameters(draft_head), builder.graph, builder.context)
+    builder.capture_inputs(feature_layers(head, builder))
+    build_model(builder)
+    builder.draft_head = build_eagle3_head(head, builder)
+
+
+def attention_sinks(keep: int, n_ctx: int) -> int:
+    """Return the number of attention sinks of a ring buffer: whole pages, unless these take more than half of the
+    context.
+
+    With whole pages, each token has the cache position that it has without a ring buffer, so all sums are bit-identical
+    until the ring buffer wraps around.
+    """
+    rounded = round_up_to_page(keep)
+    return rounded if rounded <= n_ctx // 2 else min(keep, n_ctx // 2)
+
+
+def required_kernels(f: GGUF, options: Options) -> list[Kernel]:
+    """Return the kernels that running this file needs, without duplicates."""
+    graph = build_graph(f, options).graph
+    return list(dict.fromkeys([EXECUTE, *graph.kernels]))
+
+
+def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:
+    """Return the bytes that running this file takes: weights (mapped or read), KV cache and scratch memory."""
+    builder = build_graph(f, options)
+    kv = builder.cache_bytes
+    weights = sum(tensor.nbytes for tensor in f.tensors.values()) if options.mmap else f.size
+    return {"weights": weights, "kv": kv, "scratch": builder.graph.nbytes - kv}
+
+
+def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:
+    """Raise NotEnoughMemoryError before memory is allocated that the machine does not have."""
+    available = machine.available_memory()
+    if needed > available:
+        what = f"{n_ctx} tokens need {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        raise f.error("context", f"{what}; --ctx-size sets a smaller one", NotEnoughMemoryError)

@@ -1,0 +1,102 @@
+"""Access to intermediate values of a forward pass: inputs of weight matrices, and the residual stream
+between blocks."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import UnsupportedError
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.compute_graph import Product
+from localinfer.runtime.engine import Engine, Tokens
+from localinfer.runtime.input_statistics import WeightInputs
+from quant.matmul.layout import RUN_WORDS
+
+Floats = NDArray[np.float32]
+
+
+class ActivationProbe:
+    """A probe of an engine. No other code may use the engine at the same time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._compiled_graph, self._sequence = engine, engine.compiled_graph, engine.sequence
+
+    def layer_inputs(self, tokens: Tokens, *, include_output_layer: bool = False) -> Iterator[WeightInputs]:
+        """Append `tokens` and yield the inputs of all layers' weights, and of the output layer with
+        `include_output_layer`.
+
+        Weights that share an input come together, with some of its rows: those of a batch, of one expert in a batch, or
+        of a part of a batch in the output layer. The rows are valid until the next item.
+        """
+        for batch in self._engine.batches(self._engine.validate_tokens(tokens)):
+            self._engine.place_batch(batch)
+            yield from self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
+            self._sequence.commit(batch.tolist())
+            for rows in self._engine.output_row_batches(len(batch)) if include_output_layer else ():
+                self._compiled_graph.select_output_rows(rows)
+                yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows))
+
+    def _inputs(self, first: int, end: int, tokens: int, *, run_all: bool = True) -> Iterator[WeightInputs]:
+        """Run a range of ops and stop before each stage with matrix multiplications to yield its inputs.
+
+        The ops from the last such stage on only run with `run_all`.
+        """
+        products_by_input: dict[tuple[int, Buffer], list[Product]] = {}
+        for product in self._compiled_graph.graph.products:
+            if first <= product.first_op < end:
+                products_by_input.setdefault((product.first_op, product.x), []).append(product)
+        for (stage, x), products in products_by_input.items():
+            self._engine.run(first, stage, tokens)
+            first = stage
+            names = dict.fromkeys(product.weight.name for product in products)  # a matrix may be used in several slices
+            weights = [self._engine.file.tensors[name] for name in names]
+            rows, runs = x.floats.view(np.float32).reshape(-1, x.n), products[0].runs
+            if runs is None:
+                yield WeightInputs(weights, rows[:tokens])
+                continue
+            words = runs.view(np.int64)
+            for expert, begin, count in words[1 : 1 + RUN_WORDS * int(words[0])].reshape(-1, RUN_WORDS).tolist():
+                yield WeightInputs(weights, rows[begin : begin + count], expert)
+        if run_all:
+            self._engine.run(first, end, tokens)
+
+    # --- block by block, for a text that begins at position 0 and fits in one batch ---
+
+    def embed(self, tokens: Tokens) -> Floats:
+        """Return the residual stream before the first block, float32 (len(tokens), n).
+
+        Raises UnsupportedError if blocks have further inputs than the residual stream.
+        """
+        if self._compiled_graph.builder.has_cross_layer_inputs:
+            what = "blocks share more than the residual stream and cannot run one by one"
+            raise self._engine.file.error("general.architecture", what, UnsupportedError)
+        self._sequence.reset()
+        ids = self._engine.validate_tokens(tokens)
+        self._engine.place_batch(ids)
+        self._engine.run(0, self._compiled_graph.builder.block_starts[0], len(ids))
+        return self._compiled_graph.residual_stream(len(ids)).copy()
+
+    def run_block(self, number: int, x: Floats) -> None:
+        """Replace `x`, the residual stream before a block, with the one after it."""
+        self._load_residual_stream(x)
+        self._engine.run(*self._compiled_graph.builder.block_ops(number), len(x))
+        x[:] = self._compiled_graph.residual_stream(len(x))
+
+    def block_inputs(self, number: int, x: Floats) -> Iterator[WeightInputs]:
+        """Yield the inputs of one block's weights, as `layer_inputs`. `x` is the residual stream before the block."""
+        self._load_residual_stream(x)
+        yield from self._inputs(*self._compiled_graph.builder.block_ops(number), len(x), run_all=False)
+
+    def output_layer_inputs(self, x: Floats) -> Iterator[WeightInputs]:
+        """Yield the inputs of the output layer, as `layer_inputs`. `x` is the residual stream before it."""
+        self._load_residual_stream(x)
+        for rows in self._engine.output_row_batches(len(x)):
+            self._compiled_graph.select_output_rows(rows)
+            yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows), run_all=False)
+
+    def _load_residual_stream(self, x: Floats) -> None:
+        """Clear the cache and write `x` into the residual stream's buffer."""
+        self._sequence.reset()
+        self._engine.place_batch(np.zeros(len(x), np.int32))
+        self._compiled_graph.residual_stream(len(x))[:] = x

@@ -1,0 +1,112 @@
+"""Requests: what the scheduler runs for a sequence, and slices of them that share a batch."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from localinfer.runtime.engine import DecodeLoop, Ids, Logits
+from localinfer.runtime.sequence import Sequence
+
+SHORT_REQUEST_TOKENS = 64  # requests up to this length go first: decode steps with their draft tokens
+POLL_SECONDS = 0.1  # seconds between a waiting thread's checks of its condition
+
+
+class RequestOwner(Protocol):
+    """The part of an engine that the scheduler uses: one sequence, and the thread that waits for its requests."""
+
+    sequence: Sequence
+    is_idle: bool
+    decode_loop: DecodeLoop | None
+    awaited_step: int
+    may_run_directly: bool
+
+    def sleep(self) -> None:
+        """Wait until the thread is woken, for a short time at most."""
+
+    def wake(self) -> None:
+        """Wake the thread. Repeated calls have no effect."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Tokens to evaluate for a sequence, and the row numbers of those whose logits are needed.
+
+    The logits are copied into `logits`, float32 (len(rows), n_vocab), or given to a decode loop.
+    """
+
+    engine: RequestOwner
+    ids: Ids
+    rows: Ids
+    logits: Logits | None = None
+    decode_loop: DecodeLoop | None = None
+    step: int = 0  # number of the decode step
+    next_step: "Request | None" = None  # the decode loop's next step, once this one is finished
+    n_past: int = 0  # cached tokens before the request
+    n_done: int = 0  # evaluated tokens
+    n_copied_rows: int = 0  # rows of `logits` that are filled
+    error: BaseException | None = None
+    is_running: bool = False  # it is part of the current batch
+    is_submitted: bool = False  # it is queued, running or finished
+    is_awaited: bool = False  # its thread waits for it
+
+    @property
+    def sequence(self) -> Sequence:
+        return self.engine.sequence
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all tokens are evaluated, or an error occurred. The request may still be part of the
+        current batch."""
+        return self.n_done == len(self.ids) or self.error is not None
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the request is finished and the decode loop's next step is submitted."""
+        return not self.is_running and self.is_finished and self.next_step is not None and self.next_step.is_submitted
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the request is short enough to go first."""
+        return len(self.ids) <= SHORT_REQUEST_TOKENS
+
+    def next_ids(self, limit: int) -> Ids:
+        """Return the next tokens to evaluate, at most `limit`. A decode step is not split: it returns all tokens or
+        none."""
+        if self.decode_loop and limit < len(self.ids):
+            return self.ids[:0]
+        return self.ids[self.n_done : self.n_done + limit]
+
+    def output_rows(self, count: int) -> Ids:
+        """Return the row numbers within the next `count` tokens whose logits are needed."""
+        if count == len(self.ids):
+            return self.rows
+        rows = self.rows - self.n_done
+        return rows[(rows >= 0) & (rows < count)]
+
+    def advance(self, count: int, logits: Logits) -> None:
+        """Record that the next `count` tokens are evaluated, and pass on the logits of the requested rows
+        among them."""
+        self.n_done += count
+        if self.logits is not None:
+            self.logits[self.n_copied_rows : self.n_copied_rows + len(logits)] = logits
+            self.n_copied_rows += len(logits)
+        elif self.decode_loop and self.decode_loop.process_logits(logits):
+            self.next_step = request_for_step(self.decode_loop, self.engine, self.step + 1)
+
+
+class BatchSlice(NamedTuple):
+    """A request's part of a batch: its next tokens, and the row numbers of those whose logits are needed."""
+
+    request: Request
+    ids: Ids
+    rows: Ids
+
+
+def request_for_step(decode_loop: DecodeLoop, engine: RequestOwner, step: int = 0) -> Request:
+    """Return a request for the next step of a decode loop."""
+    (ids, skip), n_past = decode_loop.next_tokens(), len(engine.sequence)
+    if len(ids) > skip + 1:
+        engine.sequence.begin_draft(skip + 1)
+    rows = np.arange(skip, len(ids), dtype=np.int32)
+    return Request(engine, np.array(ids, np.int32), rows, decode_loop=decode_loop, step=step, n_past=n_past)

@@ -1,0 +1,127 @@
+"""A sequence: token ids, and the KV cache and recurrent states that layers keep for them."""
+
+from collections import abc
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+
+
+class Sequence:
+    """A sequence of tokens with its caches. `tokens` are the ids of all cached tokens, from position 0."""
+
+    def __init__(self, caches: abc.Sequence[SequenceCache]) -> None:
+        self._caches = caches
+        self.tokens: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def fork(self) -> "Sequence":
+        """Return a copy of the sequence. Both share cache pages until one of them changes a page (copy-on-write)."""
+        other = Sequence([cache.fork() for cache in self._caches])
+        other.tokens[:] = self.tokens
+        return other
+
+    def reserve(self, count: int) -> None:
+        """Allocate cache space for `count` more tokens. Raises OutOfPagesError."""
+        for cache in self._caches:
+            cache.reserve(len(self), count)
+
+    def place(self, count: int, at: int = 0) -> None:
+        """Point the kernels to this sequence's cache for its next `count` tokens, which begin at row `at` of
+        the batch."""
+        for cache in self._caches:
+            cache.place(len(self), count, at)
+
+    def place_draft_head(self, position: int, at: int) -> None:
+        """Point the kernels to this sequence's cache for a draft head that evaluates row `at` at an uncommitted
+        position.
+
+        Raises OutOfPagesError.
+        """
+        for cache in self._caches:
+            cache.place_draft(position, at)
+
+    def hidden_state(self, position: int) -> NDArray[np.float32] | float:
+        """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""
+        states = (cache.hidden_state(position) for cache in self._caches)
+        return next((state for state in states if state is not None), 0.0)
+
+    def fits(self, lengths: abc.Sequence[int]) -> bool:
+        """Return whether `pack` has enough space for texts of these lengths."""
+        return all(cache.fits(lengths) for cache in self._caches)
+
+    def pack(self, lengths: abc.Sequence[int]) -> None:
+        """Discard all tokens and prepare a batch of independent texts of these lengths.
+
+        The texts are not cached. The caller must call `reset` afterwards.
+        """
+        self.reset()
+        for cache in self._caches:
+            cache.pack(lengths)
+
+    def commit(self, ids: abc.Iterable[int]) -> None:
+        """Append tokens that have been computed; `reserve` has allocated their space."""
+        self.tokens.extend(ids)
+        for cache in self._caches:
+            cache.commit(len(self))
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether any number of the last tokens can be discarded. Otherwise only tokens after a checkpoint can."""
+        return all(cache.can_rewind for cache in self._caches)
+
+    def rewind(self, n: int) -> int:
+        """Discard all but the first `n` tokens and return how many are kept.
+
+        Fewer than `n` are kept where the caches no longer hold what token `n` attends to.
+        """
+        kept = self.rewind_target(max(0, min(n, len(self))))
+        if not kept:
+            self.reset()
+        for cache in self._caches if kept else ():
+            cache.rewind(kept)
+        del self.tokens[kept:]
+        return kept
+
+    def rewind_target(self, n: int) -> int:
+        """Return the largest number of tokens, at most `n`, to which all caches can rewind."""
+        while (nearest := min((cache.rewind_target(n) for cache in self._caches), default=n)) < n:
+            n = nearest
+        return n
+
+    def checkpoint(self) -> None:
+        """Keep the current length as a rewind target for some time."""
+        for cache in self._caches:
+            cache.checkpoint()
+
+    def begin_draft(self, n_confirmed: int) -> None:
+        """Mark all following tokens but the first `n_confirmed` as draft tokens, until the next `rewind`.
+
+        That call can rewind to any of them, and at least to the confirmed ones.
+        """
+        for cache in self._caches:
+            cache.begin_draft(n_confirmed)
+
+    def reset(self) -> None:
+        """Discard all tokens."""
+        self.tokens.clear()
+        for cache in self._caches:
+            cache.reset()
+
+    def save(self) -> list[abc.Sequence[Bytes]]:
+        """Return copies of all cache contents, for `load`."""
+        return [cache.save() for cache in self._caches]
+
+    def load(self, tokens: abc.Sequence[int], saved: abc.Sequence[abc.Sequence[Bytes]]) -> None:
+        """Restore the tokens and cache contents that `save` returned for the same graph.
+
+        Raises ValueError if the contents do not fit.
+        """
+        for cache, parts in zip(self._caches, saved, strict=True):
+            cache.load(parts)
+        if self.rewind_target(len(tokens)) != len(tokens):
+            raise ValueError(f"the cache does not hold {len(tokens)} tokens")
+        self.tokens[:] = tokens

@@ -1,0 +1,152 @@
+"""Snapshots: an engine's KV cache and recurrent states in a file, so that a prompt need not be evaluated again.
+
+    save(path, engine, options)
+    load(path, engine, options)     # returns the number of restored tokens
+
+The layout, little-endian:
+
+    magic "LISNAPSH", version u32, length of the header u32
+    header: JSON; `identity`: model and options, `tokens`: their number, `sizes`: the bytes of each part of each cache
+    tokens: int32 each, then the parts, as `SequenceCache.save` returns them
+    blake2b of everything before: 32 bytes
+
+A snapshot contains the conversation, so the file is only readable for its owner. The digest detects damage, and the
+identity detects another model; but anyone who can write the file can replace the keys and values by those of
+other tokens.
+"""
+
+import json
+import struct
+from hashlib import blake2b
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from localinfer.errors import UsageError
+from localinfer.gguf.atomic_file import atomic_files
+from localinfer.gguf.mapped_file import MappedFile
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.cache.sequence_cache import Bytes
+from localinfer.options import Options
+from localinfer.runtime.engine import Engine
+from localinfer.version import VERSION
+
+MAGIC = b"LISNAPSH"
+FORMAT = 2
+PREAMBLE = struct.Struct("<8sII")  # magic, version, length of the header
+DIGEST_BYTES = 32
+SAMPLE_BYTES = 64  # of each tensor's data: fine-tuned models have equal headers
+
+SavedParts = list[list[Bytes]]  # the parts of each cache
+Identity = dict[str, object]
+
+MISMATCH_MESSAGES = {  # field of the identity: the error message when it differs
+    "localinfer": "was written by a different version",
+    "model": "belongs to another model",
+    "architecture": "was written with another --architecture",
+    "context": "was written with another context: size, policy or cache types",
+    "batch": "was written with another --ubatch-size",
+    "passes": "was written with another --precision",
+}
+
+
+def snapshot_identity(engine: Engine, options: Options) -> Identity:
+    """Return everything that determines the contents and the memory layout of the cache."""
+    context, graph = engine.compiled_graph.builder.context, engine.graph
+    architecture = Path(options.architecture).read_bytes() if options.architecture else b""
+    return {
+        "localinfer": VERSION,
+        "model": [item for f in engine.compiled_graph.files for item in (f.size, model_digest(f))],
+        "architecture": blake2b(architecture, digest_size=DIGEST_BYTES).hexdigest(),
+        "context": [
+            context.n_ctx,
+            context.sinks,
+            context.context_shift,
+            context.k_type,
+            context.v_type,
+            context.draft_head,
+        ],
+        "batch": graph.batch,
+        "passes": graph.passes,
+    }
+
+
+def model_digest(f: GGUF) -> str:
+    """Return a digest of the metadata, the tensor table and the first bytes of each tensor. It is fast for any model
+    size."""
+    digest = blake2b(f.files[0].bytes[: f.data_offset].data, digest_size=DIGEST_BYTES)
+    for tensor in f.tensors.values():
+        digest.update(repr((tensor.name, tensor.shape, tensor.type, tensor.split_index, tensor.offset)).encode())
+        digest.update(tensor.data[:SAMPLE_BYTES].data)
+    return digest.hexdigest()
+
+
+def save(path: Path, engine: Engine, options: Options) -> None:
+    """Write a snapshot, replacing an existing file. Raises LocalInferError if it cannot be written."""
+    with engine.lock:
+        tokens = np.array(engine.sequence.tokens, "<i4")
+        saved = [[part.reshape(-1).data for part in parts] for parts in engine.sequence.save()]
+    header = json.dumps({
+        "identity": snapshot_identity(engine, options),
+        "tokens": len(tokens),
+        "sizes": [[part.nbytes for part in parts] for parts in saved],
+    }).encode()  # fmt: skip
+    pieces: list[bytes | memoryview] = [PREAMBLE.pack(MAGIC, FORMAT, len(header)), header, tokens.tobytes()]
+    pieces += chain.from_iterable(saved)
+    digest, offset = blake2b(digest_size=DIGEST_BYTES), 0
+    with atomic_files({path: sum(map(len, pieces)) + DIGEST_BYTES}, replace=True, mode=0o600) as [file]:
+        for piece in pieces:
+            digest.update(piece)
+            file.write_at(offset, piece)
+            offset += len(piece)
+        file.write_at(offset, digest.digest())
+
+
+def load(path: Path, engine: Engine, options: Options) -> int:
+    """Replace the default sequence with a snapshot and return its number of tokens.
+
+    Raises LocalInferError for a snapshot that is damaged or belongs to another model or other options, UsageError for
+    any other file; the sequence is then empty.
+    """
+    with engine.lock:
+        engine.require_open()
+        engine.reset()
+        file = MappedFile(path)
+        try:
+            engine.sequence.load(*read_contents(file, snapshot_identity(engine, options)))
+        except (ValueError, KeyError, TypeError, RecursionError):  # the digest is right, but the contents are not
+            engine.reset()
+            raise file.error("", "damaged") from None
+        return engine.n_past
+
+
+def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], SavedParts]:
+    """Return the tokens, and the parts as views of the file.
+
+    Raises LocalInferError, UsageError, and the errors of accessing malformed JSON.
+    """
+    body, digest = file.bytes[:-DIGEST_BYTES], file.bytes[-DIGEST_BYTES:]
+    if len(body) < PREAMBLE.size or body[: len(MAGIC)].tobytes() != MAGIC:
+        raise file.error("", "exists but is not a snapshot", UsageError)
+    _, version, header_size = PREAMBLE.unpack_from(body.data)
+    if version != FORMAT:
+        raise file.error("", MISMATCH_MESSAGES["localinfer"])
+    if blake2b(body.data, digest_size=DIGEST_BYTES).digest() != digest.tobytes():
+        raise file.error("", "damaged")
+    header = json.loads(body[PREAMBLE.size : PREAMBLE.size + header_size].tobytes())
+    for field, problem in MISMATCH_MESSAGES.items():
+        if header["identity"][field] != expected[field]:
+            raise file.error("", problem)
+    tokens_end = PREAMBLE.size + header_size + 4 * header["tokens"]
+    tokens = body[PREAMBLE.size + header_size : tokens_end].view("<i4").tolist()
+    return tokens, split_parts(body[tokens_end:], header["sizes"])
+
+
+def split_parts(data: Bytes, sizes: list[list[int]]) -> SavedParts:
+    """Split the data into parts of these sizes. Raises ValueError unless they add up to all of it."""
+    ends = np.cumsum([0, *chain.from_iterable(sizes)]).tolist()
+    if ends[-1] != len(data) or ends != sorted(ends):
+        raise ValueError("sizes do not add up")
+    parts = iter([data[start:end] for start, end in pairwise(ends)])
+    return [[next(parts) for _ in cache_sizes] for cache_sizes in sizes]

@@ -1,0 +1,75 @@
+"""Errors of the API: an HTTP status and the error object of OpenAI's API."""
+
+from dataclasses import dataclass
+
+from localinfer.errors import (
+    ConstraintError,
+    ContextOverflowError,
+    LocalInferError,
+    ModelNotFoundError,
+    NotEnoughMemoryError,
+    UnsupportedError,
+    UsageError,
+)
+from localinfer.text import printable
+
+ERROR_TYPES = {  # HTTP status -> `type` of the error object, as in llama.cpp's server
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+STATUSES: tuple[tuple[type[LocalInferError], int, str | None], ...] = (
+    (ContextOverflowError, 400, "context_length_exceeded"),
+    (ConstraintError, 400, "invalid_schema"),
+    (UsageError, 400, None),
+    (ModelNotFoundError, 404, "model_not_found"),
+    (UnsupportedError, 501, None),
+    (NotEnoughMemoryError, 503, "not_enough_memory"),
+)
+MAX_MESSAGE_CHARS = 1000
+
+
+@dataclass(slots=True)
+class APIError(Exception):
+    """An error that a client receives. `param` is the invalid field of the request."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+    @property
+    def error(self) -> dict[str, object]:
+        """The error object of OpenAI's API."""
+        kind = ERROR_TYPES.get(self.status, "server_error")
+        return {
+            "message": printable(self.message, MAX_MESSAGE_CHARS),
+            "type": kind,
+            "param": self.param,
+            "code": self.code,
+        }
+
+
+def field_error(field: str, message: str) -> APIError:
+    """Return an error (400) for an invalid field, with the message `field: message`."""
+    return APIError(400, f"{field}: {message}", param=field.partition("[")[0].partition(".")[0])
+
+
+def to_api_error(error: Exception) -> APIError:
+    """Convert any exception. An unexpected one shows a client only its type, no internal details."""
+    if isinstance(error, APIError):
+        return error
+    for kind, status, code in STATUSES:
+        if isinstance(error, kind):
+            return APIError(status, str(error), code=code)
+    if isinstance(error, LocalInferError):
+        return APIError(500, str(error))
+    return APIError(500, f"unexpected {type(error).__name__}")

@@ -1,0 +1,260 @@
+"""The dispatcher: gives each request a slot and a model, and streams the generated pieces to the caller.
+
+    async with dispatcher.lease("smollm2") as lease:
+        async with lease.generate(ChatPrompt(messages), {"temp": 0.0}) as generation:
+            async for piece in generation.pieces: ...
+        generation.finish_reason, generation.stats
+
+This module does not depend on HTTP. All API endpoints and `localinfer.batch` use it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from localinfer.errors import ContextOverflowError, IncompleteOutputError
+from localinfer.server.api_errors import APIError
+from localinfer.server.model_cache import ModelCache, ServedModel
+from localinfer.server.settings import Settings
+from localinfer.server.slots import Slot, SlotPool
+
+if TYPE_CHECKING:
+    from localinfer.generation.pieces import Piece, Stats
+    from localinfer.model import Model
+
+UNLOAD_RETRY_SECONDS = 1.0  # delay between attempts to unload a model that is in use
+MAX_KEEP_SECONDS = 1e8  # about three years; a longer keep_alive means that the model is never unloaded
+Message = Mapping[str, object]
+Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already validated
+
+
+class Prompt(Protocol):
+    """The input of a generation."""
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        """Start the generation. Raises what `Model.generate` or `Model.chat` raises, before the first piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A text to continue, or its token ids."""
+
+    prompt: str | Sequence[int]
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        return model.stream(self.prompt, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A list of messages and their chat template options, as `Model.chat` accepts them."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, object]] | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    continue_final_message: bool = False
+
+    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+        return model.stream_chat(
+            self.messages, tools=self.tools, template_kwargs=self.template_kwargs,
+            continue_final_message=self.continue_final_message, **options)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A running generation. `stats` are complete after the last piece."""
+
+    stats: "Stats"
+    pieces: "AsyncGenerator[Piece, None]"
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length"]:
+        """The finish reason in OpenAI's terms."""
+        return "stop" if self.stats.finish_reason == "stop" else "length"
+
+
+class Observer(Protocol):
+    """Callbacks that collect statistics; see `metrics.Metrics`."""
+
+    def on_slot_acquired(self, seconds: float) -> None:
+        """Record that a request waited this long for a slot."""
+
+    def on_generation_end(self, stats: "Stats", time_to_first_token: float) -> None:
+        """Record a finished generation. `time_to_first_token` is in seconds from the request's arrival; 0 without any
+        token."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A slot and a model that are reserved for one request.
+
+    `arrival` is in seconds of `perf_counter`, `deadline` in seconds of the event loop's clock.
+    """
+
+    slot: Slot
+    model: "Model"
+    name: str
+    deadline: float
+    arrival: float
+    observer: Observer | None = None
+
+    @asynccontextmanager
+    async def generate(self, prompt: Prompt, options: Options) -> AsyncIterator[Generation]:
+        """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`."""
+        stats, pieces = await self.slot.call(lambda: self._begin(prompt, options))
+        timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
+        first_token_timer = FirstTokenTimer(self.arrival)
+        try:
+            async with aclosing(self.slot.iterate(first_token_timer.watch(pieces))) as stream:
+                yield Generation(stats, stream)
+        finally:
+            timer.cancel()
+            if self.observer:
+                self.observer.on_generation_end(stats, first_token_timer.time_to_first_token)
+
+    def _begin(self, prompt: Prompt, options: Options) -> "tuple[Stats, Iterator[Piece]]":
+        pieces = prompt.begin(self.model, options)
+        return self.model.stats, pieces
+
+
+class FirstTokenTimer:
+    """Measures the time from a request's arrival to its first piece."""
+
+    def __init__(self, arrival: float) -> None:
+        self.arrival = arrival
+        self.time_to_first_token = 0.0
+
+    def watch(self, pieces: "Iterator[Piece]") -> "Iterator[Piece]":
+        """Yield all pieces and note the time of the first.
+
+        A generation that overflows the context or stays incomplete ends normally; `stats.finish_reason` reports it.
+        """
+        with suppress(ContextOverflowError, IncompleteOutputError):
+            for piece in pieces:
+                self.time_to_first_token = perf_counter() - self.arrival
+                yield piece
+                break
+            yield from pieces
+
+
+class Dispatcher:
+    """Assigns slots and models to requests.
+
+    Requests for the same model run concurrently, up to the number of slots and the model's `parallel` option.
+    """
+
+    def __init__(self, model_cache: ModelCache, settings: Settings) -> None:
+        self.model_cache = model_cache
+        self.settings = settings
+        self.slots = SlotPool(settings.parallel, settings.queue)
+        self.observer: Observer | None = None
+        self._model_lock = asyncio.Lock()  # held while a request waits for its model: first come, first served
+        self._released = asyncio.Event()  # set when a slot stops using its model
+        self.unload_times: dict[str, datetime] = {}  # when each idle model will be unloaded
+        self._unload_tasks: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def lease(self, wanted: str | None) -> AsyncIterator[Lease]:
+        """Wait for a free slot, then for the model, and load the model if needed.
+
+        Raises APIError if the queue is full, the wait exceeds `settings.timeout` or the model is unknown, and whatever
+        loading raises.
+        """
+        served, arrival = self.model_cache.resolve(wanted), perf_counter()
+        deadline = asyncio.get_running_loop().time() + self.settings.timeout
+        async with self.slots.acquire(self.settings.timeout) as slot:
+            if self.observer:
+                self.observer.on_slot_acquired(perf_counter() - arrival)
+            with self._in_use(await self._acquire_model(slot, served), slot) as model:
+                self._cancel_unload(served.name)
+                yield Lease(slot, model, served.name, deadline, arrival, self.observer)
+
+    def can_lease_another(self, lease: Lease) -> bool:
+        """Whether a further slot and a further sequence of the lease's model are free and no other request waits."""
+        waits = self._model_lock.locked() or not self.slots.has_free_slot
+        return not waits and lease.name in self.model_cache.loaded and self._n_busy() < lease.model.parallel
+
+    @asynccontextmanager
+    async def lease_another(self, lease: Lease) -> AsyncIterator[Lease]:
+        """Lease a further slot with the same model for the same request.
+
+        Returns without waiting if `can_lease_another` is true.
+        """
+        async with self.slots.acquire(self.settings.timeout) as slot:
+            with self._in_use(self.model_cache.loaded[lease.name].concurrent(slot.number), slot) as model:
+                yield replace(lease, slot=slot, model=model)
+
+    @contextmanager
+    def _in_use(self, model: "Model", slot: Slot) -> "Iterator[Model]":
+        slot.model = model
+        try:
+            yield model
+        finally:
+            slot.model = None
+            self._released.set()
+
+    async def _acquire_model(self, slot: Slot, served: ServedModel) -> "Model":
+        """Return the model, sharing it with the slots that already use it.
+
+        A model that is not loaded waits until no slot is busy, because loading may evict other models.
+        """
+        async with self._model_lock:
+            while self._n_busy() and served.name not in self.model_cache.loaded:
+                await self._wait_for_release()
+            model = await slot.call(lambda: self.model_cache.get(served))
+            model.engine.compiled_graph.add_idle_work(self.slots.bridge.pending, self.slots.bridge.wake)
+            while self._n_busy() >= model.parallel:
+                await self._wait_for_release()
+            return model.concurrent(slot.number) if model.parallel > 1 else model
+
+    def _n_busy(self) -> int:
+        """Return the number of slots that use a model."""
+        return sum(slot.model is not None for slot in self.slots.all)
+
+    async def _wait_for_release(self) -> None:
+        self._released.clear()
+        await self._released.wait()
+
+    async def unload(self, lease: Lease) -> None:
+        """Unload the lease's model, unless another slot is busy."""
+        if self._n_busy() == 1:
+            await lease.slot.call(lambda: self.model_cache.unload(lease.name))
+
+    def keep_alive(self, name: str, seconds: float | None) -> None:
+        """Unload a model once it is idle for so many seconds; None keeps it until another model needs its memory."""
+        self._cancel_unload(name)
+        if seconds is not None and seconds < MAX_KEEP_SECONDS:
+            self.unload_times[name] = datetime.now(UTC) + timedelta(seconds=seconds)
+            self._unload_tasks[name] = asyncio.create_task(self._unload_when_idle(name, seconds))
+
+    def _cancel_unload(self, name: str) -> None:
+        self.unload_times.pop(name, None)
+        if task := self._unload_tasks.pop(name, None):
+            task.cancel()
+
+    async def _unload_when_idle(self, name: str, seconds: float) -> None:
+        """Unload the model after the given delay. While slots are busy, retry until a request uses the model again."""
+        while name in self.unload_times:
+            await asyncio.sleep(seconds)
+            seconds = max(seconds, UNLOAD_RETRY_SECONDS)
+            with suppress(APIError):
+                async with self.slots.acquire(self.settings.timeout) as slot, self._model_lock:
+                    if not self._n_busy():
+                        self.unload_times.pop(name, None)
+                        await slot.call(lambda: self.model_cache.unload(name))
+
+    async def find_model(self, wanted: str | None) -> "tuple[ServedModel, Model]":
+        """Return the model for operations without evaluation, such as tokenizing. If needed, load it in a slot."""
+        served = self.model_cache.resolve(wanted)
+        if model := self.model_cache.loaded.get(served.name):
+            return served, model
+        async with self.lease(served.name) as lease:
+            return served, lease.model
+
+    def close(self) -> None:
+        self.slots.close()
+        self.model_cache.close()

@@ -1,0 +1,216 @@
+"""`/api/chat` and `/api/generate`."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from json import dumps
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localinfer.options import Layer
+from localinfer.server import streaming
+from localinfer.server.api_errors import field_error
+from localinfer.server.dispatcher import ChatPrompt, Dispatcher, Lease, Prompt, TextPrompt
+from localinfer.server.ollama.keep_alive import parse_keep_alive
+from localinfer.server.openai.logprobs import chat_logprob
+from localinfer.server.request_fields import SAMPLING, Fields, get, length_options, read_json_object, sampling_options
+from localinfer.server.streaming import JSONResponse
+
+if TYPE_CHECKING:
+    from localinfer.generation.pieces import Piece, Stats, ToolCall
+
+Chunk = dict[str, Any]
+FIELD_BY_KIND = {"text": "content", "reasoning": "thinking"}  # kind of piece -> field of a message
+MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A parsed request. `make_chunk(field, text)` returns a chunk in the format of the endpoint."""
+
+    model_name: str | None
+    prompt: Prompt | None  # None: only load or unload the model
+    options: Layer
+    stream: bool
+    keep_alive: float | None  # seconds until the idle model is unloaded, if the request sets it
+    top_logprobs: int | None
+    make_chunk: Callable[[str, str], Chunk]
+
+
+async def chat(request: Request) -> Response:
+    """`/api/chat`"""
+    fields = await read_json_object(request)
+    messages = [parse_message(each) for each in get(fields, "messages", list, [])]
+    tools = get(fields, "tools", list, []) or None
+    prompt = ChatPrompt(messages, tools, reasoning_kwargs(fields)) if messages else None
+    return await respond(request, parse_request(fields, prompt, message_chunk))
+
+
+async def generate(request: Request) -> Response:
+    """`/api/generate`: answer the prompt as a user message, or continue it if `raw` is set."""
+    fields = await read_json_object(request)
+    text, system = get(fields, "prompt", str, ""), get(fields, "system", str, "")
+    if fields.get("suffix"):
+        raise field_error("suffix", "fill-in-the-middle is not supported")
+    if fields.get("images"):
+        raise field_error("images", "images are not supported")
+    prompt: Prompt | None = None
+    if text and get(fields, "raw", bool, False):
+        prompt = TextPrompt(text)
+    elif text:
+        system_messages = [{"role": "system", "content": system}] if system else []
+        prompt = ChatPrompt([*system_messages, {"role": "user", "content": text}], None, reasoning_kwargs(fields))
+    return await respond(request, parse_request(fields, prompt, response_chunk))
+
+
+# --- request ---
+
+
+def parse_request(fields: Fields, prompt: Prompt | None, make_chunk: Callable[[str, str], Chunk]) -> GenerationRequest:
+    given = get(fields, "options", dict, {})
+    options = sampling_options(given, SAMPLING) | length_options(given, "num_predict") | constraint_options(fields)
+    if isinstance(fields.get("think"), bool):
+        options |= {"think": "on" if fields["think"] else "off"}
+    wants_logprobs, top = get(fields, "logprobs", bool, False), get(fields, "top_logprobs", int, 0)
+    if wants_logprobs:
+        options |= {"logprobs": min(max(top, 1), MAX_LOGPROBS)}
+    return GenerationRequest(
+        model_name=get(fields, "model", str, "") or None,
+        prompt=prompt,
+        options=options,
+        stream=get(fields, "stream", bool, True),
+        keep_alive=parse_keep_alive(fields),
+        top_logprobs=top if wants_logprobs else None,
+        make_chunk=make_chunk,
+    )
+
+
+def reasoning_kwargs(fields: Fields) -> Mapping[str, Any]:
+    """Return the chat template options for a reasoning effort such as "low"."""
+    return {"reasoning_effort": fields["think"]} if isinstance(fields.get("think"), str) else {}
+
+
+def constraint_options(fields: Fields) -> Layer:
+    """Return the structured output options of `format`, which is "json" or a JSON schema."""
+    format = fields.get("format")
+    if format is None or format == "":
+        return {}
+    if format == "json":
+        return {"json_mode": True}
+    if not isinstance(format, dict):
+        raise field_error("format", 'must be "json" or a JSON schema')
+    return {"json_schema": dumps(format)}
+
+
+def parse_message(message: object) -> Mapping[str, Any]:
+    """Convert a message to the format of chat templates. Raises APIError (400) if it is invalid."""
+    if not isinstance(message, Mapping):
+        raise field_error("messages", "must be a list of objects with role and content")
+    if message.get("images"):
+        raise field_error("messages", "images are not supported")
+    named = {"name": message["tool_name"]} if "tool_name" in message else {}
+    return {key: value for key, value in message.items() if key not in ("images", "tool_name")} | named
+
+
+# --- response ---
+
+
+def message_chunk(field: str, text: str) -> Chunk:
+    return {"message": {"role": "assistant", "content": "", field: text}}
+
+
+def response_chunk(field: str, text: str) -> Chunk:
+    return {"response": text} if field == "content" else {"response": "", "thinking": text}
+
+
+def tool_call_chunk(tool_calls: "Sequence[ToolCall]") -> Chunk:
+    entries = [{"function": {"name": call.name, "arguments": call.arguments}} for call in tool_calls]
+    return {"message": {"role": "assistant", "content": "", "tool_calls": entries}}
+
+
+async def respond(request: Request, generation_request: GenerationRequest) -> Response:
+    """Return a streaming response, or one object with the merged chunks."""
+    dispatcher: Dispatcher = request.app.state.dispatcher
+    chunks = generate_chunks(generation_request, dispatcher)
+    if generation_request.stream:
+        return await streaming.stream_response(chunks, streaming.LINES)
+    all_chunks = [chunk async for chunk in chunks]
+    last = all_chunks[-1]
+    return JSONResponse(merge_chunks(all_chunks) | {key: last[key] for key in last if key not in MERGED_FIELDS})
+
+
+MERGED_FIELDS = ("message", "response", "thinking", "logprobs")
+
+
+def merge_chunks(chunks: list[Chunk]) -> Chunk:
+    """Concatenate the texts, tool calls and logprobs of all chunks."""
+    whole: Chunk = {}
+    for chunk in chunks:
+        for key in ("response", "thinking", "logprobs"):
+            if key in chunk:
+                whole[key] = whole[key] + chunk[key] if key in whole else chunk[key]
+        if "message" in chunk:
+            message = whole.setdefault("message", {"role": "assistant", "content": ""})
+            for field in ("content", "thinking", "tool_calls"):
+                if field in chunk["message"]:
+                    added = chunk["message"][field]
+                    message[field] = message[field] + added if field in message else added
+    return whole
+
+
+async def generate_chunks(generation_request: GenerationRequest, dispatcher: Dispatcher) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a response, and then set when the model is unloaded."""
+    start = perf_counter_ns()
+    async with dispatcher.lease(generation_request.model_name) as lease:
+        try:
+            async with aclosing(lease_chunks(lease, generation_request, start)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            dispatcher.keep_alive(lease.name, generation_request.keep_alive)
+        if generation_request.keep_alive == 0:
+            await dispatcher.unload(lease)
+
+
+async def lease_chunks(lease: Lease, generation_request: GenerationRequest, start: int) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a response. `start` is the time of the request in nanoseconds of `perf_counter_ns`."""
+    loaded = perf_counter_ns()
+    head = {"model": lease.name}
+    if generation_request.prompt is None:
+        reason = "unload" if generation_request.keep_alive == 0 else "load"
+        yield head | created_at() | generation_request.make_chunk("content", "") | {"done": True, "done_reason": reason}
+        return
+    async with lease.generate(generation_request.prompt, generation_request.options) as generation:
+        async for piece in generation.pieces:
+            if piece.kind != "tag" and (piece.text or piece.logprob is not None):
+                probabilities = logprobs(piece, generation_request, lease.model)
+                text = generation_request.make_chunk(FIELD_BY_KIND[piece.kind], piece.text)
+                yield head | created_at() | text | probabilities | {"done": False}
+            if piece.calls:
+                yield head | created_at() | tool_call_chunk(piece.calls) | {"done": False}
+    end = {"done": True, "done_reason": generation.finish_reason, "total_duration": perf_counter_ns() - start}
+    end |= {"load_duration": loaded - start} | durations(generation.stats)
+    yield head | created_at() | generation_request.make_chunk("content", "") | end
+
+
+def logprobs(piece: "Piece", generation_request: GenerationRequest, model: Any) -> Chunk:
+    if generation_request.top_logprobs is None or piece.logprob is None:
+        return {}
+    return {"logprobs": [chat_logprob(piece, generation_request.top_logprobs, model)]}
+
+
+def created_at() -> Chunk:
+    return {"created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+
+
+def durations(stats: "Stats") -> Chunk:
+    return {
+        "prompt_eval_count": stats.prompt_tokens,
+        "prompt_eval_duration": int(1e9 * stats.prompt_seconds),
+        "eval_count": stats.generated_tokens,
+        "eval_duration": int(1e9 * stats.generate_seconds),
+    }

@@ -1,0 +1,141 @@
+"""Parsing of request fields, and their translation into the options of `localinfer.options`."""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from localinfer.errors import UsageError
+from localinfer.options import Layer, check_values
+from localinfer.server.api_errors import APIError, field_error
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+T = TypeVar("T", bound="bool | int | float | str | list[Any] | dict[str, Any]")
+Fields = Mapping[str, Any]
+
+TYPE_NAMES = {bool: "true or false", int: "an integer", str: "a string", list: "a list", dict: "an object"}
+
+SAMPLING = {  # field of a request, as OpenAI and llama.cpp name it -> field of Options
+    "temperature": "temp",
+    "typical_p": "typical_p",
+    "dynatemp_range": "dynatemp_range",
+    "dynatemp_exponent": "dynatemp_exp",
+    "mirostat_tau": "mirostat_ent",
+    "mirostat_eta": "mirostat_lr",
+    "dry_sequence_breakers": "dry_sequence_breaker",
+    "thinking_budget_tokens": "reasoning_budget",
+    "speculative.type": "spec_type",
+    "speculative.n_max": "spec_draft_n_max",
+    "speculative.n_min": "spec_draft_n_min",
+} | {
+    name: name
+    for name in (
+        "top_k", "top_p", "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "repeat_penalty",
+        "repeat_last_n", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length",
+        "dry_penalty_last_n", "mirostat", "adaptive_target", "adaptive_decay", "seed", "stop", "ignore_eos",
+        "reasoning_budget", "grammar", "regex",
+    )
+}  # fmt: skip
+
+
+async def read_json_object(request: "Request") -> dict[str, Any]:
+    """Return the request body as a JSON object. Raises APIError (400) for anything else."""
+    fields = parse_json(await request.body() or b"{}")
+    if not isinstance(fields, dict):
+        raise APIError(400, "the request body must be a JSON object")
+    return fields
+
+
+def parse_json(content: bytes) -> Any:
+    """Parse JSON. Raises APIError (400) if it is invalid."""
+    try:
+        value = json.loads(content)
+        if b"\\ud" in content.lower():  # possibly a lone surrogate, which UTF-8 cannot encode
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise APIError(400, f"invalid JSON: {error}") from None
+    return value
+
+
+def get(fields: Fields, name: str, kind: type[T], default: T) -> T:
+    """Return a field, or the default if it is absent or null. Raises APIError (400) if it has another type."""
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise field_error(name, f"must be {TYPE_NAMES[kind]}")
+    return value
+
+
+def get_int(fields: Fields, name: str, default: int, low: int, high: int) -> int:
+    """Return an integer field. Raises APIError (400) if it is not from `low` to `high`."""
+    value = get(fields, name, int, default)
+    if not low <= value <= high:
+        raise field_error(name, f"must be an integer from {low} to {high}")
+    return value
+
+
+def sampling_options(fields: Fields, names: Mapping[str, str] = SAMPLING) -> Layer:
+    """Return the sampling options that a request sets, validated."""
+    given = {option: fields[name] for name, option in names.items() if fields.get(name) is not None}
+    if fields.get("logit_bias") is not None:
+        given["logit_bias"] = parse_logit_bias(fields["logit_bias"])
+    if (samplers := fields.get("samplers")) is not None:
+        if not isinstance(samplers, (list, str)):
+            raise field_error("samplers", "must be a list of names, or a string of names separated by semicolons")
+        given["samplers"] = samplers if isinstance(samplers, str) else ";".join(map(str, samplers))
+    if given.get("stop") == []:
+        del given["stop"]
+    field_of = {option: name for name, option in names.items()}
+    return check_options(given, field_of)
+
+
+def check_options(given: Mapping[str, object], field_of: Mapping[str, str]) -> Layer:
+    """Validate options. Raises APIError (400) that names the field of the request, given by `field_of`."""
+    layer: Layer = {}
+    for option, value in given.items():
+        field = field_of.get(option, option)
+        try:
+            layer |= check_values({option: value}, lambda _, field=field: field)  # type: ignore[misc]
+        except UsageError as error:
+            raise APIError(400, str(error), param=field) from None
+    return layer
+
+
+def length_options(fields: Fields, *names: str) -> Layer:
+    """Return the maximum number of tokens to generate, from the first of these fields that is present."""
+    for name in names:
+        if fields.get(name) is not None:
+            return check_options({"n_predict": fields[name]}, {"n_predict": name})
+    return {}
+
+
+def parse_logit_bias(value: object) -> dict[str, float]:
+    """Parse OpenAI's object of token ids and biases, or llama.cpp's list of pairs, in which false bans a token."""
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    try:
+        return {str(int(id)): float("-inf") if bias is False else float(bias) for id, bias in pairs}  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise field_error("logit_bias", 'must be an object such as {"15043": -1}') from None
+
+
+def constraint_options(fields: Fields) -> Layer:
+    """Return the structured output options of OpenAI's `response_format` and llama.cpp's `json_schema`."""
+    response_format = get(fields, "response_format", dict, {})
+    schema = fields.get("json_schema")
+    match response_format.get("type", "text"):
+        case "text":
+            pass
+        case "json_object":
+            schema = response_format.get("schema", schema)
+            if schema is None:
+                return {"json_mode": True}
+        case "json_schema":
+            json_schema = response_format.get("json_schema")
+            schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
+            if schema is None:
+                raise field_error("response_format.json_schema.schema", "is missing")
+        case _:
+            raise field_error("response_format.type", "must be text, json_object or json_schema")
+    return {} if schema is None else {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}

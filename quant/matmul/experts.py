@@ -1,0 +1,101 @@
+"""Products with several matrices of one shape that are stored one after the other: the experts of a mixture, or
+attention heads.
+
+Consecutive rows of activations that are multiplied by the same matrix form a run. If runs consist of tiles, all threads
+share each matrix as they share a single one, so the lengths of runs do not matter. If runs have few rows, memory
+bandwidth dominates: a chunk is then a contiguous range of all rows of all selected matrices, so that each thread reads
+long contiguous ranges.
+
+  runs    int64: the number of runs, then for each its matrix, its first row, and its number of rows
+
+A run's results begin at y + y_row * its first row + y_matrix * its matrix, and are y_stride bytes apart.
+"""
+
+from typing import Any
+
+from numba import int64
+
+from quant.formats.floats import ELEMENT_BYTES
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import inline, load
+from quant.matmul import float_matmul, panels, rows
+from quant.matmul.activations import count_superblocks
+from quant.matmul.layout import GROUPS_PER_SUPERBLOCK, RUN_WORDS, flat_bytes, record_bytes
+from quant.packing.format_spec import KernelBody
+
+RUN_HEADER_BYTES, RUN_BYTES = 8, 8 * RUN_WORDS
+MIN_CHUNK_ROWS = 8  # the least number of rows in a chunk
+
+
+def make_activation_row_bytes(activation_type: str, superblock_bytes: int) -> Any:
+    """Return the inlined function x_row_bytes(n): the size of a row of n activations."""
+    size = ELEMENT_BYTES.get(activation_type, 0)
+
+    @inline
+    def x_row_bytes(n: int) -> Any:
+        return size * n if size else count_superblocks(n) * superblock_bytes
+
+    return x_row_bytes
+
+
+def make_run_kernel(product: KernelBody, activation_type: str, superblock_bytes: int) -> KernelBody:
+    """Return the kernel that computes `product` for each run, with all threads sharing each matrix."""
+    multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
+
+    def body(
+        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, y_row, y_matrix, y_stride, stop,
+        chunk_index, n_chunks, scratch,
+    ):  # fmt: skip
+        x_bytes = x_row_bytes(n_in)
+        for run in range(load(int64, runs)):
+            place = runs + RUN_HEADER_BYTES + RUN_BYTES * run
+            matrix, first = load(int64, place), load(int64, place + 8)
+            base = bias + 4 * n_out * matrix if bias else 0
+            multiply(
+                place + 16, x + first * x_bytes, w + matrix * row_bytes * n_out, row_bytes, n_in, n_out, base, 0,
+                y + y_row * first + y_matrix * matrix, y_stride, stop, chunk_index, n_chunks, scratch,
+            )  # fmt: skip
+
+    return body
+
+
+def make_split_run_kernel(product: KernelBody, activation_type: str, superblock_bytes: int) -> KernelBody:
+    """Return the same kernel with other chunks: a chunk is a contiguous range of rows of one or more matrices."""
+    multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
+
+    def body(
+        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, y_row, y_matrix, y_stride, stop,
+        chunk_index, n_chunks, scratch,
+    ):  # fmt: skip
+        x_bytes, row_chunks = x_row_bytes(n_in), (n_out + MIN_CHUNK_ROWS - 1) // MIN_CHUNK_ROWS
+        begin, end = chunk_range(load(int64, runs) * row_chunks, 1, chunk_index, n_chunks)
+        for run in range(begin // row_chunks, (end + row_chunks - 1) // row_chunks):
+            place = runs + RUN_HEADER_BYTES + RUN_BYTES * run
+            matrix, first = load(int64, place), load(int64, place + 8)
+            row = max(0, begin - run * row_chunks) * MIN_CHUNK_ROWS
+            until = min(n_out, (end - run * row_chunks) * MIN_CHUNK_ROWS)
+            base = bias + 4 * (n_out * matrix + row) if bias else 0
+            multiply(
+                place + 16, x + first * x_bytes, w + (n_out * matrix + row) * row_bytes, row_bytes, n_in, until - row,
+                base, 0, y + y_row * first + y_matrix * matrix + 4 * row, y_stride, stop, 0, 1, scratch,
+            )  # fmt: skip
+
+    return body
+
+
+def matvec(format_module: str, activation_type: str, passes: int) -> KernelBody:
+    """Return the kernel y[row] = bias[matrix] + w[matrix] . x[row] for rows in the flat layout. `bias` may be 0."""
+    if activation_type == "quantized":
+        product = rows.matvec(format_module, passes)
+    else:
+        product = float_matmul.matvec(format_module, activation_type)
+    return make_split_run_kernel(product, activation_type, flat_bytes(256, passes))
+
+
+def matmul(format_module: str, activation_type: str, passes: int) -> KernelBody:
+    """Return the same kernel for tiles of rows. A run begins with a tile."""
+    if activation_type == "quantized":
+        product = panels.matmul(format_module, passes)
+    else:
+        product = float_matmul.matmul(format_module, activation_type)
+    return make_run_kernel(product, activation_type, GROUPS_PER_SUPERBLOCK * record_bytes(1, passes))

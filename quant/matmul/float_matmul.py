@@ -1,0 +1,287 @@
+"""Products of F32, F16 and BF16 weights with float32 or bfloat16 activations.
+
+  matvec     few tokens: rows are read straight from the file; bound by memory bandwidth
+  matmul     many tokens: rows are copied into panels in the activations' type, and a register tile multiplies several
+             rows by several tokens
+
+The kernels have the interface of `quant.matmul.rows` and `quant.matmul.panels`, but activations are not quantized:
+[token][n_in] of `activation_type`, "f32" or "bf16". Sums are float32.
+
+A row is multiplied in chunks of columns, each by all tokens, so that a tile's tokens stay in the first-level cache. A
+chunk has sixteen sums, and a column belongs to the same sum whatever the tile. A product is therefore the same to the
+last bit whether a token is alone or in a batch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from llvmlite import ir
+from numba import float32, int64, types
+
+from quant.formats.floats import ELEMENT_BYTES, EMIT_LOAD16, F32X16, LOAD, STORE
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load
+from quant.jit.simd import BF16X32, emit_bf16_dot2, emit_fma
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import (
+    Vector,
+    emit_accumulation_loop,
+    emit_prefetch,
+    emit_reduce,
+    fma,
+    inline,
+    intrinsic,
+    load,
+    lowering,
+    prefetch_l2,
+    store,
+)
+from quant.matmul.layout import PANEL_CACHE_BYTES
+from quant.matmul.output_init import init_output
+from quant.matmul.reductions import emit_reduce_four, emit_shuffle
+from quant.matmul.rows import N_STREAMS, PREFETCH_FAR, PREFETCH_NEAR, STREAM_PREFETCH
+
+KernelBody = Callable[..., None]
+Prefetches = Sequence[tuple[int, int]]  # prefetch distances in bytes, each with the cache level
+
+STEP_BYTES = 64  # of activations that one instruction multiplies
+SUMS_BYTES = 128  # scratch bytes for a tile's sums; panels begin at a cache line
+COLUMN_CHUNK = 2048  # five tokens of these in bfloat16 fill 20 KB of a 32 KB first-level cache
+
+
+@dataclass(frozen=True)
+class FloatOperands:
+    """The types of weights and activations that are multiplied."""
+
+    weight_type: str
+    activation_type: str
+
+    @property
+    def columns(self) -> int:
+        """The number of columns in a step."""
+        return STEP_BYTES // ELEMENT_BYTES[self.activation_type]
+
+    def weights(self, b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        """Load the weights of a step, in the activations' type."""
+        return (
+            emit_load(b, BF16X32, address)
+            if self.activation_type == "bf16"
+            else EMIT_LOAD16[self.weight_type](b, address)
+        )
+
+    def activations(self, b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        """Load the activations of a step."""
+        return emit_load(b, BF16X32 if self.activation_type == "bf16" else F32X16, address)
+
+    def add(self, b: ir.IRBuilder, weights: ir.Value, x: ir.Value, sums: ir.Value) -> ir.Value:
+        """Add the products of a step to sixteen sums."""
+        return (emit_bf16_dot2 if self.activation_type == "bf16" else emit_fma)(b, weights, x, sums)
+
+
+def emit_store_sums(b: ir.IRBuilder, sums: Sequence[ir.Value], out: ir.Value) -> None:
+    """Store the sum of each vector's lanes, as consecutive floats. Reducing four vectors at a time is faster and gives
+    the same bits.
+    """
+    fours = len(sums) // 4 * 4
+    totals = [
+        emit_shuffle(b, emit_reduce_four(b, sums[at : at + 4], b.fadd), [0, 4, 8, 12]) for at in range(0, fours, 4)
+    ]
+    totals += [emit_reduce(b, each, b.fadd) for each in sums[fours:]]
+    places = [*range(0, fours, 4), *range(fours, len(sums))]
+    for at, value in zip(places, totals, strict=True):
+        b.store(value, b.inttoptr(b.add(out, I64(4 * at)), value.type.as_pointer()), align=4)
+
+
+def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches) -> Any:
+    """Return the inlined function dots(row, row_bytes, x, x_bytes, steps, out): products over whole steps, float32
+    out[tokens][rows].
+
+    `prefetches` is for kernels that read a file's rows in sequence: see `quant.matmul.rows`.
+    """
+    step_bytes = operands.columns * ELEMENT_BYTES[operands.weight_type]
+    pairs = [(i, j) for j in range(tokens) for i in range(rows)]
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        row, row_bytes, x, x_bytes, steps, out = args
+        rows_at = [b.add(row, b.mul(row_bytes, I64(i))) for i in range(rows)]
+        tokens_at = [b.add(x, b.mul(x_bytes, I64(j))) for j in range(tokens)]
+
+        def step(k: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+            at, x_at = b.mul(k, I64(step_bytes)), b.mul(k, I64(STEP_BYTES))
+            for place, (ahead, level) in product(rows_at, prefetches):
+                emit_prefetch(b, b.add(place, b.add(at, I64(ahead))), level)
+            weights = [operands.weights(b, b.add(place, at)) for place in rows_at]
+            values = [operands.activations(b, b.add(place, x_at)) for place in tokens_at]
+            return [operands.add(b, weights[i], values[j], s) for (i, j), s in zip(pairs, acc, strict=True)]
+
+        sums = emit_accumulation_loop(b, steps, [constant(F32X16, 0.0)] * len(pairs), step)
+        emit_store_sums(b, sums, out)
+        return out
+
+    @intrinsic
+    def dots(typingctx: Any, row: Any, row_bytes: Any, x: Any, x_bytes: Any, steps: Any, out: Any) -> Any:
+        return lowering(types.void, [types.int64] * 6, emit)
+
+    return dots
+
+
+def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches = ()) -> Any:
+    """Return the inlined function multiply(valid, row, row_bytes, x, x_bytes, n, y, y_row, y_stride, add, sums).
+
+    It computes the products of the tile's first `valid` rows over n columns, and stores them to, or adds them to,
+    y[token][row]. The results of consecutive rows lie y_row bytes apart.
+    """
+    dots, columns = make_dot_tile(operands, rows, tokens, prefetches), operands.columns
+    neighbours = Vector(types.float32, rows)
+    weight, weight_bytes = LOAD[operands.weight_type], ELEMENT_BYTES[operands.weight_type]
+    value, value_bytes = LOAD[operands.activation_type], ELEMENT_BYTES[operands.activation_type]
+
+    @inline
+    def add_remainder(result: float, row: int, x: int, n: int) -> Any:
+        """Add the products of the columns after the last whole step."""
+        for i in range(n // columns * columns, n):
+            result = fma(weight(row + weight_bytes * i), value(x + value_bytes * i), result)
+        return result
+
+    @inline
+    def multiply(
+        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int,
+        y: int, y_row: int, y_stride: int, add: int, sums: int,
+    ) -> None:  # fmt: skip
+        dots(row, row_bytes, x, x_bytes, n // columns, sums)
+        if valid == rows and y_row == 4 and n % columns == 0:
+            for j in range(tokens):
+                place, result = y + j * y_stride, load(neighbours, sums + 4 * rows * j)
+                store(place, result + load(neighbours, place) if add else result)
+            return
+        for j in range(tokens):
+            for i in range(valid):
+                place, total = y + j * y_stride + y_row * i, load(float32, sums + 4 * (rows * j + i))
+                result = add_remainder(total, row + i * row_bytes, x + j * x_bytes, n)
+                store(place, result + load(float32, place) if add else result)
+
+    return multiply
+
+
+def matvec(format_module: str, activation_type: str) -> KernelBody:
+    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for few tokens. `base` may be 0.
+
+    It reads the rows in sequence, which suits the memory prefetchers.
+    """
+    operands, here = FloatOperands(format_module, activation_type), target()
+    prefetches = () if here.has_strong_prefetcher else ((PREFETCH_FAR, 2), (PREFETCH_NEAR, 1))
+    multiply = make_multiply(operands, 1, 1, prefetches)
+    multiply_streams = make_multiply(operands, N_STREAMS, 1, ((STREAM_PREFETCH, 2),))
+    size, x_size, in_streams = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type], here.prefetches_per_page
+
+    def body(
+        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
+    ):
+        first, end = chunk_range(n_out, 8, chunk_index, n_chunks)
+        count = load(int64, tokens)
+        init_output(base, base_stride, y, y_stride, count, first, end)
+        if in_streams and count == 1:
+            stream_rows = (end - first) // N_STREAMS
+            for row in range(first, first + stream_rows):
+                for column in range(0, n_in, COLUMN_CHUNK):
+                    at, x_at = w + row * row_bytes + size * column, x + x_size * column
+                    n, add, stream_stride = min(COLUMN_CHUNK, n_in - column), base or column, stream_rows * row_bytes
+                    multiply_streams(
+                        N_STREAMS, at, stream_stride, x_at, 0, n, y + 4 * row, 4 * stream_rows, 0, add, scratch
+                    )
+            first += N_STREAMS * stream_rows
+        for row in range(first, end):
+            for token in range(count):
+                place = y + token * y_stride + 4 * row
+                for column in range(0, n_in, COLUMN_CHUNK):
+                    at, x_at = w + row * row_bytes + size * column, x + x_size * (n_in * token + column)
+                    n, add = min(COLUMN_CHUNK, n_in - column), base or column
+                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, 4, y_stride, add, scratch)
+
+    return body
+
+
+def make_copy_row(operands: FloatOperands) -> Any:
+    """Return the inlined function copy(row, n, place): copy n weights, converted to the activations' type."""
+    load_one, size = LOAD[operands.weight_type], ELEMENT_BYTES[operands.weight_type]
+    store_one, x_size = STORE[operands.activation_type], ELEMENT_BYTES[operands.activation_type]
+    columns = operands.columns
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        weights = operands.weights(b, args[0])
+        return b.store(weights, b.inttoptr(args[1], weights.type.as_pointer()), align=1)
+
+    @intrinsic
+    def copy_step(typingctx: Any, row: Any, place: Any) -> Any:
+        return lowering(types.void, [types.int64] * 2, emit)
+
+    @inline
+    def copy(row: int, n: int, place: int) -> None:
+        whole = n // columns * columns
+        for i in range(0, whole, columns):
+            copy_step(row + size * i, place + x_size * i)
+        for i in range(whole, n):
+            store_one(place + x_size * i, load_one(row + size * i))
+
+    return copy
+
+
+def make_prefetch_tile(tokens: int) -> Any:
+    """Return the inlined function prefetch_tile(x, x_bytes, first, end): prefetch the bytes first .. end of each token
+    of a tile.
+    """
+
+    @inline
+    def prefetch_tile(x: int, x_bytes: int, first: int, end: int) -> None:
+        for token in range(tokens):
+            for at in range(first, end, 64):
+                prefetch_l2(x + x_bytes * token + at)
+
+    return prefetch_tile
+
+
+def matmul(format_module: str, activation_type: str) -> KernelBody:
+    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for many tokens. `base` may be 0.
+
+    A chunk of columns of as many rows as the core's cache holds is copied once, and then multiplied by all tokens, one
+    tile at a time.
+    """
+    rows, width = (4, 5) if target().accumulators >= 24 else (2, 3)
+    copy = make_copy_row(FloatOperands(format_module, activation_type))
+    copied = FloatOperands(activation_type, activation_type)
+    whole, narrow = make_multiply(copied, rows, width), make_multiply(copied, rows, 1)
+    size, x_size = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type]
+    prefetch_tile = make_prefetch_tile(width)
+
+    def body(
+        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
+    ):
+        first, end = chunk_range(n_out, rows, chunk_index, n_chunks)
+        count, x_bytes, step = load(int64, tokens), x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
+        panel, block = scratch + SUMS_BYTES, PANEL_CACHE_BYTES // (step * rows) * rows
+        init_output(base, base_stride, y, y_stride, count, first, end)
+        for start in range(first, end, block):
+            until = min(start + block, end)
+            for column in range(0, n_in, COLUMN_CHUNK):
+                if load(int64, stop):
+                    return
+                n, add = min(COLUMN_CHUNK, n_in - column), base or column
+                for row in range(start, until + (start - until) % rows):
+                    copy(w + min(row, until - 1) * row_bytes + size * column, n, panel + (row - start) * step)
+                for token in range(0, count, width):
+                    x_at = x + x_bytes * token + x_size * column
+                    following, share_bytes = x_at + width * x_bytes, x_size * n * rows // (until - start)
+                    for row in range(start, until, rows):
+                        at, place = panel + (row - start) * step, y + token * y_stride + 4 * row
+                        valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
+                        prefetch_tile(following, x_bytes, fetched, fetched + share_bytes)
+                        if token + width <= count:
+                            whole(valid, at, step, x_at, x_bytes, n, place, 4, y_stride, add, scratch)
+                        else:
+                            for j in range(count - token):
+                                here, x_here = place + j * y_stride, x_at + x_bytes * j
+                                narrow(valid, at, step, x_here, x_bytes, n, here, 4, y_stride, add, scratch)
+
+    return body

@@ -1,0 +1,176 @@
+"""Matrix multiplication for many tokens: rows are unpacked once into panels, which register tiles then multiply.
+
+A panel is R rows in the order of the register tile (`quant.matmul.unpack`). As many panels are unpacked at a time as a
+core's cache holds, and at least `MIN_PANELS`, so that the activations are read from far memory less often. The
+activations of few tokens stay in the cache; then a single panel is unpacked at a time and used at once. While a panel
+is multiplied, the next rows are prefetched in small pieces, because the memory bus is otherwise idle.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from numba import float32, int64, types
+
+from quant.jit.cpu import target
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import Vector, extract, inline, load, prefetch_l2, store
+from quant.matmul.activations import count_superblocks
+from quant.matmul.layout import (
+    CACHED_TILES,
+    CODES_STRIDE,
+    GROUPS_PER_SUPERBLOCK,
+    MIN_PANELS,
+    PANEL_CACHE_BYTES,
+    PANEL_ZERO_POINT,
+    SCALES_STRIDE,
+    record_bytes,
+)
+from quant.matmul.output_init import init_output
+from quant.matmul.tile import Tile, make_sum_of_places, make_tile
+from quant.matmul.unpack import EARLY_PREFETCH_SHARE, make_unpack
+from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
+
+
+def format_tile(spec: FormatSpec, passes: int) -> Tile:
+    """Return the full register tile of a format."""
+    here = target()
+    moved = spec.zero_point > 0 and here.has_exact_u8_dot
+    bits, zero = (8, PANEL_ZERO_POINT) if moved else (spec.bits, spec.zero_point)
+    return Tile(here.rows, here.tokens, here.tokens, passes, spec.group_size, bits, zero)
+
+
+def make_place_sums(shape: Tile, part: int) -> Any:
+    """Return the inlined function place_sums(panel, x, records, out, count): sum one group of each record of a
+    position.
+
+    A tile with few tokens takes a narrower path over the same records.
+    """
+    tokens = shape.tokens
+    third = tokens // 3 if tokens % 3 == 0 else tokens // 2
+    narrow, medium, whole = (make_tile(replace(shape, tokens=min(k * third, tokens)), part) for k in (1, 2, 3))
+
+    @inline
+    def place_sums(panel: int, x: int, records: int, out: int, count: int) -> None:
+        if count <= third:
+            narrow(panel, x, records, out)
+        elif count <= 2 * third:
+            medium(panel, x, records, out)
+        else:
+            whole(panel, x, records, out)
+
+    return place_sums
+
+
+def make_tile_sums(shape: Tile) -> Any:
+    """Return the inlined function sums(panel, x, records, out, count, ahead, ahead_bytes): a tile's sums for all
+    positions.
+
+    For each position of a group in a superblock, it also prefetches the next `ahead_bytes` bytes from `ahead` on.
+    """
+    first, second = make_place_sums(shape, 0), make_place_sums(shape, shape.groups_per_record - 1)
+    record, x_record = shape.panel_record_bytes, record_bytes(shape.record_tokens, shape.passes)
+    out_bytes = 4 * shape.rows * shape.record_tokens
+
+    @inline
+    def sums_of_one_group(panel: int, x: int, records: int, out: int, count: int) -> None:
+        first(panel, x, records, out, count)
+
+    @inline
+    def sums_of_two_groups(panel: int, x: int, records: int, out: int, count: int) -> None:
+        first(panel, x, records, out, count)
+        second(panel, x, records, out + out_bytes, count)
+
+    place_sums = {1: sums_of_one_group, 2: sums_of_two_groups}[shape.groups_per_record]
+    step = shape.groups_per_record * out_bytes
+
+    @inline
+    def sums(panel: int, x: int, records: int, out: int, count: int, ahead: int, ahead_bytes: int) -> None:
+        place_records = (records + GROUPS_PER_SUPERBLOCK - 1) // GROUPS_PER_SUPERBLOCK
+        number = records
+        while number < records + GROUPS_PER_SUPERBLOCK:  # LLVM would unroll a loop with a constant count of 8
+            for line in range(ahead, ahead + ahead_bytes, 64):
+                prefetch_l2(line)
+            place_sums(panel, x, number // GROUPS_PER_SUPERBLOCK, out, count)
+            panel, x, out = panel + place_records * record, x + place_records * x_record, out + step
+            number, ahead = number + 1, ahead + ahead_bytes
+
+    return sums
+
+
+def make_store_results(shape: Tile) -> Any:
+    """Return the inlined function store_results(out, y, y_stride, add, count, valid): reduce a tile's sums and store or
+    add the results.
+
+    Only `count` tokens and `valid` rows are stored.
+    """
+    rows, kind = shape.rows, Vector(types.float32, shape.rows)
+    total_at = make_sum_of_places(rows, 8 * shape.groups_per_record, 4 * rows * shape.record_tokens)
+
+    @inline
+    def store_results(out: int, y: int, y_stride: int, add: int, count: int, valid: int) -> None:
+        for token in range(count):
+            values, place = total_at(out + 4 * rows * token), y + token * y_stride
+            if valid == rows:
+                store(place, values + load(kind, place) if add else values)
+            else:
+                for i in range(valid):
+                    value = extract(values, i)
+                    store(place + 4 * i, value + load(float32, place + 4 * i) if add else value)
+
+    return store_results
+
+
+@inline
+def balanced_block_rows(count: int, most: int, step: int) -> Any:
+    """Return the number of rows in a block, a multiple of `step`.
+
+    There are as few blocks as `most` rows allow, all of about equal size: a small last block would read all activations
+    again for little work.
+    """
+    blocks = max(1, (count + most - 1) // most)
+    return step * max(1, (count + step * blocks - 1) // (step * blocks))
+
+
+def matmul(format_module: str, passes: int) -> KernelBody:
+    """Return the kernel y[token][row] = base[token][row] + w[row] . x[token] for tiled tokens. `base` may be 0."""
+    spec = load_spec(format_module)
+    shape = format_tile(spec, passes)
+    rows, tokens_at_once, record = shape.rows, shape.tokens, shape.panel_record_bytes
+    unpack, sums, store_results = make_unpack(spec, shape), make_tile_sums(shape), make_store_results(shape)
+    out_bytes = 4 * rows * tokens_at_once * 8 * shape.groups_per_record
+    unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
+    x_record = record_bytes(tokens_at_once, passes)
+
+    def body(
+        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
+    ):
+        first, end = chunk_range(n_out, rows, chunk_index, n_chunks)
+        count, records = load(int64, tokens), n_in // 32
+        unpacked, panels = scratch + out_bytes, scratch + out_bytes + unpacked_bytes
+        place_records = count_superblocks(n_in)
+        panel_bytes = GROUPS_PER_SUPERBLOCK * place_records * record
+        x_bytes = GROUPS_PER_SUPERBLOCK * place_records * x_record
+        tiles = (count + tokens_at_once - 1) // tokens_at_once
+        last = min(tiles, CACHED_TILES)  # the last tiles prefetch the next block
+        most = max(MIN_PANELS, PANEL_CACHE_BYTES // panel_bytes) if tiles > CACHED_TILES else 1
+        block, early = balanced_block_rows(end - first, rows * most, rows), rows * row_bytes // EARLY_PREFETCH_SHARE
+        ahead_bytes = (rows * row_bytes - early) // (GROUPS_PER_SUPERBLOCK * last)
+        init_output(base, base_stride, y, y_stride, count, first, end)
+        for start in range(first, end, block):
+            if load(int64, stop):
+                return
+            until = min(start + block, end)
+            for row in range(start, until, rows):
+                panel = panels + (row - start) // rows * panel_bytes
+                unpack(w + row * row_bytes, row_bytes, min(rows, end - row), n_in, unpacked, panel)
+            for tile in range(tiles):
+                token, x_at, prefetch_index = tile * tokens_at_once, x + tile * x_bytes, tile - (tiles - last)
+                here, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
+                for row in range(start, until, rows):
+                    panel, ahead = panels + (row - start) // rows * panel_bytes, w + (row + block) * row_bytes + early
+                    ahead += prefetch_index * GROUPS_PER_SUPERBLOCK * step
+                    sums(panel, x_at, records, scratch, here, ahead, step)
+                    place = y + token * y_stride + 4 * row
+                    store_results(scratch, place, y_stride, base, here, min(rows, end - row))
+
+    return body

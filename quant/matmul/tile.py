@@ -1,0 +1,192 @@
+"""The register tile: the products of R rows of weights and T tokens, the inner kernel of matrix multiplication.
+
+Both operands are streams of records, one for every 32 columns, in the order in which the dot product instruction reads
+them. `quant.matmul.panels` writes the weights' records; `quant.matmul.layout` defines the activations' records.
+
+  panel record:   codes[32/D][R][D]  scale[32/group][R]  min[32/group][R]      no mins in a format with a zero point
+
+D is the target's depth: the number of columns that one instruction adds up.
+
+A row has a sum for each position of a group in a superblock of 256 columns. Records of the same position are adjacent,
+so that its sums stay in registers, and one position is summed up after the other. `quant.matmul.rows` does the same for
+single tokens, with a lane for each position. Both add up the sums of all positions in the same order.
+
+The kernel has too many accumulators to write out, so loops emit its LLVM IR.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from quant.jit.cpu import target
+from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot_block, emit_fma
+from quant.jit.vectors import Vector, emit_accumulation_loop, intrinsic, lowering
+from quant.matmul.layout import (
+    MAGIC_BITS,
+    SCALE,
+    SHIFT,
+    STARTS16,
+    STARTS32,
+    SUMS16,
+    SUMS32,
+    record_bytes,
+    starts_with_magic,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile of `rows` by `tokens` sums, for activation records of `record_tokens` tokens.
+
+    Every `group_size` columns share a scale, and a min unless there is a `zero_point`. Codes are below 2**bits.
+    """
+
+    rows: int
+    tokens: int
+    record_tokens: int
+    passes: int
+    group_size: int
+    bits: int
+    zero_point: int
+
+    @property
+    def groups_per_record(self) -> int:
+        """The number of groups in a record."""
+        return 32 // self.group_size
+
+    @property
+    def panel_record_bytes(self) -> int:
+        """The size of a weight record in bytes."""
+        return 32 * self.rows + 4 * self.rows * self.groups_per_record * (1 if self.zero_point else 2)
+
+    @property
+    def float_vector(self) -> ir.VectorType:
+        """The LLVM type with a float for every row."""
+        return Vector(types.float32, self.rows).llvm
+
+    @property
+    def int_vector(self) -> ir.VectorType:
+        """The LLVM type with an integer for every row."""
+        return Vector(types.int32, self.rows).llvm
+
+    def emit_broadcast(self, b: ir.IRBuilder, kind: ir.VectorType, x: ir.Value, row: int, token: int) -> ir.Value:
+        """Load a token's number from a row of the record, and broadcast it to all rows of weights."""
+        at = b.add(x, I64(4 * self.record_tokens * (8 * self.passes + row) + 4 * token))
+        return emit_splat(b, kind, emit_load(b, kind.element, at))
+
+    def emit_starts(self, b: ir.IRBuilder, x: ir.Value, part: int) -> list[ir.Value]:
+        """Return the start value of the last pass for each token: the zero point's contribution, plus MAGIC."""
+        bias = constant(self.int_vector, MAGIC_BITS if starts_with_magic(self.passes) else 0)
+        left = self.zero_point - code_offset_of_block(self.bits)
+        if not left:
+            return [bias] * self.tokens
+        row = STARTS32 if self.groups_per_record == 1 else STARTS16 + part
+        starts = [self.emit_broadcast(b, self.int_vector, x, row, token) for token in range(self.tokens)]
+        if target().has_exact_u8_dot:
+            return starts
+        return [b.sub(bias, b.mul(total, constant(self.int_vector, left))) for total in starts]
+
+    def emit_dots(
+        self, b: ir.IRBuilder, sums: list[ir.Value], panel: ir.Value, x: ir.Value, one_pass: int, part: int
+    ) -> list[ir.Value]:
+        """Add one pass of dot products over a group to the sums."""
+        columns, first = self.group_size, self.group_size * part
+        peak = 64 if one_pass else 127
+        block = DotBlock(self.rows, self.tokens, self.record_tokens, columns // target().depth, self.bits, peak)
+        codes, bytes_at = (
+            b.add(panel, I64(first * self.rows)),
+            b.add(x, I64((32 * one_pass + first) * self.record_tokens)),
+        )
+        return emit_dot_block(b, sums, codes, bytes_at, block)
+
+    def emit_group_sums(self, b: ir.IRBuilder, panel: ir.Value, x: ir.Value, part: int) -> list[ir.Value]:
+        """Return the exact dot products over a group of the record as floats, times the activations' scales."""
+        starts = self.emit_starts(b, x, part)
+        if self.passes == 2:
+            high = self.emit_dots(b, [constant(self.int_vector, 0)] * self.tokens, panel, x, 0, part)
+            seven = constant(self.int_vector, 7)
+            starts = [b.add(start, b.shl(s, seven)) for start, s in zip(starts, high, strict=True)]
+        sums = self.emit_dots(b, starts, panel, x, self.passes - 1, part)
+        return [self.emit_scaled(b, s, x, token) for token, s in enumerate(sums)]
+
+    def emit_scaled(self, b: ir.IRBuilder, total: ir.Value, x: ir.Value, token: int) -> ir.Value:
+        """Return a token's integer sum times its scale, rounded once."""
+        scale = self.emit_broadcast(b, self.float_vector, x, SCALE, token)
+        if starts_with_magic(self.passes):
+            return emit_fma(
+                b,
+                b.bitcast(total, self.float_vector),
+                scale,
+                self.emit_broadcast(b, self.float_vector, x, SHIFT, token),
+            )
+        return b.fmul(b.sitofp(total, self.float_vector), scale)
+
+    def emit_group(
+        self, b: ir.IRBuilder, acc: Sequence[ir.Value], panel: ir.Value, x: ir.Value, part: int
+    ) -> list[ir.Value]:
+        """Add one group of a record to the accumulators of all tokens."""
+        sums = self.emit_group_sums(b, panel, x, part)
+        scale = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + part))))
+        acc = [emit_fma(b, scaled, scale, so_far) for scaled, so_far in zip(sums, acc, strict=True)]
+        if self.zero_point:
+            return acc
+        least = emit_load(b, self.float_vector, b.add(panel, I64(4 * self.rows * (8 + self.groups_per_record + part))))
+        row = SUMS32 if self.groups_per_record == 1 else SUMS16 + part
+        return [emit_fma(b, least, self.emit_broadcast(b, self.float_vector, x, row, t), a) for t, a in enumerate(acc)]
+
+    def emit(self, b: ir.IRBuilder, args: Sequence[ir.Value], part: int) -> ir.Value:
+        """Emit the loop over the records of a position."""
+        panel, x, records, out = args
+        x_record = record_bytes(self.record_tokens, self.passes)
+
+        def step(i: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
+            panel_at, x_at = b.add(panel, b.mul(i, I64(self.panel_record_bytes))), b.add(x, b.mul(i, I64(x_record)))
+            return self.emit_group(b, acc, panel_at, x_at, part)
+
+        for token, acc in enumerate(
+            emit_accumulation_loop(b, records, [constant(self.float_vector, 0.0)] * self.tokens, step)
+        ):
+            at = b.add(out, I64(4 * self.rows * token))
+            b.store(acc, b.inttoptr(at, self.float_vector.as_pointer()), align=4)
+        return out
+
+
+def make_tile(shape: Tile, part: int) -> Any:
+    """Return the inlined function tile(panel, x, records, out): sum one group of each record, into float32
+    out[width][R].
+
+    Within a group the sum is an exact integer. Scales are applied once, in single precision.
+    """
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        return shape.emit(b, args, part)
+
+    @intrinsic
+    def tile(typingctx: Any, panel: Any, x: Any, records: Any, out: Any) -> Any:
+        return lowering(types.void, [types.int64] * 4, emit)
+
+    return tile
+
+
+def make_sum_of_places(rows: int, places: int, stride: int) -> Any:
+    """Return the inlined function that adds the sums of all positions, `stride` bytes apart, in the order of
+    `reduce_sum`.
+    """
+    kind = Vector(types.float32, rows)
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        sums = [emit_load(b, kind.llvm, b.add(args[0], I64(stride * place))) for place in range(places)]
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = [b.fadd(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]
+        return sums[0]
+
+    @intrinsic
+    def total_at(typingctx: Any, address: Any) -> Any:
+        return lowering(kind, [types.int64], emit)
+
+    return total_at

@@ -1,0 +1,68 @@
+"""Checks converted files: compares the logits of llama.cpp with those of transformers for the checkpoints.
+
+    python tests/benchmarks/checks/conversion.py                 # all reference models
+    python tests/benchmarks/checks/conversion.py gemma2 falcon
+
+Files and the KV cache are in F32. The table has the largest difference between two logits and the largest KL divergence
+of a position for each reference model, and notes where llama.cpp computes another function. Needs the dependency groups
+`test` and `bench`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[2]))
+from locations import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+import checkpoints  # noqa: E402
+import reference_models  # noqa: E402
+from llama_cpp_engine import Llama  # noqa: E402
+
+KNOWN = {
+    "phi3": "llama.cpp sees no window: the first 24 positions count",
+    "deepseek2": "llama.cpp chooses a group for its two best experts, the model for its best one",
+    "phimoe": "llama.cpp's norms are by the mean square, its experts' weights a plain softmax, its amplitude a formula",
+    "gpt-oss": "llama.cpp's ramp of YaRN lies between whole pairs, the model's does not",
+    "gemma3n-25": "llama.cpp divides by n - 1 for the deviation of a gate",
+    "falcon": "llama.cpp takes the tanh of gelu",
+    "falcon-40b": "llama.cpp takes the tanh of gelu",
+    "gptneox": "llama.cpp takes the tanh of gelu",
+    "gptneox-sequential": "llama.cpp takes the tanh of gelu",
+}
+UNKNOWN = {"bitnet-b1.58", "gemma3n", "llama4"}  # not supported by llama.cpp, or not with these dimensions
+WITHIN = {"phi3": 24}
+
+
+def main() -> None:
+    print("| model | architecture | largest difference | largest KL | |")
+    print("|---|---|---|---|---|")
+    for name in sys.argv[1:] or reference_models.NAMES:
+        if name in UNKNOWN:
+            continue
+        proof, logits = reference_models.expected(name), by_llama_cpp(name)
+        counted = proof.positions < WITHIN.get(name, len(proof.ids))
+        wanted, found = proof.logits[counted], logits[proof.positions[counted]]
+        difference, kl = np.abs(wanted - found).max(), reference_models.divergence(wanted, found).max()
+        print(
+            f"| {name} | {reference_models.architecture(name)} | {difference:.1e} | {kl:.1e} | {KNOWN.get(name, '')} |"
+        )
+
+
+def by_llama_cpp(name: str) -> np.ndarray:
+    """Return llama.cpp's logits after each token."""
+    ids = reference_models.expected(name).ids
+    with tempfile.TemporaryDirectory() as folder:
+        # llama.cpp derives settings from the model's name, so that the name must be neutral.
+        checkpoint = reference_models.checkpoint(name, Path(folder)).rename(Path(folder) / "tiny")
+        path = checkpoints.as_f32(checkpoint, Path(folder) / "model.gguf")
+        with Llama(path, threads=1, n_ctx=len(ids), flash_attn="off", cache="f32") as llama:
+            return llama.logits(ids).copy()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Checks EAGLE-3 and MTP heads in separate files: compares llama.cpp's logits with those of torch.
+
+    python tests/benchmarks/checks/draft_heads.py                 # all of tests/data/heads
+
+Files and the KV cache are in F32. The table has the largest difference between two logits for each head. llama.cpp's C
+API does not export the functions for heads yet, so this program loads them by their mangled C++ names. Needs the
+dependency groups `test` and `bench`.
+"""
+
+import ctypes
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.append(str(Path(__file__).parents[2]))
+from locations import PYTHONPATH
+
+sys.path[:0] = PYTHONPATH
+
+import draft_head_models  # noqa: E402
+import eagle3_heads  # noqa: E402
+import llama_cpp as C  # noqa: E402
+import llama_cpp_engine  # noqa: E402, F401  (silences llama.cpp's log)
+import reference_models  # noqa: E402
+
+Floats = NDArray[np.float32]
+UNKNOWN = {"eagle3-borrowing": "llama.cpp keeps no inputs of smollm3's layers"}
+ENCODE, DECODE = 0, 1
+POINTER, FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+
+
+class Embd(ctypes.Structure):
+    _fields_ = (("data", FLOATS), ("n_rows", ctypes.c_size_t), ("n_embd", ctypes.c_size_t))
+
+
+def mangled_function(name: str, result: Any, *arguments: Any) -> Any:
+    found = getattr(C.llama_cpp._lib, name)
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+INT, BOOL = ctypes.c_int32, ctypes.c_bool
+target_layers = mangled_function("_Z28llama_model_target_layer_idsPK11llama_model", ctypes.POINTER(INT), POINTER)
+keep_inputs = mangled_function(
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, POINTER, ctypes.c_uint32, BOOL
+)
+inputs_of = mangled_function("_Z30llama_get_embeddings_layer_inpP13llama_contextj", FLOATS, POINTER, ctypes.c_uint32)
+keep_states = mangled_function("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, POINTER, BOOL, BOOL)
+states_of = mangled_function("_Z26llama_get_embeddings_nextnP13llama_context", FLOATS, POINTER)
+batch_of = mangled_function("llama_batch_ext_init", POINTER, POINTER)
+add_token = mangled_function("llama_batch_ext_add_token", INT, POINTER, INT, INT)
+add_row = mangled_function("llama_batch_ext_add_embd", INT, POINTER, INT, Embd)
+set_row = mangled_function("llama_batch_ext_set_embd_token", BOOL, POINTER, INT, Embd)
+set_position = mangled_function("llama_batch_ext_set_pos", BOOL, POINTER, INT, ctypes.POINTER(INT))
+set_output = mangled_function("llama_batch_ext_set_output_logits", BOOL, POINTER, INT, BOOL)
+process = mangled_function("llama_process", INT, POINTER, ctypes.c_int, POINTER)
+
+
+def main() -> None:
+    print("| head | model | largest difference |")
+    print("|---|---|---|")
+    for name in sorted({*eagle3_heads.NAMES} - {*UNKNOWN}):
+        expected, model = eagle3_heads.expected(name), eagle3_heads.described(name)["model"]
+        with tempfile.TemporaryDirectory() as folder:
+            logits = by_llama_cpp(draft_head_models.beside(name, Path(folder)), reference_models.expected(model).ids)
+        found = logits[expected.positions - 1][:, expected.tokens]
+        print(f"| {name} | {model} | {np.abs(found - expected.logits).max():.1e} |")
+
+
+def by_llama_cpp(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
+    """Return the head's logits for each token but the first, given the tokens before it."""
+    model, head = loaded(pair.model), loaded(pair.head)
+    whole = context_of(model)
+    beside = context_of(head, whole)
+    layers = target_layers(head)[:3]
+    for layer in layers:
+        keep_inputs(whole, layer, True)
+    keep_states(beside, True, True)
+    run(whole, DECODE, ids, None)
+    n, n_model, n_head = len(ids), C.llama_model_n_embd(model), C.llama_model_n_embd(head)
+    features = np.concatenate([copied(inputs_of(whole, layer), n, n_model) for layer in layers], axis=1)
+    run(beside, ENCODE, None, features)
+    run(beside, DECODE, ids[1:], copied(states_of(beside), n, n_head)[:-1])
+    return copied(C.llama_get_logits(beside), n - 1, reference_models.N_VOCAB)
+
+
+def loaded(path: Path) -> Any:
+    return C.llama_model_load_from_file(str(path).encode(), C.llama_model_default_params())
+
+
+def context_of(model: Any, other: Any = None) -> Any:
+    params = C.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.n_threads = params.n_threads_batch = 1
+    params.type_k = params.type_v = params.flash_attn_type = 0
+    params.ctx_other = other
+    return C.llama_init_from_model(model, params)
+
+
+def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None) -> None:
+    """Create a batch of tokens, of embedding rows, or of both."""
+    batch = batch_of(context)
+    given = rows if ids is None else ids
+    assert given is not None
+    for position in range(len(given)):
+        row = None if rows is None else row_of(rows, position)
+        at = add_row(batch, 0, row) if ids is None else add_token(batch, 0, ids[position])
+        if ids is not None and row is not None:
+            set_row(batch, at, row)
+        set_position(batch, at, ctypes.byref(INT(position)))
+        set_output(batch, at, True)
+    assert process(context, kind, batch) == 0
+
+
+def row_of(rows: Floats, number: int) -> Embd:
+    return Embd(rows[number:].ctypes.data_as(FLOATS), 1, rows.shape[1])
+
+
+def copied(found: Any, rows: int, n: int) -> Floats:
+    return np.ctypeslib.as_array(found, (rows, n)).copy()
+
+
+if __name__ == "__main__":
+    main()

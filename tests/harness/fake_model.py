@@ -1,0 +1,120 @@
+"""`localinfer` with a fake model that needs no file: it repeats the prompt word by word.
+
+  python tests/harness/fake_model.py chat anything.gguf
+
+Tests of the command line run the same program, but fast and predictably. Some words of the prompt have an effect:
+
+  slowly    a word every 0.1 s     wide   an emoji     escape   a control sequence
+  overflow  the context is full    crash  an unexpected exception
+  full      the context is full after the answer
+  think     reasoning comes first, a word every 0.1 s if slowly
+  circles   the answer ends in the same word 200 times
+  call      a call of the tool `echo`; call NAME calls another one
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import localinfer
+from cli.__main__ import main
+from localinfer.errors import ContextOverflowError
+from localinfer.generation.pieces import Alternative, Piece, ToolCall
+from localinfer.options import Options
+
+SPECIAL_WORDS = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
+Progress = Callable[[str, int, int], None]
+Stats = SimpleNamespace
+
+
+class FakeModel:
+    """The part of `Model`'s interface that the commands use."""
+
+    n_ctx = n_ctx_train = 2048
+    engine = SimpleNamespace(sequence=[], kv_bytes=3 << 20)
+    tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
+
+    def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
+        self.options = Options(**options)
+        self.stats = stats(0, 0)
+        for done in range(4):
+            progress("compile", done, 3)
+            time.sleep(0.02)
+
+    def __enter__(self) -> "FakeModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def require_chat_template(self) -> None:
+        pass
+
+    def truncate_messages(self, messages: Sequence[Mapping[str, str]], **how: object) -> list[Mapping[str, str]]:
+        return list(messages)
+
+    def render(self, messages: Sequence[Mapping[str, str]], **options: object) -> SimpleNamespace:
+        return SimpleNamespace(ids=[len(messages)])
+
+    def score(self, prompt: Sequence[int], ids: Sequence[int], logprobs: int) -> list[Piece]:
+        """Return pieces whose tokens, and three alternatives each, have probability 1/4."""
+        quarter = math.log(0.25)
+        top = tuple(Alternative(f" other {n}", 100 + n, quarter) for n in range(3))
+        return [Piece(f" word {id}", id, logprob=quarter, entropy=-quarter, top=top) for id in ids]
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
+        return [text + (" special" if parse_special else "")]
+
+    def stream(self, prompt: Sequence[str], **options: object) -> Iterator[Piece]:
+        yield from self.repeat(prompt[0])
+
+    def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> Iterator[Piece]:
+        system = options.get("system_prompt", self.options.system_prompt)
+        question = messages[-1]["content"].replace("\n", "|")
+        prefix = "".join(f"<{id}> " for id in options.get("prefix_ids", ()))  # type: ignore[attr-defined]
+        token_scores = {"logprob": -3.0, "entropy": 0.0} if options.get("logprobs") else {}
+        for piece in self.repeat(f"{prefix}{len(messages)}: {question}" + (f" ({system})" if system else "")):
+            yield replace(piece, **token_scores)
+
+    def repeat(self, text: str) -> Iterator[Piece]:
+        words = text.split()
+        if "overflow" in words:
+            raise ContextOverflowError("context is full: --ctx-size sets a larger one")
+        if "crash" in words:
+            raise ZeroDivisionError("division by zero")
+        if "think" in words:
+            yield from reasoning_pieces(0.1 if "slowly" in words else 0)
+        words += ["round"] * 200 if "circles" in words else []
+        limit = self.options.n_predict
+        for number, word in enumerate(words[:limit] if limit != -1 else words):
+            time.sleep(0.1 if "slowly" in words else 0)
+            self.stats = stats(3, number + 1)
+            yield Piece((" " if number else "") + SPECIAL_WORDS.get(word, word), 0 if word == "round" else number)
+        if "call" in words[:2]:
+            name = [*words[2:], "echo"][0]
+            yield Piece("", 9, calls=(ToolCall(name, {"text": "a\x1bb"}, "call00000"),))
+        if "full" in words:
+            raise ContextOverflowError("the context is full")
+
+
+def reasoning_pieces(seconds: float) -> Iterator[Piece]:
+    yield Piece("<think>", 1, "tag")
+    for word in ("\nLet", " me", " see", ".\n"):
+        time.sleep(seconds)
+        yield Piece(word, 2, "reasoning")
+    yield Piece("</think>", 3, "tag")
+
+
+def stats(prompt: int, generated: int) -> Stats:
+    return Stats(
+        prompt_tokens=prompt, reused_tokens=1, prompt_seconds=0.5, generated_tokens=generated,
+        generate_seconds=0.25, drafted_tokens=0, accepted_tokens=0, speedup=1.0, finish_reason="stop", seed=42,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    localinfer.load = FakeModel  # type: ignore[assignment]
+    main()

@@ -1,0 +1,56 @@
+"""Shared helpers for tests of speculative decoding."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from localinfer import Model
+from localinfer.generation.speculative.draft_length import DraftLengthModel, PassCost
+from localinfer.runtime.engine import Engine, Segment
+
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+HIGH_TEMPERATURE: dict[str, Any] = {"temp": 1.5, "top_k": 0, "min_p": 0.0, "seed": 7}
+
+
+class FreeDrafting(PassCost):
+    """A pass cost for which drafting is free and several tokens cost little more than one."""
+
+    one_token_seconds, slope = 1.0, 0.01
+
+    def update(self, tokens: int, seconds: float) -> None:
+        pass
+
+    def ratio(self, tokens: int) -> float:
+        return 1 + self.slope * tokens
+
+
+def make_draft_length_model() -> DraftLengthModel:
+    """Return a draft length controller with that cost model."""
+    known = DraftLengthModel()
+    known.cost = FreeDrafting()
+    return known
+
+
+def generated_ids(model: Model, **options: Any) -> list[int]:
+    """Return the ids that a model generates for `PROMPT`."""
+    model.engine.reset()
+    return [piece.id for piece in model.stream(PROMPT, **options)]
+
+
+def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
+    """Check that a draft head only attends to its own sequence, also after batches of two sequences."""
+    alone = []
+    for first in (0, 20):
+        engine.reset()
+        engine.evaluate(ids[first : first + 30])
+        alone.append(engine.evaluate_draft_head(ids[50], 30)[0].copy())
+    engine.reset()
+    a, b = engine.new_sequence(), engine.new_sequence()
+    for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
+        texts = ids[:30][part], ids[20:50][part]
+        engine.evaluate_segments([Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)])
+    for sequence, expected in zip((a, b), alone, strict=True):
+        engine.sequence = sequence.fork()
+        np.testing.assert_array_equal(engine.evaluate_draft_head(ids[50], 30)[0], expected)
+        engine.sequence.reset()

@@ -1,0 +1,35 @@
+"""Kernels for `test_thread_pool`: ops that detect when they run twice, or before their inputs are complete."""
+
+from typing import Any
+
+from numba import int64
+
+from quant.jit.threads import atomic_add, atomic_load, pause
+from quant.jit.vectors import load, store
+from quant.matmul.rows import chunk_range
+
+
+def count() -> Any:
+    """Return the kernel that adds 1 to every element of `cells`, and counts an error unless each element of the
+    previous stage is 1 ahead.
+    """
+
+    def body(tokens, cells, before, n, errors, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(n, 1, chunk_index, n_chunks)
+        for i in range(first, end):
+            value = load(int64, cells + 8 * i)
+            if before and load(int64, before + 8 * (i * 7919 % n)) != value + 1:
+                atomic_add(errors, 1)
+            store(cells + 8 * i, value + 1)
+
+    return body
+
+
+def hold() -> Any:
+    """Return the kernel that runs until `stop` is set."""
+
+    def body(tokens, stop, chunk_index, n_chunks, scratch):
+        while not atomic_load(stop):
+            pause()
+
+    return body

@@ -1,0 +1,78 @@
+"""Matrices with a scale for their products, as in NVFP4 files. Each matrix of a reference model is divided by a power
+of two, which is exact, and gets that as its scale."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import naive
+import numpy as np
+import pytest
+import reference_models
+
+from localinfer.conversion import open_checkpoint
+from localinfer.errors import LocalInferError
+from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.source import SourceTensor
+from localinfer.options import Options
+from localinfer.quantization.quantize import make_encoder_factory, quantize
+from localinfer.runtime.engine import Engine
+
+EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
+F32 = 0
+WITHOUT = ("token_embd", "ffn_gate_inp", "norm")  # tensors without a scale
+SCALES = np.float32([0.5, 4.0, 0.125])
+
+
+def with_scales(tensors: Mapping[str, SourceTensor]) -> Iterator[SourceTensor]:
+    """Yield the tensors and their scales, one per expert."""
+    for number, (name, tensor) in enumerate(tensors.items()):
+        if len(tensor.shape) == 1 or any(part in name for part in WITHOUT):
+            yield tensor
+            continue
+        count = tensor.shape[0] if "_exps" in name else 1
+        factors = np.resize(SCALES, number + count)[number:]
+
+        def divided(tensor: SourceTensor = tensor, factors: np.ndarray = factors) -> np.ndarray:
+            matrices = tensor.load().view(np.float32).reshape(len(factors), -1)
+            return (matrices / factors[:, None]).reshape(-1).view(np.uint8)
+
+        yield replace(tensor, load=divided)
+        for ending, values in ((".scale", factors), (".input_scale", np.full(count, 7, np.float32))):
+            yield SourceTensor(name.replace(".weight", ending), (count,), F32, lambda v=values: v.view(np.uint8))
+
+
+def written(name: str, folder: Path) -> Path:
+    """Return the GGUF file of a reference model."""
+    source, path = open_checkpoint(reference_models.checkpoint(name, folder)), folder / f"{name}.gguf"
+    tensors = {tensor.name: tensor for tensor in with_scales(source.tensors)}
+    quantize(
+        replace(source, tensors=tensors),
+        path,
+        dict.fromkeys(tensors, F32),
+        encoder_factory=make_encoder_factory("fast", {}),
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "phi3", "qwen2moe", "llama4"])
+def test_products_are_multiplied_with_their_scales(name: str, tmp_path: Path) -> None:
+    """Logits do not change, for matrices with biases, fused matrices and experts."""
+    proof, path = reference_models.expected(name), written(name, tmp_path)
+    assert any(tensor.endswith(".scale") for tensor in open_gguf(path).tensors)
+    by_oracle = naive.forward(naive.Model(open_gguf(path)), proof.ids)[proof.positions]
+    np.testing.assert_allclose(by_oracle, proof.logits, rtol=0, atol=1e-4)
+    with closing(Engine(open_gguf(path), EXACT)) as engine:
+        whole = engine.logits(proof.ids)
+        engine.reset()
+        one_by_one = np.concatenate([engine.logits([id]) for id in proof.ids[:40]])
+    np.testing.assert_allclose(whole[proof.positions], proof.logits, rtol=0, atol=1e-3)
+    np.testing.assert_array_equal(one_by_one, whole[:40])
+
+
+def test_a_non_finite_scale_is_an_error(tmp_path: Path) -> None:
+    file, name = open_gguf(written("llama2", tmp_path)), "blk.0.attn_q.scale"
+    tensors = {**file.tensors, name: replace(file.tensors[name], data=np.float32([np.nan]).view(np.uint8))}
+    with pytest.raises(LocalInferError, match=r"attn_q.scale: is not finite"):
+        Engine(replace(file, tensors=tensors), EXACT)

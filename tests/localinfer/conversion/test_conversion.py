@@ -1,0 +1,508 @@
+"""Converted checkpoints of all architectures, compared with llama.cpp's own conversion: data/conversion.json.
+
+benchmarks/checks/conversion.py compares what the files compute.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import draft_head_models
+import eagle3_heads
+import gguf
+import numpy as np
+import pytest
+import reference_models
+from checkpoints import changed
+from safetensors.numpy import load_file, save_file
+
+from localinfer.conversion import architectures, open_checkpoint
+from localinfer.conversion.architecture import Architecture
+from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.gguf.source import Field, Source
+from localinfer.graph.recurrence import RECURRENT_KEYS
+
+CONVERSION: dict[str, Any] = json.loads((reference_models.DATA.parent / "conversion.json").read_text(encoding="utf-8"))
+STACKED = re.compile(r"\.norms\.|\.experts\.|altup\w*_projections|\.attn\.x_")  # parts of one tensor of a GGUF file
+IDLE = {"gemma3n-25": re.compile(r"\.self_attn\.(k_|v_)")}  # of layers that use the keys and values of other layers
+each = pytest.mark.parametrize("name", reference_models.NAMES)
+each_head = pytest.mark.parametrize("name", eagle3_heads.NAMES)
+
+# Keys that are always written here but that llama.cpp omits if they have default values, and keys unknown to it.
+MORE = {
+    "attention.key_length",
+    "attention.value_length",
+    "attention.head_count_kv",
+    "attention.sliding_window",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "expert_gating_func",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.attn_factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "vocab_size",
+}
+NO_EXPERTS = {"expert_count", "expert_used_count"}  # which are 0
+NO_ROPE = {"rope.dimension_count", "rope.scaling.finetuned"}
+LESS = {
+    "nemotron": {"attention.layer_norm_rms_epsilon"},  # the architecture has no such norms
+    "granitehybrid": NO_EXPERTS,
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe", "nemotron_h_moe-latent"), NO_ROPE),
+    "granite4": {*NO_EXPERTS, "expert_shared_feed_forward_length", *RECURRENT_KEYS},
+}
+OTHER = {
+    "falcon": {"context_length"},  # config.json has it now
+    "falcon-40b": {"context_length"},
+    "gemma3": {"token_embd.weight"},  # rows without a token are kept
+    "gemma4": {"token_embd.weight"},
+    "gemma4-dense": {"token_embd.weight"},
+    "gemma4-experts": {"token_embd.weight"},
+    "llama-longrope": {"rope_factors_long.weight", "rope_factors_short.weight"},  # llama.cpp leaves them out
+    "phimoe": {"rope.scaling.attn_factor"},  # config.json has it
+    "bitnet": {f"blk.{{}}.{kind}.weight" for kind in ("attn_output", "attn_k", "ffn_up")},  # a mean in float32
+    "falcon-h1": {"blk.{}.ssm_a"},  # a power of e in float32
+    "falcon-h1-normed": {"blk.{}.ssm_a"},  # the same
+    "granite4": {"attention.head_count_kv"},  # one number for all blocks
+    "granitehybrid": {"blk.{}.ssm_a"},
+    "granitehybrid-experts": {"blk.{}.ssm_a"},
+    "falcon-mamba": {"blk.{}.ssm_a"},
+    "mamba": {"blk.{}.ssm_a"},
+    "mamba2": {"blk.{}.ssm_a"},
+    "nemotron_h": {"blk.{}.ssm_a"},
+    "nemotron_h_moe": {"blk.{}.ssm_a"},
+    "nemotron_h_moe-latent": {"blk.{}.ssm_a"},
+    "qwen35": {"blk.{}.ssm_a"},
+    "qwen35moe": {"blk.{}.ssm_a"},
+    "qwen3next": {"blk.{}.ssm_a"},
+}
+
+
+def keys_of(source: Source) -> dict[str, Any]:
+    """Return the metadata keys of the architecture, without its prefix."""
+    mine = f"{text(source.fields['general.architecture'])}."
+    return {key.removeprefix(mine): plain(field) for key, field in source.fields.items() if key.startswith(mine)}
+
+
+def plain(field: Field) -> Any:
+    if isinstance(field.value, np.ndarray):
+        return field.value.tolist()
+    if field.value is None:
+        return [bool(flag) for flag in field.data[-(field.length or 0) :]]
+    if isinstance(field.value, np.ndarray):
+        return field.value.tolist()
+    return field.value.decode() if isinstance(field.value, bytes) else field.value
+
+
+def text(field: Field) -> str:
+    assert isinstance(field.value, bytes)
+    return field.value.decode()
+
+
+@each
+def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    if isinstance(CONVERSION[name], str):
+        pytest.skip(f"llama.cpp does not convert it: {CONVERSION[name]}")
+    assert_equal(
+        name,
+        open_checkpoint(reference_models.checkpoint(name, tmp_path)),
+        CONVERSION[name],
+        reference_models.architecture(name),
+    )
+
+
+@each_head
+def test_draft_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    model = reference_models.checkpoint(eagle3_heads.described(name)["model"], tmp_path)
+    assert_equal(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
+
+
+@pytest.mark.parametrize("name", draft_head_models.NAMES)
+def test_mtp_layers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    expected = CONVERSION[f"{name}; head"]
+    if name == "deepseek3":  # llama.cpp omits the key and the block
+        expected["keys"]["deepseek2.nextn_predict_layers"] = 1
+    source = open_checkpoint(draft_head_models.checkpoint(name, tmp_path, own=True))
+    assert_equal(name, source, expected, reference_models.architecture(name))
+
+
+def assert_equal(name: str, source: Source, converted: dict[str, Any], architecture: str) -> None:
+    """Check that keys and tensors equal those of llama.cpp's conversion."""
+    ours, other = keys_of(source), OTHER.get(name, set())
+    theirs = {key.removeprefix(f"{architecture}."): value for key, value in converted["keys"].items()}
+    assert ours.keys() - theirs.keys() <= MORE
+    assert theirs.keys() - ours.keys() == LESS.get(name, set())
+    for key in ours.keys() & theirs.keys() - other:
+        assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
+    tensors = reference_models.summary(
+        {tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()}
+    )
+    expected = converted["tensors"]
+    different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
+    assert different == other - theirs.keys()
+
+
+def without(path: Path, kind: str) -> Path:
+    """Remove the tensors whose names contain `kind` from the checkpoint, and return its path."""
+    altered(path, lambda tensors: [tensors.pop(name) for name in list(tensors) if kind in name])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"), [("glm4moe", "layers.3."), ("glm4moe", "eh_proj"), ("qwen35", "mtp."), ("qwen35", "mtp.fc")]
+)
+def test_mtp_layer_of_config_may_be_missing(name: str, lacking: str, tmp_path: Path) -> None:
+    """The MTP layer is omitted if its weights or its input projection are missing."""
+    plain = open_checkpoint(reference_models.checkpoint(name, tmp_path / "plain"))
+    source = open_checkpoint(without(draft_head_models.checkpoint(name, tmp_path), lacking))
+    assert keys_of(source) == keys_of(plain)
+    assert source.tensors.keys() == plain.tensors.keys()
+
+
+@pytest.mark.parametrize("lacking", ["enorm", "layers.3.self_attn.o_proj"])
+def test_mtp_layer_must_be_complete(lacking: str, tmp_path: Path) -> None:
+    path = without(draft_head_models.checkpoint("glm4moe", tmp_path), lacking)
+    assert f"{lacking.removeprefix('layers.3.')}.weight: is missing" in str(refusal(path))
+
+
+def test_reference_model_of_each_architecture() -> None:
+    candidates = (each for kin in architectures.FAMILIES for each in vars(kin).values())
+    known = {each.name for each in candidates if isinstance(each, Architecture)}
+    assert known == {
+        reference_models.architecture(name) for name in [*reference_models.NAMES, *reference_models.ENCODERS]
+    }
+
+
+# ----------------------------------------------------------------------------------------- older configurations
+
+
+def older_rope(config: dict[str, Any]) -> None:
+    """Convert a configuration to the keys before transformers 5: rope_theta, rope_scaling and some others."""
+    rope = dict(config.pop("rope_parameters"))
+    windows = rope.get("sliding_attention", {})
+    rope = dict(rope.get("full_attention", rope))
+    config["rope_theta"] = rope.pop("rope_theta")
+    share = rope.pop("partial_rotary_factor", None)
+    if share is not None:
+        config[{"gpt_neox": "rotary_pct"}.get(config["model_type"], "partial_rotary_factor")] = share
+    if windows:
+        config["rope_local_base_freq"] = windows["rope_theta"]
+    config["rope_scaling"] = (rope | {"type": rope.pop("rope_type")}) if len(rope) > 1 else None
+
+
+def architecture_is_younger(name: str) -> bool:
+    return name in ("ministral3", "mistral4") or reference_models.architecture(name) == "gemma4"
+
+
+@each
+def test_older_configurations(name: str, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint(name, tmp_path)
+    before = open_checkpoint(folder)
+    config = json.loads((folder / "config.json").read_text())
+    text_config = config.get("text_config", config)
+    if "rope_parameters" not in text_config or architecture_is_younger(name):
+        pytest.skip("has no older spelling")
+    older_rope(text_config)
+    (folder / "config.json").write_text(json.dumps(config))
+    after = open_checkpoint(folder)
+    assert keys_of(after) == keys_of(before)
+    assert after.tensors.keys() == before.tensors.keys()
+
+
+# ------------------------------------------------------------------------------------------------ packed matrices
+
+
+def pack(matrix: Any) -> Any:
+    """Pack a matrix of 0, 1 and 2 as transformers does: each byte has one value from each quarter of the rows."""
+    quarters = matrix.astype(np.uint8).reshape(4, -1, matrix.shape[1])
+    return quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+
+
+def packed(folder: Path, name: str, linear_class: str) -> Path:
+    """Write a packed BitNet checkpoint with the same values; one of the linear classes has inverted scales."""
+    path = reference_models.checkpoint(name, folder)
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if "_proj" in key]:
+            mean = np.abs(tensors[key]).mean(dtype=np.float64).astype(np.float32)
+            signs = np.clip(np.round(tensors[key] / mean), -1, 1)
+            scale = mean if linear_class == "autobitlinear" else np.float32(1) / mean
+            tensors |= {key: pack(signs + 1), f"{key}_scale": np.array([scale])}
+
+    altered(path, change)
+    quantization = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": "offline"}
+    changed(path / "config.json", lambda config: config.update(quantization_config=quantization))
+    return path
+
+
+@pytest.mark.parametrize("linear_class", ["autobitlinear", "bitlinear"])
+def test_packed_matrices(linear_class: str, tmp_path: Path) -> None:
+    name = "bitnet-b1.58"
+    plain = open_checkpoint(reference_models.checkpoint(name, tmp_path / "plain")).tensors
+    tensors = open_checkpoint(packed(tmp_path, name, linear_class)).tensors
+    assert tensors.keys() == plain.keys()
+    for key, tensor in tensors.items():
+        assert (tensor.shape, tensor.type) == (plain[key].shape, plain[key].type)
+        found, wanted = tensor.load().view(np.float32), plain[key].load().view(np.float32)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_invalid_packed_matrices(tmp_path: Path) -> None:
+    folder, key = packed(tmp_path, "bitnet-b1.58", "autobitlinear"), "model.layers.1.mlp.up_proj.weight"
+    whole = load_file(folder / "model.safetensors")
+    odd = {
+        f"tensor {key}: is U8 [39, 96], not U8 [40, 96]": {key: whole[key][1:]},
+        f"tensor {key}: is F32 [40, 96], not U8": {key: whole[key].astype(np.float32)},
+        f"tensor {key}: has no scale": {f"{key}_scale": np.ones(2, np.float32)},
+    }
+    for line, changes in odd.items():
+        save_file(whole | changes, folder / "model.safetensors")
+        assert line in str(refusal(folder))
+    save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
+    assert f"tensor {key}: has no scale" in str(refusal(folder))
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+
+
+def in_mxfp4(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Write a gpt-oss checkpoint with random MXFP4 blocks as experts; return it and the values of the blocks."""
+    path, values = reference_models.checkpoint("gpt-oss", folder), {}
+
+    def change(tensors: dict[str, Any]) -> None:
+        for key in [key for key in tensors if key.endswith("_proj") and ".experts." in key]:
+            n_expert, n_in, n_out = tensors.pop(key).shape
+            random = np.random.default_rng(len(key))
+            blocks = random.integers(256, size=(n_expert, n_out, n_in // 32, 16), dtype=np.uint8)
+            scales = random.integers(110, 130, size=blocks.shape[:-1], dtype=np.uint8)
+            tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
+            pairs = FP4[np.stack([blocks & 15, blocks >> 4], axis=-1)]
+            scaled = pairs.reshape(*scales.shape, 32) * np.exp2(scales.astype(np.float32) - 127)[..., None]
+            values[key] = scaled.reshape(n_expert, n_out, n_in)
+
+    altered(path, change)
+    changed(path / "config.json", lambda config: config.update(quantization_config={"quant_method": "mxfp4"}))
+    return path, values
+
+
+def test_mxfp4_blocks_are_preserved(tmp_path: Path) -> None:
+    path, values = in_mxfp4(tmp_path)
+    tensors = open_checkpoint(path).tensors
+    for key, rows in (("gate_up_proj", "gate"), ("gate_up_proj", "up"), ("down_proj", "down")):
+        tensor, whole = tensors[f"blk.1.ffn_{rows}_exps.weight"], values[f"model.layers.1.mlp.experts.{key}"]
+        wanted = {"gate": whole[:, ::2], "up": whole[:, 1::2], "down": whole}[rows]
+        assert (tensor.type_name, tensor.shape) == ("MXFP4", wanted.shape)
+        blocks = tensor.load().reshape(*tensor.shape[:-1], -1)
+        np.testing.assert_array_equal(gguf.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4), wanted)
+
+
+def test_invalid_mxfp4_blocks(tmp_path: Path) -> None:
+    path, _ = in_mxfp4(tmp_path)
+    key = "model.layers.0.mlp.experts.down_proj_scales"
+    whole = load_file(path / "model.safetensors")
+    save_file(whole | {key: whole[key][1:]}, path / "model.safetensors")
+    assert f"tensor {key}: is U8 [5, 96, 5], not U8 [6, 96, 5]" in str(refusal(path))
+    save_file({name: values for name, values in whole.items() if name != key}, path / "model.safetensors")
+    assert "is missing" in str(refusal(path))
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+def refusal(folder: Path) -> LocalInferError:
+    with pytest.raises(LocalInferError) as caught:
+        open_checkpoint(folder)
+    assert str(caught.value).isprintable()
+    return caught.value
+
+
+def altered(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the tensors in place."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@each
+def test_missing_tensor(name: str, tmp_path: Path) -> None:
+    """The tensor is missing in the last block; its name is known from the other blocks."""
+    folder = reference_models.checkpoint(name, tmp_path)
+    last = reference_models.described(name)["n_layer"] - 1
+    whole = load_file(folder / "model.safetensors")
+    idle = IDLE.get(name, STACKED)
+    of_last = [key for key in whole if f".{last}." in f".{key}" and not (STACKED.search(key) or idle.search(key))]
+    for missing in of_last:
+        save_file({key: values for key, values in whole.items() if key != missing}, folder / "model.safetensors")
+        assert str(refusal(folder)).endswith(f"tensor {missing}: is missing")
+
+
+@each
+def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint(name, tmp_path)
+    whole = load_file(folder / "model.safetensors")
+    first = {key: values for key, values in whole.items() if ".0." in f".{key}" and not STACKED.search(key)}
+    for key, values in first.items():
+        odd = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.float32)
+        save_file(whole | {key: odd}, folder / "model.safetensors")
+        assert f"tensor {key}: has " in str(refusal(folder))
+
+
+@each
+def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint(name, tmp_path)
+    more = next(key for key in reference_models.described(name)["tensors"] if "{}" in key).replace("{}", "0")
+    for extra in (more.removesuffix(".weight") + "_of_another.weight", "model.layers.0.mlp.lookup.weight"):
+        altered(folder, lambda tensors, extra=extra: tensors.update({extra: np.ones(3, np.float32)}))
+        error = refusal(folder)
+        assert isinstance(error, UnsupportedError)
+        expected = f"is not part of the supported {reference_models.architecture(name)} architecture"
+        assert f"tensor {extra}: {expected}" in str(error)
+        altered(folder, lambda tensors, extra=extra: tensors.pop(extra))
+
+
+def test_zero_bias_is_omitted(tmp_path: Path) -> None:
+    """Some checkpoints of cohere2 have zero biases; other biases are rejected."""
+    folder, bias = reference_models.checkpoint("cohere2", tmp_path), "model.layers.0.self_attn.q_proj.bias"
+    altered(folder, lambda tensors: tensors.update({bias: np.zeros(96, np.float32)}))
+    assert "blk.0.attn_q.bias" not in open_checkpoint(folder).tensors
+    altered(folder, lambda tensors: tensors.update({bias: np.ones(96, np.float32)}))
+    assert f"tensor {bias}: is not part of" in str(refusal(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "line"),
+    [
+        ("falcon", {"alibi": True}, "alibi: True is not supported"),
+        ("falcon", {"parallel_attn": False}, "parallel_attn: False is not supported"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True is not"),
+        ("gpt2", {"n_embd": -1}, "n_embd: is -1; it must be 1"),
+        ("gpt2", {"activation_function": "relu"}, "activation_function: 'relu' is not supported"),
+        ("phi2", {"qk_layernorm": True}, "qk_layernorm: True is not supported"),
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}, "no_rope_layers: only every fourth layer without rope is"),
+        ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3}, "no_rope_layers: only every fourth layer"),
+        ("llama2", {"logits_scaling": 2.0}, "logits_scaling: 2.0 is not supported"),
+        ("llama2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: is not supported"),
+        ("glm4", {"rope_parameters": {"partial_rotary_factor": 0.04}}, "rotates 1 values of a head"),
+        ("glm4", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor: is 1.5; it must be"),
+        ("llama-yarn", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate: false"),
+        ("phi3-long", {"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}}, "long_factor: must be 16"),
+        ("phi3-long", {"rope_parameters": {"rope_type": "longrope", "long_factor": ["1"] * 16}}, "long_factor: must"),
+        ("granite", {"attention_multiplier": 0}, "attention_multiplier: is 0; it must be above 0"),
+        ("minicpm", {"scale_emb": None}, "scale_emb: is missing"),
+        ("exaone4", {"sliding_window": 9, "layer_types": None, "sliding_window_pattern": "LGG"}, "'LGG' is not"),
+        ("gemma2", {"query_pre_attn_scalar": 24}, "query_pre_attn_scalar: 24 is not supported"),
+        ("cohere2", {"layer_types": ["global"] * 5}, "layer_types: must be full_attention or sliding_attention 5 t"),
+    ],
+)
+def test_unsupported_config_values(name: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    folder = reference_models.checkpoint(name, tmp_path)
+    changed(folder / "config.json", lambda config: config.update(changes))
+    assert line in str(refusal(folder))
+
+
+@pytest.mark.parametrize("infinity", [float("inf"), {"__float__": "Infinity"}, {"__float__": float("inf")}])
+def test_time_step_limit(infinity: Any, tmp_path: Path) -> None:
+    """Infinity is not valid JSON, but configurations use it; other numbers must be finite. Limits are unsupported."""
+    folder = reference_models.checkpoint("mamba2", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, infinity]))
+    assert "blk.0.ssm_a" in open_checkpoint(folder).tensors
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, 0.1]))
+    assert str(refusal(folder)).endswith("time_step_limit: [0.0, 0.1] is not supported")
+    changed(folder / "config.json", lambda config: config.update(time_step_limit=None, layer_norm_epsilon=infinity))
+    assert str(refusal(folder)).endswith("layer_norm_epsilon: is inf; it must be finite")
+
+
+def test_dynamic_rope_is_unscaled_within_the_context(tmp_path: Path) -> None:
+    """Checkpoints of internlm2 have dynamic rope scaling."""
+    folder = reference_models.checkpoint("internlm2", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    growing = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
+    changed(folder / "config.json", lambda config: config.update(rope_parameters=growing))
+    assert keys_of(open_checkpoint(folder)) == before
+
+
+def test_window_pattern_string(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("exaone4-windows", tmp_path)
+    before = keys_of(open_checkpoint(folder))
+    changed(folder / "config.json", lambda config: config.update(layer_types=None, sliding_window_pattern="LLLG"))
+    assert keys_of(open_checkpoint(folder)) == before
+
+
+def test_context_length_of_command_r(tmp_path: Path) -> None:
+    folder = reference_models.checkpoint("command-r", tmp_path)
+    changed(folder / "config.json", lambda config: config.update(model_max_length=131_072))
+    assert keys_of(open_checkpoint(folder))["context_length"] == 131_072
+
+
+# ----------------------------------------------------------------------------------------- EAGLE-3 heads
+
+
+def head_and_model(folder: Path) -> tuple[Path, Path]:
+    return eagle3_heads.checkpoint("eagle3", folder), reference_models.checkpoint("llama3", folder)
+
+
+def test_draft_head_has_its_targets_tokenizer(tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    source, whole = open_checkpoint(head, model), open_checkpoint(model)
+    for key, field in whole.fields.items():
+        if key.startswith("tokenizer."):
+            assert source.fields[key] == field
+    assert {*whole.files} & {*source.files}
+
+
+def test_draft_head_without_target(tmp_path: Path) -> None:
+    head, _ = head_and_model(tmp_path)
+    with pytest.raises(UsageError, match=r"config\.json: is an EAGLE-3 draft head: --target-model-dir must name"):
+        open_checkpoint(head)
+
+
+def test_names_of_older_and_newer_draft_heads(tmp_path: Path) -> None:
+    """A layer may be named `layers.0`, and its configuration may be a nested table."""
+    head, model = head_and_model(tmp_path)
+    before = open_checkpoint(head, model)
+    tensors = load_file(head / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
+    save_file(renamed, head / "model.safetensors")
+    nested = ("hidden_size", "num_hidden_layers", "head_dim", "num_attention_heads", "rope_parameters")
+
+    def nest(config: dict[str, Any]) -> None:
+        config["transformer_layer_config"] = {key: config.pop(key) for key in nested}
+
+    changed(head / "config.json", nest)
+    after = open_checkpoint(head, model)
+    assert keys_of(after) == keys_of(before)
+    assert {*after.tensors} == {*before.tensors}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [(-1, 0, "beyond the vocabulary"), (264, 0, "beyond the vocabulary"), (1, 0, "twice to the same token")],
+)
+def test_invalid_draft_vocabulary(first: int, second: int, problem: str, tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    tensors = load_file(head / "model.safetensors")
+    tensors["d2t"][:2] = first, second
+    save_file(tensors, head / "model.safetensors")
+    with pytest.raises(LocalInferError, match=f"tensor d2t: maps {problem}"):
+        open_checkpoint(head, model)
+
+
+@pytest.mark.parametrize("layers", [[1, 2], [1, 2, 3], [1, 2, "1"]])
+def test_nonexistent_target_layers(layers: list[object], tmp_path: Path) -> None:
+    head, model = head_and_model(tmp_path)
+    changed(head / "config.json", lambda config: config.update(eagle_aux_hidden_state_layer_ids=layers))
+    with pytest.raises(LocalInferError, match="eagle_aux_hidden_state_layer_ids: is "):
+        open_checkpoint(head, model)
+
+
+def test_default_target_layers(tmp_path: Path) -> None:
+    head, model = (
+        eagle3_heads.checkpoint("eagle3-borrowing", tmp_path),
+        reference_models.checkpoint("smollm3", tmp_path),
+    )
+    changed(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
+    assert keys_of(open_checkpoint(head, model))["target_layers"] == [2, 2, 2]  # the model has five layers

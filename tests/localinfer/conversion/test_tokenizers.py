@@ -1,0 +1,340 @@
+"""Converted tokenizers produce the same ids as the library that the checkpoint was made with."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reference_models
+import sentencepiece
+import tokenizers
+from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
+from tokenizer_texts import tricky
+
+from localinfer import tokenizer
+from localinfer.conversion import open_checkpoint
+from localinfer.conversion.vocabulary import known_tokenizers, sentencepiece_file
+from localinfer.conversion.vocabulary.json_tokenizer import PRE_TOKENIZERS
+from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.gguf.reader import open_gguf
+from localinfer.tokenizer import Tokenizer
+from localinfer.tokenizer.pretokenizers import BY_NAME
+from localinfer.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+
+CONVERTED = [name for name in NAMES if name != "gemma3"]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+    """Return a function that loads the tokenizer of a checkpoint's GGUF file."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made = {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
+    return lambda name: tokenizer.from_gguf(made[name])
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_ids_are_those_of_tokenizers(name: str, converted: Callable[[str], Tokenizer]) -> None:
+    """Texts are in NFC: GGUF has no key for normalization."""
+    ours, theirs = converted(name), tokenizers.Tokenizer.from_file(str(CHECKPOINTS / name / "tokenizer.json"))
+    for text in tricky():
+        if unicodedata.is_normalized("NFC", text):
+            assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, repr(text)
+
+
+def test_ids_are_those_of_sentencepiece(converted: Callable[[str], Tokenizer]) -> None:
+    """Texts have no "▁", which SentencePiece treats as a space if an added token contains one."""
+    ours = converted("gemma3")
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(CHECKPOINTS / "gemma3" / "tokenizer.model"))
+    for text in (text for text in tricky() if "▁" not in text):
+        assert ours.encode(text, add_special=False) == theirs.encode(text), repr(text)
+
+
+# ------------------------------------------------------------------------------------- tokens and types
+
+
+def tokens_of(folder: Path) -> dict[str, int]:
+    """Return the type of each token by its text."""
+    fields = open_checkpoint(folder).fields
+    texts, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"].value
+    assert not isinstance(types, int | float | bytes | None)
+    return dict(zip(strings(texts.data), types.tolist(), strict=True))
+
+
+def strings(data: bytes) -> list[str]:
+    """Parse an array of strings in the file's encoding."""
+    at, found = 12, []
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        found.append(data[at + 8 : at + 8 + size].decode())
+        at += 8 + size
+    return found
+
+
+def test_types_of_byte_level_tokens() -> None:
+    types = tokens_of(CHECKPOINTS / "qwen2")
+    assert types["<|im_start|>"] == types["<|endoftext|>"] == CONTROL
+    assert types["<tool_call>"] == USER_DEFINED
+    assert types["Ġ"] == types["a"] == NORMAL
+    assert types["[PAD321]"] == types["[PAD325]"] == UNUSED  # the embedding has five extra rows
+    assert len(types) == 326
+
+
+@pytest.mark.parametrize(("name", "user_defined"), [("mistral", []), ("gemma3", ["  ", "<b>"])])
+def test_types_of_sentencepiece_tokens(name: str, user_defined: list[str]) -> None:
+    types = tokens_of(CHECKPOINTS / name)
+    assert types["<unk>"] == UNKNOWN
+    assert types["<0x00>"] == types["<0xFF>"] == BYTE
+    assert types["▁a"] == NORMAL
+    assert [text for text, kind in types.items() if kind == USER_DEFINED] == user_defined
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("file_name", ["added_tokens.json", "tokenizer_config.json", "tokenizer.json"])
+def test_added_tokens(file_name: str, special: bool, tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    token = {"content": "<new>", "special": special}
+    if file_name == "added_tokens.json":
+        (folder / file_name).write_text('{"<new>": 320}')
+    elif file_name == "tokenizer_config.json":
+        changed(folder / file_name, lambda config: config.update(added_tokens_decoder={"320": token}))
+    else:
+        changed(folder / file_name, lambda config: config["added_tokens"].append(token | {"id": 320}))
+    known = special and file_name != "added_tokens.json"
+    assert tokens_of(folder)["<new>"] == (CONTROL if known else USER_DEFINED)
+
+
+def test_added_token_beyond_the_embedding_is_dropped(tmp_path: Path) -> None:
+    """Gemma's text-only models have such tokens for images."""
+    folder = copied("llama", tmp_path)
+    picture = {"id": 323, "content": "<image>", "special": True}
+    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append(picture))
+    changed(folder / "tokenizer.json", lambda file: file["model"]["vocab"].update({"<image>": 323}))
+    assert tokens_of(folder) == tokens_of(CHECKPOINTS / "llama")
+
+
+# -------------------------------------------------------------------------------------- special tokens
+
+
+def keys(folder: Path) -> dict[str, Any]:
+    """Return the metadata keys of tokenizer.ggml, without that prefix."""
+    fields = open_checkpoint(folder).fields
+    return {key.removeprefix("tokenizer.ggml."): field.value for key, field in fields.items()}
+
+
+def test_special_tokens_by_text_or_id(tmp_path: Path) -> None:
+    assert keys(CHECKPOINTS / "llama")["eos_token_id"] == 2  # <|eot_id|>, although config.json lists 1 first
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
+    assert keys(folder)["eos_token_id"] == 1
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|eot_id|>"}}')
+    assert keys(folder)["eos_token_id"] == 2
+
+
+@pytest.mark.parametrize(("configured", "adds"), [(None, True), (True, True), (False, False)])
+def test_add_bos_token(configured: bool | None, adds: bool, tmp_path: Path) -> None:
+    """tokenizer_config.json takes precedence over the template in tokenizer.json."""
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer_config.json", lambda config: config.update(add_bos_token=configured))
+    assert keys(folder)["add_bos_token"] is adds
+    assert keys(folder)["add_eos_token"] is False
+
+
+def test_no_bos_without_token() -> None:
+    assert keys(CHECKPOINTS / "qwen2")["add_bos_token"] is False
+
+
+def test_several_end_of_generation_tokens(tmp_path: Path) -> None:
+    """GGUF has keys for two tokens besides EOS. If config.json has an end of document, that is EOS."""
+    folder = copied("llama", tmp_path)
+    found = keys(folder)
+    assert (found["eos_token_id"], found["eot_token_id"]) == (2, 1)  # of [1, 2]
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 5000, true, -1, 7, 9]}')
+    assert keys(folder)["eot_token_id"] == 7
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert "eot_token_id" not in keys(folder)
+    changed(folder / "config.json", lambda config: config.update(eod_token_id=9))
+    assert keys(folder)["eos_token_id"] == 9
+
+
+def test_end_of_message_token(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append({"id": 320, "content": "<|eom_id|>"}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 320, 1]}')
+    found = keys(folder)
+    assert (found["eos_token_id"], found["eom_token_id"], found["eot_token_id"]) == (2, 320, 1)
+
+
+def test_chat_templates(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    assert "tokenizer.chat_template" not in open_checkpoint(folder).fields
+    several = [{"name": "default", "template": "A"}, {"name": "tools", "template": "B"}]
+    changed(folder / "tokenizer_config.json", lambda config: config.update(chat_template=several))
+    fields = open_checkpoint(folder).fields
+    assert fields["tokenizer.chat_template"].value == b"A"
+    assert fields["tokenizer.chat_template.tools"].value == b"B"
+    assert strings(fields["tokenizer.chat_templates"].data) == ["tools"]
+    (folder / "chat_template.jinja").write_text("C")
+    assert open_checkpoint(folder).fields["tokenizer.chat_template"].value == b"C"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("D")
+    fields = open_checkpoint(folder).fields
+    assert fields["tokenizer.chat_template.rag"].value == b"D"
+    assert strings(fields["tokenizer.chat_templates"].data) == ["rag"]
+
+
+# ---------------------------------------------------------------------- pre-tokenizers
+
+
+SMOLLM = [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False}]
+LLAMA3 = json.loads((CHECKPOINTS / "llama" / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"]
+CUTS = {
+    "smollm": ({"type": "Sequence", "pretokenizers": SMOLLM}, False),
+    "gpt-2": (SMOLLM[1], False),
+    "llama-bpe": ({"type": "Sequence", "pretokenizers": LLAMA3}, True),
+    "smaug-bpe": ({"type": "Sequence", "pretokenizers": LLAMA3}, False),
+}
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
+    steps, ignore_merges = CUTS[pre]
+    folder = copied("llama", tmp_path)
+
+    def change(file: dict[str, Any]) -> None:
+        file["pre_tokenizer"], file["model"]["ignore_merges"] = steps, ignore_merges
+
+    changed(folder / "tokenizer.json", change)
+    assert keys(folder)["pre"] == pre.encode()
+
+
+def test_known_tokenizers_have_the_name_of_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenizers are recognised by a hash of their output for a text; the test adds the hash of a tiny tokenizer."""
+    folder = copied("qwen2", tmp_path)
+    ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(known_tokenizers.TEXT).ids
+    sha = hashlib.sha256(str(ids).encode()).hexdigest()
+    monkeypatch.setitem(known_tokenizers.BY_HASH, sha[:16], "deepseek-r1-qwen")
+    assert keys(folder)["pre"] == b"deepseek-r1-qwen"
+    changed(folder / "tokenizer.json", lambda file: file["model"]["merges"].pop(0))
+    assert keys(folder)["pre"] == b"qwen2"
+
+
+@pytest.mark.parametrize("file", [{}, {"model": {}}, {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}])
+def test_unusable_tokenizer_is_unknown(file: dict[str, Any]) -> None:
+    assert known_tokenizers.identify(file) is None
+
+
+def test_each_hash_has_one_name() -> None:
+    hashes = [each for hashes in known_tokenizers.KNOWN.values() for each in hashes.split()]
+    assert len(set(hashes)) == len(hashes)
+    assert {len(each) for each in hashes} == {known_tokenizers.DIGITS}
+
+
+def test_every_name_is_supported() -> None:
+    assert {name for names in PRE_TOKENIZERS.values() for name in names} <= BY_NAME.keys()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        None,
+        {"type": "Whitespace"},
+        {"type": "ByteLevel", "add_prefix_space": True},
+        {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a+"}}, SMOLLM[1]]},
+        {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"String": " "}}, LLAMA3[1]]},
+        {"type": "Sequence", "pretokenizers": [{"type": "Punctuation"}, *LLAMA3]},
+    ],
+)
+def test_unknown_pre_tokenizer(steps: dict[str, Any] | None, tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    changed(folder / "tokenizer.json", lambda file: file.update(pre_tokenizer=steps))
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.json: pre_tokenizer"):
+        open_checkpoint(folder)
+
+
+# ------------------------------------------------------------------------------------ tokenizer.model
+
+
+def test_space_prefix_from_the_model_file(tmp_path: Path) -> None:
+    assert keys(CHECKPOINTS / "gemma3")["add_space_prefix"] is False
+    assert keys(CHECKPOINTS / "mistral")["add_space_prefix"] is True
+
+
+def test_space_prefix_from_tokenizer_config(tmp_path: Path) -> None:
+    folder = copied("gemma3", tmp_path)
+    assert keys(folder)["add_space_prefix"] is False
+    changed(folder / "tokenizer_config.json", lambda config: config.update(add_prefix_space=True))
+    assert keys(folder)["add_space_prefix"] is True
+
+
+def test_truncated_file() -> None:
+    """The type of the model is near the end of the file."""
+    path = CHECKPOINTS / "gemma3" / "tokenizer.model"
+    content = path.read_bytes()
+    assert len(sentencepiece_file.read(path, content).by_id) == 480
+    for size in range(1, len(content) - 200, 47):
+        with pytest.raises(LocalInferError):
+            sentencepiece_file.read(path, content[:size])
+
+
+def test_unsupported_model_type() -> None:
+    path = CHECKPOINTS / "gemma3" / "tokenizer.model"
+    kind_and_size = b"\x18%c\x20\xe0\x03"  # the fields 3, model_type, and 4, vocab_size
+    unigram = path.read_bytes().replace(kind_and_size % 2, kind_and_size % 1)
+    with pytest.raises(UnsupportedError, match="model_type: 1 is not supported"):
+        sentencepiece_file.read(path, unigram)
+
+
+def test_tokenizer_model_of_another_library(tmp_path: Path) -> None:
+    folder = copied("llama", tmp_path)
+    (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
+    assert keys(folder)["model"] == b"gpt2"
+
+
+# ------------------------------------------------------------------------------------ merges of characters
+
+
+def test_gemma4_follows_merges_of_characters(tmp_path: Path) -> None:
+    """Gemma 3 uses scores instead. tokenizer.json looks the same for both, so the architecture decides."""
+    letters = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in "é".encode()), *"▁helo wrd\n"]
+    pairs = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("▁", "w")]
+    vocab = {text: id for id, text in enumerate([*letters, *("".join(pair) for pair in pairs)])}
+    model = tokenizers.models.BPE(vocab, pairs, unk_token="<unk>", byte_fallback=True)
+    theirs = tokenizers.Tokenizer(model)
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    folder = reference_models.checkpoint("gemma4", tmp_path)
+    theirs.save(str(folder / "tokenizer.json"))
+    ours = tokenizer.from_gguf(open_gguf(as_f32(folder, tmp_path / "gemma4.gguf")))
+    assert keys(folder)["model"] == b"gemma4"
+    for text in ("hello world", "hello  w", "o\nhell é"):
+        assert ours.encode(text, add_special=False) == theirs.encode(text).ids, repr(text)
+
+
+# ------------------------------------------------------------------------------------- RWKV's World
+
+
+def world(folder: Path, *lines: str) -> Path:
+    """Write a checkpoint with RWKV's vocabulary file, with these first lines, and return its path."""
+    path = reference_models.checkpoint("rwkv7", folder)
+    (path / "tokenizer.json").unlink()
+    (path / "rwkv_vocab_v20230424.txt").write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_rwkv_tokens_are_python_literals(tmp_path: Path) -> None:
+    lines = ["1 '\\x00' 1", "2 '\\n\\n' 2", "3 ' a' 2", "4 b'\\xe6\\x97' 2", "5 '\"' 1", "6 'ä' 2", '7 "\'" 1']
+    fields = open_checkpoint(world(tmp_path, *lines)).fields
+    assert fields["tokenizer.ggml.model"].value == b"rwkv"
+    ours = tokenizer.from_gguf(open_gguf(as_f32(tmp_path / "rwkv7", tmp_path / "rwkv7.gguf")))
+    assert ours.encode("\n\n a\"ä'", add_special=False) == [2, 3, 5, 6, 7]
+    assert ours.decode([4]) == "\ufffd"
+    assert fields["tokenizer.ggml.eos_token_id"].value == 0
+    assert fields["tokenizer.ggml.eot_token_id"].value == 2
+
+
+@pytest.mark.parametrize("line", ["2 'a' 1", "1 'a' 2", "1 a 1", "1 1 1", "1", "", "1 '" + "a" * 5000 + "' 5000"])
+def test_invalid_rwkv_lines(line: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalInferError, match="line 1: is not a token"):
+        open_checkpoint(world(tmp_path, line, "2 'b' 1"))

@@ -1,0 +1,119 @@
+"""Draft heads: speculative decoding does not change the text, in separate and concurrent runs."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import draft_head_models
+import pytest
+from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generated_ids, make_draft_length_model
+from tiny import tiny_llama
+
+import localinfer
+from localinfer import Model
+from localinfer.errors import UnsupportedError, UsageError
+from localinfer.generation.speculative.draft_head import DraftHead
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {"temp": 0},
+    "sampled": HIGH_TEMPERATURE,
+    "penalties": {"temp": 0, "repeat_penalty": 1.2},
+}
+OPTIONS: dict[str, Any] = {"n_predict": 80, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35", "eagle3"])
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return a model with a head, or the two files of a pair."""
+    folder = tmp_path_factory.mktemp("model")
+    if request.param == "eagle3":
+        pair = draft_head_models.beside(request.param, folder, "Q8_0")
+        return {"path_or_name": str(pair.model), "spec_draft_model": str(pair.head)}
+    return {"path_or_name": str(draft_head_models.with_head(request.param, folder, "Q8_0"))}
+
+
+@pytest.fixture
+def free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make draft tokens free, so that many are drafted."""
+    monkeypatch.setattr(
+        "localinfer.generation.speculative.speculative_decoder.DraftLengthModel", make_draft_length_model
+    )
+    monkeypatch.setattr(DraftHead, "_relative_cost", 0.01)
+
+
+@pytest.fixture
+def model(files: dict[str, Any], free_drafts: None) -> Iterator[Model]:
+    with localinfer.load(**files, ctx_size=128, threads=1, parallel=3, spec_draft_n_min=2) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("spec_type", ["draft-mtp", "ngram,draft-mtp"])
+def test_speculative_decoding_does_not_change_the_text(sampling: str, spec_type: str, model: Model) -> None:
+    options = OPTIONS | SAMPLING[sampling]
+    alone = generated_ids(model, spec_type="none", **options)
+    assert model.stats.drafted_tokens == 0
+    assert generated_ids(model, spec_type=spec_type, **options) == alone
+    assert generated_ids(model, spec_type=spec_type, **options) == alone
+    assert model.stats.drafted_tokens > 0
+
+
+def test_concurrent_text_is_the_same(model: Model) -> None:
+    option_sets = [OPTIONS | sampling for sampling in SAMPLING.values()]
+    alone = [generated_ids(model, spec_type="none", **options) for options in option_sets]
+    model.engine.reset()
+
+    def text(number: int) -> list[int]:
+        run = model.concurrent(number).stream(PROMPT, spec_type="draft-mtp", **option_sets[number])
+        return [piece.id for piece in run]
+
+    with ThreadPoolExecutor(len(option_sets)) as threads:
+        assert list(threads.map(text, range(len(option_sets)))) == alone
+    assert sum(model.concurrent(number).stats.drafted_tokens for number in range(len(option_sets))) > 0
+
+
+def test_model_without_a_head(tmp_path: Path) -> None:
+    with localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=64, threads=1) as model:
+        assert not model.engine.has_draft_head
+        generated_ids(model, spec_type="draft-mtp", n_predict=20)
+        assert model.stats.drafted_tokens == 0
+
+
+def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
+    """A model with a head rejects a snapshot that was written without the head."""
+    pair, kept = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
+    given: dict[str, Any] = {"ctx_size": 64, "threads": 1}
+    with localinfer.load(pair.model, **given) as model:
+        generated_ids(model, n_predict=20)
+        model.save_cache(kept)
+    with localinfer.load(pair.model, spec_draft_model=str(pair.head), **given) as model:
+        with pytest.warns(UserWarning, match="belongs to another model"):
+            assert model.load_cache(kept) == 0
+        generated_ids(model, n_predict=20)
+        model.save_cache(kept)
+        assert model.load_cache(kept) > 0
+
+
+def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:
+    pair = draft_head_models.beside("eagle3", tmp_path)
+    with pytest.raises(
+        UnsupportedError, match="'eagle3' is a draft head for another model: pass it with --spec-draft-model"
+    ):
+        localinfer.load(pair.head)
+
+
+def test_spec_type_must_match_the_head(tmp_path: Path) -> None:
+    """A head needs a head type, and a draft model needs draft-simple; the type none accepts both."""
+    pair, draft = draft_head_models.beside("eagle3", tmp_path), tiny_llama(tmp_path / "draft.gguf")
+    with pytest.raises(UsageError, match=r"^--spec-type ngram,draft-simple: .* is a draft head; use draft-eagle3$"):
+        localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="ngram,draft-simple")
+    with pytest.raises(UsageError, match=r"^--spec-type draft-eagle3: .* is a draft model; use draft-simple$"):
+        localinfer.load(tiny_llama(tmp_path / "m.gguf"), spec_draft_model=str(draft), spec_type="draft-eagle3")
+    localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="none").close()
+
+
+def test_head_must_have_the_same_vocabulary(tmp_path: Path) -> None:
+    pair, other = draft_head_models.beside("eagle3", tmp_path), tiny_llama(tmp_path / "other.gguf")
+    with pytest.raises(UsageError, match=r"cannot draft for other\.gguf"):
+        localinfer.load(other, spec_draft_model=str(pair.head))

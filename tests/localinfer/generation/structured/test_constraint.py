@@ -1,0 +1,210 @@
+"""Constraints of a run: the allowed tokens, the end, and incomplete output."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from constraints import BYTES, ByteTokenizer
+from tiny import tiny_gemma3, tiny_llama
+
+import localinfer
+from localinfer import ConstraintError, IncompleteOutputError, LocalInferError, Model, UsageError
+from localinfer.errors import UnsupportedError
+from localinfer.generation.structured import Constraint, Vocabulary, constraint_spec
+from localinfer.options import Options
+
+LOGITS = np.zeros(257, np.float32)
+
+
+def constraint(start_after: str = "", **options: object) -> Constraint:
+    spec = constraint_spec(Options(**options))  # type: ignore[arg-type]
+    return Constraint(spec, BYTES, list(start_after.encode()))
+
+
+def allowed(held: Constraint) -> bytes:
+    return bytes(np.flatnonzero(held.mask_logits(LOGITS)[:256] == 0).tolist())
+
+
+def accept_text(held: Constraint, text: str) -> None:
+    for byte in text.encode():
+        held.accept(byte)
+
+
+# --- one constraint ---
+
+
+def test_allowed_tokens() -> None:
+    held = constraint(choice=("no", "yes", "yesterday"))
+    assert allowed(held) == b"ny"
+    accept_text(held, "yes")
+    assert allowed(held) == b"t"
+    assert held.mask_logits(LOGITS)[256] == 0  # the end token is allowed
+    assert not held.is_complete
+    accept_text(held, "terday")
+    assert held.is_complete
+    held.require_complete("yesterday", is_truncated=False)
+
+
+def test_masking_keeps_allowed_logits() -> None:
+    held = constraint(regex="a")
+    logits = np.arange(257, dtype=np.float32)
+    masked = held.mask_logits(logits)
+    assert masked.dtype == np.float32
+    assert masked[97] == 97
+    assert np.isneginf(np.delete(masked, 97)).all()
+    assert logits.tolist() == list(range(257))
+
+
+def test_constraint_starts_after_the_reasoning() -> None:
+    held = constraint(regex="[0-9]+", start_after="</think>")
+    assert held.mask_logits(LOGITS) is LOGITS
+    accept_text(held, "one </thin</think>")
+    assert allowed(held) == b"0123456789"
+    accept_text(held, "42")
+    held.require_complete("one </thin</think>42", is_truncated=False)
+    with pytest.raises(IncompleteOutputError):
+        held.require_complete("one </thin</think>4", is_truncated=False)
+
+
+@pytest.mark.parametrize(("text", "cut_off", "problem"), [
+    ('{"a": [1', True, "cut off, --predict sets the maximum number of tokens"),
+    ('{"a": [1', False, "it ends too early"),
+])  # fmt: skip
+def test_incomplete_text(text: str, cut_off: bool, problem: str) -> None:
+    held = constraint(json_mode=True)
+    accept_text(held, text)
+    with pytest.raises(IncompleteOutputError) as error:
+        held.require_complete(text, is_truncated=cut_off)
+    assert str(error.value) == f"the answer does not satisfy JSON: {problem}"
+    assert error.value.exit_code == 1
+
+
+def test_violating_token() -> None:
+    held = constraint(regex="a")
+    with pytest.raises(LocalInferError, match=r"^--regex: token 98 violates the constraint$"):
+        held.accept(98)
+
+
+@pytest.mark.parametrize("option", [{"regex": "a{99999999}"}, {"grammar": 'root ::= "a" root'}])
+def test_too_complex_constraint(option: dict[str, str]) -> None:
+    [name] = option
+    held = constraint(**option)
+    with pytest.raises(ConstraintError, match=rf"^--{name}: too complex: (lexer|parser) error: .*$"):
+        accept_text(held, "a" * 99)
+
+
+@pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= root"])
+def test_grammar_that_matches_no_text_is_an_error(grammar: str) -> None:
+    held = constraint(grammar=grammar)
+    with pytest.raises(LocalInferError, match=r"^--grammar: no token of this model's vocabulary is allowed here$"):
+        held.mask_logits(LOGITS)
+
+
+def test_model_without_end_token() -> None:
+    class Endless(ByteTokenizer):
+        eog = frozenset()
+
+    with pytest.raises(UnsupportedError, match="has no end-of-generation token"):
+        Vocabulary(Endless(), 257)  # type: ignore[arg-type]
+
+
+def test_more_logits_than_tokens() -> None:
+    wide = Vocabulary(ByteTokenizer(), 300)  # type: ignore[arg-type]
+    held = Constraint(constraint_spec(Options(regex="[^b]")), wide)
+    assert np.isneginf(held.mask_logits(np.zeros(300, np.float32))[257:]).all()
+
+
+# --- whole runs ---
+
+
+@pytest.fixture(scope="module", params=[tiny_llama, tiny_gemma3])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path: Path = request.param(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    with localinfer.load(path, threads=2, ctx_size=256, seed=3, temp=2.0) as loaded:
+        yield loaded
+
+
+def answer(model: Model, **options: object) -> str:
+    return "".join(piece.text for piece in model.stream("Hello and", **options))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_output_satisfies_the_constraint(model: Model, seed: int) -> None:
+    assert answer(model, choice=["yes", "no", "the other one"], seed=seed) in ("yes", "no", "the other one")
+    assert model.stats.finish_reason == "stop"
+    assert answer(model, regex="[a-c]{7}", seed=seed).strip("abc") == ""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 8},
+              "of": {"enum": ["a", "b"]}}, "required": ["n", "of"], "additionalProperties": False}  # fmt: skip
+    parsed = json.loads(answer(model, schema=schema, seed=seed))
+    assert 3 <= parsed["n"] <= 8
+    assert parsed["of"] in ("a", "b")
+    assert model.stats.finish_reason == "stop"
+
+
+def test_incomplete_run_raises_after_its_last_piece(model: Model) -> None:
+    run = model.stream("Hello", regex="a{50}", n_predict=3)
+    assert len([next(run) for _ in range(3)]) == model.stats.generated_tokens
+    with pytest.raises(IncompleteOutputError, match="cut off"):
+        next(run)
+    assert model.stats.finish_reason == "length"
+    with pytest.raises(IncompleteOutputError, match="it ends too early"):
+        answer(model, regex="a{50}", stop=["aaa"])
+
+
+def test_custom_sampler_receives_masked_logits(model: Model) -> None:
+    seen = []
+
+    def last_allowed(logits: np.ndarray, ids: list[int]) -> int:
+        seen.append(int((logits > -np.inf).sum()))
+        return int(np.flatnonzero(logits > -np.inf)[-1])
+
+    assert set(answer(model, regex="[ab]{3}", sampler=last_allowed)) <= {"a", "b"}
+    assert max(seen) < 20
+    with pytest.raises(LocalInferError, match=r"--regex: token \d+ violates the constraint"):
+        answer(model, regex="[ab]{3}", sampler=lambda logits, ids: int(np.flatnonzero(np.isneginf(logits))[0]))
+
+
+@pytest.mark.parametrize("end", ["<think>\n", ""])
+def test_answer_after_reasoning_is_constrained(model: Model, end: str) -> None:
+    """The chat template's prompt ends within the reasoning."""
+    reasoning_ids = model.tokenize("well then</think>" if end else "", add_special=False)
+    begin: list[int] = []
+
+    def think_first(logits: np.ndarray, ids: list[int]) -> int:
+        begin[:] = begin or [len(ids)]
+        done = len(ids) - begin[0]
+        return reasoning_ids[done] if done < len(reasoning_ids) else int(logits.argmax())
+
+    run = model.stream_chat([{"role": "user", "content": "Hello"}], choice=["yes", "no"], sampler=think_first,
+                     chat_template="{{ messages[0].content }}" + end)  # fmt: skip
+    text = "".join(piece.text for piece in run)
+    assert text.strip() in (("well then</think>yes", "well then</think>no") if end else ("yes", "no"))
+
+
+def test_invalid_constraints_are_rejected_before_the_run(model: Model) -> None:
+    with pytest.raises(ConstraintError, match="--json-schema: #: Unimplemented keys"):
+        model.stream("Hello", schema={"not": {}})
+    with pytest.raises(UsageError, match="mutually exclusive"):
+        model.stream("Hello", json_mode=True, regex="a")
+    with pytest.raises(UsageError, match="--beams"):
+        model.stream("Hello", json_mode=True, beams=2)
+
+
+def test_run_constraint_overrides_the_model_constraint(tmp_path: Path) -> None:
+    with localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=128, json_mode=True, seed=1) as loaded:
+        assert answer(loaded, choice=["yes"]) == "yes"
+        assert answer(loaded, json_mode=False, n_predict=2)
+
+
+def test_llguidance_is_imported_lazily(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "m.gguf")
+    code = (
+        f"import sys, localinfer; m = localinfer.load({str(path)!r}, ctx_size=64);"
+        "list(m.stream('Hello', n_predict=2)); assert 'llguidance' not in sys.modules;"
+        "list(m.stream('Hello', choice=['a'])); assert 'llguidance' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,206 @@
+"""Tool calls of each family: complete, piece by piece, truncated, invalid."""
+
+from typing import Any
+
+import pytest
+
+from localinfer.generation.tool_calls.delimited_calls import DelimitedCallParser
+from localinfer.generation.tool_calls.families import find_family
+from localinfer.generation.tool_calls.harmony import HarmonyParser
+from localinfer.generation.tool_calls.parser import StreamParser
+from localinfer.generation.tool_calls.tool_call import ParseResult, ToolSchemas
+
+PARIS = {"city": "Paris"}
+HARD = {"city": 'a "b" } </tool_call> {\\', "days": 2, "more": {"x": [1, None, True]}}
+HARD_JSON = r'{"city": "a \"b\" } </tool_call> {\\", "days": 2, "more": {"x": [1, null, true]}}'
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer"}, "more": {"type": "object"},
+    }}}},
+    {"type": "function", "function": {"name": "now"}},
+]  # fmt: skip
+
+HERMES, QWEN3 = "<tool_call>", "<tool_call> <function= <parameter="
+MISTRAL, LLAMA, GLM = "[TOOL_CALLS]", "<|python_tag|>", "<tool_call> <arg_key>"
+DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
+GEMMA, LFM = "<|tool_call>call:", "<|tool_call_start|>"
+OPEN, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+
+WHOLE: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
+    # the template's markers, the generated text, the parsed text, the parsed calls
+    (HERMES, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+     "", [("get_weather", PARIS)]),
+    (HERMES, f'<tool_call>{{"name": "get_weather", "arguments": {HARD_JSON}}}</tool_call>',
+     "", [("get_weather", HARD)]),
+    (HERMES, '<tool_call>\n{{"name": "now", "arguments": {}}}\n</tool_call>', "", [("now", {})]),
+    (HERMES, '{{"name": "now", "arguments": {}}}', "", [("now", {})]),
+    (HERMES, ('Let me see.\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>\n'
+             '<tool_call>{"arguments": "{\\"city\\": \\"Paris\\"}", "name": "get_weather"}</tool_call>\nDone.'),
+     "Let me see.Done.", [("now", {}), ("get_weather", PARIS)]),
+    (HERMES, '<tool_call>{"name": "now"}', "", [("now", {})]),  # without the closing tag
+    (HERMES, "I < 3 and <b> are <tool_c no call ", "I < 3 and <b> are <tool_c no call ", []),
+    (HERMES, '```json\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n```', "", [("get_weather", PARIS)]),
+    (HERMES, '```python\nprint({"name": 1})\n```', '```python\nprint({"name": 1})\n```', []),
+    (HERMES, '{"name": "Ada", "arguments": {}}', '{"name": "Ada", "arguments": {}}', []),
+    (HERMES, '{"name": "get_weather"}', '{"name": "get_weather"}', []),
+    (QWEN3, ("Yes.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\n\n\"York\n</parameter>\n"
+            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"),
+     "Yes.", [("get_weather", {"city": 'New\n\n"York', "days": 2})]),
+    (QWEN3, "<function=get_weather>\n<parameter=city>\n7\n</parameter>\n</function>\n</tool_call>", "",
+     [("get_weather", {"city": "7"})]),
+    (QWEN3, "<tool_call>\n<function=now>\n</function>\n</tool_call>", "", [("now", {})]),
+    ("<seed:tool_call> <function=", ("<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
+     "</function>\n</seed:tool_call>"), "", [("get_weather", PARIS)]),
+    ("<function=", '<function=get_weather>{"city": "Paris"}</function>', "", [("get_weather", PARIS)]),
+    (GLM, ("\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+          "<arg_key>more</arg_key>\n<arg_value>{\"x\": 1}</arg_value>\n</tool_call>"),
+     "", [("get_weather", {"city": "Paris", "more": {"x": 1}})]),
+    (GLM, "<tool_call>now\n</tool_call>", "", [("now", {})]),
+    (LLAMA, '{"name": "get_weather", "parameters": {"city": "Paris"}}', "", [("get_weather", PARIS)]),
+    (LLAMA, '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}', "", [("now", {}), ("now", {})]),
+    (LLAMA, '{"type": "function", "name": "now", "parameters": {}}', "", [("now", {})]),
+    (LLAMA, '<|python_tag|>{"name": "now", "parameters": {}}', "", [("now", {})]),
+    (LLAMA, '<|python_tag|>get_weather.call(city="Paris")', "", [("get_weather", PARIS)]),
+    (MISTRAL, ('Well. [TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "[/]"}, "id": "abcdefghi"}, '
+              '{"name": "now", "arguments": {}}]'), "Well.", [("get_weather", {"city": "[/]"}), ("now", {})]),
+    (MISTRAL, f"[TOOL_CALLS]get_weather[ARGS]{HARD_JSON}[TOOL_CALLS]now[ARGS]{{}}", "",
+     [("get_weather", HARD), ("now", {})]),
+    (MISTRAL, "[TOOL_CALLS]now[CALL_ID]abc123def[ARGS]{}", "", [("now", {})]),
+    (DEEPSEEK, (f'Hm{DEEPSEEK}{OPEN}get_weather<｜tool▁sep｜>{{"city": "Paris"}}{CLOSE}'
+               f"{OPEN}now<｜tool▁sep｜>{{}}{CLOSE}<｜tool▁calls▁end｜>"), "Hm", [("get_weather", PARIS), ("now", {})]),
+    (DEEPSEEK, (f'{DEEPSEEK}{OPEN}function<｜tool▁sep｜>get_weather\n```json\n{{"city": "Paris"}}\n```{CLOSE}'
+               "<｜tool▁calls▁end｜>"), "", [("get_weather", PARIS)]),
+    ("DSML function_calls", ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+     '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
+     '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+     "</｜DSML｜function_calls>"),
+     "", [("get_weather", {"city": "Paris", "days": 2})]),
+    (KIMI, ('<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>'
+           '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>'), "", [("get_weather", PARIS)]),
+    ("<minimax:tool_call>", ('<minimax:tool_call>\n<invoke name="get_weather">\n'
+     '<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>'),
+     "", [("get_weather", {"city": "Paris", "days": 2})]),
+    (GEMMA, ('<|tool_call>call:get_weather{city:<|"|>a "b", c: {d<|"|>,days:2,more:{<|"|>x<|"|>:[true,<|"|>y<|"|>]}}'
+            "<tool_call|>"), "", [("get_weather", {"city": 'a "b", c: {d', "days": 2, "more": {"x": [True, "y"]}})]),
+    (LFM, '<|tool_call_start|>[get_weather(city="Paris", days=-2, more={"x": [True, None]}), now()]<|tool_call_end|>Ok',
+     "Ok", [("get_weather", {"city": "Paris", "days": -2, "more": {"x": [True, None]}}), ("now", {})]),
+    ("<|tool_call|>", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]', "",
+     [("get_weather", PARIS)]),
+    ("<|START_ACTION|>", '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "now", "parameters":{}}]<|END_ACTION|>',
+     "", [("now", {})]),
+    ("<TOOLCALL>", '<TOOLCALL>[{"name": "now", "arguments": {}}]</TOOLCALL>', "", [("now", {})]),
+    ("<tool_calls>", '<tool_calls>[{"name": "now", "arguments": {}, "id": "1"}]</tool_calls>', "", [("now", {})]),
+    ("nothing that is known", '<tool_call>{"name": "now", "arguments": {}}</tool_call>', "", [("now", {})]),
+]  # fmt: skip
+
+BROKEN = [
+    (HERMES, '<tool_call>{"name": "now", "arguments": {}</tool_call>'),
+    (HERMES, 'So:\n<tool_call>{"name": "get_weather", "arguments": {"city": "Par'),
+    (HERMES, "<tool_call>"),
+    (HERMES, '<tool_call>{"arguments": {}}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "now", "arguments": [1]}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>'),
+    (HERMES, '<tool_call>{"name": "now", "arguments": ' + '{"x":' * 100_000),
+    (QWEN3, "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar"),
+    (QWEN3, "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</function>\n</tool_call>"),
+    (QWEN3, "<tool_call>hm</tool_call>"),
+    (GLM, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>"),
+    (LLAMA, '<|python_tag|>print("Hello")\nprint()'),
+    (LLAMA, "<|python_tag|>f(*x)"),
+    (MISTRAL, '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "argu'),
+    (MISTRAL, '[TOOL_CALLS]get_weather[ARGS]{"city": "Par'),
+    (MISTRAL, "[TOOL_CALLS]"),
+    (DEEPSEEK, f"{DEEPSEEK}{OPEN}now<｜tool▁sep｜>{{}}"),
+    (KIMI, "<|tool_calls_section_begin|>now<|tool_calls_section_end|>"),
+    (GEMMA, '<|tool_call>call:get_weather{city:<|"|>Par'),
+    (GEMMA, "<|tool_call>call:now{a:{b:1}<tool_call|>"),
+    (LFM, '<|tool_call_start|>[get_weather(city="Par'),
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+@pytest.mark.parametrize(("template", "written", "text", "calls"), WHOLE)
+def test_calls(template: str, written: str, text: str, calls: list[tuple[str, dict[str, Any]]], size: int) -> None:
+    parsed = parse(parser_of(template), written, size)
+    assert (parsed.text, [(call.name, call.arguments) for call in parsed.calls], parsed.problem) == (text, calls, "")
+
+
+@pytest.mark.parametrize("size", [1, 10_000_000])
+@pytest.mark.parametrize(("template", "written"), BROKEN)
+def test_unparsable_calls_are_text(template: str, written: str, size: int) -> None:
+    parsed = parse(parser_of(template), written, size if len(written) < 1000 else 10_000_000)
+    assert (parsed.text, parsed.calls) == (written, ())
+    assert parsed.problem
+
+
+def test_call_after_an_invalid_one() -> None:
+    broken = '<tool_call>{"name": "now", "arguments": {"x": "}}</tool_call>'
+    parsed = parse(parser_of(HERMES), f'{broken}\n<tool_call>{{"name": "now"}}</tool_call>')
+    assert (parsed.text, [call.name for call in parsed.calls]) == (broken, ["now"])
+    assert parsed.problem
+
+
+@pytest.mark.parametrize(("template", "written", "text", "_"), WHOLE)
+def test_partial_calls_are_never_yielded_as_text(template: str, written: str, text: str, _: object) -> None:
+    stream_parser, seen = parser_of(template), ""
+    for letter in written:
+        seen += stream_parser.push(letter).text
+        assert text.startswith(seen)
+
+
+def test_text_is_yielded_as_soon_as_possible() -> None:
+    stream_parser = parser_of(HERMES)
+    texts = [stream_parser.push(part).text for part in ("A", " <b", "> <to", "ol", "s> {", '"name": 1}\n', "\n", "so")]
+    assert texts == ["A", " <b", ">", "", " <tools> {", '"name": 1}', "", "\n\nso"]
+
+
+def test_json_without_a_call_is_released_early() -> None:
+    stream_parser = parser_of(LLAMA)
+    assert [stream_parser.push(part).text for part in (' {"', "na", 'tion": "x')] == ["", "", ' {"nation": "x']
+
+
+# --- gpt-oss ---
+
+ANALYSIS = "<|channel|>analysis<|message|>They ask for Paris.<|end|>"
+CALL = '<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}'
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+@pytest.mark.parametrize(
+    ("written", "text", "reasoning", "names"),
+    [
+        (ANALYSIS + CALL, "", "They ask for Paris.", ["get_weather"]),  # without the final <|call|>
+        (ANALYSIS + CALL + "<|call|>", "", "They ask for Paris.", ["get_weather"]),
+        (ANALYSIS + "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}", "",
+         "They ask for Paris.", ["now"]),
+        (" to=functions.now<|channel|>commentary json<|message|>{}", "", "", ["now"]),
+        ("<|channel|>commentary<|message|>I look.<|end|>" + CALL, "I look.", "", ["get_weather"]),
+        (ANALYSIS + "<|start|>assistant<|channel|>final<|message|>a < b <|c", "a < b <|c", "They ask for Paris.", []),
+        ("<|channel|>commentary<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Two.",
+         "One.\n\nTwo.", "", []),
+        ("<|channel|>final<|message|>Hello<|return|>", "Hello", "", []),
+        ("Hello there", "Hello there", "", []),
+        ("", "", "", []),
+    ],
+)  # fmt: skip
+def test_channels(written: str, text: str, reasoning: str, names: list[str], size: int) -> None:
+    parsed = parse(HarmonyParser(), written, size)
+    assert (parsed.text, parsed.reasoning, [call.name for call in parsed.calls]) == (text, reasoning, names)
+    assert not parsed.problem
+
+
+def test_invalid_arguments_of_a_channel_are_text() -> None:
+    parsed = parse(HarmonyParser(), ANALYSIS + CALL.removesuffix('"}'))
+    assert (parsed.text, parsed.calls) == ('{"city": "Paris', ())
+    assert parsed.problem
+
+
+def parser_of(template: str) -> DelimitedCallParser:
+    return DelimitedCallParser(find_family(template).formats, ToolSchemas(TOOLS))
+
+
+def parse(stream_parser: StreamParser, written: str, size: int = 1) -> ParseResult:
+    parsed = ParseResult()
+    for at in range(0, len(written), size):
+        parsed = parsed.joined_with(stream_parser.push(written[at : at + size]))
+    return parsed.joined_with(stream_parser.finish())

@@ -1,0 +1,16 @@
+"""The mean rotation of the cache pages."""
+
+import numpy as np
+import pytest
+
+from localinfer.graph.buffers import Region
+from localinfer.graph.rope import Angles, BlockTable, Rope
+
+ROPE = Rope("halves", np.concatenate([10_000.0 ** (-np.arange(16) / 16), [0.0, 1e-20]]), amplitude=1.25)
+
+
+@pytest.mark.parametrize("first", [0, 64, 64 * 500])
+def test_page_rotation_is_the_mean_of_its_positions(first: int) -> None:
+    each = Angles(ROPE).rows(np.arange(first, first + 64)).astype(np.float64)
+    found = BlockTable(ROPE, 0, Region(0)).at(np.array([first]))
+    np.testing.assert_allclose(found[0], each.mean(axis=0), atol=1e-6)

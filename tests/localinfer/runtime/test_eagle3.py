@@ -1,0 +1,134 @@
+"""EAGLE-3 heads in separate files: their logits match torch's, whatever the batches of the text."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import draft_head_models
+import eagle3_heads
+import numpy as np
+import pytest
+import reference_models
+from draft_head_models import Pair
+from speculative_helpers import check_draft_head_isolation
+
+from localinfer.errors import LocalInferError
+from localinfer.gguf.gguf_source import from_gguf
+from localinfer.gguf.reader import open_gguf
+from localinfer.gguf.source import Field
+from localinfer.options import Options
+from localinfer.quantization.quantize import make_encoder_factory, quantize
+from localinfer.runtime.engine import Engine
+
+EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
+each = pytest.mark.parametrize("name", eagle3_heads.NAMES)
+
+
+@contextlib.contextmanager
+def opened(pair: Pair, **options: str | int) -> Iterator[Engine]:
+    files = [open_gguf(path) for path in (pair.model, pair.head)]
+    with contextlib.closing(Engine(files[0], replace(EXACT, **options), draft_head=files[1])) as engine:  # type: ignore[arg-type]
+        yield engine
+
+
+def ids_of(name: str) -> list[int]:
+    return reference_models.expected(eagle3_heads.described(name)["model"]).ids
+
+
+@each
+@pytest.mark.parametrize("batch_size", [2048, 7])
+def test_logits_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
+    expected, ids = eagle3_heads.expected(name), ids_of(name)
+    with opened(draft_head_models.beside(name, tmp_path), batch_size=batch_size) as engine:
+        for position, logits in zip(expected.positions, expected.logits, strict=True):
+            engine.evaluate(ids[engine.n_past : position])
+            found, _ = engine.evaluate_draft_head(ids[position], int(position))
+            np.testing.assert_allclose(found[expected.tokens], logits, rtol=0, atol=1e-3)
+            assert np.isneginf(found).sum() == reference_models.N_VOCAB - len(expected.tokens)
+            assert engine.n_past == position
+
+
+@each
+def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
+    expected, ids = eagle3_heads.expected(name), ids_of(name)
+    with opened(draft_head_models.beside(name, tmp_path)) as engine:
+        for at, tokens, chain in zip(expected.chains, expected.chain_tokens, expected.chain_logits, strict=True):
+            engine.evaluate(ids[engine.n_past : at])
+            before, id = None, ids[at]
+            for step, (token, logits) in enumerate(zip(tokens, chain, strict=True)):
+                found, before = engine.evaluate_draft_head(id, int(at) + step, before)
+                np.testing.assert_allclose(found[expected.tokens], logits, rtol=0, atol=1e-3)
+                id = int(found.argmax())
+                assert id == token
+
+
+def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
+    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    with opened(pair) as engine, opened(pair, spec_type="none") as plain:
+        assert engine.has_draft_head
+        assert not plain.has_draft_head
+        np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
+
+
+def test_rewound_tokens_leave_no_trace(tmp_path: Path) -> None:
+    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    with opened(pair) as engine:
+        engine.evaluate(ids[:43])
+        expected = engine.evaluate_draft_head(ids[43], 43)[0]
+        assert engine.rewind(40) == 40
+        engine.evaluate_draft([*ids[40:43], 7, 7])
+        assert engine.rewind(43) == 43
+        _, state = engine.evaluate_draft_head(9, 43)
+        engine.evaluate_draft_head(9, 44, state)
+        np.testing.assert_array_equal(engine.evaluate_draft_head(ids[43], 43)[0], expected)
+
+
+def test_sequences_are_independent(tmp_path: Path) -> None:
+    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    with opened(pair) as engine:
+        check_draft_head_isolation(engine, ids)
+
+
+def test_logits_are_finite_in_a_ring_buffer(tmp_path: Path) -> None:
+    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
+        for position in range(1, len(ids)):
+            engine.evaluate([ids[position - 1]])
+            found, _ = engine.evaluate_draft_head(ids[position], position)
+            assert np.isfinite(found[eagle3_heads.expected("eagle3").tokens]).all()
+
+
+def changed(path: Path, **fields: Field) -> Path:
+    """Return the file with changed metadata."""
+    out, source = path.with_name("changed.gguf"), from_gguf(path)
+    types = {name: tensor.type for name, tensor in source.tensors.items()}
+    named = {f"eagle3.{key}": field for key, field in fields.items()}
+    quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}), fields={**source.fields, **named})
+    return out
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"target_layers": Field.numbers(np.array([0, 1, 3]))}, "target_layers: has 3; the model has 2 layers"),
+        ({"target_layers": Field.numbers(np.array([0, 1]))}, "target_layers: must have an integer for each"),
+        ({"target_hidden_size": Field.uint32(64)}, "target_hidden_size: is 64; the model's embedding has 96 values"),
+        ({"block_count": Field.uint32(2)}, "block_count: is 2; it must be 1 to 1"),
+    ],
+)
+def test_head_of_another_model_is_rejected(fields: dict[str, Field], problem: str, tmp_path: Path) -> None:
+    pair = draft_head_models.beside("eagle3", tmp_path)
+    with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, changed(pair.head, **fields))):
+        pass
+
+
+@pytest.mark.parametrize("value", [-1, reference_models.N_VOCAB])
+def test_token_map_out_of_range_is_rejected(value: int, tmp_path: Path) -> None:
+    pair = draft_head_models.beside("eagle3", tmp_path)
+    tensor = open_gguf(pair.head).tensors["d2t"]
+    with pair.head.open("r+b") as file:
+        file.seek(tensor.offset)
+        file.write(np.int64(value).tobytes())
+    with pytest.raises(LocalInferError, match="tensor d2t: has a token outside the vocabulary"), opened(pair):
+        pass

@@ -1,0 +1,139 @@
+"""MTP heads: their logits match the oracle's, whatever the batches of the text."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import draft_head_models
+import naive
+import numpy as np
+import pytest
+import reference_models
+from speculative_helpers import check_draft_head_isolation
+
+from localinfer.errors import NotEnoughMemoryError
+from localinfer.gguf.reader import open_gguf
+from localinfer.options import Options
+from localinfer.runtime.engine import DraftHeadInput, Engine, Segment
+from localinfer.runtime.scheduled_engine import ScheduledEngine
+from localinfer.runtime.scheduler import Scheduler
+
+EXACT = Options(ctx_size=128, threads=1, parallel=2, precision="high", cache_type_k="f32", cache_type_v="f32")
+LENGTHS = (1, 7, 30, 31, 90)  # evaluated tokens
+
+
+@contextlib.contextmanager
+def opened(path: Path, **options: str) -> Iterator[Engine]:
+    with contextlib.closing(Engine(open_gguf(path), replace(EXACT, **options))) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(("name", "own"), [*((name, False) for name in draft_head_models.NAMES), ("glm4moe", True)])
+def test_logits_match_the_oracle(name: str, own: bool, tmp_path: Path) -> None:
+    path, ids = draft_head_models.with_head(name, tmp_path, "F32", own=own), reference_models.expected(name).ids
+    model = naive.Model(open_gguf(path))
+    model.ctx_size = EXACT.ctx_size
+    expected = naive.mtp_logits(model, ids)
+    with opened(path) as engine:
+        for end in LENGTHS:  # after tokens of one batch and of several batches
+            engine.evaluate(ids[engine.n_past : end])
+            logits, _ = engine.evaluate_draft_head(ids[end], end)
+            np.testing.assert_allclose(logits, expected[end], rtol=0, atol=1e-3)
+            assert engine.n_past == end
+
+
+def test_head_continues_its_own_draft(tmp_path: Path) -> None:
+    """The head's own hidden states replace the model's; nothing is stored in the cache."""
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "F32"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        whole = engine.logits(ids)
+        engine.reset()
+        engine.evaluate(ids[:40])
+        _, state = engine.evaluate_draft_head(ids[40], 40)
+        first, _ = engine.evaluate_draft_head(ids[41], 41, state)
+        again, _ = engine.evaluate_draft_head(ids[41], 41, state)
+        first = first.copy()
+        np.testing.assert_array_equal(first, again)
+        np.testing.assert_array_equal(engine.logits(ids[40:]), whole[40:])
+
+
+def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
+    path, ids = draft_head_models.with_head("qwen35", tmp_path, "Q8_0"), reference_models.expected("qwen35").ids
+    with opened(path) as engine, opened(path, spec_type="none") as plain:
+        assert engine.has_draft_head
+        assert not plain.has_draft_head
+        np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
+
+
+def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
+    """Compare after tokens of the text and after draft tokens."""
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        sequences = engine.new_sequence(), engine.new_sequence()
+        engine.evaluate_segments([Segment(s, np.array(ids[n : n + 20 + n], np.int32)) for n, s in enumerate(sequences)])
+        inputs = [DraftHeadInput(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
+        for _ in range(2):
+            alone = [[found[0].copy() for found in engine.evaluate_draft_head_batch([look])] for look in inputs]
+            logits, states = engine.evaluate_draft_head_batch(inputs)
+            for number, (expected_logits, expected_state) in enumerate(alone):
+                np.testing.assert_array_equal(logits[number], expected_logits)
+                np.testing.assert_array_equal(states[number], expected_state)
+            inputs = [DraftHeadInput(s, ids[60 + n], 21 + n, states[n]) for n, s in enumerate(sequences)]
+
+
+def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        scheduler = Scheduler(engine)
+        both = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
+        for number, scheduled in enumerate(both):
+            scheduled.evaluate(ids[number : number + 30])
+        alone = [scheduled.evaluate_draft_head(ids[50], 30)[0] for scheduled in both]
+        together: list[int] = []
+        evaluate_batch = engine.evaluate_draft_head_batch
+        monkeypatch.setattr(
+            engine, "evaluate_draft_head_batch", lambda inputs: together.append(len(inputs)) or evaluate_batch(inputs)
+        )
+        with ThreadPoolExecutor(2) as threads:
+            with engine.lock:  # as during a batch
+                found = [threads.submit(scheduled.evaluate_draft_head, ids[50], 30) for scheduled in both]
+                while len(scheduler._draft_head_requests) < 2:
+                    time.sleep(0.001)
+            for each, expected in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(each.result()[0], expected)
+        assert together == [2]
+
+
+def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled.evaluate(ids[:30])
+        expected = scheduled.evaluate_draft_head(ids[50], 30)[0]
+        for error in (NotEnoughMemoryError("no pages"), KeyboardInterrupt()):
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "evaluate_draft_head_batch", Mock(side_effect=error))
+                with pytest.raises(type(error)):
+                    scheduled.evaluate_draft_head(ids[50], 30)
+            np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[50], 30)[0], expected)
+
+
+def test_sequences_are_independent(tmp_path: Path) -> None:
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        check_draft_head_isolation(engine, ids)
+
+
+def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
+    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    with opened(path) as engine:
+        engine.evaluate(ids[:30])
+        expected = engine.evaluate_draft_head(ids[30], 30)[0].copy()
+        engine.reset()
+        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled.evaluate(ids[:30])
+        np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[30], 30)[0], expected)

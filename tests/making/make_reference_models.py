@@ -1,0 +1,1096 @@
+"""Write tests/data/proofs: the tiny checkpoints of `reference_models`, and the logits that transformers computes.
+
+    python tests/making/make_reference_models.py              # all of them
+    python tests/making/make_reference_models.py gemma2 phi3  # these
+
+Needs torch and transformers. Only the configuration is stored: the weights follow from their names and shapes.
+Logits are computed in float32 with eager attention.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("models", "oracles"))
+import reference_models  # (needs the path above)
+import rwkv7_model
+
+TEXT = "Attention is all you need: 3.14159 of it, naïve or not, over 日本語 and back, for ever and ever and ever!?"
+N_TOKENS = 96
+POSITIONS = np.arange(2, N_TOKENS, 3)  # the last one is 95
+IDS = [256, *TEXT.encode()][:N_TOKENS]
+assert len(IDS) == N_TOKENS
+WINDOW = 24  # four of them in the text
+CHUNKED = {"attention_chunk_size": WINDOW, "floor_scale": 16}
+NUMBER = re.compile(r"\.\d+\.")
+DULL = (
+    "version", "dtype", "attn_impl", "drop", "init", "use_cache", "output_", "summary_", "chunk_size", "pretraining",
+    "time_step",
+)  # fmt: skip
+SPECIAL_IDS = {"bos_token_id": 256, "eos_token_id": 256, "pad_token_id": None}
+Shapes = dict[str, tuple[int, ...]]
+Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A reference model. `config` makes the model that computes the logits; `norm` is the mean of its norms' weights.
+
+    If transformers has no class for a checkpoint, or its format differs from published ones, `written` changes
+    config.json, `shapes` the tensors' names and shapes, and `computed` the checkpoint's tensors to the model's own.
+    """
+
+    architecture: str
+    config: Any
+    model: Any = None  # the class, if transformers cannot infer it from the configuration
+    encoder: bool = False  # no output layer: hidden states are stored
+    norm: float = 1.0
+    written: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    shapes: Callable[[Shapes], Shapes] = dict
+    computed: Callable[[Tensors], Tensors] = dict
+
+
+def sizes(heads: int = 4, kv: int = 2, layers: int = 2, **more: Any) -> dict[str, Any]:
+    """Return the sizes that most models have: an embedding of 96, split between the heads unless `more` differs."""
+    common = {
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_hidden_layers": layers,
+        "vocab_size": reference_models.N_VOCAB,
+    }
+    counts = {"num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 256}
+    return common | counts | SPECIAL_IDS | {"tie_word_embeddings": False} | more
+
+
+def rope(kind: str = "default", theta: float = 10_000.0, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+def longrope(pairs: int, original: int, **more: Any) -> dict[str, Any]:
+    """Return longrope parameters with different factors for each pair."""
+    factors = {
+        "short_factor": [1.0 + 0.03125 * (i % 5) for i in range(pairs)],
+        "long_factor": [1.0 + 0.25 * i + 0.5 * (i % 3) for i in range(pairs)],
+    }
+    return rope("longrope", original_max_position_embeddings=original, **factors, **more)
+
+
+def layer_types(layers: int, period: int) -> dict[str, Any]:
+    """Return layer types: the last of every `period` layers is global, the others have a window."""
+    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
+    return {"sliding_window": WINDOW, "layer_types": kinds}
+
+
+# --- checkpoints whose format differs from transformers' ---
+
+
+def without(prefix: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda tensors: {key.removeprefix(prefix): value for key, value in tensors.items()}
+
+
+def prefixed(prefix: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    return lambda tensors: {prefix + key: value for key, value in tensors.items()}
+
+
+def renamed(name: str, parts: Mapping[str, str]) -> str:
+    for old, new in parts.items():
+        name = name.replace(old, new)
+    return name
+
+
+def within_mistral3(config: dict[str, Any]) -> dict[str, Any]:
+    """Wrap the configuration as the text model of a vision model."""
+    name = "Mistral3ForConditionalGeneration"
+    return {"architectures": [name], "model_type": "mistral3", "text_config": config, "vision_config": {}}
+
+
+def falcon(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with falcon's keys for some of `sizes`."""
+    return {key: value for key, value in config.items() if key not in ("intermediate_size", "num_key_value_heads")}
+
+
+def minicpm(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with minicpm's keys for granite's multipliers."""
+    outright = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    own = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm"}
+    return {key: value for key, value in config.items() if key not in outright} | own | {
+        "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 128,
+    }  # fmt: skip
+
+
+def without_width(config: dict[str, Any]) -> dict[str, Any]:
+    """Remove the width of dense blocks: all blocks have experts."""
+    return {key: value for key, value in config.items() if key != "intermediate_size"}
+
+
+MINICPM_AS_GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 32**-0.5,
+    "residual_multiplier": 1.4 / 2**0.5,
+    "logits_scaling": 96 / 128,
+}
+INTERNLM2 = {
+    "model.embed_tokens": "model.tok_embeddings",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "lm_head": "output",
+}
+BITNET = {"self_attn.attn_sub_norm": "self_attn.inner_attn_ln", "mlp.ffn_sub_norm": "mlp.ffn_layernorm"}
+PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+
+def internlm2(shapes: Shapes) -> Shapes:
+    """Rename llama's tensors, and join queries, keys and values in one matrix."""
+    found: Shapes = {}
+    for name, (rows, *columns) in shapes.items():
+        key = renamed(name, INTERNLM2 | dict.fromkeys(PARTS, "attention.wqkv"))
+        found[key] = (found.get(key, (0,))[0] + rows if "wqkv" in key else rows, *columns)
+    return found
+
+
+def internlm2_as_llama(tensors: Tensors, kv: int = 2, heads_of_group: int = 3, head: int = 16) -> Tensors:
+    """Split the joined matrix, in which each group's queries, key and value are adjacent."""
+    found: Tensors = {}
+    for name, values in tensors.items():
+        key = renamed(name, {new: old for old, new in INTERNLM2.items()})
+        if "wqkv" in key:
+            groups = values.reshape(kv, heads_of_group + 2, head, -1)
+            slices = slice(heads_of_group), slice(-2, -1), slice(-1, None)
+            for part, which in zip(PARTS, slices, strict=True):
+                found[key.replace("attention.wqkv", part)] = groups[:, which].reshape(-1, values.shape[1]).copy()
+        else:
+            found[key] = values
+    return found
+
+
+def bitnet(shapes: Shapes) -> Shapes:
+    """Return the shapes with the first model's names of inner norms."""
+    return {renamed(key, BITNET): shape for key, shape in shapes.items()}
+
+
+def bitnet_as_b158(tensors: Tensors) -> Tensors:
+    return {renamed(key, {new: old for old, new in BITNET.items()}): values for key, values in tensors.items()}
+
+
+def ternary(tensors: Tensors) -> Tensors:
+    """Round block matrices to -m, 0 and m (the mean of their magnitudes), as in b1.58."""
+
+    def rounded(values: Any) -> Any:
+        mean = np.abs(values).mean()
+        return (np.clip(np.round(values / mean), -1, 1) * mean).astype(np.float32)
+
+    return {key: rounded(values) if "_proj" in key else values for key, values in tensors.items()}
+
+
+def unfused(
+    gate: str, up: str, down: str, mlp: str = "mlp", own: str = "mlp"
+) -> tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]:
+    """Experts one by one, as checkpoints have them, where transformers' classes have gates and ups of all in one, and
+    their `own` name for a network."""
+
+    def shapes(fused: Shapes) -> Shapes:
+        found: Shapes = {}
+        for name, shape in fused.items():
+            where = name.rpartition(".")[0].replace(f"{own}.", f"{mlp}.")
+            for expert in range(shape[0]) if ".experts." in name else ():
+                if name.endswith("gate_up_proj"):
+                    half = shape[1] // 2, shape[2]
+                    found |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
+                elif name.endswith("up_proj"):
+                    found[f"{where}.{expert}.{up}.weight"] = shape[1:]
+                else:
+                    found[f"{where}.{expert}.{down}.weight"] = shape[1:]
+            if ".experts." not in name:
+                found[name.replace(f"{own}.", f"{mlp}.")] = shape
+        return found
+
+    def computed(tensors: Tensors) -> Tensors:
+        found = {name.replace(f"{mlp}.", f"{own}."): x for name, x in tensors.items() if ".experts." not in name}
+        blocks = sorted({name.partition(".experts.")[0] for name in tensors if ".experts." in name})
+        for block in blocks:
+            count = sum(name.startswith(f"{block}.experts.") and name.endswith(f".{down}.weight") for name in tensors)
+            each = {
+                kind: [tensors[f"{block}.experts.{expert}.{kind}.weight"] for expert in range(count)]
+                for kind in (gate, up, down)
+                if kind
+            }
+            where = f"{block.replace(mlp, own)}.experts"
+            if gate:
+                pairs = zip(each[gate], each[up], strict=True)
+                found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+            else:
+                found[f"{where}.up_proj"] = np.stack(each[up])
+            found[f"{where}.down_proj"] = np.stack(each[down])
+        return found
+
+    return shapes, computed
+
+
+Ways = tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]
+
+
+def also_renamed(ways: Ways, names: Mapping[str, str]) -> Ways:
+    """Also rename parts of tensor names."""
+    back = {new: old for old, new in names.items()}
+    return (
+        lambda shapes: {renamed(key, names): shape for key, shape in ways[0](shapes).items()},
+        lambda tensors: ways[1]({renamed(key, back): values for key, values in tensors.items()}),
+    )
+
+
+def granite_hybrid(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the layer type names of its checkpoints."""
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    return config | {"layer_types": [words[kind] for kind in config["layer_types"]]}
+
+
+def nemotron_h(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with a letter per layer, and without expert keys."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    pattern = "".join(letters[kind] for kind in config["layers_block_type"])
+    foreign = ("layers_block_type", "moe_", "n_routed", "n_shared", "topk", "routed", "num_experts")
+    plain = {key: value for key, value in config.items() if not any(word in key for word in foreign)}
+    plain.pop("n_group")
+    return plain | {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
+
+
+def with_rank(config: dict[str, Any]) -> dict[str, Any]:
+    """Keep the rank, which is otherwise removed with the training keys."""
+    return config | {"time_step_rank": config["hidden_size"] // 16}
+
+
+def hunyuan_moe(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with per-block lists of values that are equal for all blocks."""
+    each = {"moe_topk": 3, "moe_intermediate_size": config["intermediate_size"], "num_shared_expert": 1}
+    return config | {key: [value] * config["num_hidden_layers"] for key, value in each.items()}
+
+
+IDLE = re.compile(r"model\.layers\.2[0-4]\.self_attn\.(k_|v_)")
+
+
+def with_idle_keys(shapes: Shapes) -> Shapes:
+    """Add the unused keys and values of layers that share others', as checkpoints of Gemma 3n have them."""
+    first = {key: shape for key, shape in shapes.items() if re.search(r"layers\.0\.self_attn\.(k_|v_)", key)}
+    return shapes | {key.replace(".0.", f".{layer}."): first[key] for layer in range(20, 25) for key in first}
+
+
+def without_idle_keys(tensors: Tensors) -> Tensors:
+    return {key: values for key, values in tensors.items() if not IDLE.match(key)}
+
+
+def without_pooler(shapes: Shapes) -> Shapes:
+    return {key: shape for key, shape in shapes.items() if not key.startswith("pooler.")}
+
+
+NOMIC = {
+    "embeddings.LayerNorm": "emb_ln",
+    "self_attn.o_proj": "attn.out_proj",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.down_proj": "mlp.fc2",
+    "layers.": "encoder.layers.",
+}
+
+
+def nomic(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the keys of published checkpoints."""
+    return {
+        "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "n_embd": config["hidden_size"],
+        "n_head": config["num_attention_heads"], "n_layer": config["num_hidden_layers"], "n_positions": 2048,
+        "n_inner": config["intermediate_size"], "max_trained_positions": config["max_position_embeddings"],
+        "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_function": "swiglu", "prenorm": False,
+        "layer_norm_epsilon": config["layer_norm_eps"], "type_vocab_size": 2, "vocab_size": config["vocab_size"],
+    }  # fmt: skip
+
+
+def nomic_shapes(shapes: Shapes) -> Shapes:
+    """Rename tensors, and join queries, keys and values in one matrix."""
+    found: Shapes = {}
+    for name, (rows, *columns) in shapes.items():
+        key = renamed(name, dict.fromkeys(PARTS, "attn.Wqkv") | NOMIC)
+        found[key] = (found.get(key, (0,))[0] + rows if "Wqkv" in key else rows, *columns)
+    return found
+
+
+def nomic_computed(tensors: Tensors) -> Tensors:
+    found: Tensors = {}
+    for name, values in tensors.items():
+        key = renamed(name, {new: old for old, new in NOMIC.items()})
+        if "Wqkv" in key:
+            for part, third in zip(PARTS, np.split(values, 3), strict=True):
+                found[key.replace("attn.Wqkv", part)] = third.copy()
+        else:
+            found[key] = values
+    return found
+
+
+# --- the reference models ---
+
+T = transformers
+LLAMA3 = rope(
+    "llama3", 500_000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+TIED = {"tie_word_embeddings": True}
+QUARTER = rope(partial_rotary_factor=0.25)
+GPT2 = {"n_embd": 96, "n_head": 3, "n_layer": 2, "n_positions": 256, "vocab_size": reference_models.N_VOCAB}
+GEMMA2_CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 48}
+GRANITE = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.125, "residual_multiplier": 0.25, "logits_scaling": 0.75
+}  # fmt: skip
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+GEMMA4 = {
+    "sliding_window": WINDOW,
+    "final_logit_softcapping": 5.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+GEMMA3N = {
+    "hidden_size_per_layer_input": 32, "laurel_rank": 32, "final_logit_softcapping": 30.0,
+    "rope_parameters": GEMMA3_ROPE | {"full_attention": {"rope_type": "default", "rope_theta": 1e6}},
+}  # fmt: skip
+GEMMA4_LAYERS = [f"{'full' if i in (2, 4, 6, 8) else 'sliding'}_attention" for i in range(9)]
+OLMO3_ROPE = {
+    "full_attention": {
+        "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
+        "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}  # fmt: skip
+MINISTRAL3 = rope(
+    "yarn", 1e6, factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+    mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+)  # fmt: skip
+HUNYUAN = rope("dynamic", alpha=1000.0, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+SMALL = {"hidden_size": 32, "intermediate_size": 32}  # for as many layers as the real ones have: llama.cpp counts them
+BIASED = {
+    "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+}  # fmt: skip
+OSS_ROPE = rope(
+    "yarn", 150_000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, truncate=False
+)
+UNFUSED, MIXTRAL = unfused("gate_proj", "up_proj", "down_proj"), unfused("w1", "w3", "w2", "block_sparse_moe")
+LFM2MOE = unfused("w1", "w3", "w2", "feed_forward", "feed_forward")
+PHIMOE = also_renamed(MIXTRAL, {"block_sparse_moe.router": "block_sparse_moe.gate"})
+ERNIE = also_renamed(UNFUSED, {"mlp.gate.moe_statics": "mlp.moe_statics"})
+GRANITE_NAMES = {
+    "moe.experts.gate_up_proj": "moe.input_linear.weight",
+    "moe.experts.down_proj": "moe.output_linear.weight",
+    "moe.router": "moe.router.layer",
+}
+GRANITEMOE = also_renamed((dict, dict), GRANITE_NAMES)
+GRANITEHYBRID = also_renamed(
+    (dict, dict), {f"block_sparse_{old}": f"block_sparse_{new}" for old, new in GRANITE_NAMES.items()}
+)
+GRANITE_EXPERTS = {"num_local_experts": 10, "num_experts_per_tok": 3}
+GATED_SHARED = {
+    "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 96
+}  # fmt: skip
+DELTA_NET = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
+LINEAR_AND_FULL = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+NEMOTRON_H = {"mamba_num_heads": 6, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2}
+NEMOTRON_EXPERTS = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 12,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 64, "moe_shared_expert_intermediate_size": 96,
+    "routed_scaling_factor": 0.5,  # as the weights of six add up to one: another choice of the last changes little
+}  # fmt: skip
+BACKBONE = also_renamed((dict, dict), {"model.": "backbone."})
+UNGATED = also_renamed(unfused("", "up_proj", "down_proj", "mixer", "mixer"), {"model.": "backbone."})
+RECURRENT = {"mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
+MULTIPLIERS = {  # of a few bits, so that products are exact
+    "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.625,
+    "attention_in_multiplier": 1.25, "attention_out_multiplier": 0.875, "ssm_in_multiplier": 1.75,
+    "ssm_out_multiplier": 0.875, "ssm_multipliers": [0.75, 1.25, 0.5, 1.5, 0.625],
+}  # fmt: skip
+LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+LITE_ROPE = rope(
+    "yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=0.707,
+    mscale_all_dim=0.707,
+)  # fmt: skip
+DEEPSEEK3_ROPE = rope(
+    "yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+    mscale_all_dim=1.0,
+)  # fmt: skip
+QWEN3MOE = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "norm_topk_prob": True}
+BERT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 3}
+BERT |= {
+    "vocab_size": reference_models.N_VOCAB,
+    "max_position_embeddings": 258,
+    "pad_token_id": 1,
+    "type_vocab_size": 2,
+}
+MODERN = {"hidden_size": 96, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 3}
+MODERN |= {
+    "vocab_size": reference_models.N_VOCAB,
+    "max_position_embeddings": 256,
+    "local_attention": WINDOW,
+} | SPECIAL_IDS
+ODD_QWEN = sizes(7, 1, hidden_size=224)
+
+MODELS = {
+    # variants of llama
+    "llama2": Spec(architecture="llama", config=T.LlamaConfig(**sizes(3, 3), **rope())),
+    "llama3": Spec(architecture="llama", config=T.LlamaConfig(**sizes(6, 2, head_dim=32) | TIED, **LLAMA3)),
+    "llama-biases": Spec(
+        architecture="llama",
+        config=T.LlamaConfig(
+            **sizes(5, 1, hidden_size=160, head_dim=48), **rope(), attention_bias=True, mlp_bias=True
+        ),
+    ),
+    "llama-linear": Spec(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **rope("linear", factor=4.0))),
+    "llama-yarn": Spec(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **YARN)),
+    "llama-longrope": Spec(architecture="llama", config=T.LlamaConfig(**sizes(3, 1), **longrope(16, 32))),
+    "open-llama": Spec(
+        architecture="llama", config=T.LlamaConfig(**sizes(8, 8, hidden_size=64, head_dim=100), **rope())
+    ),
+    "smollm2": Spec(
+        architecture="llama", config=T.LlamaConfig(**sizes(9, 3, hidden_size=288) | TIED, **rope(theta=1e5))
+    ),
+    "nemo": Spec(
+        architecture="llama",
+        config=T.MistralConfig(**sizes(4, 2, head_dim=40), **rope(theta=1e6), sliding_window=None),
+    ),
+    "mistral3": Spec(
+        architecture="mistral3",
+        config=T.MistralConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e9), sliding_window=None),
+        written=within_mistral3,
+        shapes=prefixed("language_model."),
+        computed=without("language_model."),
+    ),
+    "ministral3": Spec(architecture="mistral3", config=T.Ministral3Config(**sizes(4, 2, head_dim=32), **MINISTRAL3)),
+    "smollm3": Spec(architecture="smollm3", config=T.SmolLM3Config(**sizes(6, 2, 5) | TIED, **rope(theta=2e6))),
+    "granite": Spec(architecture="granite", config=T.GraniteConfig(**sizes(3, 1) | TIED, **rope(), **GRANITE)),
+    "minicpm": Spec(
+        architecture="minicpm",
+        config=T.GraniteConfig(**sizes(3, 3) | TIED, **rope(), **MINICPM_AS_GRANITE),
+        written=minicpm,
+    ),
+    "minicpm4": Spec(
+        architecture="minicpm",
+        config=T.GraniteConfig(**sizes(3, 1), **longrope(16, 32), **MINICPM_AS_GRANITE),
+        written=minicpm,
+    ),
+    "internlm2": Spec(
+        architecture="internlm2",
+        config=T.LlamaConfig(**sizes(6, 2), **rope(theta=1e6)),
+        written=lambda config: config | {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2"},
+        shapes=internlm2,
+        computed=internlm2_as_llama,
+    ),
+    "internlm3": Spec(
+        architecture="llama", config=T.InternLM3Config(**sizes(3, 1, head_dim=48), **rope(theta=5e7))
+    ),
+    # near relatives
+    "qwen2": Spec(architecture="qwen2", config=T.Qwen2Config(**sizes(6, 2) | TIED, **rope(theta=1e6))),
+    "qwen2-odd": Spec(architecture="qwen2", config=T.Qwen2Config(**ODD_QWEN, **YARN)),
+    "qwen3": Spec(
+        architecture="qwen3",
+        config=T.Qwen3Config(**sizes(5, 1, head_dim=64) | TIED, **rope(theta=1e6)),
+    ),
+    # mixtures of experts
+    "mixtral": Spec(
+        architecture="llama",
+        config=T.MixtralConfig(
+            **sizes(3, 1), **rope(theta=1e6), num_local_experts=5, num_experts_per_tok=2, sliding_window=None
+        ),
+        shapes=MIXTRAL[0],
+        computed=MIXTRAL[1],
+    ),
+    "llama4": Spec(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 5, head_dim=32), **LLAMA3, **CHUNKED, intermediate_size_mlp=160, num_local_experts=6,
+        ),
+        written=lambda config: config | {"attention_chunk_size": WINDOW},
+    ),
+    "llama4-maverick": Spec(
+        architecture="llama4",
+        config=T.Llama4TextConfig(
+            **sizes(4, 2, 4, head_dim=32, intermediate_size=32), **rope(theta=5e5), intermediate_size_mlp=160,
+            num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False,
+        ),
+        written=lambda config: config | {"attention_chunk_size": 8192},
+    ),
+    "qwen3moe": Spec(
+        architecture="qwen3moe",
+        config=T.Qwen3MoeConfig(**sizes(4, 2, head_dim=32), **rope(theta=1e6), **QWEN3MOE),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "olmoe": Spec(
+        architecture="olmoe",
+        config=T.OlmoeConfig(**sizes(3, 3), **rope(), num_experts=12, num_experts_per_tok=4, norm_topk_prob=False),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "qwen2moe": Spec(
+        architecture="qwen2moe",
+        config=T.Qwen2MoeConfig(**sizes(4, 2), **rope(theta=1e6), **GATED_SHARED, norm_topk_prob=False),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "dots1": Spec(
+        architecture="dots1",
+        config=T.Dots1Config(
+            **sizes(3, 3, 3, head_dim=32), **rope(theta=1e6), first_k_dense_replace=1, **BIASED, n_shared_experts=2,
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe": Spec(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, 3, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=1,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=True,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "glm4moe-air": Spec(
+        architecture="glm4moe",
+        config=T.Glm4MoeConfig(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e6, partial_rotary_factor=0.5), first_k_dense_replace=0,
+            **BIASED, n_shared_experts=1, attention_bias=True, use_qk_norm=False,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek2-lite": Spec(
+        architecture="deepseek2",
+        config=T.DeepseekV2Config(
+            **sizes(2, 2, 27, **SMALL), **LITE_ROPE, **LATENT | {"kv_lora_rank": 32}, q_lora_rank=None,
+            n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=2,
+            first_k_dense_replace=1, topk_method="greedy", routed_scaling_factor=1.0, n_group=1, topk_group=1,
+        ),
+        written=lambda config: config | {"scoring_func": "softmax"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek2": Spec(
+        architecture="deepseek2",
+        config=T.DeepseekV2Config(
+            **sizes(4, 4, 3), **LITE_ROPE, **LATENT, q_lora_rank=64, n_routed_experts=12, num_experts_per_tok=6,
+            moe_intermediate_size=64, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.0,
+            topk_method="group_limited_greedy", n_group=4, topk_group=3,
+        ),
+        written=lambda config: config | {"scoring_func": "softmax"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "deepseek3": Spec(
+        architecture="deepseek2",
+        config=T.DeepseekV3Config(
+            **sizes(4, 4, 3), **DEEPSEEK3_ROPE, **LATENT, q_lora_rank=64, first_k_dense_replace=1, n_shared_experts=1,
+            **BIASED | {
+                "n_routed_experts": 12, "num_experts_per_tok": 6, "n_group": 4, "topk_group": 3,
+                "routed_scaling_factor": 1.0,
+            },
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "mistral4": Spec(
+        architecture="mistral4", model=T.Mistral4ForCausalLM,
+        config=T.Mistral4Config(
+            **sizes(4, 4), **MINISTRAL3, **LATENT, q_lora_rank=64, first_k_dense_replace=0, n_shared_experts=1,
+            **BIASED | {"n_routed_experts": 12, "num_experts_per_tok": 6, "routed_scaling_factor": 1.0},
+        ),
+        written=within_mistral3,
+    ),
+    "glm4moe-lite": Spec(
+        architecture="deepseek2",
+        config=T.Glm4MoeLiteConfig(
+            **sizes(5, 5, 3), **rope(theta=1e6), **LATENT | {"qk_nope_head_dim": 96, "v_head_dim": 64}, q_lora_rank=64,
+            **BIASED, n_shared_experts=1, mlp_layer_types=["dense", "sparse", "sparse"],
+        ),
+        written=lambda config: config | {"scoring_func": "sigmoid", "first_k_dense_replace": 1},
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "gpt-oss": Spec(
+        architecture="gpt-oss",
+        config=T.GptOssConfig(
+            **sizes(8, 2, head_dim=32), **OSS_ROPE, **layer_types(2, 2), num_local_experts=6, num_experts_per_tok=3
+        ),
+    ),
+    "gpt-oss-limits": Spec(
+        architecture="gpt-oss", norm=1.5,  # so that activations reach them
+        config=T.GptOssConfig(
+            **sizes(4, 4, head_dim=64), **rope(theta=150_000.0), **layer_types(2, 2), num_local_experts=4,
+            num_experts_per_tok=1,
+        ),
+    ),
+    "granitemoe": Spec(
+        architecture="granitemoe",
+        config=T.GraniteMoeConfig(**sizes(6, 2) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS),
+        shapes=GRANITEMOE[0],
+        computed=GRANITEMOE[1],
+    ),
+    "granitemoe-shared": Spec(
+        architecture="granitemoe",
+        config=T.GraniteMoeSharedConfig(
+            **sizes(6, 2) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS, shared_intermediate_size=96
+        ),
+        shapes=GRANITEMOE[0],
+        computed=GRANITEMOE[1],
+    ),
+    "ernie4_5-moe": Spec(
+        architecture="ernie4_5-moe",
+        config=T.Ernie4_5_MoeConfig(
+            **sizes(6, 2, 3, intermediate_size=256) | TIED, **rope(theta=5e5), moe_num_experts=10, moe_k=3,
+            moe_intermediate_size=64, moe_num_shared_experts=2,
+        ),
+        shapes=ERNIE[0],
+        computed=ERNIE[1],
+    ),
+    "hunyuan-moe": Spec(
+        architecture="hunyuan-moe",
+        config=T.HunYuanMoEV1Config(**sizes(6, 2, head_dim=32), **rope(), num_experts=10, moe_topk=3),
+        written=hunyuan_moe,
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "phimoe": Spec(
+        architecture="phimoe",
+        config=T.PhimoeConfig(
+            **sizes(3, 1, max_position_embeddings=512), num_local_experts=10, attention_bias=True, lm_head_bias=True,
+            **longrope(16, 256, short_mscale=1.25, long_mscale=1.25),
+        ),
+        written=lambda config: config | {"architectures": ["PhiMoEForCausalLM"]},
+        shapes=PHIMOE[0],
+        computed=PHIMOE[1],
+    ),
+    "exaone4": Spec(
+        architecture="exaone4",
+        config=T.Exaone4Config(
+            **sizes(6, 2) | TIED, **LLAMA3, sliding_window=None, layer_types=["full_attention"] * 2
+        ),
+    ),
+    "exaone4-windows": Spec(
+        architecture="exaone4", config=T.Exaone4Config(**sizes(2, 1, 64, **SMALL), **LLAMA3, **layer_types(64, 4))
+    ),
+    "olmo2": Spec(architecture="olmo2", config=T.Olmo2Config(**sizes(6, 2), **rope(theta=5e5))),
+    "olmo3": Spec(
+        architecture="olmo2", config=T.Olmo3Config(**sizes(6, 2, 4), rope_parameters=OLMO3_ROPE, **layer_types(4, 4))
+    ),
+    "ernie4_5": Spec(
+        architecture="ernie4_5", config=T.Ernie4_5Config(**sizes(6, 2, head_dim=32) | TIED, **rope(theta=5e5))
+    ),
+    "hunyuan": Spec(
+        architecture="hunyuan-dense",
+        config=T.HunYuanDenseV1Config(
+            **sizes(6, 2, head_dim=32, max_position_embeddings=32_768) | TIED, **HUNYUAN
+        ),
+    ),
+    "seed_oss": Spec(
+        architecture="seed_oss",
+        config=T.SeedOssConfig(
+            **sizes(5, 1, head_dim=32), **rope(theta=1e7), attention_bias=True, attention_out_bias=False
+        ),
+    ),
+    "stablelm": Spec(
+        architecture="stablelm", config=T.StableLmConfig(**sizes(3, 3), **QUARTER, use_qkv_bias=True)
+    ),
+    "stablelm-parallel": Spec(
+        architecture="stablelm",
+        config=T.StableLmConfig(**sizes(3, 1), **QUARTER, use_parallel_residual=True, qk_layernorm=True),
+    ),
+    "glm4": Spec(
+        architecture="glm4", config=T.Glm4Config(**sizes(6, 2, head_dim=32), **rope(partial_rotary_factor=0.5))
+    ),
+    "nemotron": Spec(
+        architecture="nemotron", norm=0.0,
+        config=T.NemotronConfig(**sizes(6, 2), **rope(partial_rotary_factor=0.5)),
+    ),
+    "bitnet": Spec(
+        architecture="bitnet",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5), hidden_act="silu"),
+        written=lambda config: config | {"architectures": ["BitnetForCausalLM"]},
+        shapes=bitnet,
+        computed=lambda tensors: bitnet_as_b158(ternary(tensors)),
+    ),
+    "bitnet-b1.58": Spec(
+        architecture="bitnet-b1.58",
+        config=T.BitNetConfig(**sizes(6, 2) | TIED, **rope(theta=5e5)),
+        computed=ternary,
+    ),
+    # gemma
+    "gemma": Spec(
+        architecture="gemma", norm=0.0, config=T.GemmaConfig(**sizes(3, 1, head_dim=64) | TIED, **rope())
+    ),
+    "gemma2": Spec(
+        architecture="gemma2", norm=0.0,
+        config=T.Gemma2Config(**sizes(4, 2, 4, head_dim=48) | TIED, **rope(), **layer_types(4, 2), **GEMMA2_CAPS),
+    ),
+    "gemma3": Spec(
+        architecture="gemma3", norm=0.0,
+        config=T.Gemma3TextConfig(
+            **sizes(3, 1, 7, head_dim=64) | TIED, rope_parameters=GEMMA3_ROPE, **layer_types(7, 6),
+            query_pre_attn_scalar=64,
+        ),
+    ),
+    "gemma4": Spec(
+        architecture="gemma4", norm=0.375,  # or scores, which are not divided by anything, would be very large
+        config=T.Gemma4TextConfig(
+            **sizes(4, 1, 9, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS, num_kv_shared_layers=4,
+            hidden_size_per_layer_input=32, vocab_size_per_layer_input=reference_models.N_VOCAB,
+            use_double_wide_mlp=True,
+            global_head_dim=64,
+        ),
+    ),
+    "gemma4-dense": Spec(
+        architecture="gemma4", norm=0.5,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 5, head_dim=48) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:5], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=80, num_global_key_value_heads=1,
+        ),
+    ),
+    "gemma4-experts": Spec(
+        architecture="gemma4", norm=0.375,
+        config=T.Gemma4TextConfig(
+            **sizes(4, 2, 3, head_dim=32) | TIED, **GEMMA4, layer_types=GEMMA4_LAYERS[:3], attention_k_eq_v=True,
+            hidden_size_per_layer_input=0, global_head_dim=64, num_global_key_value_heads=1,
+            enable_moe_block=True, num_experts=10, top_k_experts=8, moe_intermediate_size=64,
+        ),
+    ),
+    "gemma3n": Spec(
+        architecture="gemma3n", norm=0.5,
+        config=T.Gemma3nTextConfig(
+            **sizes(2, 1, 6, head_dim=32) | TIED, **layer_types(6, 3), **GEMMA3N, num_kv_shared_layers=3,
+            vocab_size_per_layer_input=reference_models.N_VOCAB - 4,
+            activation_sparsity_pattern=[0.75, 0.5, 0.0, 0.0, 0.0, 0.0],
+        ),
+    ),
+    "gemma3n-25": Spec(  # with the sizes that llama.cpp assumes
+        architecture="gemma3n", norm=0.5,
+        config=T.Gemma3nTextConfig(
+            **sizes(2, 1, 25, head_dim=32, intermediate_size=512) | TIED, **layer_types(25, 5),
+            **GEMMA3N | {"hidden_size_per_layer_input": 256, "laurel_rank": 64}, num_kv_shared_layers=5,
+            vocab_size_per_layer_input=reference_models.N_VOCAB,
+        ),
+        shapes=with_idle_keys,
+        computed=without_idle_keys,
+    ),
+    # phi
+    "phi2": Spec(
+        architecture="phi2",
+        config=T.PhiConfig(**sizes(2, 2, hidden_size=160, intermediate_size=640), **rope(partial_rotary_factor=0.4)),
+    ),
+    "phi3": Spec(
+        architecture="phi3",
+        config=T.Phi3Config(**sizes(3, 3), **rope(), original_max_position_embeddings=256, sliding_window=WINDOW),
+    ),
+    "phi3-long": Spec(
+        architecture="phi3", config=T.Phi3Config(**sizes(3, 1), **longrope(16, 32), original_max_position_embeddings=32)
+    ),
+    "phi3-short": Spec(
+        architecture="phi3",
+        config=T.Phi3Config(
+            **sizes(3, 1, max_position_embeddings=512), **longrope(16, 256), original_max_position_embeddings=256
+        ),
+    ),
+    "phi4-mini": Spec(
+        architecture="phi3",
+        config=T.Phi3Config(
+            **sizes(3, 1) | TIED, **longrope(12, 32, partial_rotary_factor=0.75), original_max_position_embeddings=32
+        ),
+    ),
+    # recurrent states
+    "lfm2": Spec(
+        architecture="lfm2",
+        config=T.Lfm2Config(
+            **sizes(6, 2, 4) | TIED, **rope(theta=1e6), block_multiple_of=32, norm_eps=1e-5,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+    ),
+    "lfm2moe": Spec(
+        architecture="lfm2moe",
+        config=T.Lfm2MoeConfig(
+            **sizes(6, 2, 4) | TIED, **rope(theta=1e6), num_dense_layers=1, num_experts=10, num_experts_per_tok=3,
+            moe_intermediate_size=64, layer_types=["conv", "conv", "full_attention", "conv"],
+        ),
+        shapes=LFM2MOE[0],
+        computed=LFM2MOE[1],
+    ),
+    "qwen35": Spec(
+        architecture="qwen35", norm=0.0,
+        config=T.Qwen3_5TextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            **DELTA_NET,
+        ),
+    ),
+    "qwen35moe": Spec(
+        architecture="qwen35moe", norm=0.0, written=without_width,
+        config=T.Qwen3_5MoeTextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25, mrope_section=[3, 3, 2]),
+            **DELTA_NET, **GATED_SHARED,
+        ),
+    ),
+    "qwen3next": Spec(
+        architecture="qwen3next", norm=0.0,
+        config=T.Qwen3NextConfig(
+            **sizes(3, 1, 4, head_dim=64), **rope(theta=1e7, partial_rotary_factor=0.25), **DELTA_NET,
+            **GATED_SHARED,
+        ),
+        shapes=UNFUSED[0],
+        computed=UNFUSED[1],
+    ),
+    "mamba2": Spec(
+        architecture="mamba2",
+        config=T.Mamba2Config(
+            vocab_size=reference_models.N_VOCAB, hidden_size=96, num_heads=6, head_dim=32, state_size=16, n_groups=2,
+            num_hidden_layers=2, **SPECIAL_IDS,
+        ),
+    ),
+    "mamba": Spec(
+        architecture="mamba",
+        config=T.MambaConfig(vocab_size=reference_models.N_VOCAB, hidden_size=96, num_hidden_layers=3, **SPECIAL_IDS),
+        written=with_rank,
+    ),
+    "falcon-mamba": Spec(
+        architecture="mamba",
+        config=T.FalconMambaConfig(
+            vocab_size=reference_models.N_VOCAB, hidden_size=160, num_hidden_layers=2, state_size=24,
+            mixer_rms_eps=1e-5,
+            tie_word_embeddings=False, **SPECIAL_IDS,
+        ),
+        written=with_rank,
+    ),
+    "falcon-h1": Spec(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(6, 2, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            **MULTIPLIERS,
+        ),
+    ),
+    "falcon-h1-normed": Spec(
+        architecture="falcon-h1",
+        config=T.FalconH1Config(
+            **sizes(3, 1, head_dim=32), **rope(theta=1e11), **RECURRENT, mamba_d_ssm=192, mamba_norm_before_gate=False,
+            mamba_rms_norm=True,
+        ),
+    ),
+    "granitehybrid": Spec(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4) | TIED, **rope(), **GRANITE, **RECURRENT, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+    ),
+    "granitehybrid-experts": Spec(
+        architecture="granitehybrid",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2, 4, intermediate_size=64) | TIED, **rope(), **GRANITE, **GRANITE_EXPERTS, **RECURRENT,
+            shared_intermediate_size=96, layer_types=LINEAR_AND_FULL,
+        ),
+        written=granite_hybrid,
+        shapes=GRANITEHYBRID[0],
+        computed=GRANITEHYBRID[1],
+    ),
+    "granite4": Spec(
+        architecture="granite",
+        config=T.GraniteMoeHybridConfig(
+            **sizes(6, 2) | TIED, **rope(theta=1e7), **GRANITE, num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=160, layer_types=["full_attention"] * 2, position_embedding_type="rope",
+            mamba_n_heads=6,
+        ),
+        written=granite_hybrid,
+    ),
+    "nemotron_h": Spec(
+        architecture="nemotron_h",
+        config=T.NemotronHConfig(
+            **sizes(6, 2, head_dim=32), **NEMOTRON_H,
+            layers_block_type=["linear_attention", "full_attention", "mlp", "linear_attention"],
+        ),
+        written=nemotron_h,
+        shapes=BACKBONE[0],
+        computed=BACKBONE[1],
+    ),
+    "nemotron_h_moe": Spec(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
+    ),
+    "nemotron_h_moe-latent": Spec(
+        architecture="nemotron_h_moe",
+        config=T.NemotronHConfig(**sizes(6, 2, head_dim=32), **NEMOTRON_H, **NEMOTRON_EXPERTS, moe_latent_size=64),
+        shapes=UNGATED[0],
+        computed=UNGATED[1],
+    ),
+    "rwkv7": Spec(
+        architecture="rwkv7", model=rwkv7_model.RWKV7ForCausalLM,
+        config=T.PreTrainedConfig(
+            hidden_size=128, head_dim=64, num_hidden_layers=3, intermediate_size=192,
+            vocab_size=reference_models.N_VOCAB,
+            decay_low_rank_dim=32, a_low_rank_dim=32, v_low_rank_dim=32, gate_low_rank_dim=64, norm_eps=1e-5,
+            hidden_act="sqrelu", norm_first=True, norm_bias=True, attn=None, max_position_embeddings=2048,
+            tie_word_embeddings=False, **SPECIAL_IDS,
+        ),
+        written=lambda config: config | {"model_type": "rwkv7"},
+    ),
+    # others
+    "starcoder2": Spec(
+        architecture="starcoder2",
+        config=T.Starcoder2Config(**sizes(6, 2) | TIED, **rope(theta=1e5), sliding_window=None),
+    ),
+    "gpt2": Spec(
+        architecture="gpt2",
+        config=T.GPT2Config(**GPT2, **SPECIAL_IDS),
+        shapes=without("transformer."),
+        computed=prefixed("transformer."),
+    ),
+    "gptneox": Spec(architecture="gptneox", config=T.GPTNeoXConfig(**sizes(3, 3), **QUARTER)),
+    "gptneox-sequential": Spec(
+        architecture="gptneox", config=T.GPTNeoXConfig(**sizes(3, 3), **QUARTER, use_parallel_residual=False)
+    ),
+    "falcon": Spec(architecture="falcon", config=T.FalconConfig(**sizes(3) | TIED, **rope()), written=falcon),
+    "falcon-40b": Spec(
+        architecture="falcon",
+        config=T.FalconConfig(**sizes(6), **rope(), num_kv_heads=2, new_decoder_architecture=True),
+        written=falcon,
+    ),
+    "command-r": Spec(
+        architecture="command-r", config=T.CohereConfig(**sizes(6, 2) | TIED, **rope(theta=8e6), logit_scale=0.75)
+    ),
+    "command-r-plus": Spec(
+        architecture="command-r",
+        config=T.CohereConfig(
+            **sizes(2, 1, 64, **SMALL) | TIED, **rope(theta=8e6), logit_scale=0.75, use_qk_norm=True
+        ),
+    ),
+    "cohere2": Spec(
+        architecture="cohere2",
+        config=T.Cohere2Config(**sizes(6, 2, 5) | TIED, **rope(theta=5e4), **layer_types(5, 4), logit_scale=0.75),
+    ),
+    # encoders
+    "bert": Spec(architecture="bert", encoder=True, config=T.BertConfig(**BERT), shapes=without_pooler),
+    "xlm-roberta": Spec(architecture="bert", encoder=True, config=T.XLMRobertaConfig(**BERT), shapes=without_pooler),
+    "modern-bert": Spec(architecture="modern-bert", encoder=True, config=T.ModernBertConfig(**MODERN)),
+    "nomic-bert": Spec(
+        architecture="nomic-bert",
+        encoder=True,
+        config=T.NomicBertConfig(**BERT, **rope(theta=1000.0), hidden_act="silu"),
+        written=nomic,
+        shapes=nomic_shapes,
+        computed=nomic_computed,
+    ),
+    "gemma-embedding": Spec(
+        architecture="gemma-embedding",
+        encoder=True,
+        norm=0.0,
+        config=T.Gemma3TextConfig(
+            **sizes(3, 1, 7, head_dim=64) | TIED, rope_parameters=GEMMA3_ROPE, **layer_types(7, 6),
+            query_pre_attn_scalar=64, use_bidirectional_attention=True,
+        ),
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write the models named on the command line, or all."""
+    transformers.utils.logging.disable_progress_bar()
+    reference_models.DATA.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or MODELS:
+        logits = make(name, MODELS[name])
+        print(f"{name:20} standard deviation of logits {logits.std():.2f}")
+
+
+def make(name: str, spec: Spec) -> Any:
+    """Write both files of a reference model, and return the computed logits."""
+    model = class_of(spec)._from_config(spec.config, attn_implementation="eager").float().eval()
+    tied = set(model.all_tied_weights_keys) if spec.config.tie_word_embeddings else set()
+    if spec.encoder:
+        tied |= {key for key in model.state_dict() if key.startswith("pooler.")}  # not needed for the stored output
+    own = {key: tuple(values.shape) for key, values in model.state_dict().items() if key not in tied}
+    shapes = spec.shapes(own)
+    described = {
+        "architecture": spec.architecture,
+        **({"encoder": True} if spec.encoder else {}),
+        "norm": spec.norm,
+        "n_layer": spec.config.num_hidden_layers,
+        "config": config_of(spec),
+        "tensors": folded(shapes, spec.config.num_hidden_layers),
+        "only": only(shapes, spec.config.num_hidden_layers),
+    }
+    write(name, described)
+    weights = spec.computed(reference_models.weights(name, reference_models.described(name)))
+    left = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
+    assert set(left.missing_keys) <= tied, left
+    assert not left.unexpected_keys, left
+    with torch.no_grad():
+        found = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
+        logits = (found.last_hidden_state if spec.encoder else found.logits)[0].numpy()
+    kept = logits[POSITIONS]
+    np.savez_compressed(
+        reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=kept
+    )
+    return logits
+
+
+def config_of(spec: Spec) -> dict[str, Any]:
+    """Return config.json without keys that change between versions or are about training."""
+    values = json.loads(spec.config.to_json_string()) | {"architectures": [class_of(spec).__name__]}
+    return spec.written({key: value for key, value in values.items() if not any(word in key for word in DULL)})
+
+
+def class_of(spec: Spec) -> Any:
+    kind = transformers.AutoModel if spec.encoder else transformers.AutoModelForCausalLM
+    return spec.model or kind._model_mapping[type(spec.config)]
+
+
+def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
+    """Return shapes by name; tensors that are equal in all layers occur once, with "{}" for the layer's number."""
+    alike = Counter((NUMBER.sub(".{}.", key, count=1), shape) for key, shape in shapes.items() if NUMBER.search(key))
+    found = {}
+    for key, shape in shapes.items():
+        general = NUMBER.sub(".{}.", key, count=1)
+        found[general if alike[general, shape] == n_layer else key] = shape
+    return found
+
+
+def only(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, list[int]]:
+    """Return the layers of tensors that not all layers have."""
+    general = [key for key in folded(shapes, n_layer) if "{}" in key]
+    found = {key: [i for i in range(n_layer) if key.replace("{}", str(i)) in shapes] for key in general}
+    return {key: layers for key, layers in found.items() if len(layers) < n_layer}
+
+
+def write(name: str, described: dict[str, Any]) -> None:
+    """Write JSON with a line per configuration entry and per tensor."""
+    lines = [f' "{key}": {json.dumps(value)}' for key, value in described.items() if not isinstance(value, dict)]
+    for key in ("config", "tensors", *(["only"] if described["only"] else [])):
+        entries = ",\n".join(f'  "{entry}": {json.dumps(value)}' for entry, value in described[key].items())
+        lines.append(f' "{key}": {{\n{entries}\n }}')
+    (reference_models.DATA / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them.
+
+data/proofs/NAME.json has a config.json and the shapes of the tensors; the values are generated from the names.
+NAME.npz has a text's ids and the logits at some positions. make_reference_models.py writes both.
+
+    folder = reference_models.checkpoint("llama3", tmp_path)   # a directory as Hugging Face libraries save it
+    path = checkpoints.as_type(folder, tmp_path / "llama3.gguf", "F32")  # ... converted
+    expected = reference_models.expected("llama3")                # .ids, .positions, .logits
+    reference_models.divergence(expected.logits, logits[expected.positions])  # KL divergence in nats per position
+
+Every value is an 8-bit integer times a power of two, so it is the same in F32, F16 and BF16. Independent of
+localinfer's code.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+DATA = Path(__file__).parents[1] / "data" / "proofs"
+ENCODERS = sorted(path.stem for path in DATA.glob("*.json") if '"encoder": true' in path.read_text(encoding="utf-8"))
+NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS})  # of models with an output layer
+N_VOCAB = 264  # bytes, and a few that never occur in texts
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceOutput:
+    """The expected logits, float32 (len(positions), n_vocab), after the tokens at `positions` of `ids`; for an encoder
+    the hidden states, (len(positions), n).
+    """
+
+    ids: list[int]
+    positions: NDArray[np.intp]
+    logits: Floats
+
+
+def described(name: str) -> dict[str, Any]:
+    """Return the description of a reference model: `config`, `norm` (mean of the norms' weights), `n_layer`, `tensors`
+    (shapes by name, with "{}" for the layer's number) and `only` (layers by name, for tensors that not all layers
+    have).
+    """
+    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def expected(name: str) -> ReferenceOutput:
+    """Return the ids and what transformers computed, in float32."""
+    with np.load(DATA / f"{name}.npz") as found:
+        return ReferenceOutput(found["ids"].tolist(), found["positions"], found["logits"])
+
+
+def architecture(name: str) -> str:
+    """Return GGUF's name of the architecture."""
+    return str(described(name)["architecture"])
+
+
+def checkpoint(name: str, folder: Path) -> Path:
+    """Write the checkpoint below `folder` and return it: weights in F32, and a tokenizer of single bytes."""
+    proof, path = described(name), folder / name
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(proof["config"]), encoding="utf-8")
+    (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer()), encoding="utf-8")
+    save_file(dict(weights(name, proof)), path / "model.safetensors")
+    return path
+
+
+def divergence(expected: Floats, found: Floats) -> NDArray[np.float64]:
+    """Return KL(expected || found) of the next-token distributions, in nats: (n_positions,)."""
+    p, q = (_log_softmax(logits.astype(np.float64)) for logits in (expected, found))
+    return np.sum(np.exp(p) * (p - q), axis=1)
+
+
+def summary(tensors: Mapping[str, tuple[Sequence[int], NDArray[Any]]]) -> dict[str, list[Any]]:
+    """Summarize a file's tensors: for those of all blocks their number, shape and a hash; separately for each shape if
+    blocks differ.
+    """
+    found: dict[str, list[Any]] = {}
+    for name in sorted(tensors, key=lambda name: [int(part) if part.isdecimal() else 0 for part in name.split(".")]):
+        shape, data = tensors[name]
+        kind = re.sub(r"\.\d+\.", ".{}.", name)
+        if found.get(kind, [0, list(shape)])[1] != list(shape):
+            kind = f"{kind} {'x'.join(map(str, shape))}"
+        each = found.setdefault(kind, [0, list(shape), hashlib.sha256()])
+        each[0] += 1
+        each[2].update(np.ascontiguousarray(data).tobytes())
+    return {name: [n, shape, sha.hexdigest()[:16]] for name, (n, shape, sha) in sorted(found.items())}
+
+
+def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+# --- weights ---
+
+
+def weights(name: str, proof: dict[str, Any]) -> dict[str, Floats]:
+    """Return all tensors by name."""
+    layers = range(proof["n_layer"])
+    shapes = {
+        each.replace("{}", str(i)): tuple(shape)
+        for each, shape in proof["tensors"].items()
+        for i in (proof.get("only", {}).get(each, layers) if "{}" in each else range(1))
+    }
+    return {each: values(f"{name}/{each}", shape, proof["norm"]) for each, shape in shapes.items()}
+
+
+def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:
+    """Return a tensor's values, uniformly distributed. Matrices roughly preserve the magnitude of their inputs, so that
+    all parts of a model matter; logits are smaller. Weights of norms are around `norm`, biases around 0.
+    """
+    if len(shape) > 1:
+        gain = 0.5 if shape[0] == N_VOCAB else 1.5
+        gain *= shape[-1] / 8 if "modality_router" in name else 1  # its input was divided by shape[-1]
+        return random_integers(name, shape, 255) * power_of_two(gain * 3**0.5 / 255 * shape[-1] ** -0.5)
+    if name.endswith(".bias"):
+        return random_integers(name, shape, 127) * power_of_two(0.5 / 127)
+    if name.endswith(".sinks"):  # as large as attention scores
+        return random_integers(name, shape, 127) * power_of_two(16 / 127)
+    return np.float32(norm) + random_integers(name, shape, 32) / np.float32(128)
+
+
+def random_integers(name: str, shape: tuple[int, ...], largest: int) -> Floats:
+    """Return integers from -largest to largest that depend only on the name, not on numpy's version."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    bits = np.random.PCG64(seed).random_raw(prod(shape))
+    return ((bits >> np.uint64(32)) % np.uint64(2 * largest + 1)).astype(np.float32).reshape(shape) - largest
+
+
+def power_of_two(value: float) -> np.float32:
+    """Return the power of two nearest to a value."""
+    return np.float32(2.0 ** round(log2(value)))
+
+
+# --- a tokenizer ---
+
+
+def byte_tokenizer() -> dict[str, Any]:
+    """Return a tokenizer.json of byte-level BPE without merges: one token per byte, and one BOS/EOS token."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    spell = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": 256, "content": "<|endoftext|>", "special": True, "normalized": False}],
+        "normalizer": None,
+        "pre_tokenizer": spell,
+        "post_processor": None,
+        "decoder": spell,
+        "model": {"type": "BPE", "vocab": {letters[byte]: byte for byte in range(256)}, "merges": []},
+    }

@@ -1,0 +1,82 @@
+"""A user's script with every public call. It is type-checked, not run: see tests/test_typing.py."""
+
+import asyncio
+
+import localinfer
+from localinfer import (
+    ContextOverflowError,
+    GenerationResult,
+    LocalInferError,
+    Model,
+    Options,
+    RankedDocument,
+    UsageError,
+)
+
+MESSAGES: list[localinfer.Message] = [{"role": "user", "content": "Why is the sky blue?"}]
+TOOLS = [{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+
+
+def generate(model: Model) -> None:
+    result = model.generate("The capital of France is", max_tokens=8, temperature=0.0, logprobs=2)
+    print(result.text, result.tokens, result.finish_reason, result.reasoning, result.stats.generated_tokens)
+    for entry in result.logprobs:
+        print(entry.text, entry.id, entry.logprob, [each.text for each in entry.top])
+    results: list[GenerationResult] = model.generate(["One", "Two"], n_predict=4, stop=["\n"])
+    print([each.text for each in results], model.generate([1, 2, 3]).text)
+    for piece in model.stream("Once", top_k=40, top_p=0.9, seed=1):
+        print(piece.text, piece.id, piece.kind, end="")
+    sampler = model.sampler(temp=0.7)
+    print(model.generate("Apples", sampler=sampler, schema={"type": "object"}).text)
+
+
+def chat(model: Model) -> None:
+    result = model.chat(MESSAGES, tools=TOOLS, system_prompt="Be brief.", reasoning_budget=100)
+    for call in result.tool_calls:
+        print(call.name, call.arguments.get("city"), call.id)
+    for piece in model.stream_chat(MESSAGES, repetition_penalty=1.1):
+        print(piece.text, end="", flush=True)
+    print(model.render(MESSAGES).text, model.render(MESSAGES, add_generation_prompt=False).ids)
+    kept: list[localinfer.Message] = model.truncate_messages(MESSAGES)
+    print(len(kept), result.as_message()["role"])
+
+
+async def coroutines(model: Model) -> None:
+    print((await model.agenerate("Hello", n_predict=4)).text, (await model.achat(MESSAGES)).text)
+    async for piece in model.astream("Hello"):
+        print(piece.text)
+    async for piece in model.astream_chat(MESSAGES):
+        print(piece.text)
+
+
+def inspect(model: Model) -> None:
+    ids = model.tokenize("Hello", add_special=True)
+    print(model.detokenize(ids), model.logits(ids).shape, model.n_ctx, model.n_vocab, model.n_ctx_train, repr(model))
+    print([piece.logprob for piece in model.score("Hello", ids)], model.metadata.get("general.name"))
+    weights = localinfer.dequantize(model.tensors["token_embd.weight"])
+    ranked: list[RankedDocument] = model.rerank("panda", ["a bear", "a fish"])
+    print(weights.shape, model.embed(["a", "b"], pooling="mean").shape, ranked[0].document, ranked[0].score)
+    model.save_cache("prompt.cache")
+    print(model.load_cache("prompt.cache"))
+
+
+def main() -> None:
+    localinfer.convert("checkpoint/", "f16.gguf", "F16")
+    localinfer.imatrix("f16.gguf", "text", "imatrix.gguf", covariance=True)
+    localinfer.quantize("f16.gguf", "q4.gguf", "Q4_K_M", imatrix="imatrix.gguf", effort="max", force=True)
+    print(localinfer.perplexity("q4.gguf", "text", ctx_size=512).value)
+    print(localinfer.compare("f16.gguf", "q4.gguf", "text", max_chunks=4).divergence.mean.value)
+    try:
+        with localinfer.load("q4.gguf", options=Options(ctx_size=4096), threads=2, cache_type_k="q8_0") as model:
+            generate(model)
+            chat(model)
+            asyncio.run(coroutines(model))
+            inspect(model)
+    except (ContextOverflowError, UsageError) as error:
+        print(error)
+    except LocalInferError as error:
+        print(type(error).__name__, error)
+
+
+if __name__ == "__main__":
+    main()
