@@ -23,9 +23,9 @@ from cli.loading import find_or_fetch
 from cli.tables import table
 from localinfer.chat_template.template_selection import template_keys
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
 from localinfer.options import Options, from_environment, merge
-from localinfer.text import printable
 
 TEMPLATE = "tokenizer.chat_template"
 SHOWN_VALUES = 5  # values of an array

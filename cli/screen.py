@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all control characters except tab and newline
 DELAY_SECONDS = 0.4  # the status line of a stage appears after this time

@@ -11,9 +11,9 @@ from cli import screen
 from cli.flags import with_options
 from cli.loading import model_loader
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.options import Layer, from_environment
 from localinfer.server.settings import Settings
-from localinfer.text import printable
 
 DEFAULTS = Settings()
 REQUIRED_PACKAGES = ("starlette", "uvicorn", "httptools")

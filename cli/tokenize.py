@@ -9,7 +9,7 @@ from cli import screen
 from cli.flags import EscapeOption, FileOption, ModelArgument, NoStdinOption
 from cli.loading import find_or_fetch
 from cli.text_input import read_prompt
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 
 def tokenize_command(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from localinfer import paths
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 FORMAT = 1
 SUFFIX = ".jsonl"

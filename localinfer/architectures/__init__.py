@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.text import printable
 
 BuildFunction = Callable[[GraphBuilder], None]  # adds a whole forward pass to the graph
 

@@ -16,9 +16,9 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.server.api_errors import APIError, field_error
 from localinfer.server.request_fields import Fields, get, parse_json
-from localinfer.text import printable
 
 Format = Literal["jsonl", "text"]
 

@@ -15,10 +15,10 @@ from typing import Any
 from localinfer.batch.input_file import MAX_SHOWN_ID_CHARS, Request
 from localinfer.batch.output_file import LineSpan, OutputFile
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.options import FLAGS, Options
 from localinfer.runtime.snapshot import model_digest
-from localinfer.text import printable
 
 PREFIX = "batch_req_"
 DIGEST_BYTES = 4

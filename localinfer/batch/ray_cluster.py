@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from localinfer.batch.input_file import Request
 from localinfer.batch.job import Response, job_digest
 from localinfer.errors import LocalInferError, UsageError
+from localinfer.escaping import printable
 from localinfer.options import Options
-from localinfer.text import printable
 
 if TYPE_CHECKING:
     from localinfer.model import Model

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localinfer.errors import UsageError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 Message = Mapping[str, object]
 

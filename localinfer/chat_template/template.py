@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 MAX_SECONDS = 2.0  # limit of CPU time for a rendering
 HAS_CPU_TIMER = hasattr(signal, "setitimer")  # otherwise the limit is wall time

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from localinfer.chat_template.builtin_templates import builtin_templates
 from localinfer.chat_template.template import MAX_SOURCE
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.options import Options
-from localinfer.text import printable
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 TOOL_USE = "tool_use"

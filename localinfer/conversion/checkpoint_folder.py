@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 from localinfer.errors import LocalInferError, ModelNotFoundError
+from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
-from localinfer.text import printable
 
 CONFIG = "config.json"
 FLOAT_LIMIT = 10**300

@@ -10,9 +10,9 @@ from localinfer.conversion.hparams import HParams
 from localinfer.conversion.rope import read_ropes
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM, MAXIMA
-from localinfer.text import printable
 
 MAX_VOCABULARY = 1 << 20
 MAX_TOKEN_TYPES = 1024

@@ -16,9 +16,9 @@ from localinfer.conversion.hparams import HParams
 from localinfer.conversion.tensor_formats.safetensors_file import StoredTensor
 from localinfer.conversion.tensor_formats.values import to_bytes
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field, SourceTensor
 from localinfer.graph.hyperparameters import MAXIMA
-from localinfer.text import printable
 from quant import ggml
 
 N_FEATURE_LAYERS = 3

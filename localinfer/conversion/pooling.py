@@ -7,9 +7,9 @@ from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
 from localinfer.graph.pooling import POOLINGS
-from localinfer.text import printable
 
 MODULES = "modules.json"
 # The first key that is true is used, as in llama.cpp.

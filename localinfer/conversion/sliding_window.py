@@ -6,8 +6,8 @@ from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.text import printable
 
 
 def read_sliding_layers(architecture: Architecture, config: JsonObject, n_layer: int) -> tuple[bool, ...]:

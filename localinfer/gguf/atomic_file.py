@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 MAX_WRITE = 1 << 30  # bytes per write call; some systems accept at most 2 GiB

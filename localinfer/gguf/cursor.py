@@ -13,8 +13,8 @@ from typing import NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.escaping import printable
 from localinfer.gguf.mapped_file import MappedFile
-from localinfer.text import printable
 
 Number = TypeVar("Number", bound=np.generic)
 

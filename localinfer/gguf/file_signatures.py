@@ -5,7 +5,7 @@ Only the first bytes are inspected; nothing is parsed further. A directory is re
 
 from pathlib import Path
 
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 # First bytes of a file -> description.
 SIGNATURES = {

@@ -25,13 +25,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.escaping import printable
 from localinfer.gguf.atomic_file import atomic_files
 from localinfer.gguf.cursor import Cursor
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF, MAGIC, StringArray, open_gguf
 from localinfer.gguf.source import Field
 from localinfer.gguf.writer import TensorInfo, make_layout
-from localinfer.text import printable
 from quant.encoders.covariance import Covariance
 from quant.encoders.low_rank import MAX_RANK
 from quant.encoders.principal_components import PrincipalComponents

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError, ModelNotFoundError, NotEnoughMemoryError
+from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
-from localinfer.text import printable
 
 FILE_TYPES = {
     stat.S_IFDIR: "a directory",

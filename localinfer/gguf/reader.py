@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
 from localinfer.gguf.cursor import Cursor, StringArray
 from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.split_names import split_paths
-from localinfer.text import printable
 from quant import ggml
 
 __all__ = ["GGUF", "StringArray", "Tensor", "Value", "open_gguf", "open_split", "read_value"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray, Value
-from localinfer.text import printable
 
 DEFAULT_MAXIMUM = 1 << 30  # of keys without an entry in MAXIMA, such as numbers of positions
 MAX_MAGNITUDE = 1e15  # the product of two of them, or of one and a position, fits in a float32

@@ -22,10 +22,10 @@ import httpx2
 from huggingface_hub import constants, get_session
 
 from localinfer.errors import LocalInferError, ModelNotFoundError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import open_split
 from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 from localinfer.hub.model_store import Progress, require_network
-from localinfer.text import printable
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.split_names import NAME as PART
 from localinfer.gguf.split_names import split_names
-from localinfer.text import printable
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 # Parts of the names of files that are no models by themselves: projectors, importance matrices and draft heads.

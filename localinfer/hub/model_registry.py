@@ -17,8 +17,8 @@ from typing import NamedTuple, Self, TypedDict, cast
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.options import Layer, from_registry
-from localinfer.text import printable
 
 TOML_LIMIT = 1 << 20  # bytes; the built-in file has 5,000
 MODEL_NAME = re.compile(r"(?!.*\.gguf$)[a-z0-9][a-z0-9._-]{0,63}")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError, UsageError
+from localinfer.escaping import printable
 from localinfer.hub.model_store import Progress, StoredModel, expand_user, is_directory, is_file
 from localinfer.options import Layer, check_values
-from localinfer.text import printable
 
 TITLE = "Ollama"
 DEFAULT_DIRECTORIES = ("~/.ollama/models", "/usr/share/ollama/.ollama/models")  # of the user, and of the system service

@@ -18,12 +18,12 @@ from typing import NamedTuple, cast
 
 from localinfer import paths
 from localinfer.errors import LocalInferError, ModelNotFoundError, UsageError
+from localinfer.escaping import printable
 from localinfer.hub import registry_store
 from localinfer.hub.model_registry import ModelEntry, model_registry, user_registry_path
 from localinfer.hub.model_store import ModelStore, NotDownloadedError, StoredModel, all_parts
 from localinfer.hub.registry_store import existing_path
 from localinfer.options import Layer
-from localinfer.text import printable
 
 __all__ = [
     "ModelEntry",

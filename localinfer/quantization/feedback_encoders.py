@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from localinfer import paths
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.quantization.quantize import EncoderFactory, RowEncoder, make_encoder_factory
 from localinfer.quantization.rows import Matrix, get_decoder
-from localinfer.text import printable
 from quant.encoders.block_feedback import BlockFeedbackEncoder, is_codebook_type
 from quant.encoders.cholesky import CholeskyFactor, factorize
 from quant.encoders.covariance import Covariance

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.gguf.imatrix_file import Imatrix, read_imatrix
 from localinfer.gguf.source import Field, Source, SourceTensor
 from localinfer.quantization.prune import renumber_layers
@@ -29,7 +30,6 @@ from localinfer.quantization.recipes import (
     layer_of,
     requires_imatrix,
 )
-from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.covariance import Covariance
 

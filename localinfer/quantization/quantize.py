@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from localinfer import paths
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.atomic_file import AtomicFile, atomic_files, display_path
 from localinfer.gguf.dequantize import get_rows_kernel
 from localinfer.gguf.source import Field, Source, SourceTensor
@@ -42,7 +43,6 @@ from localinfer.quantization.rows import (
     tensor_error,
 )
 from localinfer.quantization.worker_pool import WorkerPool
-from localinfer.text import printable
 from quant import FORMATS, ggml
 from quant.encoders.block_feedback import BlockLowRankEncoder, compute_block_gains, is_codebook_type
 from quant.encoders.encoder import Encoder, encoder_kernel

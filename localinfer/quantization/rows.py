@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.gguf.dequantize import Decoder
 from localinfer.gguf.source import Source, SourceTensor
-from localinfer.text import printable
 from quant import FORMATS, ggml
 
 SLICE_WEIGHTS = 1 << 18  # weights

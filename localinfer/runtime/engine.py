@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError, UnsupportedError, UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.page_pool import OutOfPagesError
 from localinfer.graph.compute_graph import ComputeGraph
@@ -23,7 +24,6 @@ from localinfer.runtime import machine, weight_loading
 from localinfer.runtime.compiled_graph import CompiledGraph, Floats
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
-from localinfer.text import printable
 from quant.jit.loader import Progress
 
 Ids = NDArray[np.int32]

@@ -11,7 +11,7 @@ from localinfer.errors import (
     UnsupportedError,
     UsageError,
 )
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 ERROR_TYPES = {  # HTTP status -> `type` of the error object, as in llama.cpp's server
     400: "invalid_request_error",

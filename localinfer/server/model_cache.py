@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localinfer.errors import LocalInferError, NotEnoughMemoryError
+from localinfer.escaping import printable
 from localinfer.hub import resolve
 from localinfer.server.api_errors import APIError
-from localinfer.text import printable
 
 if TYPE_CHECKING:
     from localinfer.model import Model

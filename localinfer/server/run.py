@@ -13,9 +13,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.server.connection import Connection
 from localinfer.server.settings import Settings
-from localinfer.text import printable
 
 KEEP_ALIVE = 30  # seconds until an idle connection is closed
 MAX_CONNECTIONS = 1000

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import LocalInferError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
-from localinfer.text import printable
 from localinfer.tokenizer import known_special_tokens
 from localinfer.tokenizer.known_special_tokens import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 

@@ -33,7 +33,7 @@ from localinfer.conversion.architectures import (
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.config_key_aliases import normalize_keys
 from localinfer.errors import UnsupportedError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 FAMILIES = (
     llama, bitnet, gemma, qwen, phi, glm, granite, experts, deepseek, mamba, rwkv, lfm, nemotron, falcon, gpt, cohere,

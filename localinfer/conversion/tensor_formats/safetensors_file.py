@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
 from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf import file_signatures
 from localinfer.gguf.mapped_file import MappedFile
-from localinfer.text import printable
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 SAFETENSORS_NAME = re.compile(r"[^/\\\0]+\.safetensors")

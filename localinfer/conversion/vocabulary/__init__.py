@@ -13,8 +13,8 @@ from localinfer.conversion.checkpoint_folder import CheckpointFolder, JsonObject
 from localinfer.conversion.vocabulary import json_tokenizer, rwkv_world, sentencepiece_file
 from localinfer.conversion.vocabulary.token_list import TokenList
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.text import printable
 
 KEY_PREFIX = "tokenizer.ggml."
 

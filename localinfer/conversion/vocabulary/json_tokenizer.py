@@ -13,7 +13,7 @@ from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.vocabulary import known_tokenizers, unigram, word_piece
 from localinfer.conversion.vocabulary.token_list import Token, TokenList
 from localinfer.errors import UnsupportedError
-from localinfer.text import printable
+from localinfer.escaping import printable
 from localinfer.tokenizer.pretokenizers import (
     DIGIT,
     LETTERS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localinfer.conversion.vocabulary.token_list import Token, TokenList
 from localinfer.errors import LocalInferError
-from localinfer.text import printable
+from localinfer.escaping import printable
 from localinfer.tokenizer.vocabulary import CONTROL
 
 NAME = "rwkv_vocab_v20230424.txt"

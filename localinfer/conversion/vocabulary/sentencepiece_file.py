@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localinfer.conversion.vocabulary.token_list import Token, TokenList, user_defined
 from localinfer.errors import LocalInferError, UnsupportedError
-from localinfer.text import printable
+from localinfer.escaping import printable
 from localinfer.tokenizer.vocabulary import BYTE, NORMAL, USER_DEFINED
 
 NAME = "tokenizer.model"

@@ -8,8 +8,8 @@ import numpy as np
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.vocabulary.token_list import Token, TokenList
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.text import printable
 from localinfer.tokenizer.vocabulary import NORMAL, UNKNOWN
 
 # All of these steps together are equivalent to `remove_extra_whitespaces`.

@@ -6,8 +6,8 @@ In GGUF the first piece of a word begins with "▁" and the others with nothing;
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.vocabulary.token_list import Token, TokenList
 from localinfer.errors import UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.source import Field
-from localinfer.text import printable
 from localinfer.tokenizer.vocabulary import NORMAL, UNKNOWN
 
 REQUIRED_VALUES = {

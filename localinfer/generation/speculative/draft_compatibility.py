@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.options import Options, parse_speculation_types
 from localinfer.runtime.engine import Engine
-from localinfer.text import printable
 from quant.jit.loader import Progress
 
 MAX_VOCABULARY_DIFFERENCE = 128  # padding tokens that one vocabulary may have in addition

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localinfer.errors import ConstraintError, UsageError
+from localinfer.escaping import printable
 from localinfer.options import CONSTRAINT_OPTIONS, FLAGS, Options, Value
-from localinfer.text import printable
 
 from .json_schema import parse_json, schema_to_grammar
 from .lark import gbnf_to_lark

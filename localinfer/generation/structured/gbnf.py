@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from localinfer.errors import ConstraintError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 MAX_CODE_POINT = 0x10FFFF
 MAX_REPETITIONS = 2000  # llama.cpp's limit: a larger minimum is an error, a larger maximum is unbounded

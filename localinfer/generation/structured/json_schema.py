@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from localinfer.errors import ConstraintError, UsageError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 OPTIONS = {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"}  # as in llama.cpp; limits white space
 DEFINITIONS = ("$defs", "definitions")

@@ -10,6 +10,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localinfer.escaping import printable
 from localinfer.gguf.reader import open_gguf
 from localinfer.server.api_errors import APIError
 from localinfer.server.dispatcher import Dispatcher
@@ -17,7 +18,6 @@ from localinfer.server.model_cache import ServedModel, model_file
 from localinfer.server.model_info import ModelInfo, read_model_info
 from localinfer.server.request_fields import get, read_json_object
 from localinfer.server.streaming import JSONResponse
-from localinfer.text import printable
 
 OLLAMA_VERSION = "0.12.6"  # the version of Ollama whose API this server implements; clients check it
 FOREVER = datetime(2200, 1, 1, tzinfo=UTC)  # expiry time of a model without keep_alive

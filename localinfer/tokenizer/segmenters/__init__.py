@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
-from localinfer.text import printable
 from localinfer.tokenizer.pretokenizers import BY_NAME
 from localinfer.tokenizer.segmenters.byte_level import ByteLevelBPE
 from localinfer.tokenizer.segmenters.character_level import OPTIONS, CharacterBPE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray
-from localinfer.text import printable
 from localinfer.tokenizer.string_arrays import NUL, decode_bytes, decode_strings, nul_prefixed
 from localinfer.tokenizer.vocabulary import CONTROL, TOKENS, UNKNOWN, Vocabulary, duplicate_token_error
 

@@ -1,7 +1,7 @@
 """Byte fallback: the tokens <0x00> to <0xFF>, which encode characters without a token of their own."""
 
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
-from localinfer.text import printable
 from localinfer.tokenizer.vocabulary import BYTE, TOKENS, Vocabulary
 
 NAMES = {b"<0x%02X>" % byte: bytes([byte]) for byte in range(256)}

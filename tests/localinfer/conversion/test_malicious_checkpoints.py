@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
 from localinfer.errors import LocalInferError, ModelNotFoundError, UnsupportedError
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 Attack = Callable[[Path], object]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -18,8 +18,8 @@ from malicious_files import Accepted, Rejected
 from tiny import Field, tiny_gemma3, tiny_llama
 
 from localinfer.errors import LocalInferError, ModelNotFoundError, NotEnoughMemoryError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray, open_gguf
-from localinfer.text import printable
 
 
 @pytest.fixture

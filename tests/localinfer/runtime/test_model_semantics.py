@@ -14,12 +14,12 @@ import pytest
 from tiny import Field, Stored, random_tensor, tiny_gemma3, tiny_llama, tiny_qwen2, tiny_qwen3
 
 from localinfer.errors import LocalInferError, UnsupportedError
+from localinfer.escaping import printable
 from localinfer.generation.sampling import SamplerChain
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import memory_requirements
 from localinfer.runtime.engine import Engine
-from localinfer.text import printable
 
 Write: TypeAlias = Callable[..., Path]
 WRITERS = {"llama": tiny_llama, "gemma3": tiny_gemma3, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localinfer.text import printable
+from localinfer.escaping import printable
 
 
 @pytest.mark.parametrize(
