@@ -66,12 +66,12 @@ class Job:
 
         Raises UsageError if the output belongs to another job, LocalInferError if a request has two responses.
         """
-        for place, line in output.lines():
+        for span, line in output.lines():
             request, failed = self._parse_line(line, output.path)
             if request.number in self.locations:
                 message = f"damaged: there are two responses to line {request.number}"
                 raise LocalInferError(f"{output.path}: {message}; {RESTART_HINT}")
-            self._record(request, place, failed)
+            self._record(request, span, failed)
         output.truncate()
 
     def pending(self) -> list[Request]:
@@ -119,8 +119,8 @@ class Job:
             self.locations[number] = LineSpan(start, self.locations[number].size)
             start += self.locations[number].size
 
-    def _record(self, request: Request, place: LineSpan, failed: bool) -> None:
-        self.locations[request.number] = place
+    def _record(self, request: Request, span: LineSpan, failed: bool) -> None:
+        self.locations[request.number] = span
         if failed:
             self.failed.add(request.number)
 
@@ -168,10 +168,10 @@ def file_content(path: str) -> bytes:
 
 def require_model(requests: Sequence[Request], names: Sequence[str], where: str) -> None:
     """Raise LocalInferError if a request names a model other than these."""
-    for number, wanted in requested_models(requests):
-        if wanted.removesuffix(":latest") not in names:
+    for number, model in requested_models(requests):
+        if model.removesuffix(":latest") not in names:
             raise LocalInferError(
-                f"{where}: line {number} requests the model {printable(wanted, MAX_SHOWN_ID_CHARS)}, not {names[0]}; "
+                f"{where}: line {number} requests the model {printable(model, MAX_SHOWN_ID_CHARS)}, not {names[0]}; "
                 "--any-model ignores the model names"
             )
 
@@ -179,5 +179,5 @@ def require_model(requests: Sequence[Request], names: Sequence[str], where: str)
 def requested_models(requests: Sequence[Request]) -> Iterator[tuple[int, str]]:
     """Yield (line number, model) for each request that names a model."""
     for request in requests:
-        if isinstance(wanted := request.body.get("model"), str) and wanted:
-            yield request.number, wanted
+        if isinstance(model := request.body.get("model"), str) and model:
+            yield request.number, model

@@ -52,10 +52,10 @@ class OutputFile:
 
     def append(self, line: bytes) -> None:
         """Append a line. Raises LocalInferError if that fails; the file then still ends with a complete line."""
-        rest = memoryview(line)
+        remaining = memoryview(line)
         try:
-            while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
+            while remaining:
+                remaining = remaining[os.write(self.descriptor, remaining) :]
         except OSError as error:
             self.truncate()
             raise LocalInferError(f"{display_path(self.path)}: {error.strerror}") from None
@@ -79,16 +79,16 @@ class OutputFile:
 
         The new file replaces the old one atomically. Raises LocalInferError if that fails; the old file then remains.
         """
-        ends = [place.start + place.size for place in spans]
-        if [place.start for place in spans] == [0, *ends[:-1]] and ends[-1:] == [self.size]:
+        ends = [span.start + span.size for span in spans]
+        if [span.start for span in spans] == [0, *ends[:-1]] and ends[-1:] == [self.size]:
             return
-        size = sum(place.size for place in spans)
-        with atomic_files({self.path: size}, replace=True) as [file], self.path.open("rb") as old:
-            at = 0
-            for place in spans:
-                old.seek(place.start)
-                file.write_at(at, old.read(place.size))
-                at += place.size
+        size = sum(span.size for span in spans)
+        with atomic_files({self.path: size}, replace=True) as [file], self.path.open("rb") as source:
+            offset = 0
+            for span in spans:
+                source.seek(span.start)
+                file.write_at(offset, source.read(span.size))
+                offset += span.size
         os.close(self.descriptor)
         self.descriptor, self.size = open_exclusive(self.path), size
 
@@ -130,7 +130,7 @@ def size_of_whole_lines(descriptor: int) -> int:
     end = os.fstat(descriptor).st_size
     while end:
         start = max(end - READ_CHUNK_BYTES, 0)
-        if (found := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
-            return start + found + 1
+        if (newline := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
+            return start + newline + 1
         end = start
     return 0

@@ -87,11 +87,11 @@ class RayCluster:
         ray.data.DataContext.get_current().enable_progress_bars = False
         n_per_task = min(MAX_TASK_REQUESTS, -(-len(rows) // (MIN_TASKS_PER_WORKER * self.n_workers)))
         tasks = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // n_per_task))
-        answers: Iterable[Row] = tasks.map_batches(
+        results: Iterable[Row] = tasks.map_batches(
             Worker, fn_constructor_args=self._worker_arguments, batch_size=None, batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=self.n_workers), num_cpus=1,
         ).iter_rows()  # fmt: skip
-        return answers
+        return results
 
     def close(self) -> None:
         import ray
@@ -141,11 +141,11 @@ class Worker:
             Request(int(number), str(custom_id), str(url), json.loads(body))
             for number, custom_id, url, body in zip(*(rows[name] for name in names), strict=True)
         ]
-        answers = list(self._runner.responses(requests))
+        responses = list(self._runner.responses(requests))
         return {
-            "number": [answer.request.number for answer in answers],
-            "status": [answer.status for answer in answers],
-            "body": [json.dumps(answer.body) for answer in answers],
+            "number": [response.request.number for response in responses],
+            "status": [response.status for response in responses],
+            "body": [json.dumps(response.body) for response in responses],
         }
 
 

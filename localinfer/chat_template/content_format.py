@@ -55,18 +55,18 @@ def detect_format(template: ChatTemplate, variables: Mapping[str, object]) -> Co
     messages = [with_probe(message) for message in cast(list[Message], variables["messages"])]
     best: ContentFormat = identity, identity
     fewest = MAX_DEFECTS
-    seen: list[list[Message]] = []
-    until = time.monotonic() + MAX_DETECTION_SECONDS
+    tried: list[list[Message]] = []
+    deadline = time.monotonic() + MAX_DETECTION_SECONDS
     conversions = (identity, parts_to_text, text_to_parts), (identity, parse_arguments, dump_arguments)
     for content_format in product(*conversions):
         converted = convert_messages(messages, content_format)
-        if not fewest or converted in seen or time.monotonic() > until:
+        if not fewest or converted in tried or time.monotonic() > deadline:
             continue
-        seen.append(converted)
+        tried.append(converted)
         with suppress(LocalInferError):  # timeout
-            found = count_defects(template.try_render({**variables, "messages": converted}), converted)
-            if found < fewest:
-                best, fewest = content_format, found
+            n_defects = count_defects(template.try_render({**variables, "messages": converted}), converted)
+            if n_defects < fewest:
+                best, fewest = content_format, n_defects
     return best
 
 

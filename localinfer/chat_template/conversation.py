@@ -146,4 +146,4 @@ def check_template_kwargs(values: object) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UsageError(f"template_kwargs: {printable(repr(name), 40)} is not a valid variable name")
         if name in RESERVED_VARIABLES:
-            raise UsageError(f"template_kwargs: {name} is reserved: it has an argument of its own")
+            raise UsageError(f"template_kwargs: {name} is reserved: it has a separate argument")

@@ -62,7 +62,7 @@ class Placeholders:
         """Return a placeholder that becomes these token ids, and this text in a `Prompt.text`."""
         char = self.new_placeholder()
         self._ids_of[char] = ids
-        self._text_of |= zip(escaped_forms(char), escaped_forms(text), strict=True)
+        self._text_of |= zip(escaped_texts(char), escaped_texts(text), strict=True)
         return char
 
     def split(self, text: str) -> list[str | list[int]]:
@@ -84,17 +84,17 @@ class Placeholders:
 
         The prefix contains whole characters and no control tokens.
         """
-        stream, at, prefix = self._tokenizer.stream(), 0, (0, 0)
-        for number, id in enumerate(ids):
+        stream, position, prefix = self._tokenizer.stream(), 0, (0, 0)
+        for index, id in enumerate(ids):
             if not 0 <= id < self._tokenizer.n_vocab or not self._tokenizer.token_bytes(id):
                 break
             text = stream.push(id)
-            if not content.startswith(text, at):
+            if not content.startswith(text, position):
                 break
-            at += len(text)
-            prefix = prefix if stream.has_pending_bytes else (number + 1, at)
+            position += len(text)
+            prefix = prefix if stream.has_pending_bytes else (index + 1, position)
         else:
-            if content[at:] == stream.flush():  # the output ended within a character
+            if content[position:] == stream.flush():  # the output ended within a character
                 return list(ids), len(content)
         return list(ids[: prefix[0]]), prefix[1]
 
@@ -108,7 +108,7 @@ class Placeholders:
     def _placeholder(self, id: int, text: str) -> str:
         if id not in self._char_of:
             self._char_of[id] = char = self.new_placeholder()
-            self._text_of |= zip(escaped_forms(char), escaped_forms(text), strict=True)
+            self._text_of |= zip(escaped_texts(char), escaped_texts(text), strict=True)
         return self._char_of[id]
 
 
@@ -118,11 +118,11 @@ def unused_characters(texts: list[str]) -> Iterator[str]:
     """
     used = {char for text in texts for char in text}
     for char in map(chr, PRIVATE_USE):
-        if char not in used and not any(each in text for each in escaped_forms(char) for text in texts):
+        if char not in used and not any(each in text for each in escaped_texts(char) for text in texts):
             yield char
 
 
-def escaped_forms(text: str) -> tuple[str, str, str]:
+def escaped_texts(text: str) -> tuple[str, str, str]:
     """Return a text as it is, as `tojson(ensure_ascii=true)` writes it, and as Python's `repr` writes it."""
     return text, json.dumps(text)[1:-1], repr(text)[1:-1]
 

@@ -30,8 +30,14 @@ class Prompt:
     ids: list[int]
 
 
-def build_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Conversation, *,
-                parse_special: bool = False, spans: MessageSpans | None = None) -> Prompt:
+def build_prompt(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    conversation: Conversation,
+    *,
+    parse_special: bool = False,
+    spans: MessageSpans | None = None,
+) -> Prompt:
     """Render a conversation and tokenize it.
 
     With `parse_special`, user texts may contain control tokens. Pass the same `spans` for every prompt of a growing
@@ -54,7 +60,8 @@ def build_prompt(template: ChatTemplate, tokenizer: Tokenizer, conversation: Con
         rendered = render_in_supported_format(template, variables)
         calls = {} if parse_special else tool_call_ids(messages, tokenizer)
         text = insert_original_tokens(
-            template, variables, rendered, spans or MessageSpans(), calls, tokenizer, placeholders)
+            template, variables, rendered, spans or MessageSpans(), calls, tokenizer, placeholders
+        )
     return tokenize_with_single_bos(tokenizer, text, placeholders)
 
 
@@ -63,14 +70,14 @@ def render_open_message(template: ChatTemplate, variables: Variables, marker: st
 
     Raises LocalInferError if the template omits the message.
     """
-    *before, last = cast(list[Message], variables["messages"])
+    *previous, last = cast(list[Message], variables["messages"])
     # If the space after the marker is missing, the template trims messages, and this one is trimmed too.
     marked = {**last, "content": append_to_content(last.get("content", ""), f"{marker} ")}
-    rendered = render_in_supported_format(template, {**variables, "messages": [*before, marked]})
-    text, found, rest = rendered.text.rpartition(marker)
-    if not found:
+    rendered = render_in_supported_format(template, {**variables, "messages": [*previous, marked]})
+    text, separator, suffix = rendered.text.rpartition(marker)
+    if not separator:
         raise template.error("omits the message that is to be continued")
-    return text if rest.startswith(" ") else text.rstrip()
+    return text if suffix.startswith(" ") else text.rstrip()
 
 
 def append_to_content(content: object, suffix: str) -> object:
@@ -104,8 +111,11 @@ def encode_parts(parts: list[str | int], tokenizer: Tokenizer, placeholders: Pla
             continue
         is_continuation = False
         for piece in placeholders.split(part):
-            yield from piece if isinstance(piece, list) else tokenizer.encode(
-                placeholders.restore(piece), add_special=False, continues_text=is_continuation)
+            yield from (
+                piece
+                if isinstance(piece, list)
+                else tokenizer.encode(placeholders.restore(piece), add_special=False, continues_text=is_continuation)
+            )
             is_continuation = True
 
 

@@ -1,7 +1,7 @@
 """Prompts of a model file: combines its chat templates and its tokenizer, without loading the model.
 
-    with PromptBuilder(f, tokenizer) as builder:
-        prompt = builder.build(Conversation(messages=[{"role": "user", "content": "Hello"}]), Options())
+with PromptBuilder(f, tokenizer) as builder:
+    prompt = builder.build(Conversation(messages=[{"role": "user", "content": "Hello"}]), Options())
 """
 
 import threading
@@ -70,8 +70,8 @@ class PromptBuilder:
         if options.think != "auto" and not thinking_variables(template.source, options.think):
             warnings.warn(f"--think {options.think}: the chat template has no switch for reasoning", stacklevel=3)
         if options.reasoning_effort and not references(template.source, "reasoning_effort"):
-            what = "the chat template does not use it"
-            warnings.warn(f"--reasoning-effort {options.reasoning_effort}: {what}", stacklevel=3)
+            problem = "the chat template does not use it"
+            warnings.warn(f"--reasoning-effort {options.reasoning_effort}: {problem}", stacklevel=3)
 
     def template(self, options: Options, *, with_tools: bool = False) -> ChatTemplate:
         """Return the template for these options, with its process started.
@@ -95,8 +95,9 @@ class PromptBuilder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def _special_tokens(self) -> dict[str, str]:

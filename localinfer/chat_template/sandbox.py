@@ -60,9 +60,9 @@ class SafeNamespace(Namespace):
     """A namespace without attributes that begin with an underscore, because Python gives them a special meaning."""
 
     def __init__(*args: Any, **attributes: Any) -> None:  # like jinja2: an attribute may be called `self`
-        self, *given = args
+        self, *mappings = args
         Namespace.__init__(self)
-        for name, value in dict(*given, **attributes).items():
+        for name, value in dict(*mappings, **attributes).items():
             self[name] = value
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -155,15 +155,19 @@ def check_numbers(*values: object) -> None:
 
 def check_format(text: str) -> None:
     if WIDE_FORMAT.search(text):
-        raise SecurityError(f"a format asks for more than {MAX_NUMBER} characters")
+        raise SecurityError(f"a format requests more than {MAX_NUMBER} characters")
 
 
-def to_json(value: object, ensure_ascii: bool = False, indent: int | None = None,
-            separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
+def to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """Serialize a value as JSON. Jinja's own filter escapes < and >, which chat templates must not."""
     check_numbers(indent)
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def raise_exception(message: object) -> NoReturn:
@@ -214,8 +218,8 @@ def error_message(error: Exception) -> str:
         return "a template can neither include, import nor extend another one"
     line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else template_line(error.__traceback__)
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error)[:1000].split())
-    what = text or type(error).__name__
-    return f"line {line}: {what}" if line else what
+    message = text or type(error).__name__
+    return f"line {line}: {message}" if line else message
 
 
 def template_line(traceback: TracebackType | None) -> int | None:

@@ -55,8 +55,9 @@ class ChatTemplate:
         self._tokens = tokens
         self._start()
 
-    def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True,
-               **extra: object) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True, **extra: object
+    ) -> str:
         """Return the text of a conversation. `extra` are further template variables.
 
         Raises LocalInferError with one line for any error of the template. The messages are never modified.
@@ -86,7 +87,8 @@ class ChatTemplate:
         try:
             # A new session keeps Ctrl-C in the terminal from reaching the child.
             self._child = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True)
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+            )
         except OSError as error:
             raise self.error(f"cannot start a process to render it: {error.strerror}") from None
         self._has_source = False
@@ -134,9 +136,9 @@ class ChatTemplate:
             raise self.error(f"the messages have {len(line)} bytes (limit {MAX_REQUEST})")
         return line
 
-    def error(self, what: str) -> LocalInferError:
+    def error(self, problem: str) -> LocalInferError:
         """Return a one-line error that begins with the template's name."""
-        return LocalInferError(f"{self.name}: {printable(what, 300)}")
+        return LocalInferError(f"{self.name}: {printable(problem, 300)}")
 
 
 def package_directories() -> list[str]:

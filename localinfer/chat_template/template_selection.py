@@ -30,7 +30,7 @@ class TemplateSource(NamedTuple):
 
 
 def select_template(f: GGUF, options: Options, *, with_tools: bool) -> TemplateSource:
-    """Return the template that the options specify, otherwise the one of the file.
+    """Return the template that the options specify, otherwise that of the file.
 
     Raises UsageError for an unknown name, LocalInferError for a file that cannot be read, UnsupportedError if there is
     no template.
@@ -65,17 +65,17 @@ def missing_template_message(keys: Mapping[str, str]) -> str:
     )
 
 
-def resolve_template(given: str, keys: Mapping[str, str]) -> str:
+def resolve_template(value: str, keys: Mapping[str, str]) -> str:
     """Return the source of a built-in template by its name, or the given text if it is a template itself."""
-    if given in builtin_templates():
-        return builtin_templates()[given]
-    if is_template(given):
-        return given
-    near = difflib.get_close_matches(given.lower(), [*keys, *builtin_templates()], n=1)
-    is_path = any(sign in given for sign in ("/", "\\", ".jinja", ".txt"))
-    hint = f"{TEMPLATE_FILE_FLAG} reads a file" if is_path else f"did you mean {near[0]}?" if near else ""
-    what = f"{printable(repr(given), 80)} is neither a template name nor a template"
-    raise UsageError(f"{TEMPLATE_FLAG}: {what}: {hint or NOT_A_TEMPLATE}")
+    if value in builtin_templates():
+        return builtin_templates()[value]
+    if is_template(value):
+        return value
+    similar = difflib.get_close_matches(value.lower(), [*keys, *builtin_templates()], n=1)
+    is_path = any(marker in value for marker in ("/", "\\", ".jinja", ".txt"))
+    hint = f"{TEMPLATE_FILE_FLAG} reads a file" if is_path else f"did you mean {similar[0]}?" if similar else ""
+    problem = f"{printable(repr(value), 80)} is neither a template name nor a template"
+    raise UsageError(f"{TEMPLATE_FLAG}: {problem}: {hint or NOT_A_TEMPLATE}")
 
 
 def is_template(text: str) -> bool:

@@ -22,12 +22,12 @@ def tool_call_ids(messages: Sequence[Message], tokenizer: Tokenizer) -> dict[int
 
     Messages whose token ids are unknown, or do not match their content, are omitted.
     """
-    found = {}
+    ids_by_index = {}
     for index, message in enumerate(messages):
         ids = [id for key in ("thought_ids", "ids") for id in as_list(message.get(key))]
         if ids and as_list(message.get("tool_calls")) and matches_ids(message, ids, tokenizer):
-            found[index] = ids
-    return found
+            ids_by_index[index] = ids
+    return ids_by_index
 
 
 class MessageSpans:
@@ -35,43 +35,55 @@ class MessageSpans:
 
     def __init__(self) -> None:
         self._rendered = RenderedConversation("", [])  # the conversation of the latest search
-        self._found: dict[int, slice | None] = {}
+        self._spans: dict[int, slice | None] = {}
 
-    def find(self, template: ChatTemplate, variables: Mapping[str, object], rendered: RenderedConversation,
-             ends: Sequence[str], indices: Collection[int]) -> dict[int, slice]:
+    def find(
+        self,
+        template: ChatTemplate,
+        variables: Mapping[str, object],
+        rendered: RenderedConversation,
+        ends: Sequence[str],
+        indices: Collection[int],
+    ) -> dict[int, slice]:
         """Return the spans of the messages with these indices, as far as found; `ends` are the texts that end an
         answer.
         """
-        before, known = self._rendered, self._found
-        self._rendered, self._found = rendered, {}
+        previous, previous_spans = self._rendered, self._spans
+        self._rendered, self._spans = rendered, {}
         for answer in indices:
-            if answer in known and is_unchanged(before, rendered, answer, known[answer]):
-                self._found[answer] = known[answer]
+            if answer in previous_spans and is_unchanged(previous, rendered, answer, previous_spans[answer]):
+                self._spans[answer] = previous_spans[answer]
             else:
-                self._found[answer] = find_span(template, variables, rendered, answer, ends)
-        return {answer: span for answer, span in self._found.items() if span}
+                self._spans[answer] = find_span(template, variables, rendered, answer, ends)
+        return {answer: span for answer, span in self._spans.items() if span}
 
 
 def is_unchanged(
-    before: RenderedConversation, rendered: RenderedConversation, answer: int, span: slice | None
+    previous: RenderedConversation, rendered: RenderedConversation, answer: int, span: slice | None
 ) -> bool:
     """Return whether the conversation up to this answer is the same as before."""
     stop = span.stop if span else 0
-    same_text = before.text[:stop] == rendered.text[:stop]
-    return same_text and before.messages[: answer + 1] == rendered.messages[: answer + 1]
+    same_text = previous.text[:stop] == rendered.text[:stop]
+    return same_text and previous.messages[: answer + 1] == rendered.messages[: answer + 1]
 
 
-def insert_original_tokens(template: ChatTemplate, variables: Mapping[str, object], rendered: RenderedConversation,
-                           spans: MessageSpans, known: Mapping[int, list[int]], tokenizer: Tokenizer,
-                           placeholders: Placeholders) -> str:
+def insert_original_tokens(
+    template: ChatTemplate,
+    variables: Mapping[str, object],
+    rendered: RenderedConversation,
+    spans: MessageSpans,
+    known: Mapping[int, list[int]],
+    tokenizer: Tokenizer,
+    placeholders: Placeholders,
+) -> str:
     """Return the rendered text with placeholders for the answers whose token ids are known."""
     ends = list(filter(None, (ids_to_text([id], tokenizer) for id in tokenizer.eog)))
     try:
-        found = spans.find(template, variables, rendered, ends, known)
+        span_by_index = spans.find(template, variables, rendered, ends, known)
     except LocalInferError:  # timeout
         return rendered.text
     text = rendered.text
-    for answer, span in sorted(found.items(), reverse=True):
+    for answer, span in sorted(span_by_index.items(), reverse=True):
         reasoning = rendered.messages[answer].get(REASONING_KEYS[0], "")
         if str(reasoning) in text[span]:
             placeholder = placeholders.add_ids(known[answer], ids_to_text(known[answer], tokenizer))
@@ -79,16 +91,21 @@ def insert_original_tokens(template: ChatTemplate, variables: Mapping[str, objec
     return text
 
 
-def find_span(template: ChatTemplate, variables: Mapping[str, object], rendered: RenderedConversation, answer: int,
-             ends: Sequence[str]) -> slice | None:
+def find_span(
+    template: ChatTemplate,
+    variables: Mapping[str, object],
+    rendered: RenderedConversation,
+    answer: int,
+    ends: Sequence[str],
+) -> slice | None:
     """Return the span of an answer in the rendered text; None if it is ambiguous."""
     text, messages = rendered
-    before = template.try_render({**variables, "messages": messages[:answer], "add_generation_prompt": True})
+    prefix = template.try_render({**variables, "messages": messages[:answer], "add_generation_prompt": True})
     last = template.try_render({**variables, "messages": messages[: answer + 1], "add_generation_prompt": False})
-    if before.problem or last.problem or not (last.text.startswith(before.text) and text.startswith(before.text)):
+    if prefix.problem or last.problem or not (last.text.startswith(prefix.text) and text.startswith(prefix.text)):
         return None
-    start = len(before.text)
-    span, span_in_last = (slice(start, find_first(ends, each, start)) for each in (text, last.text))
+    start = len(prefix.text)
+    span, span_in_last = (slice(start, find_first(ends, rendered_text, start)) for rendered_text in (text, last.text))
     if span.stop < 0 or span_in_last.stop < 0:
         return None
     # A template may shorten an answer before the last one. Any other text in between is not part of the answer.
@@ -97,7 +114,7 @@ def find_span(template: ChatTemplate, variables: Mapping[str, object], rendered:
 
 def find_first(needles: Sequence[str], text: str, start: int) -> int:
     """Return the first index of any of the texts, or -1."""
-    return min((at for needle in needles if (at := text.find(needle, start)) >= 0), default=-1)
+    return min((index for needle in needles if (index := text.find(needle, start)) >= 0), default=-1)
 
 
 def matches_ids(message: Message, ids: Sequence[int], tokenizer: Tokenizer) -> bool:

@@ -18,7 +18,7 @@ def drop_oldest_turns(
     Keeps the last turn even if it is too long. `count_tokens` must be monotonic: fewer turns have fewer tokens. It is
     called O(log n) times.
     """
-    starts = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    starts = [index for index, message in enumerate(messages) if message["role"] == "user"]
     if not starts:
         return list(messages)
 

@@ -40,8 +40,8 @@ class Embedder:
         kind = pooling or self.pooling
         if kind not in POOLINGS[1:]:
             raise UsageError(f"pooling: must be {', '.join(POOLINGS[1:])}, not {kind}")
-        given = [texts] if isinstance(texts, str) else list(texts)
-        ids = [self._tokenize(number, text, truncate) for number, text in enumerate(given, 1)]
+        text_list = [texts] if isinstance(texts, str) else list(texts)
+        ids = [self._tokenize(number, text, truncate) for number, text in enumerate(text_list, 1)]
         vectors = self._pool(ids, kind, (), progress)
         return vectors if kind == "rank" else normalize_vectors(vectors, normalize)
 
@@ -114,12 +114,12 @@ class Embedder:
 
     @property
     def _classifier_pooling(self) -> str:
-        """The pooling that the classifier expects: the last token in causal models, else as the file says."""
+        """The pooling that the classifier expects: the last token in causal models, else the one in the file."""
         keys, builder = self._engine.compiled_graph.builder.hparams, self._engine.compiled_graph.builder
         if builder.context.causal:
             return "last"
-        usual = "mean" if keys.architecture == "modern-bert" else "cls"
-        number = keys.count("classifier.pooling_type", POOLINGS.index(usual), minimum=1, maximum=3)
+        default = "mean" if keys.architecture == "modern-bert" else "cls"
+        number = keys.count("classifier.pooling_type", POOLINGS.index(default), minimum=1, maximum=3)
         return POOLINGS[number]
 
 

@@ -40,17 +40,17 @@ def pool_texts(
 
 def batch_ranges(engine: Engine, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of consecutive texts that fit in one batch, or of one text that does not fit."""
-    cuts = [0]
+    starts = [0]
     for number in range(1, len(lengths)):
-        if sum(lengths[cuts[-1] : number + 1]) > MAX_BATCH_TOKENS or not fits_in_batch(
-            engine, lengths[cuts[-1] : number + 1]
+        if sum(lengths[starts[-1] : number + 1]) > MAX_BATCH_TOKENS or not fits_in_batch(
+            engine, lengths[starts[-1] : number + 1]
         ):
-            cuts.append(number)
-    return pairwise([*cuts, len(lengths)])
+            starts.append(number)
+    return pairwise([*starts, len(lengths)])
 
 
 def fits_in_batch(engine: Engine, lengths: Sequence[int]) -> bool:
-    """Whether texts of these lengths fit in one batch."""
+    """Return whether texts of these lengths fit in one batch."""
     return sum(lengths) <= engine.graph.batch and engine.sequence.fits(lengths)
 
 
@@ -69,9 +69,11 @@ def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
     total, done = np.zeros((1, engine.compiled_graph.builder.embedding_length), np.float32), 0
     for batch in engine.batches(text):
         engine.append(batch)
-        at = np.arange(done, done + len(batch))
+        positions = np.arange(done, done + len(batch))
         done += len(batch)
-        rows = np.flatnonzero({"mean": at >= 0, "cls": at == 0, "last": at == len(text) - 1}[pooling])
+        rows = np.flatnonzero(
+            {"mean": positions >= 0, "cls": positions == 0, "last": positions == len(text) - 1}[pooling]
+        )
         total += pooled_sums(engine, rows, np.zeros_like(rows), 1)
     return total
 
@@ -83,9 +85,9 @@ def pooled_sums(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:
     """
     sums = np.zeros((count, engine.compiled_graph.builder.embedding_length), np.float32)
     for first in range(0, len(rows), engine.graph.outputs):
-        part = slice(first, first + engine.graph.outputs)
-        starts = np.flatnonzero(np.diff(owners[part], prepend=-1))
-        sums[owners[part][starts]] += np.add.reduceat(
-            engine.compiled_graph.hidden_states(rows[part].astype(np.int32)), starts
+        output_rows = slice(first, first + engine.graph.outputs)
+        starts = np.flatnonzero(np.diff(owners[output_rows], prepend=-1))
+        sums[owners[output_rows][starts]] += np.add.reduceat(
+            engine.compiled_graph.hidden_states(rows[output_rows].astype(np.int32)), starts
         )
     return sums

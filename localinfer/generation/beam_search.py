@@ -61,16 +61,16 @@ class BeamSearch:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the tokens of the best text, each as soon as all remaining hypotheses agree on it."""
-        given = 0
+        n_yielded = 0
         for _ in range(self._max_tokens):
             self._step()
             if self._is_finished:
                 self._live = []
                 break
-            agreed = common_prefix([each.ids for each in self._live + self._finished])
-            yield from agreed[given:]
-            given = len(agreed)
-        yield from self.best.ids[given:]
+            agreed = common_prefix([hypothesis.ids for hypothesis in self._live + self._finished])
+            yield from agreed[n_yielded:]
+            n_yielded = len(agreed)
+        yield from self.best.ids[n_yielded:]
 
     @property
     def best(self) -> Hypothesis:
@@ -87,16 +87,23 @@ class BeamSearch:
         if not self._live:
             return True
         return (
-            len(self._finished) == self._n_beams and max(each.score for each in self._live) <= self._finished[-1].score
+            len(self._finished) == self._n_beams
+            and max(hypothesis.score for hypothesis in self._live) <= self._finished[-1].score
         )
 
     def _step(self) -> None:
         """Extend each hypothesis by one token."""
-        wanted = 2 * self._n_beams  # up to half of them end
-        best = heapq.nlargest(wanted, self._continuations(wanted), key=attrgetter("logprob"))
-        over = [each.without_end() for each in best[: self._n_beams] if each.ids[-1] in self._end_ids]
-        self._live = [each for each in best if each.ids[-1] not in self._end_ids][: self._n_beams]
-        self._finished = heapq.nlargest(self._n_beams, self._finished + over, key=attrgetter("score"))
+        n_candidates = 2 * self._n_beams  # up to half of them end
+        candidates = heapq.nlargest(n_candidates, self._continuations(n_candidates), key=attrgetter("logprob"))
+        finished = [
+            hypothesis.without_end()
+            for hypothesis in candidates[: self._n_beams]
+            if hypothesis.ids[-1] in self._end_ids
+        ]
+        self._live = [hypothesis for hypothesis in candidates if hypothesis.ids[-1] not in self._end_ids][
+            : self._n_beams
+        ]
+        self._finished = heapq.nlargest(self._n_beams, self._finished + finished, key=attrgetter("score"))
 
     def _continuations(self, n_best: int) -> Iterator[Hypothesis]:
         """Yield the `n_best` best continuations of each hypothesis.
@@ -104,10 +111,10 @@ class BeamSearch:
         Hypotheses are evaluated in the order of their ids: neighbours then have the longest common prefixes, and the
         engine discards the fewest tokens between them.
         """
-        for each in sorted(self._live, key=attrgetter("ids")):
-            for id, logprob in most_probable(self._logprobs_after(each.ids), n_best):
+        for hypothesis in sorted(self._live, key=attrgetter("ids")):
+            for id, logprob in most_probable(self._logprobs_after(hypothesis.ids), n_best):
                 if logprob > -np.inf:
-                    yield each.extended(id, logprob)
+                    yield hypothesis.extended(id, logprob)
 
 
 def common_prefix(texts: Sequence[Sequence[int]]) -> list[int]:

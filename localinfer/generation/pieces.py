@@ -1,6 +1,6 @@
 """The pieces that a run yields, and the filter that holds pieces back until their text is certain.
 
-This module handles texts only; it knows neither models nor tokenizers.
+This module handles texts only and depends on neither models nor tokenizers.
 """
 
 from bisect import bisect_right
@@ -98,20 +98,22 @@ class StopStringFilter:
         set.
         """
         self._held.append(piece)
-        text = "".join(held.text for held in self._held)
-        found = [position for stop in self._stops if (position := text.find(stop)) >= 0]
-        if found:
+        text = "".join(held_piece.text for held_piece in self._held)
+        positions = [position for stop in self._stops if (position := text.find(stop)) >= 0]
+        if positions:
             self.is_stopped = True
-            return self._cut(min(found))
+            return self._truncate(min(positions))
         certain = self._release(len(text) - self._n_ambiguous(text))
         if is_incomplete and not self._held:
             self._held = [certain.pop()]
         return certain
 
-    def flush(self, rest: str = "") -> list[Piece]:
-        """Return all held pieces. `rest`, the rest of an incomplete character, is appended to the last one."""
+    def flush(self, suffix: str = "") -> list[Piece]:
+        """Return all held pieces. `suffix`, the text of an incomplete character at the end, is appended to the last
+        one.
+        """
         *pieces, last = self._held or [Piece("", 0)]
-        return [*pieces, replace(last, text=last.text + rest)] if self._held else []
+        return [*pieces, replace(last, text=last.text + suffix)] if self._held else []
 
     def _release(self, end: int) -> list[Piece]:
         """Return the pieces that end within the first `end` held characters."""
@@ -119,12 +121,12 @@ class StopStringFilter:
         certain, self._held = self._held[:n], self._held[n:]
         return certain
 
-    def _cut(self, end: int) -> list[Piece]:
+    def _truncate(self, end: int) -> list[Piece]:
         """Return the pieces of the first `end` characters, the last one cut off, and drop everything after them."""
         starts = accumulate((len(piece.text) for piece in self._held), initial=0)
-        before = [(piece, start) for piece, start in zip(self._held, starts, strict=False) if start < end]
+        selected = [(piece, start) for piece, start in zip(self._held, starts, strict=False) if start < end]
         self._held = []
-        return [replace(piece, text=piece.text[: end - start]) for piece, start in before]
+        return [replace(piece, text=piece.text[: end - start]) for piece, start in selected]
 
     def _n_ambiguous(self, text: str) -> int:
         """Return the number of characters at the end of `text` that a stop string could begin with."""

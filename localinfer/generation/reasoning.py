@@ -63,7 +63,7 @@ class ReasoningTracker:
 
 
 def merge_reasoning(pieces: Iterator[Piece], tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield the same pieces with reasoning and its tags as parts of the answer."""
+    """Yield the same pieces with reasoning and its tags as answer text."""
     with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator that holds a run
         for piece in pieces:
             tag = tokenizer.token_bytes(piece.id, special=True).decode() if piece.kind == "tag" else ""

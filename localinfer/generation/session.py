@@ -1,7 +1,7 @@
 """A generation session: the runs of one engine's sequence.
 
-A prompt that begins with cached tokens reuses them; only the rest is evaluated. This module knows neither files nor
-chat templates nor messages.
+A prompt that begins with cached tokens reuses them; only the remaining tokens are evaluated. This module
+depends on neither files nor chat templates nor messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -70,8 +70,10 @@ class GenerationSession:
         with self._engine.lock:
             self._current = None
             tokens = [*prompt, *ids[:-1]]  # the logits after the last token are not needed
-            kept = self._engine.reuse_prefix(tokens, len(prompt) - 1)
-            rows = chain.from_iterable(self._engine.logits_in_batches(tokens[kept:], skip=len(prompt) - 1 - kept))
+            n_reused = self._engine.reuse_prefix(tokens, len(prompt) - 1)
+            rows = chain.from_iterable(
+                self._engine.logits_in_batches(tokens[n_reused:], skip=len(prompt) - 1 - n_reused)
+            )
             for id, logits in zip(ids, rows, strict=True):
                 reasoning.accept(id)
                 piece = with_logprobs(logits, id, n, self._token_text)
@@ -166,11 +168,11 @@ class GenerationSession:
     ) -> Iterator[Piece]:
         """Yield pieces without texts. At the end, set `stats.finish_reason`."""
         reasoning = ReasoningTracker(self._tokenizer, prompt, options.reasoning_budget)
-        given = []
+        prefix_pieces = []
         for id in answer_prefix:
             reasoning.accept(id)
             selector.accept(id)
-            given.append(Piece("", id, reasoning.kind))
+            prefix_pieces.append(Piece("", id, reasoning.kind))
 
         def choose(logits: Logits, tokens: Sequence[int]) -> Piece:
             piece = selector(logits, tokens, reasoning.forced)
@@ -184,13 +186,13 @@ class GenerationSession:
             return self._remaining_tokens(options, stats.prompt_tokens, count)
 
         is_synchronous = not selector.runs_in_scheduler_thread
-        steps = SamplingLoop(self._engine, choose, is_last, remaining, is_synchronous=is_synchronous)
+        loop = SamplingLoop(self._engine, choose, is_last, remaining, is_synchronous=is_synchronous)
         with self._engine.lock:
             logits = self._prefill([*prompt, *answer_prefix], stats)
             with add_generate_seconds(stats):
-                steps.speculation = speculation = self._speculative_run(options, stats)
-                pieces = [steps.first(logits)]
-        yield from given  # after prefill, as its progress is shown before the text
+                loop.speculation = speculation = self._speculative_run(options, stats)
+                pieces = [loop.first(logits)]
+        yield from prefix_pieces  # after prefill, as its progress is shown before the text
         while True:
             piece = pieces.pop(0)
             if speculation is not None:
@@ -212,7 +214,7 @@ class GenerationSession:
                     stats.finish_reason = "context"
                     return
                 with add_generate_seconds(stats):
-                    pieces = steps.next_pieces()
+                    pieces = loop.next_pieces()
         stats.finish_reason = "stop"
 
     def _speculative_run(self, options: Options, stats: Stats) -> "SpeculativeRun | None":
@@ -230,16 +232,16 @@ class GenerationSession:
         """Return the number of tokens that may still be generated when all but the last one have been evaluated."""
         length = prompt_tokens + generated_tokens - 1
         context = self._engine.n_ctx - length if not self._engine.uses_ring_buffer else self._engine.n_ctx
-        wanted = options.n_predict - generated_tokens if options.n_predict > 0 else context
-        return min(context, wanted)
+        limit = options.n_predict - generated_tokens if options.n_predict > 0 else context
+        return min(context, limit)
 
     def _beam_search_pieces(self, prompt: Sequence[int], options: Options, stats: Stats) -> Iterator[Piece]:
         """Yield the tokens of the text that beam search finds.
 
         The cache holds one hypothesis at a time. For another one the engine rewinds to the common prefix and evaluates
-        the rest.
+        the remaining tokens.
         """
-        scores = self.sampler(replace(options, samplers="penalties;dry", sampler_seq="", mirostat=0))
+        sampler = self.sampler(replace(options, samplers="penalties;dry", sampler_seq="", mirostat=0))
         n_free = max(1, self._engine.n_ctx - len(prompt) + 1)
         limit = min(n_free, options.n_predict) if options.n_predict > 0 else n_free
         with self._engine.lock:
@@ -247,13 +249,13 @@ class GenerationSession:
 
         def logprobs_after(ids: Sequence[int]) -> NDArray[np.floating]:
             with self._engine.lock:
-                began = perf_counter()
+                start = perf_counter()
                 self._check_current(stats)
                 tokens = [*prompt, *ids]
-                kept = self._engine.reuse_prefix(tokens, len(tokens) - 1)
-                left = scores.candidates(self._engine.evaluate(tokens[kept:]), self.tokens)
-                stats.generate_seconds += perf_counter() - began
-                return log_probabilities(left.logits)
+                n_reused = self._engine.reuse_prefix(tokens, len(tokens) - 1)
+                candidates = sampler.candidates(self._engine.evaluate(tokens[n_reused:]), self.tokens)
+                stats.generate_seconds += perf_counter() - start
+                return log_probabilities(candidates.logits)
 
         search = BeamSearch(logprobs_after, options.beams, self._tokenizer.eog, limit)
         for id in search:
@@ -290,19 +292,19 @@ class GenerationSession:
     def _prefill(self, prompt: Sequence[int], stats: Stats) -> Logits:
         """Evaluate the prompt and return the logits after it. Cached tokens are reused."""
         self._check_current(stats)
-        began = perf_counter()
+        start = perf_counter()
         stats.reused_tokens = self._engine.reuse_prefix(prompt, len(prompt) - 1, self._progress)
         self._engine.checkpoint()
         logits = self._engine.evaluate(
             prompt[stats.reused_tokens :], self._progress, rewindable_suffix=ANSWER_HEADER_TOKENS
         )
-        stats.prompt_seconds = perf_counter() - began
+        stats.prompt_seconds = perf_counter() - start
         return logits
 
 
 @contextmanager
 def add_generate_seconds(stats: Stats) -> Iterator[None]:
     """Add the time within the context to `stats.generate_seconds`."""
-    began = perf_counter()
+    start = perf_counter()
     yield
-    stats.generate_seconds += perf_counter() - began
+    stats.generate_seconds += perf_counter() - start

@@ -68,7 +68,7 @@ def with_logprobs(logits: Logits, id: int, n: int, text_of: Callable[[int], str]
     """Return a piece without text that has its token's log-probability, the entropy and the `n`
     most probable tokens."""
     logprobs = log_probabilities(logits)
-    top = (Alternative(text_of(other), other, p) for other, p in most_probable(logprobs, n))
+    top = (Alternative(text_of(alternative), alternative, p) for alternative, p in most_probable(logprobs, n))
     return Piece("", id, logprob=float(logprobs[id]), entropy=entropy(logprobs), top=tuple(top))
 
 
@@ -81,11 +81,11 @@ def checked_sampler(sampler: SamplerFunction, n_vocab: int) -> SamplerFunction:
         raise UsageError(f"sampler: must be a function of logits and ids, not {type(sampler).__name__}")
 
     def sample(logits: Logits, tokens: Sequence[int]) -> int:
-        answer = sampler(logits.copy(), list(tokens))
+        result = sampler(logits.copy(), list(tokens))
         try:
-            id = index(answer)
+            id = index(result)
         except TypeError:
-            raise UsageError(f"sampler: must return a token id, not {type(answer).__name__}") from None
+            raise UsageError(f"sampler: must return a token id, not {type(result).__name__}") from None
         if not 0 <= id < n_vocab:
             raise UsageError(f"sampler: there is no token {id}, the vocabulary has {n_vocab}")
         return id

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class TransientError(LocalInferError):
-    """An error that a retry may solve; `wait` is the number of seconds that the server asked to wait."""
+    """An error that a retry may solve; `wait` is the number of seconds that the server requested to wait."""
 
     def __init__(self, message: str, wait: float = 0) -> None:
         super().__init__(message)
@@ -73,14 +73,14 @@ class RemoteFile:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must be equal to resume a download."""
+        """The values that must be equal to resume a download."""
         return {"file": self.file, "content": self.digest or self.version}
 
 
 def request_file_info(name: str, file: str, url: str, digest: str) -> RemoteFile:
     """Request the metadata of a file, whose `digest` may be known. Raises ModelNotFoundError, LocalInferError."""
 
-    def ask() -> RemoteFile:
+    def request() -> RemoteFile:
         with open_response(name, url, {}) as response:
             if response.status_code != 200:
                 raise_for_status(name, response)
@@ -91,7 +91,7 @@ def request_file_info(name: str, file: str, url: str, digest: str) -> RemoteFile
             version = tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
             return RemoteFile(file, url, size, digest or lfs_digest(response), version)
 
-    return retry(ask)
+    return retry(request)
 
 
 def lfs_digest(response: httpx2.Response) -> str:
@@ -100,19 +100,19 @@ def lfs_digest(response: httpx2.Response) -> str:
     return next(filter(SHA256.fullmatch, tags), "")
 
 
-def download(name: str, remote: RemoteFile, path: Path, progress: Progress, before: int = 0, total: int = 0) -> None:
+def download(name: str, remote: RemoteFile, path: Path, progress: Progress, previous: int = 0, total: int = 0) -> None:
     """Download the file to `path`. `progress` counts its bytes on top of `before`, out of `total`.
 
     Raises LocalInferError; the received bytes are then kept for the next attempt, unless they are wrong.
     """
-    lasting = bool(remote.digest or remote.version)
-    with resumable_file(path, remote.size, remote.identity, replace=True, keep_on_error=lasting) as file:
+    is_resumable = bool(remote.digest or remote.version)
+    with resumable_file(path, remote.size, remote.identity, replace=True, keep_on_error=is_resumable) as file:
         partial = PartialDownload(name, remote, file)
         try:
-            for at in receive_missing(name, remote, partial):
-                progress("download", before + at, total or remote.size)
+            for n_received in receive_missing(name, remote, partial):
+                progress("download", previous + n_received, total or remote.size)
         except BaseException:
-            with suppress(LocalInferError):  # the disk may be full; the first error says so
+            with suppress(LocalInferError):  # the disk may be full; the first error already reports it
                 partial.checkpoint()
             raise
         partial.verify()
@@ -121,25 +121,25 @@ def download(name: str, remote: RemoteFile, path: Path, progress: Progress, befo
 class PartialDownload:
     """The bytes received so far, from the start of the file, and their digest."""
 
-    def __init__(self, name: str, about: RemoteFile, file: ResumableFile) -> None:
-        self._name, self._remote, self._file = name, about, file
+    def __init__(self, name: str, remote: RemoteFile, file: ResumableFile) -> None:
+        self._name, self._remote, self._file = name, remote, file
         self._reset()
         for data in file.read_saved():
             self._add(data)
 
     def write(self, data: bytes) -> None:
         """Append bytes. Raises LocalInferError if the file becomes larger than announced."""
-        if self.at + len(data) > self._remote.size:
+        if self.offset + len(data) > self._remote.size:
             raise LocalInferError(f"{self._name}: the server sends more than the announced {self._remote.size:,} bytes")
-        self._file.file.write_at(self.at, data)
+        self._file.file.write_at(self.offset, data)
         self._add(data)
-        if self.at - self._file.n_bytes >= CHECKPOINT_BYTES:
+        if self.offset - self._file.n_bytes >= CHECKPOINT_BYTES:
             self.checkpoint()
 
     def checkpoint(self) -> None:
         """Flush the received bytes to disk, and record their number."""
-        if self.at > self._file.n_bytes:
-            self._file.save_progress(self.at, self.at)
+        if self.offset > self._file.n_bytes:
+            self._file.save_progress(self.offset, self.offset)
 
     def discard(self) -> None:
         """Discard all received bytes, because the server starts again."""
@@ -160,10 +160,10 @@ class PartialDownload:
             raise
 
     def _verify_digest(self) -> None:
-        expected, found = self._remote.digest, self._digest.hexdigest()
-        if found != expected:
-            kind = "sha256" if len(found) == 64 else "git sha1"
-            raise LocalInferError(f"{self._name}: {kind} mismatch: expected {expected}, got {found}")
+        expected, actual = self._remote.digest, self._digest.hexdigest()
+        if actual != expected:
+            kind = "sha256" if len(actual) == 64 else "git sha1"
+            raise LocalInferError(f"{self._name}: {kind} mismatch: expected {expected}, got {actual}")
 
     def _verify_gguf(self) -> None:
         path = self._file.file.temporary
@@ -174,12 +174,12 @@ class PartialDownload:
             raise LocalInferError(f"{self._name}: the server does not send a GGUF file: {problem}") from None
 
     def _reset(self) -> None:
-        self.at = 0
+        self.offset = 0
         self._digest = new_digest(self._remote)
 
     def _add(self, data: bytes) -> None:
         self._digest.update(data)
-        self.at += len(data)
+        self.offset += len(data)
 
 
 def new_digest(remote: RemoteFile) -> "_Hash":
@@ -192,17 +192,17 @@ def new_digest(remote: RemoteFile) -> "_Hash":
 def receive_missing(name: str, remote: RemoteFile, partial: PartialDownload) -> Iterator[int]:
     """Request the missing bytes with retries, and yield the number of bytes received so far."""
     failures = 0
-    yield partial.at
-    while partial.at < remote.size:
-        before = partial.at
+    yield partial.offset
+    while partial.offset < remote.size:
+        start = partial.offset
         try:
             for data in request_rest(name, remote, partial):
                 partial.write(data)
-                yield partial.at
-            if partial.at < remote.size:
+                yield partial.offset
+            if partial.offset < remote.size:
                 raise TransientError(f"{name}: the server closed the connection")
         except TransientError as failure:
-            failures = 0 if partial.at > before else failures
+            failures = 0 if partial.offset > start else failures
             wait_before_retry(failure, failures, RETRY_DELAYS)
             failures += 1
 
@@ -210,29 +210,29 @@ def receive_missing(name: str, remote: RemoteFile, partial: PartialDownload) -> 
 def request_rest(name: str, remote: RemoteFile, partial: PartialDownload) -> Iterator[bytes]:
     """Yield the data of one response, from the current offset; the server may start from the beginning."""
     headers = dict(remote.headers)
-    if partial.at:
-        headers["Range"] = f"bytes={partial.at}-"
+    if partial.offset:
+        headers["Range"] = f"bytes={partial.offset}-"
         if remote.version:
             headers["If-Range"] = remote.version
     with open_response(name, remote.url, headers) as response:
         status = response.status_code
         if status not in (200, 206, 416):
             raise_for_status(name, response)
-        if status != 206 and partial.at:  # the server does not support ranges
+        if status != 206 and partial.offset:  # the server does not support ranges
             partial.discard()
         if status == 416:
             raise TransientError(f"{name}: {response.url.host} does not have the requested range")
-        if content_range(response, remote.size) != (partial.at, remote.size):
+        if content_range(response, remote.size) != (partial.offset, remote.size):
             raise LocalInferError(f"{name}: {response.url.host} sends a different file or range than announced")
         yield from response.iter_raw()
 
 
-def content_range(response: httpx2.Response, usual: int) -> tuple[int, int] | None:
+def content_range(response: httpx2.Response, expected_size: int) -> tuple[int, int] | None:
     """Return the start offset of a response and the size of the whole file; None for an invalid header."""
     if response.status_code == 200:
-        return 0, parse_integer(response.headers.get("Content-Length")) or usual
-    found = RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    return (int(found[1]), int(found[2])) if found else None
+        return 0, parse_integer(response.headers.get("Content-Length")) or expected_size
+    match = RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @contextmanager
@@ -263,8 +263,8 @@ def raise_for_status(name: str, response: httpx2.Response) -> NoReturn:
     """Raise the error for an unsuccessful response."""
     status, host = response.status_code, response.url.host
     if status in REFUSAL_STATUSES:
-        why = printable(response.headers.get("X-Error-Message", ""), 200)
-        raise ModelNotFoundError(f"{name}: {host} {REFUSAL_STATUSES[status]} ({status}){why and f': {why}'}")
+        message = printable(response.headers.get("X-Error-Message", ""), 200)
+        raise ModelNotFoundError(f"{name}: {host} {REFUSAL_STATUSES[status]} ({status}){message and f': {message}'}")
     raise LocalInferError(f"{name}: {host} answers {status_line(response)}")
 
 

@@ -15,10 +15,10 @@ from localinfer.gguf.split_names import NAME as PART
 from localinfer.gguf.split_names import split_names
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
-# Parts of the names of files that are no models by themselves: projectors, importance matrices and draft heads.
+# Substrings of the names of files that are no models by themselves: projectors, importance matrices and draft heads.
 AUXILIARY_FILES = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-REFERENCE = re.compile(rf"(?P<repo>{WORD}/{WORD})(?::(?P<quant>{WORD})|/(?P<file>[^\0\\]+\.gguf))?")
+COMPONENT = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+REFERENCE = re.compile(rf"(?P<repo>{COMPONENT}/{COMPONENT})(?::(?P<quant>{COMPONENT})|/(?P<file>[^\0\\]+\.gguf))?")
 QUANT = re.compile(r"[-.]([A-Za-z0-9_]+)(-\d{5}-of-\d{5})?\.gguf$")
 
 
@@ -31,12 +31,12 @@ class ModelReference(NamedTuple):
 
 
 def parse_reference(name: str, scheme: str) -> ModelReference:
-    """Parse the part of a name behind its scheme. Raises UsageError."""
-    found = REFERENCE.fullmatch(name)
-    if not found or ".." in (found["file"] or "").split("/"):
+    """Parse a name without its scheme. Raises UsageError."""
+    match = REFERENCE.fullmatch(name)
+    if not match or ".." in (match["file"] or "").split("/"):
         expected = f"{scheme}:OWNER/REPO, {scheme}:OWNER/REPO:QUANT or {scheme}:OWNER/REPO/FILE.gguf"
         raise UsageError(f"{printable(scheme)}:{printable(name, 200)}: must be {expected}")
-    return ModelReference(found["repo"], found["quant"] or "", found["file"] or "")
+    return ModelReference(match["repo"], match["quant"] or "", match["file"] or "")
 
 
 def select_files(paths: Sequence[str], reference: ModelReference) -> list[str]:
@@ -51,8 +51,8 @@ def first_file(paths: Sequence[str], quant: str = "") -> str:
     models = [path for path in paths if is_model(path)]
     for each in [quant] if quant else DEFAULT_QUANTS:
         pattern = re.compile(re.escape(each) + "[.-]", re.IGNORECASE)
-        if found := next(filter(pattern.search, models), ""):
-            return found
+        if path := next(filter(pattern.search, models), ""):
+            return path
     return "" if quant or not models else models[0]
 
 
@@ -62,7 +62,7 @@ def is_model(path: str) -> bool:
     part = PART.fullmatch(name)
     return (
         name.endswith(".gguf")
-        and not any(word in name for word in AUXILIARY_FILES)
+        and not any(auxiliary in name for auxiliary in AUXILIARY_FILES)
         and (part is None or int(part["number"]) == 1)
     )
 
@@ -82,8 +82,8 @@ def matches(reference: ModelReference, path: str) -> bool:
 
 def quant_of(path: str) -> str:
     """Return the quantization type at the end of a file name in upper case; "" if there is none."""
-    found = QUANT.search(path)
-    return found[1].upper() if found else ""
+    match = QUANT.search(path)
+    return match[1].upper() if match else ""
 
 
 def name_of(first: str, repo: str, paths: Sequence[str]) -> str:

@@ -43,20 +43,20 @@ def default_options(_: str) -> Layer:
 
 def list_models() -> Iterator[StoredModel]:
     for folder in list_directory(cache_directory()):
-        if found := REPO_FOLDER.fullmatch(folder.name):
-            yield from list_repo(folder, f"{found[1]}/{found[2]}")
+        if match := REPO_FOLDER.fullmatch(folder.name):
+            yield from list_repo(folder, f"{match[1]}/{match[2]}")
 
 
 def list_repo(folder: Path, repo: str) -> Iterator[StoredModel]:
     """Yield the models of one cached repository, under the names by which `find` finds them."""
-    seen = set()
+    names = set()
     for snapshot in snapshot_directories(folder):
         for name, parts in group_by_model(gguf_files(snapshot), repo).items():
-            if name not in seen:
+            if name not in names:
                 yield StoredModel.complete(f"hf:{name}", [snapshot / part for part in parts])
-            seen.add(name)
-    for left in find_unfinished(folder / "blobs"):
-        yield StoredModel.partial(f"hf:{repo}/{left.identity.get('file', '')}", [], [left])
+            names.add(name)
+    for unfinished in find_unfinished(folder / "blobs"):
+        yield StoredModel.partial(f"hf:{repo}/{unfinished.identity.get('file', '')}", [], [unfinished])
 
 
 def fetch(name: str, progress: Progress) -> Path:
@@ -69,21 +69,26 @@ def removable_files(name: str) -> list[Path]:
     """Return the links in all commits, their blobs, and with the last file of a repository also its refs."""
     reference = parse_reference(name, "hf")
     folder = repo_directory(reference.repo)
-    started = [left for left in find_unfinished(folder / "blobs") if matches(reference, left.identity.get("file", ""))]
+    unfinished = [
+        download
+        for download in find_unfinished(folder / "blobs")
+        if matches(reference, download.identity.get("file", ""))
+    ]
     parts = locate(reference) or [
         snapshot / path
-        for snapshot in snapshot_directories(folder) for path in gguf_files(snapshot)
+        for snapshot in snapshot_directories(folder)
+        for path in gguf_files(snapshot)
         if matches(reference, path)
     ]
     markers = [marker_path(part) for part in parts]
-    if not all(note.is_file() for note in markers):
+    if not all(marker.is_file() for marker in markers):
         raise UsageError(f"hf:{name}: downloaded by another program into the shared cache; `hf cache` removes it")
     blobs = {link_target(part) for part in parts}
     all_links = [path for path in (folder / "snapshots").rglob("*") if not path.is_dir()]
     links = [path for path in all_links if link_target(path) in blobs]
     commits = [path for path in (folder / "refs").rglob("*") if path.is_file()] if len(links) == len(all_links) else []
-    unfinished = [file for left in started for file in left.files]
-    return [*links, *sorted(blobs - set(links)), *unfinished, *markers, *commits]
+    unfinished_files = [file for download in unfinished for file in download.files]
+    return [*links, *sorted(blobs - set(links)), *unfinished_files, *markers, *commits]
 
 
 def link_target(link: Path) -> Path:

@@ -23,8 +23,8 @@ def snapshot_directories(folder: Path) -> list[Path]:
     branch = ""
     with suppress(OSError, UnicodeDecodeError):
         branch = (folder / "refs" / "main").read_text().strip()
-    found = [each for each in list_directory(folder / "snapshots") if COMMIT.fullmatch(each.name)]
-    return sorted(found, key=lambda each: (each.name == branch, each.stat().st_mtime), reverse=True)
+    commits = [each for each in list_directory(folder / "snapshots") if COMMIT.fullmatch(each.name)]
+    return sorted(commits, key=lambda each: (each.name == branch, each.stat().st_mtime), reverse=True)
 
 
 def cache_directory() -> Path:
@@ -39,5 +39,5 @@ def repo_directory(repo: str) -> Path:
 
 def marker_path(part: Path) -> Path:
     """Return the path of the marker file that records that localinfer has downloaded this file."""
-    folder, _, _, *rest = part.relative_to(cache_directory()).parts
-    return paths.models_dir() / "hub" / folder / Path(*rest)
+    folder, _, _, *relative = part.relative_to(cache_directory()).parts
+    return paths.models_dir() / "hub" / folder / Path(*relative)

@@ -80,7 +80,7 @@ def fetch(reference: ModelReference, progress: Progress) -> Path:
 
 
 def hint(reference: ModelReference, available: Sequence[str]) -> str:
-    """Return what the repository has instead, the most similar name first."""
+    """Return the available types of the repository, the most similar name first."""
     known = {each.upper(): each for each in available_quants(available)}
     nearest = get_close_matches((reference.quant or reference.file).upper(), known, n=1)
     suggestion = f"did you mean {known[nearest[0]]}? " if nearest else ""
@@ -98,7 +98,7 @@ def request_repository(name: str, repo: str) -> Repository:
             for each in info.siblings or []
         ]
     except GatedRepoError:
-        raise ModelNotFoundError(f"{name}: {access_form_hint(repo)}") from None
+        raise ModelNotFoundError(f"{name}: {gated_hint(repo)}") from None
     except RepositoryNotFoundError:
         raise ModelNotFoundError(f"{name}: the hub has no such repository, or it is private{login_hint()}") from None
     except HfHubHTTPError as error:
@@ -115,7 +115,7 @@ def request_repository(name: str, repo: str) -> Repository:
     return Repository(repo, validate_commit(name, info.sha), list(valid_files(files)))
 
 
-def access_form_hint(repo: str) -> str:
+def gated_hint(repo: str) -> str:
     """Return a hint for gated repositories."""
     return f"if the repository is gated, request access at {constants.ENDPOINT}/{repo}{login_hint()}"
 
@@ -140,7 +140,7 @@ def valid_files(files: Iterable[HubFile]) -> Iterable[HubFile]:
 
 
 class CacheEntry(NamedTuple):
-    """A file and its place in the cache."""
+    """A file and its location in the cache."""
 
     file: HubFile
     link: Path
@@ -161,11 +161,11 @@ def download_files(name: str, repository: Repository, files: Sequence[HubFile], 
     done, total = 0, sum(target.file.size for target in missing)
     for file, link, blob in missing:
         url = hf_hub_url(repository.name, file.path, revision=repository.commit)
-        about = RemoteFile(file.path, url, file.size, file.digest, headers=request_headers())
+        remote = RemoteFile(file.path, url, file.size, file.digest, headers=request_headers())
         try:
-            download(name, about, blob, progress, done, total)
-        except ModelNotFoundError as refused:  # the metadata of a gated model is public, its files are not
-            raise ModelNotFoundError(f"{refused}; {access_form_hint(repository.name)}") from None
+            download(name, remote, blob, progress, done, total)
+        except ModelNotFoundError as error:  # the metadata of a gated model is public, its files are not
+            raise ModelNotFoundError(f"{error}; {gated_hint(repository.name)}") from None
         write_marker(link)
         done += file.size
     for target in targets:
@@ -187,7 +187,7 @@ def request_headers() -> dict[str, str]:
 
 
 def link_blob(link: Path, blob: Path) -> None:
-    """Create a link to the blob; on systems without links, move the blob to its place."""
+    """Create a link to the blob; on systems without links, move the blob to the path of the link."""
     if link.exists():
         return
     link.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The model store `lmstudio:OWNER/REPO[:QUANT]`: models that LM Studio has downloaded, used in place."""
+"""The model store `lmstudio:OWNER/REPO[:QUANT]`: models that LM Studio has downloaded, used without copying."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def directories() -> list[Path]:
         with suppress(OSError, ValueError, TypeError, KeyError):
             candidates.append(expand_user(json.loads((home / "settings.json").read_bytes())["downloadsFolder"]))
         candidates.append(home / "models")
-    return [place for place in dict.fromkeys(candidates) if place.is_absolute() and is_directory(place)]
+    return [path for path in dict.fromkeys(candidates) if path.is_absolute() and is_directory(path)]
 
 
 def find(name: str) -> Path:

@@ -110,13 +110,13 @@ class FileVersion(NamedTuple):
 @lru_cache(maxsize=1)
 def read_registry(shipped_file: FileVersion, user_file: FileVersion) -> ModelRegistry:
     """Read and merge both files."""
-    shipped, own = read_toml(shipped_file.path), read_toml(user_file.path) if user_file.identity else {}
-    models = merge_models(shipped, shipped_file.path, {})
-    models = merge_models(own, user_file.path, models)
-    default = own.get("default", shipped["default"])
+    shipped_table, user_table = read_toml(shipped_file.path), read_toml(user_file.path) if user_file.identity else {}
+    models = merge_models(shipped_table, shipped_file.path, {})
+    models = merge_models(user_table, user_file.path, models)
+    default = user_table.get("default", shipped_table["default"])
     if not isinstance(default, str) or default not in models:
-        given = printable(repr(default), 80) if isinstance(default, str) else type(default).__name__
-        raise LocalInferError(f"{user_file.path}: default: must be the name of a model, not {given}")
+        shown = printable(repr(default), 80) if isinstance(default, str) else type(default).__name__
+        raise LocalInferError(f"{user_file.path}: default: must be the name of a model, not {shown}")
     return ModelRegistry({name: ModelEntry(name=name, **values) for name, values in models.items()}, default)
 
 
@@ -172,8 +172,8 @@ def merge_fields(base: EntryFields, override: EntryFields, where: str) -> EntryF
         raise LocalInferError(f"{where}: a model needs either path, or source, or size, sha256 and parts")
     if not source and not base:
         raise LocalInferError(f"{where}: no source: set path, or source, or size, sha256 and parts")
-    kept = {key: value for key, value in base.items() if not source or key not in SOURCE_FIELDS}
-    merged = kept | override | {"options": base.get("options", {}) | override.get("options", {})}
+    inherited = {key: value for key, value in base.items() if not source or key not in SOURCE_FIELDS}
+    merged = inherited | override | {"options": base.get("options", {}) | override.get("options", {})}
     return cast(EntryFields, merged)
 
 

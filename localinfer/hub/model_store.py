@@ -42,12 +42,14 @@ class StoredModel:
         return cls(name, tuple(files), sum(file.stat().st_size for file in files))
 
     @classmethod
-    def partial(cls, name: str, files: Sequence[Path], left: Sequence["UnfinishedFile"]) -> "StoredModel":
+    def partial(cls, name: str, files: Sequence[Path], unfinished: Sequence["UnfinishedFile"]) -> "StoredModel":
         """Return an unfinished download: complete files, and partial ones."""
-        here = cls.complete(name, files)
-        size = here.size + sum(each.size for each in left)
-        written = here.size + sum(each.size * each.written_fraction for each in left)
-        return cls(name, (*here.files, *(file for each in left for file in each.files)), size, written / size)
+        finished = cls.complete(name, files)
+        size = finished.size + sum(download.size for download in unfinished)
+        written = finished.size + sum(download.size * download.written_fraction for download in unfinished)
+        return cls(
+            name, (*finished.files, *(file for download in unfinished for file in download.files)), size, written / size
+        )
 
 
 class ModelStore(Protocol):
@@ -91,12 +93,12 @@ def require_disk_space(name: str, folder: Path, needed: int) -> None:
         raise LocalInferError(f"{folder}: {name} needs {sizes}")
 
 
-def expand_user(place: str) -> Path:
+def expand_user(path: str) -> Path:
     """Expand ~; returns the path unchanged if the home directory is unknown."""
     try:
-        return Path(place).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
-        return Path(place)
+        return Path(path)
 
 
 def is_directory(folder: Path) -> bool:
@@ -139,10 +141,10 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes. The operating system releases it when the process ends."""
     import filelock
 
-    held = filelock.FileLock(lock)
+    file_lock = filelock.FileLock(lock)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        held.acquire()
+        file_lock.acquire()
     except NotImplementedError:  # some network file systems; concurrent downloads write the same bytes
         pass
     except OSError as error:
@@ -150,4 +152,4 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        held.release()
+        file_lock.release()

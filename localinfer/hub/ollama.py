@@ -1,4 +1,4 @@
-"""The model store `ollama:NAME[:TAG]`: models that Ollama has downloaded, used in place.
+"""The model store `ollama:NAME[:TAG]`: models that Ollama has downloaded, used without copying.
 
     manifests/HOST/NAMESPACE/NAME/TAG   JSON: layers, each with a media type, a digest and a size
     blobs/sha256-DIGEST                 a layer: the GGUF file, parameters, a system prompt, ...
@@ -55,7 +55,7 @@ class Manifest:
 def directories() -> list[Path]:
     """Return the model directories: OLLAMA_MODELS, otherwise the defaults of the user and of the service."""
     chosen = os.environ.get("OLLAMA_MODELS")
-    return [place for place in map(expand_user, [chosen] if chosen else DEFAULT_DIRECTORIES) if is_directory(place)]
+    return [path for path in map(expand_user, [chosen] if chosen else DEFAULT_DIRECTORIES) if is_directory(path)]
 
 
 def find(name: str) -> Path:
@@ -73,12 +73,12 @@ def find(name: str) -> Path:
 def default_options(name: str) -> Layer:
     manifest = find_manifest(name)
     parameters = read_json(manifest, "params")
-    given = {option: parameters[parameter] for parameter, option in PARAMETERS.items() if parameter in parameters}
-    if given.get("n_predict") == -2:  # -2: until the context is full
-        del given["n_predict"]
+    options = {option: parameters[parameter] for parameter, option in PARAMETERS.items() if parameter in parameters}
+    if options.get("n_predict") == -2:  # -2: until the context is full
+        del options["n_predict"]
     if system := read_text(manifest, "system"):
-        given["system_prompt"] = system
-    return check_values(given, lambda option: f"{manifest.path}: {option}", LocalInferError)
+        options["system_prompt"] = system
+    return check_values(options, lambda option: f"{manifest.path}: {option}", LocalInferError)
 
 
 def list_models() -> Iterator[StoredModel]:
@@ -100,9 +100,9 @@ def removable_files(name: str) -> list[Path]:
 
 def find_manifest(name: str) -> Manifest:
     """Return the manifest of a model. Raises ModelNotFoundError, and LocalInferError for an invalid manifest."""
-    place = Path(*parse_name(name))
+    relative_path = Path(*parse_name(name))
     for folder in directories():
-        path = folder / "manifests" / place
+        path = folder / "manifests" / relative_path
         if is_file(path):
             return read_manifest(path, folder / "blobs")
     where = " or ".join(map(str, directories())) or "Ollama's directory, which does not exist"
@@ -112,16 +112,16 @@ def find_manifest(name: str) -> Manifest:
 def parse_name(name: str) -> tuple[str, ...]:
     """Return host, namespace, name and tag. Raises UsageError."""
     path, _, tag = name.partition(":")
-    words = path.split("/")
-    if not all(map(NAME_PART.fullmatch, [*words, tag or "latest"])) or len(words) > len(DEFAULTS) + 1:
+    components = path.split("/")
+    if not all(map(NAME_PART.fullmatch, [*components, tag or "latest"])) or len(components) > len(DEFAULTS) + 1:
         expected = "ollama:NAME, ollama:NAME:TAG or ollama:HOST/NAMESPACE/NAME:TAG"
         raise UsageError(f"ollama:{printable(name, 200)}: must be {expected}")
-    return (*DEFAULTS[: len(DEFAULTS) + 1 - len(words)], *words, tag or "latest")
+    return (*DEFAULTS[: len(DEFAULTS) + 1 - len(components)], *components, tag or "latest")
 
 
-def name_of(parts: tuple[str, ...]) -> str:
+def name_of(components: tuple[str, ...]) -> str:
     """Return the shortest name with these components."""
-    *path, tag = parts
+    *path, tag = components
     while len(path) > 1 and path[0] == DEFAULTS[len(DEFAULTS) + 1 - len(path)]:
         del path[0]
     return "/".join(path) + (f":{tag}" if tag != "latest" else "")

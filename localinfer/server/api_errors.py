@@ -64,7 +64,7 @@ def field_error(field: str, message: str) -> APIError:
 
 
 def to_api_error(error: Exception) -> APIError:
-    """Convert any exception. An unexpected one shows a client only its type, no internal details."""
+    """Convert any exception. For an unexpected one, the client receives only its type."""
     if isinstance(error, APIError):
         return error
     for kind, status, code in STATUSES:

@@ -19,7 +19,7 @@ from localinfer.server.api_errors import APIError, to_api_error
 from localinfer.server.auth import AuthMiddleware
 from localinfer.server.dispatcher import Dispatcher
 from localinfer.server.model_cache import ModelCache
-from localinfer.server.ollama import chat as ollama_answers
+from localinfer.server.ollama import chat as ollama_chat
 from localinfer.server.ollama import embeddings, unsupported
 from localinfer.server.ollama import models as ollama_models
 from localinfer.server.openai import models, routes
@@ -53,13 +53,13 @@ LLAMA_CPP_ROUTES = [
     Route("/models", models.list_models, methods=GET),
 ]
 OLLAMA_ROUTES = [
-    Route("/api/chat", ollama_answers.chat, methods=POST),
-    Route("/api/generate", ollama_answers.generate, methods=POST),
+    Route("/api/chat", ollama_chat.chat, methods=POST),
+    Route("/api/generate", ollama_chat.generate, methods=POST),
     Route("/api/tags", ollama_models.tags, methods=GET),
     Route("/api/ps", ollama_models.running, methods=GET),
     Route("/api/show", ollama_models.show, methods=POST),
     Route("/api/embed", embeddings.embed, methods=POST),
-    Route("/api/embeddings", embeddings.embed_older, methods=POST),
+    Route("/api/embeddings", embeddings.embed_legacy, methods=POST),
     Route("/api/version", ollama_models.version, methods=GET),
     *(Route(path, unsupported.refuse, methods=[*POST, "DELETE"]) for path in unsupported.ALTERNATIVES),
 ]

@@ -55,7 +55,9 @@ class AuthMiddleware(Middleware):
         return None
 
     def is_allowed_origin(self, origin: str, host: str) -> bool:
-        """Whether pages of this origin may send requests: our own, those of loopback hosts, and `allowed_origins`."""
+        """Return whether pages of this origin may send requests: those of this server, of loopback hosts, and
+        `allowed_origins`.
+        """
         allowed = self.settings.allowed_origins
         if "*" in allowed or origin in allowed or origin == f"http://{host}":
             return True
@@ -86,7 +88,7 @@ def is_allowed_host(name: str, allowed: Iterable[str]) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether this is a loopback address or a name that always resolves to one."""
+    """Return whether this is a loopback address or a name that always resolves to one."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     return is_ip_address(name) and ipaddress.ip_address(name).is_loopback

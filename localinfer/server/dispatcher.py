@@ -158,13 +158,13 @@ class Dispatcher:
         self._unload_tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def lease(self, wanted: str | None) -> AsyncIterator[Lease]:
+    async def lease(self, name: str | None) -> AsyncIterator[Lease]:
         """Wait for a free slot, then for the model, and load the model if needed.
 
         Raises APIError if the queue is full, the wait exceeds `settings.timeout` or the model is unknown, and whatever
         loading raises.
         """
-        served, arrival = self.model_cache.resolve(wanted), perf_counter()
+        served, arrival = self.model_cache.resolve(name), perf_counter()
         deadline = asyncio.get_running_loop().time() + self.settings.timeout
         async with self.slots.acquire(self.settings.timeout) as slot:
             if self.observer:
@@ -174,9 +174,11 @@ class Dispatcher:
                 yield Lease(slot, model, served.name, deadline, arrival, self.observer)
 
     def can_lease_another(self, lease: Lease) -> bool:
-        """Whether a further slot and a further sequence of the lease's model are free and no other request waits."""
-        waits = self._model_lock.locked() or not self.slots.has_free_slot
-        return not waits and lease.name in self.model_cache.loaded and self._n_busy() < lease.model.parallel
+        """Return whether a further slot and a further sequence of the lease's model are free and no other request
+        waits.
+        """
+        is_contended = self._model_lock.locked() or not self.slots.has_free_slot
+        return not is_contended and lease.name in self.model_cache.loaded and self._n_busy() < lease.model.parallel
 
     @asynccontextmanager
     async def lease_another(self, lease: Lease) -> AsyncIterator[Lease]:
@@ -247,9 +249,9 @@ class Dispatcher:
                         self.unload_times.pop(name, None)
                         await slot.call(lambda: self.model_cache.unload(name))
 
-    async def find_model(self, wanted: str | None) -> "tuple[ServedModel, Model]":
+    async def find_model(self, name: str | None) -> "tuple[ServedModel, Model]":
         """Return the model for operations without evaluation, such as tokenizing. If needed, load it in a slot."""
-        served = self.model_cache.resolve(wanted)
+        served = self.model_cache.resolve(name)
         if model := self.model_cache.loaded.get(served.name):
             return served, model
         async with self.lease(served.name) as lease:

@@ -16,7 +16,7 @@ def dump_json(value: object) -> bytes:
 
 
 class EventTemplate:
-    """A JSON template for events that differ in one string. The common parts are encoded once."""
+    """A JSON template for events that differ in one string. The common text is encoded once."""
 
     def __init__(self, event: Callable[[str], Event]) -> None:
         placeholder = uuid4().hex

@@ -110,9 +110,9 @@ async def completion(request: Request) -> Response:
     events = completion_events(dispatcher, model_name, prompts[0], options)
     if get(fields, "stream", bool, False):
         return await streaming.stream_response(events, streaming.EVENTS)
-    *pieces, last = [event async for event in events]
+    *pieces, final = [event async for event in events]
     content = "".join(piece["content"] for piece in pieces)
-    return JSONResponse(last | {"content": content, "tokens": [id for piece in pieces for id in piece["tokens"]]})
+    return JSONResponse(final | {"content": content, "tokens": [id for piece in pieces for id in piece["tokens"]]})
 
 
 async def completion_events(

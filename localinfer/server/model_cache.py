@@ -48,21 +48,21 @@ class ModelCache:
         """Return all models that a client can request."""
         return list(self._configured.values()) or [ServedModel(name, name) for name in local_model_names()]
 
-    def resolve(self, wanted: str | None) -> ServedModel:
+    def resolve(self, name: str | None) -> ServedModel:
         """Return the model that a request names. A server with one model uses it whatever the name is.
 
         Without a name, the most recently used model or else the default model applies. Raises APIError (404) if there
         is no such model.
         """
-        if len(self._configured) == 1 or (self._configured and not wanted):
+        if len(self._configured) == 1 or (self._configured and not name):
             return next(iter(self._configured.values()))
-        if not wanted:
-            wanted = next(reversed(self.loaded), None) or resolve.model_registry().default
+        if not name:
+            name = next(reversed(self.loaded), None) or resolve.model_registry().default
         by_name = {each.name: each for each in self.served_models()}
-        for name in (wanted, wanted.removesuffix(":latest")):
-            if name in by_name:
-                return by_name[name]
-        raise APIError(404, f"model: {printable(wanted, 100)} not found", "model", "model_not_found")
+        for candidate in (name, name.removesuffix(":latest")):
+            if candidate in by_name:
+                return by_name[candidate]
+        raise APIError(404, f"model: {printable(name, 100)} not found", "model", "model_not_found")
 
     def get(self, served: ServedModel) -> "Model":
         """Return the model; load it if needed. Raises what `localinfer.load` raises."""

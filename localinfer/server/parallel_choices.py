@@ -36,12 +36,12 @@ class ParallelChoices(Generic[T]):
         self._results: asyncio.Queue[T | None] = asyncio.Queue()  # None: a task has finished
 
     async def run(self) -> AsyncGenerator[T, None]:
-        self._start(self._run_in_own_slot())
+        self._start(self._run_in_request_slot())
         n_finished = 0
         try:
             while n_finished < len(self._tasks):
-                if (each := await self._results.get()) is not None:
-                    yield each
+                if (result := await self._results.get()) is not None:
+                    yield result
                     continue
                 n_finished += 1
                 for task in self._tasks:
@@ -56,16 +56,14 @@ class ParallelChoices(Generic[T]):
         self._tasks.append(asyncio.ensure_future(work))
         self._tasks[-1].add_done_callback(lambda _: self._results.put_nowait(None))
 
-    async def _run_in_own_slot(self) -> None:
+    async def _run_in_request_slot(self) -> None:
         while self._pending:
             await self._run_next(self._lease)
 
     async def _run_in_extra_slots(self) -> None:
-        while self._pending and self._dispatcher.can_lease_another(
-            self._lease
-        ):  # waiting requests go first
-            async with self._dispatcher.lease_another(self._lease) as other:
-                await self._run_next(other)
+        while self._pending and self._dispatcher.can_lease_another(self._lease):  # waiting requests go first
+            async with self._dispatcher.lease_another(self._lease) as extra_lease:
+                await self._run_next(extra_lease)
 
     async def _run_next(self, lease: Lease) -> None:
         """Generate the next choice, and first start a task for further choices if another slot is free."""
@@ -73,5 +71,5 @@ class ParallelChoices(Generic[T]):
         if self._pending and self._dispatcher.can_lease_another(self._lease):
             self._start(self._run_in_extra_slots())
         async with aclosing(choice(lease)) as results:
-            async for each in results:
-                self._results.put_nowait(each)
+            async for result in results:
+                self._results.put_nowait(result)

@@ -45,18 +45,18 @@ class RequestBodyMiddleware(Middleware):
 
 
 async def reject(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error and close the connection, because the rest of the body may still arrive on it."""
+    """Send an error and close the connection, because the remaining body may still arrive on it."""
     response = JSONResponse({"error": error.error}, error.status, headers={"connection": "close"})
     await response(scope, receive, send)
 
 
 def replay(body: bytes) -> Receive:
     """Return a `receive` that delivers a body that was already read."""
-    parts = [body]
+    pending = [body]
 
     async def receive() -> Message:
-        if parts:
-            return {"type": "http.request", "body": parts.pop(), "more_body": False}
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
         await asyncio.Event().wait()  # the application does not see the disconnect: the middleware handles it
         raise AssertionError
 
@@ -65,17 +65,17 @@ def replay(body: bytes) -> Receive:
 
 async def run_until_disconnect(work: Awaitable[None], receive: Receive) -> None:
     """Run `work`, and cancel it if the client disconnects. Waits until `work` has ended in either case."""
-    working = asyncio.ensure_future(work)
-    disconnecting = asyncio.ensure_future(wait_for_disconnect(receive))
+    work_task = asyncio.ensure_future(work)
+    disconnect_task = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
-        await asyncio.wait([working, disconnecting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work_task, disconnect_task], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        disconnecting.cancel()
-        if not working.done():
-            working.cancel()
-        await asyncio.wait([working])
-    if not working.cancelled():
-        working.result()
+        disconnect_task.cancel()
+        if not work_task.done():
+            work_task.cancel()
+        await asyncio.wait([work_task])
+    if not work_task.cancelled():
+        work_task.result()
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -78,24 +78,24 @@ def get_int(fields: Fields, name: str, default: int, low: int, high: int) -> int
 
 def sampling_options(fields: Fields, names: Mapping[str, str] = SAMPLING) -> Layer:
     """Return the sampling options that a request sets, validated."""
-    given = {option: fields[name] for name, option in names.items() if fields.get(name) is not None}
+    values = {option: fields[name] for name, option in names.items() if fields.get(name) is not None}
     if fields.get("logit_bias") is not None:
-        given["logit_bias"] = parse_logit_bias(fields["logit_bias"])
+        values["logit_bias"] = parse_logit_bias(fields["logit_bias"])
     if (samplers := fields.get("samplers")) is not None:
         if not isinstance(samplers, (list, str)):
             raise field_error("samplers", "must be a list of names, or a string of names separated by semicolons")
-        given["samplers"] = samplers if isinstance(samplers, str) else ";".join(map(str, samplers))
-    if given.get("stop") == []:
-        del given["stop"]
+        values["samplers"] = samplers if isinstance(samplers, str) else ";".join(map(str, samplers))
+    if values.get("stop") == []:
+        del values["stop"]
     field_of = {option: name for name, option in names.items()}
-    return check_options(given, field_of)
+    return check_options(values, field_of)
 
 
-def check_options(given: Mapping[str, object], field_of: Mapping[str, str]) -> Layer:
+def check_options(values: Mapping[str, object], field_by_option: Mapping[str, str]) -> Layer:
     """Validate options. Raises APIError (400) that names the field of the request, given by `field_of`."""
     layer: Layer = {}
-    for option, value in given.items():
-        field = field_of.get(option, option)
+    for option, value in values.items():
+        field = field_by_option.get(option, option)
         try:
             layer |= check_values({option: value}, lambda _, field=field: field)  # type: ignore[misc]
         except UsageError as error:

@@ -88,7 +88,7 @@ def bind_unix_socket(settings: Settings) -> Iterator[socket.socket]:
 
 
 def is_stale_socket(path: Path) -> bool:
-    """Whether this is a Unix socket on which no process listens."""
+    """Return whether this is a Unix socket on which no process listens."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as client:

@@ -114,8 +114,8 @@ class EventLoopBridge:
 
     Waking the event loop for every item would take the GIL from the thread that is about to start the next decode step.
     The scheduler therefore wakes the loop while that step is computed, once for the items of all slots. Items that
-    arrive within MIN_WAKE_INTERVAL of a delivery are delivered together, because the write to the socket is the most
-    expensive part of the work per token.
+    arrive within MIN_WAKE_INTERVAL of a delivery are delivered together, because the write to the socket has the
+    highest cost per token.
     """
 
     def __init__(self) -> None:
@@ -143,9 +143,7 @@ class EventLoopBridge:
 
     def _on_wake_timer(self) -> None:
         self._wake_timer, self._is_scheduled = None, False
-        if (
-            self.pending
-        ):  # must follow the clearing of `_is_scheduled`, else an item could be missed
+        if self.pending:  # must follow the clearing of `_is_scheduled`, else an item could be missed
             self._is_scheduled = True
             self._deliver()
 

@@ -67,7 +67,7 @@ LINES = StreamFormat("application/x-ndjson", encode_line, ollama_error_line)  # 
 async def stream_response(values: AsyncGenerator[EncodedEvent, None], format: StreamFormat) -> "EventStreamResponse":
     """Return a streaming response of these values.
 
-    Waits for the first value, so that an error before it is raised and gets an HTTP status of its own.
+    Waits for the first value, so that an error before it is raised and determines the HTTP status.
     """
     return EventStreamResponse(await anext(values), values, format)
 

@@ -12,19 +12,26 @@ from localinfer.tokenizer.unicode import characters_in
 
 def group_digits_with_prefix(text: str) -> list[str]:
     """Split text; each number's first group keeps the text before it: "is 1234567." -> "is 1", "234", "567", "."."""
-    return _cut(text, (cut for start, end in _numbers(text) for cut in range(start + _first(start, end), end + 1, 3)))
+    return _split_at(
+        text,
+        (
+            offset
+            for start, end in _numbers(text)
+            for offset in range(start + _first_group_digits(start, end), end + 1, 3)
+        ),
+    )
 
 
 def group_ascii_digits(text: str) -> list[str]:
     """Split text around numbers and group ASCII digits only: "is 1234567." -> "is ", "1", "234", "567", "."."""
-    cuts: list[int] = []
+    offsets: list[int] = []
     for start, end in _numbers(text):
-        cuts.append(start)
+        offsets.append(start)
         for digits in re.finditer("[0-9]+", text[start:end]):
             first, last = start + digits.start(), start + digits.end()
-            cuts += range(first + (last - first) % 3, last, 3)
-        cuts.append(end)
-    return _cut(text, cuts)
+            offsets += range(first + (last - first) % 3, last, 3)
+        offsets.append(end)
+    return _split_at(text, offsets)
 
 
 def _numbers(text: str) -> Iterator[tuple[int, int]]:
@@ -33,10 +40,10 @@ def _numbers(text: str) -> Iterator[tuple[int, int]]:
         yield from (number.span() for number in re.finditer(f"[{''.join(digits)}]+", text))
 
 
-def _first(start: int, end: int) -> int:
+def _first_group_digits(start: int, end: int) -> int:
     """Return the number of digits in the first group of a number."""
     return (end - start) % 3 or 3
 
 
-def _cut(text: str, offsets: Iterable[int]) -> list[str]:
+def _split_at(text: str, offsets: Iterable[int]) -> list[str]:
     return [text[start:end] for start, end in pairwise((0, *offsets, len(text))) if start < end]

@@ -1,6 +1,6 @@
 """Special tokens recognized by their text: end of generation, fill-in-the-middle, channel markers.
 
-A file names at most one end-of-turn token, and often not the right one. The texts are those that llama.cpp knows.
+A file names at most one end-of-turn token, and often not the right one. The texts are those of llama.cpp.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,45 +53,45 @@ def find_tokens(tokens: StringArray, texts: Collection[str] = KNOWN_TEXTS) -> di
     Only tokens whose first two bytes and last byte match a text are compared: thousands of other tokens begin with
     "<" and end with ">".
     """
-    wanted = {text.encode(): text for text in texts}
+    text_by_bytes = {text.encode(): text for text in texts}
     starts_match, ends_match = np.zeros((2, 256, 256), bool)
-    for text in wanted:
+    for text in text_by_bytes:
         starts_match[text[0], text[1]] = ends_match[text[0], text[-1]] = True
     first = tokens.data[tokens.offsets]
     second = tokens.data[tokens.offsets + np.minimum(tokens.lengths - 1, 1)]
     last = tokens.data[tokens.offsets + tokens.lengths - 1]
     matching = np.flatnonzero(starts_match[first, second] & ends_match[first, last])
     candidates = ((id, tokens[id]) for id in matching.tolist())
-    return {wanted[text]: id for id, text in candidates if text in wanted}
+    return {text_by_bytes[text]: id for id, text in candidates if text in text_by_bytes}
 
 
 def classify(
-    found: Mapping[str, int], types: NDArray[np.int32], ends: Collection[int], roles: Mapping[str, int]
+    id_by_text: Mapping[str, int], types: NDArray[np.int32], ends: Collection[int], roles: Mapping[str, int]
 ) -> frozenset[int]:
     """Return all end-of-generation ids, and correct `types` in place.
 
     `ends` are the ids that the file names. `roles` are the fill-in-the-middle roles that the file names; a named
     role overrides the known texts.
     """
-    known_ends = [found[text] for text in EOG_TEXTS if text in found]
+    known_ends = [id_by_text[text] for text in EOG_TEXTS if text in id_by_text]
     types[known_ends] = CONTROL
     eog = {*ends, *known_ends}
     for role, texts in FIM_TEXTS.items():
-        known_ids = [] if role in roles else [found[text] for text in texts if text in found][:1]
+        known_ids = [] if role in roles else [id_by_text[text] for text in texts if text in id_by_text][:1]
         types[known_ids] = CONTROL
         if role in FIM_EOG_ROLES:
             eog |= {roles[role]} if role in roles else set(known_ids)
-    types[[found[text] for text in CHANNEL_TEXTS if text in found]] = USER_DEFINED
-    _remove_non_eog(found, types, eog)
+    types[[id_by_text[text] for text in CHANNEL_TEXTS if text in id_by_text]] = USER_DEFINED
+    _remove_non_eog(id_by_text, types, eog)
     return frozenset(eog)
 
 
-def _remove_non_eog(found: Mapping[str, int], types: NDArray[np.int32], eog: set[int]) -> None:
+def _remove_non_eog(id_by_text: Mapping[str, int], types: NDArray[np.int32], eog: set[int]) -> None:
     """Remove ids that end one message of an answer, but not the whole answer."""
-    calls = "<|call|>" in found or "<|calls|>" in found
-    if "<|end|>" in found and calls and ("<|return|>" in found or "<|flush|>" in found):
-        eog.discard(found["<|end|>"])
-        types[found["<|end|>"]] = USER_DEFINED
-    if "</s>" in found and any(found.get(text) in eog for text in OVERRIDING_EOG_TEXTS):
-        eog.discard(found["</s>"])
-        types[found["</s>"]] = NORMAL
+    calls = "<|call|>" in id_by_text or "<|calls|>" in id_by_text
+    if "<|end|>" in id_by_text and calls and ("<|return|>" in id_by_text or "<|flush|>" in id_by_text):
+        eog.discard(id_by_text["<|end|>"])
+        types[id_by_text["<|end|>"]] = USER_DEFINED
+    if "</s>" in id_by_text and any(id_by_text.get(text) in eog for text in OVERRIDING_EOG_TEXTS):
+        eog.discard(id_by_text["</s>"])
+        types[id_by_text["</s>"]] = NORMAL

@@ -48,17 +48,17 @@ class Partition:
 
     def _matches(self, text: str, parse_special: bool, stripping: WhitespaceStripping) -> list[Match]:
         """Return the matches of all special tokens, longest tokens first."""
-        taken = bytearray(len(text))
+        matched = bytearray(len(text))
         matches: list[Match] = []
-        for token, id in self._present(text, self._special if parse_special else self._user_defined):
+        for token, id in self._occurring_tokens(text, self._special if parse_special else self._user_defined):
             strips_left, strips_right = id in stripping.left, id in stripping.right
-            matches += (Match(*span, id) for span in _find_matches(text, token, taken, strips_left, strips_right))
+            matches += (Match(*span, id) for span in _find_matches(text, token, matched, strips_left, strips_right))
         return matches
 
     @staticmethod
-    def _present(text: str, families: TokensByPrefix) -> list[tuple[str, int]]:
+    def _occurring_tokens(text: str, tokens_by_prefix: TokensByPrefix) -> list[tuple[str, int]]:
         """Return the tokens that occur in the text, longest first."""
-        likely = (tokens for beginning, tokens in families.items() if beginning in text)
+        likely = (tokens for beginning, tokens in tokens_by_prefix.items() if beginning in text)
         present = [token for tokens in likely for token in tokens if token[0] in text]
         return sorted(present, key=lambda token: len(token[0].encode()), reverse=True)
 
@@ -74,17 +74,17 @@ class Partition:
         """Return the tokens grouped by their first characters. Tokens that are not UTF-8 are skipped: no text contains
         them.
         """
-        families: TokensByPrefix = {}
+        tokens_by_prefix: TokensByPrefix = {}
         for id in self._vocabulary.ids_of(*types):
             token = self._vocabulary.tokens[id]
             text = token.decode("utf-8", "ignore")
             if text.encode() == token:
-                families.setdefault(text[:PREFIX_LENGTH], []).append((text, id))
-        return families
+                tokens_by_prefix.setdefault(text[:PREFIX_LENGTH], []).append((text, id))
+        return tokens_by_prefix
 
 
 def _find_matches(
-    text: str, token: str, taken: bytearray, strip_left: bool, strip_right: bool
+    text: str, token: str, matched: bytearray, strip_left: bool, strip_right: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield the spans of `token` in characters that are not `taken`, left to right, with stripped whitespace, and set
     their `taken` flags.
@@ -94,14 +94,14 @@ def _find_matches(
     start = text.find(token)
     while start >= 0:
         end = start + len(token)
-        conflict = taken.rfind(1, start, end)
+        conflict = matched.rfind(1, start, end)
         if conflict < 0:
-            while strip_left and start > 0 and text[start - 1] in WHITESPACE and not taken[start - 1]:
+            while strip_left and start > 0 and text[start - 1] in WHITESPACE and not matched[start - 1]:
                 start -= 1
-            while strip_right and end < len(text) and text[end] in WHITESPACE and not taken[end]:
+            while strip_right and end < len(text) and text[end] in WHITESPACE and not matched[end]:
                 end += 1
-            taken[start:end] = b"\1" * (end - start)
+            matched[start:end] = b"\1" * (end - start)
             yield start, end
         else:
-            end = taken.find(0, conflict)
+            end = matched.find(0, conflict)
         start = text.find(token, end) if end >= 0 else -1

@@ -21,5 +21,5 @@ class StreamDecoder:
         return bool(self._utf8.getstate()[0])
 
     def flush(self) -> str:
-        """Return the rest at the end: "", or U+FFFD for an incomplete character."""
+        """Return the text at the end of the stream: "", or U+FFFD for an incomplete character."""
         return self._utf8.decode(b"", final=True)

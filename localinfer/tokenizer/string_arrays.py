@@ -10,8 +10,8 @@ NUL = 0
 
 def decode_strings(f: GGUF, key: str, array: StringArray) -> list[str]:
     """Return the strings as text. Raises LocalInferError, naming the key, if one is not UTF-8."""
-    _, *found = decode_bytes(f, key, nul_prefixed(array)).split("\0")
-    return found if len(found) == len(array) else [text.decode() for text in array]
+    _, *texts = decode_bytes(f, key, nul_prefixed(array)).split("\0")
+    return texts if len(texts) == len(array) else [text.decode() for text in array]
 
 
 def decode_bytes(f: GGUF, key: str, stored: NDArray[np.uint8]) -> str:

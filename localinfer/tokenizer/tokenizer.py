@@ -39,7 +39,7 @@ class Tokenizer:
 
     @property
     def eos_suffix(self) -> list[int]:
-        """The tokens that `encode` appends to a text: [eos] if the file asks for it, else []."""
+        """The tokens that `encode` appends to a text: [eos] if the file requests it, else []."""
         return list(self._segmenter.bos_eos.last)
 
     def encode(
@@ -47,7 +47,7 @@ class Tokenizer:
     ) -> list[int]:
         """Return the ids of any text. Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
 
-        `add_special`: add BOS and EOS if the file asks for them. `parse_special`: the text of a control token
+        `add_special`: add BOS and EOS if the file requests them. `parse_special`: the text of a control token
         becomes that token; never use it on untrusted user text. `continues_text`: other text precedes this one, so
         no space is put in front.
         """

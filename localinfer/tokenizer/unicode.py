@@ -37,9 +37,9 @@ def pin_unicode_version(pattern: str) -> str:
 
 def characters_in(text: str, category: str) -> set[str]:
     """Return the characters of `text` that are in a category, written as \\p{N} or [\\p{L}\\p{M}]."""
-    found = set(text)
-    others = _without(category).pre_tokenize_str("".join(found))
-    return found.difference(*(piece for piece, _ in others))
+    characters = set(text)
+    others = _without(category).pre_tokenize_str("".join(characters))
+    return characters.difference(*(piece for piece, _ in others))
 
 
 @cache

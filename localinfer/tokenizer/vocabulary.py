@@ -88,18 +88,18 @@ class BosEos(NamedTuple):
 
 
 def read_bos_eos(f: GGUF, vocabulary: Vocabulary, *, add_bos: bool = False, add_eos: bool = False) -> BosEos:
-    """Return the BOS and EOS tokens to add; `add_bos` and `add_eos` are the defaults if the file does not say.
+    """Return the BOS and EOS tokens to add; `add_bos` and `add_eos` are the defaults if the file does not state it.
 
-    Raises LocalInferError if the file asks for a token that it does not name.
+    Raises LocalInferError if the file requires a token that it does not name.
     """
 
-    def frame(name: str, id: int | None, default: bool) -> list[int]:
-        wanted = f.get(f"tokenizer.ggml.add_{name}_token", bool, default and id is not None)
-        if wanted and id is None:
+    def tokens_to_add(name: str, id: int | None, default: bool) -> list[int]:
+        is_added = f.get(f"tokenizer.ggml.add_{name}_token", bool, default and id is not None)
+        if is_added and id is None:
             raise f.error(f"tokenizer.ggml.{name}_token_id", f"missing, but add_{name}_token is true")
-        return [id] if wanted and id is not None else []
+        return [id] if is_added and id is not None else []
 
-    return BosEos(frame("bos", vocabulary.bos, add_bos), frame("eos", vocabulary.eos, add_eos))
+    return BosEos(tokens_to_add("bos", vocabulary.bos, add_bos), tokens_to_add("eos", vocabulary.eos, add_eos))
 
 
 def _tokens(f: GGUF) -> StringArray:
@@ -149,9 +149,9 @@ def read_scores(f: GGUF, n_vocab: int) -> NDArray[np.float32]:
     """Return the score of each token, (n_vocab,). Raises LocalInferError if one is not finite."""
     key = "tokenizer.ggml.scores"
     scores = read_per_token(f, key, n_vocab).astype(np.float32)
-    odd = np.flatnonzero(~np.isfinite(scores))
-    if len(odd):
-        raise f.error(key, f"the score of token {odd[0]} is {scores[odd[0]]}")
+    invalid = np.flatnonzero(~np.isfinite(scores))
+    if len(invalid):
+        raise f.error(key, f"the score of token {invalid[0]} is {scores[invalid[0]]}")
     return scores
 
 

@@ -34,7 +34,7 @@ def read_whitespace_stripping(f: GGUF, vocabulary: Vocabulary) -> WhitespaceStri
         return WhitespaceStripping(
             right=frozenset(special) - {*find_tokens(vocabulary.tokens, PHI3_EXCEPTIONS).values()}
         )
-    masks = [mask for key, parts, mask in MASKS if _contains(f, key, parts)]
+    masks = [mask for key, substrings, mask in MASKS if _contains(f, key, substrings)]
     return (
         WhitespaceStripping(left=frozenset(find_tokens(vocabulary.tokens, masks).values()))
         if masks
@@ -42,6 +42,6 @@ def read_whitespace_stripping(f: GGUF, vocabulary: Vocabulary) -> WhitespaceStri
     )
 
 
-def _contains(f: GGUF, key: str, parts: tuple[str, ...]) -> bool:
+def _contains(f: GGUF, key: str, substrings: tuple[str, ...]) -> bool:
     value = str(f.metadata.get(key, "")).lower()
-    return any(part in value for part in parts)
+    return any(substring in value for substring in substrings)

@@ -19,7 +19,7 @@ class DistributionSampler:
         return candidates
 
     def update(self, candidates: Candidates, remaining: Candidates, position: int) -> None:
-        """Update the state after the token at `position` of `left` was drawn."""
+        """Update the state after the token at `position` of `remaining` was drawn."""
 
     def __call__(self, candidates: Candidates, u: float) -> int:
         """Return the id of a candidate, drawn by a number `u` in [0, 1)."""
@@ -66,16 +66,16 @@ def zipf_exponent(best_first: Candidates) -> np.float64:
     possible = best_first.logits[best_first.logits > -np.inf].astype(np.float64)
     if possible.size < 2:
         return np.float64(np.nan)
-    steps = np.diff(np.log(np.arange(1, possible.size + 1)))
-    return np.float64(float(-np.diff(possible) @ steps) / float(steps @ steps))
+    log_rank_steps = np.diff(np.log(np.arange(1, possible.size + 1)))
+    return np.float64(float(-np.diff(possible) @ log_rank_steps) / float(log_rank_steps @ log_rank_steps))
 
 
 class MirostatV2(Mirostat):
     """Mirostat's second version, which drops tokens with a surprise of more than `mu` bits."""
 
     def restrict(self, candidates: Candidates) -> Candidates:
-        kept = np.flatnonzero(softmax(candidates.logits) >= 2.0**-self.mu)
-        return take(candidates, kept if kept.size else top_k_positions(candidates.logits, 1))
+        positions = np.flatnonzero(softmax(candidates.logits) >= 2.0**-self.mu)
+        return take(candidates, positions if positions.size else top_k_positions(candidates.logits, 1))
 
 
 class AdaptiveP(DistributionSampler):

@@ -31,10 +31,10 @@ def apply_penalties(
     if not len(recent) or (repeat == 1 and frequency == presence == 0):
         return candidates
     ids, counts = np.unique(np.asarray(recent, dtype=np.intp), return_counts=True)
-    positions, which = find(candidates, ids)
+    positions, indices = find(candidates, ids)
     logits = candidates.logits[positions]
     with np.errstate(all="ignore"):  # a tiny penalty may overflow
-        logits = np.where(logits > 0, logits / repeat, logits * repeat) - (counts[which] * frequency + presence)
+        logits = np.where(logits > 0, logits / repeat, logits * repeat) - (counts[indices] * frequency + presence)
     return replace_logits(candidates, positions, logits)
 
 
@@ -49,7 +49,7 @@ class SequenceBreakers:
     """Texts that end a repetition, matched by tokens that are looked up on first use.
 
     A token that contains such a text is a breaker. A token that ends with the beginning of such a text is a breaker
-    together with the tokens of the rest of the text.
+    together with the tokens of the remaining text.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ def dry(
     }
     if not penalties:
         return candidates
-    positions, which = find(candidates, np.fromiter(penalties, np.intp))
-    lost = np.fromiter(penalties.values(), np.float64)[which]
-    return replace_logits(candidates, positions, candidates.logits[positions] - lost)
+    positions, indices = find(candidates, np.fromiter(penalties, np.intp))
+    amounts = np.fromiter(penalties.values(), np.float64)[indices]
+    return replace_logits(candidates, positions, candidates.logits[positions] - amounts)
 
 
 def repeated_continuations(window: Ids, max_length: int) -> tuple[Ids, Ids]:

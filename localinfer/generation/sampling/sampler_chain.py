@@ -33,18 +33,18 @@ class SamplingContext(NamedTuple):
     random: np.random.Generator
 
 
-def penalties(c: Candidates, o: Options, now: SamplingContext) -> Candidates:
-    recent = last_tokens(now.recent, o.repeat_last_n)
+def penalties(c: Candidates, o: Options, context: SamplingContext) -> Candidates:
+    recent = last_tokens(context.recent, o.repeat_last_n)
     return apply_penalties(c, recent, o.repeat_penalty, o.frequency_penalty, o.presence_penalty)
 
 
-def dry_penalties(c: Candidates, o: Options, now: SamplingContext) -> Candidates:
-    window = last_tokens(now.recent, o.dry_penalty_last_n)
-    return dry(c, window, now.sequence_breakers, o.dry_multiplier, o.dry_base, o.dry_allowed_length)
+def dry_penalties(c: Candidates, o: Options, context: SamplingContext) -> Candidates:
+    window = last_tokens(context.recent, o.dry_penalty_last_n)
+    return dry(c, window, context.sequence_breakers, o.dry_multiplier, o.dry_base, o.dry_allowed_length)
 
 
-def xtc_stage(c: Candidates, o: Options, now: SamplingContext) -> Candidates:
-    if c.ids.size < 2 or now.random.random() > o.xtc_probability:
+def xtc_stage(c: Candidates, o: Options, context: SamplingContext) -> Candidates:
+    if c.ids.size < 2 or context.random.random() > o.xtc_probability:
         return c
     return xtc(c, o.xtc_threshold, o.min_keep)
 
@@ -126,9 +126,9 @@ class SamplerChain:
     def candidates(self, logits: NDArray[np.float32], ids: Sequence[int]) -> Candidates:
         """Return the candidates that the chain leaves to draw from."""
         remaining = Candidates(self._vocabulary, sanitize_logits(self._biased(logits)))
-        now = SamplingContext(ids, self._sequence_breakers, self._random)
+        context = SamplingContext(ids, self._sequence_breakers, self._random)
         for stage in self._stages:
-            remaining = stage.apply(remaining, self.options, now)
+            remaining = stage.apply(remaining, self.options, context)
         return remaining
 
     def _biased(self, logits: Floats) -> Floats:
@@ -154,7 +154,7 @@ def active_stages(options: Options) -> list[SamplerStage]:
 
 
 def is_greedy(options: Options) -> bool:
-    """Whether the temperature leaves only the most probable token."""
+    """Return whether the temperature leaves only the most probable token."""
     return options.temp <= 0 and options.dynatemp_range <= 0
 
 
@@ -168,9 +168,9 @@ def new_final_sampler(options: Options, n_vocab: int) -> DistributionSampler:
     return DistributionSampler()
 
 
-def combined_bias(options: Options, more: Mapping[int, float], n_vocab: int) -> tuple[Ids, Floats]:
+def combined_bias(options: Options, extra_bias: Mapping[int, float], n_vocab: int) -> tuple[Ids, Floats]:
     """Return the tokens with a bias, and the biases."""
-    bias = dict(more)
+    bias = dict(extra_bias)
     for text in options.logit_bias:
         id, amount = parse_logit_bias(text)
         if id >= n_vocab:

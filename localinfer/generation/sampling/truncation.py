@@ -39,9 +39,9 @@ def min_p(candidates: Candidates, p: float, min_keep: int = 1) -> Candidates:
     if p <= 0:
         return candidates
     floor = candidates.logits.max() + math.log(p)
-    kept = np.flatnonzero(candidates.logits >= floor)
-    enough = kept.size >= max(1, min_keep)
-    return take(candidates, kept if enough else top_k_positions(candidates.logits, max(1, min_keep)))
+    positions = np.flatnonzero(candidates.logits >= floor)
+    has_minimum = positions.size >= max(1, min_keep)
+    return take(candidates, positions if has_minimum else top_k_positions(candidates.logits, max(1, min_keep)))
 
 
 def typical(candidates: Candidates, p: float, min_keep: int = 1) -> Candidates:
@@ -77,6 +77,6 @@ def xtc(candidates: Candidates, threshold: float, min_keep: int = 1) -> Candidat
     dropped = above[top_k_positions(candidates.logits[above], above.size)][:-1]
     if candidates.ids.size - dropped.size < min_keep:
         return candidates
-    kept = np.ones(candidates.ids.size, bool)
-    kept[dropped] = False
-    return take(candidates, np.flatnonzero(kept))
+    keep = np.ones(candidates.ids.size, bool)
+    keep[dropped] = False
+    return take(candidates, np.flatnonzero(keep))

@@ -19,7 +19,7 @@ DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
 
 def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
     """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine` raises."""
-    own = replace(
+    draft_options = replace(
         options,
         ctx_size=options.ctx_size_draft or target.n_ctx,
         threads=options.spec_draft_threads or options.threads,
@@ -28,7 +28,7 @@ def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progr
         cache_type_v=options.spec_draft_type_v,
         architecture="",
     )
-    return Engine(f, own, progress)
+    return Engine(f, draft_options, progress)
 
 
 def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
@@ -40,20 +40,22 @@ def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:
     if abs(len(draft_tokens) - len(target_tokens)) > MAX_VOCABULARY_DIFFERENCE:
         raise incompatible(draft, target, f"it has {len(draft_tokens)} tokens, not {len(target_tokens)}")
     pairs = zip(draft_tokens, target_tokens, strict=False)
-    if (at := next((id for id, (a, b) in enumerate(pairs) if a != b), None)) is not None:
-        raise incompatible(draft, target, f"token {at} is {draft_tokens[at]!r}, not {target_tokens[at]!r}")
+    if (index := next((id for id, (a, b) in enumerate(pairs) if a != b), None)) is not None:
+        raise incompatible(draft, target, f"token {index} is {draft_tokens[index]!r}, not {target_tokens[index]!r}")
 
 
 def require_spec_type(draft: GGUF, spec_type: str) -> None:
     """Raise UsageError if `--spec-type` only names the other kind of drafter: draft models or draft heads."""
     is_head = draft.metadata.get("general.architecture") == EAGLE3
-    kind, expected, name, others = DRAFT_HEAD if is_head else DRAFT_MODEL
+    kind, expected_type, flag, other_type = DRAFT_HEAD if is_head else DRAFT_MODEL
     names = parse_speculation_types(spec_type)
-    if expected not in names and others in names:
+    if expected_type not in names and other_type in names:
         path = printable(str(draft.path))
-        raise UsageError(f"--spec-type {spec_type}: {path} is {kind}; use {name}")
+        raise UsageError(f"--spec-type {spec_type}: {path} is {kind}; use {flag}")
 
 
-def incompatible(draft: GGUF, target: GGUF, what: str) -> UsageError:
+def incompatible(draft: GGUF, target: GGUF, problem: str) -> UsageError:
     """Return the error for a draft model that is incompatible with the target."""
-    return UsageError(f"--spec-draft-model: {printable(str(draft.path))} cannot draft for {target.path.name}: {what}")
+    return UsageError(
+        f"--spec-draft-model: {printable(str(draft.path))} cannot draft for {target.path.name}: {problem}"
+    )

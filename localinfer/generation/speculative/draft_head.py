@@ -35,9 +35,9 @@ class DraftHead(DraftModel):
         """Do nothing: the same engine verifies the draft next."""
 
     def _head_logits(self, id: int) -> Logits:
-        began = perf_counter()
+        start = perf_counter()
         logits, self._state = self._engine.evaluate_draft_head(id, self._position, self._state)
-        self._pass_seconds.update(perf_counter() - began)
+        self._pass_seconds.update(perf_counter() - start)
         return logits
 
 

@@ -34,7 +34,7 @@ class AcceptanceByMatchLength:
 
     def __init__(self) -> None:
         self._n_drafted = [self.PRIOR_COUNT] * len(self.PRIOR)
-        self._n_accepted = [self.PRIOR_COUNT * chance for chance in self.PRIOR]
+        self._n_accepted = [self.PRIOR_COUNT * rate for rate in self.PRIOR]
 
     def update(self, length: int, is_accepted: bool) -> None:
         index = self._bin(length)
@@ -88,8 +88,8 @@ class PassCost:
         if tokens == 1:
             self._one_token.update(seconds)
         elif self.one_token_seconds:
-            new = regression_sums(tokens, min(seconds / self.one_token_seconds, MAX_SLOWDOWN * self.ratio(tokens)))
-            self._measured = tuple(DECAY * old + more for old, more in zip(self._measured, new, strict=True))
+            added = regression_sums(tokens, min(seconds / self.one_token_seconds, MAX_SLOWDOWN * self.ratio(tokens)))
+            self._measured = tuple(DECAY * old + term for old, term in zip(self._measured, added, strict=True))
             self._fit()
 
     def ratio(self, tokens: int) -> float:
@@ -128,19 +128,23 @@ class DraftLengthModel:
         `rates` are the acceptance rates of consecutive draft tokens, and `draft_cost` is the time of drafting one
         token, relative to a pass for one token.
         """
-        best, gain = 0, MIN_SPEEDUP
+        best, best_speedup = 0, MIN_SPEEDUP
         tokens = all_accepted = 1.0
-        again = self.cost.slope * self._n_recomputed / self._n_accepted  # per accepted token before a rejected one
-        for count, chance in enumerate(rates, 1):
-            all_accepted *= chance
+        recompute_cost = (
+            self.cost.slope * self._n_recomputed / self._n_accepted
+        )  # per accepted token before a rejected one
+        for count, rate in enumerate(rates, 1):
+            all_accepted *= rate
             tokens += all_accepted
             if count > max_tokens or all_accepted < MIN_PROBABILITY:
                 break
             if count >= min_tokens and ((count + 1) % TILE_TOKENS == 0 or count == max_tokens):
-                before_rejected = tokens - 1 - count * all_accepted
-                faster = tokens / (self.cost.ratio(count + 1) + count * draft_cost + again * before_rejected)
-                best, gain = (count, faster) if faster > gain else (best, gain)
-        return best, gain if best else 1.0
+                expected_before_rejection = tokens - 1 - count * all_accepted
+                speedup = tokens / (
+                    self.cost.ratio(count + 1) + count * draft_cost + recompute_cost * expected_before_rejection
+                )
+                best, best_speedup = (count, speedup) if speedup > best_speedup else (best, best_speedup)
+        return best, best_speedup if best else 1.0
 
 
 def regression_sums(x: float, y: float, weight: float = 1.0) -> tuple[float, ...]:

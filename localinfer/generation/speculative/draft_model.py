@@ -95,7 +95,7 @@ class DraftModel:
         return self._speedup
 
     def draft(self) -> list[int]:
-        acceptance, more = self._acceptance.value, self._length_model.cost.slope
+        acceptance, slope = self._acceptance.value, self._length_model.cost.slope
         all_accepted, logits = 1.0, self._first_logits()
         self._pending = []
         while True:
@@ -103,13 +103,13 @@ class DraftModel:
             probability = 1 / float(np.exp(logits - logits[id]).sum())
             bin_index = min(int(probability * N_PROBABILITY_BINS), N_PROBABILITY_BINS - 1)
             all_accepted *= self._bin_acceptance[bin_index].value
-            enough = len(self._pending) >= self._min_tokens
-            if probability < self.p_min or (enough and all_accepted < self._speedup * more):
+            has_minimum = len(self._pending) >= self._min_tokens
+            if probability < self.p_min or (has_minimum and all_accepted < self._speedup * slope):
                 break
             self._pending.append((id, bin_index))
-            enough = len(self._pending) >= self._min_tokens
+            has_minimum = len(self._pending) >= self._min_tokens
             if len(self._pending) == self._max_tokens or (
-                enough and all_accepted * acceptance < self._speedup * (more + self._relative_cost)
+                has_minimum and all_accepted * acceptance < self._speedup * (slope + self._relative_cost)
             ):
                 break
             logits = self._next_logits(id)
@@ -129,9 +129,9 @@ class DraftModel:
 
     def _first_logits(self) -> Logits:
         """Return the logits after the text."""
-        held, ids = self._engine.sequence.tokens, self._ids
-        end = min(len(held), len(ids) - 1)
-        n_common = next((n for n in range(min(self._n_agreed, end), end) if held[n] != ids[n]), end)
+        cached, ids = self._engine.sequence.tokens, self._ids
+        end = min(len(cached), len(ids) - 1)
+        n_common = next((n for n in range(min(self._n_agreed, end), end) if cached[n] != ids[n]), end)
         self._n_agreed = len(ids)
         logits = self._logits(ids[self._engine.rewind(n_common) :])
         self._engine.sequence.begin_draft(0)
@@ -146,8 +146,8 @@ class DraftModel:
         self._engine.pause()
 
     def _logits(self, ids: list[int]) -> Logits:
-        began = perf_counter()
+        start = perf_counter()
         logits = self._engine.evaluate(ids)[: self._n_vocab]
         if len(ids) == 1:
-            self._pass_seconds.update(perf_counter() - began)
+            self._pass_seconds.update(perf_counter() - start)
         return logits

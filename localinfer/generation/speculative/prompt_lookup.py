@@ -90,5 +90,5 @@ class PromptLookup:
     def _common_suffix(self, position: int) -> int:
         """Return the length of the common suffix of the text and its first `position` tokens."""
         ids, end = self._ids, len(self._ids)
-        most = min(position, MAX_MATCH)
-        return next((n for n in range(most) if ids[position - 1 - n] != ids[end - 1 - n]), most)
+        max_length = min(position, MAX_MATCH)
+        return next((n for n in range(max_length) if ids[position - 1 - n] != ids[end - 1 - n]), max_length)

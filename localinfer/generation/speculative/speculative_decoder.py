@@ -126,10 +126,10 @@ class SpeculativeRun:
         self._stats.accepted_tokens += is_draft
         self._stats.speedup = self._seconds_without_draft / self._seconds
 
-    def _new_draft(self, most: int) -> Sequence[int]:
+    def _new_draft(self, max_tokens: int) -> Sequence[int]:
         if not self._length_model.cost.one_token_seconds:  # the time of a single token must be measured first
             return ()
-        gain, number = max((each.plan(self._min_draft, most), -n) for n, each in enumerate(self._drafters))
+        gain, number = max((drafter.plan(self._min_draft, max_tokens), -n) for n, drafter in enumerate(self._drafters))
         return self._drafters[-number].draft() if gain > 1 else ()
 
     def _accept(self, id: int) -> None:
@@ -154,15 +154,15 @@ class SpeculativeDecoder:
 
     def new_run(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> SpeculativeRun:
         """Return the speculative decoding of a run after these tokens, with the drafters `names`:
-        ngram, draft, ahead."""
+        ngram, draft, head."""
         drafters: list[Drafter] = [PromptLookup(self._length_model)] if "ngram" in names else []
         for name, model in (("draft", self._draft_model), ("head", self._draft_head)):
             if model and name in names:
                 model.p_min = options.spec_draft_p_min
                 drafters.append(model)
-        min_draft, most = options.spec_draft_n_min, options.spec_draft_n_max
+        min_draft, max_draft = options.spec_draft_n_min, options.spec_draft_n_max
         speculation = SpeculativeRun(
-            self._engine, drafters, self._length_model, stats, min_draft=min_draft, max_draft=most
+            self._engine, drafters, self._length_model, stats, min_draft=min_draft, max_draft=max_draft
         )
         speculation.accept_prompt(tokens)
         return speculation

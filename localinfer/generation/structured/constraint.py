@@ -60,7 +60,7 @@ class Constraint:
             return
         matcher = self._matcher.result()
         is_allowed = self._allowed.result()[id]  # also waits: a matcher is not thread-safe
-        is_end = id in self._vocabulary.ends
+        is_end = id in self._vocabulary.eog
         if not matcher.consume_token(self._vocabulary.eos_token_id if is_end else id):
             if is_allowed:
                 raise self._too_complex()
@@ -81,11 +81,11 @@ class Constraint:
         return ConstraintError(f"{self.spec.name}: too complex: {self._failure}")
 
     def require_complete(self, text: str, *, is_truncated: bool) -> None:
-        """Raise IncompleteOutputError unless the answer, or its part after the reasoning, satisfies the constraint."""
+        """Raise IncompleteOutputError unless the answer, or the text after the reasoning, satisfies the constraint."""
         constrained_text = self._vocabulary.text_of(self._ids or [])
         if not (text.endswith(constrained_text) and self._matches(constrained_text)):
-            why = "cut off, --predict sets the maximum number of tokens" if is_truncated else "it ends too early"
-            raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {why}")
+            reason = "cut off, --predict sets the maximum number of tokens" if is_truncated else "it ends too early"
+            raise IncompleteOutputError(f"the answer does not satisfy {self.spec.name}: {reason}")
 
     def _matches(self, text: str) -> bool:
         """Check the complete text with a new matcher."""

@@ -1,4 +1,4 @@
-"""Constraint specifications: from options to a grammar, or to an error that names the unsupported part."""
+"""Constraint specifications: from options to a grammar, or to an error that names the unsupported feature."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ def constraint_spec(options: Options) -> ConstraintSpec:
     Raises ConstraintError with the flag, the JSON pointer in a schema and the problem; UsageError for a file that
     cannot be read and for mutually exclusive options.
     """
-    given = [name for name in CONSTRAINT_OPTIONS if getattr(options, name)]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(FLAGS[name].long_name for name in given)}: mutually exclusive")
-    [name] = given
+    names = [name for name in CONSTRAINT_OPTIONS if getattr(options, name)]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(FLAGS[name].long_name for name in names)}: mutually exclusive")
+    [name] = names
     value: Value = getattr(options, name)
     flag = FLAGS[name].long_name
     text = read_text_file(flag, str(value)) if name.endswith("_file") else str(value)

@@ -45,7 +45,7 @@ class Characters:
 class Sequence:
     """Expressions that match one after the other."""
 
-    parts: tuple["Expression", ...]
+    elements: tuple["Expression", ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,7 +59,7 @@ class Choice:
 class Repeat:
     """A repeated expression."""
 
-    part: "Expression"
+    element: "Expression"
     min_count: int
     max_count: int | None  # None: unbounded
 
@@ -104,12 +104,12 @@ class GbnfParser:
 
     def rules(self) -> Rules:
         rules: dict[str, Expression] = {}
-        mentioned = [token for token in self._tokens if token.kind == "name"]
+        references = [token for token in self._tokens if token.kind == "name"]
         while self._token.kind != "end":
-            name = self._take("rule", "the name of a rule and ::=").text
-            self._take("sign", "::=")
+            name = self._expect("rule", "the name of a rule and ::=").text
+            self._expect("sign", "::=")
             rules[name] = self._choice()
-        for token in mentioned:
+        for token in references:
             if token.text not in rules:
                 raise self._error(f"there is no rule {token.text}", token)
         if "root" not in rules:
@@ -124,23 +124,23 @@ class GbnfParser:
         return options[0] if len(options) == 1 else Choice(tuple(options))
 
     def _sequence(self) -> Expression:
-        parts: list[Expression] = []
+        elements: list[Expression] = []
         while self._token.kind in ("name", "literal", "set") or self._token.text in ("(", "."):
-            part = self._element()
+            element = self._element()
             while self._token.kind == "times" or self._token.text in QUANTIFIERS:
-                least, most = self._repetition()
-                part = Repeat(part, least, most) if most != 0 else Sequence(())
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+                min_count, max_count = self._repetition()
+                element = Repeat(element, min_count, max_count) if max_count != 0 else Sequence(())
+            elements.append(element)
+        return elements[0] if len(elements) == 1 else Sequence(tuple(elements))
 
     def _element(self) -> Expression:
         token = self._token
         self._next += 1
         if token.text == "(":
-            inner = self._choice()
-            if self._take("sign", ")").text != ")":
+            expression = self._choice()
+            if self._expect("sign", ")").text != ")":
                 raise self._error("unclosed (", token)
-            return inner
+            return expression
         if token.kind == "name":
             return Rule(token.text)
         if token.kind == "literal":
@@ -149,10 +149,10 @@ class GbnfParser:
         return Characters(((0, MAX_CODE_POINT),) if token.text == "." else self._set(token))
 
     def _set(self, token: Token) -> Ranges:
-        listed = token.text[1:-1]
-        ends = [(low, high or low) for low, high in SET.findall(listed.removeprefix("^"))]
-        ranges = merge_ranges((self._code_point(low, token), self._code_point(high, token)) for low, high in ends)
-        if listed.startswith("^"):
+        content = token.text[1:-1]
+        bounds = [(low, high or low) for low, high in SET.findall(content.removeprefix("^"))]
+        ranges = merge_ranges((self._code_point(low, token), self._code_point(high, token)) for low, high in bounds)
+        if content.startswith("^"):
             ranges = complement(ranges)
         if not ranges:
             raise self._error("empty character set", token)
@@ -172,14 +172,14 @@ class GbnfParser:
         self._next += 1
         if token.text in QUANTIFIERS:
             return QUANTIFIERS[token.text]
-        least, comma, most = (each.strip() for each in token.text[1:-1].partition(","))
-        if int(least) > MAX_REPETITIONS:
+        minimum, comma, maximum = (each.strip() for each in token.text[1:-1].partition(","))
+        if int(minimum) > MAX_REPETITIONS:
             raise self._error(f"too many repetitions (limit {MAX_REPETITIONS})", token)
         if not comma:
-            return int(least), int(least)
-        if most and int(most) < int(least):
+            return int(minimum), int(minimum)
+        if maximum and int(maximum) < int(minimum):
             raise self._error("the minimum exceeds the maximum", token)
-        return int(least), int(most) if most and int(most) <= MAX_REPETITIONS else None
+        return int(minimum), int(maximum) if maximum and int(maximum) <= MAX_REPETITIONS else None
 
     # --- tokens ---
 
@@ -187,22 +187,22 @@ class GbnfParser:
     def _token(self) -> Token:
         return self._tokens[self._next]
 
-    def _take(self, kind: str, what: str) -> Token:
+    def _expect(self, kind: str, expected: str) -> Token:
         token = self._token
         if token.kind != kind:
-            raise self._error(f"expected {what}", token)
+            raise self._error(f"expected {expected}", token)
         self._next += 1
         return token
 
     def _tokenize(self) -> list[Token]:
         tokens, position = [], 0
         while position < len(self._text):
-            found = TOKENS.match(self._text, position)
-            if found is None:
+            match = TOKENS.match(self._text, position)
+            if match is None:
                 raise self._error("syntax error", Token("", self._text[position : position + 10], position))
-            if found.lastgroup and found.lastgroup != "gap":
-                tokens.append(Token(found.lastgroup, found[0], position))
-            position = found.end()
+            if match.lastgroup and match.lastgroup != "gap":
+                tokens.append(Token(match.lastgroup, match[0], position))
+            position = match.end()
         return [*tokens, Token("end", "", position)]
 
     def _error(self, problem: str, token: Token) -> ConstraintError:

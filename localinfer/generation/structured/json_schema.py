@@ -1,4 +1,4 @@
-"""JSON schemas: parsing, and conversion to grammars. Unsupported parts are reported with their JSON pointer."""
+"""JSON schemas: parsing, and conversion to grammars. Unsupported keywords are reported with their JSON pointer."""
 
 import json
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ def schema_text(schema: object) -> str:
     if isinstance(schema, str):
         return schema
     if not isinstance(schema, dict):
-        what = type(schema).__name__
-        raise UsageError(f"schema: must be a dict, a text or a pydantic model, not {what}")
+        type_name = type(schema).__name__
+        raise UsageError(f"schema: must be a dict, a text or a pydantic model, not {type_name}")
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
@@ -80,7 +80,11 @@ def problem_pointer(problem: str, schema: Schema) -> str:
     definitions = {name: schema[name] for name in DEFINITIONS if name in schema}
     path = "#"
     for _ in range(MAX_DEPTH):
-        failing = ((at, part) for at, part in subschemas(schema) if schema_problem(definitions | part) == problem)
+        failing = (
+            (pointer, subschema)
+            for pointer, subschema in subschemas(schema)
+            if schema_problem(definitions | subschema) == problem
+        )
         pointer, schema = next(failing, ("", {}))
         path += pointer
     return path
@@ -91,9 +95,9 @@ def subschemas(schema: Schema) -> Iterator[tuple[str, Schema]]:
     for keyword in (*TABLES, *LISTS, *SINGLE):
         value = schema.get(keyword)
         if keyword in TABLES and isinstance(value, dict):
-            found = [(f"/{keyword}/{name}", part) for name, part in value.items()]
+            candidates = [(f"/{keyword}/{name}", subschema) for name, subschema in value.items()]
         elif keyword in LISTS and isinstance(value, list):
-            found = [(f"/{keyword}/{number}", part) for number, part in enumerate(value)]
+            candidates = [(f"/{keyword}/{number}", subschema) for number, subschema in enumerate(value)]
         else:
-            found = [(f"/{keyword}", value)]
-        yield from ((pointer, part) for pointer, part in found if isinstance(part, dict))
+            candidates = [(f"/{keyword}", value)]
+        yield from ((pointer, subschema) for pointer, subschema in candidates if isinstance(subschema, dict))

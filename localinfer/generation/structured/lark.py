@@ -35,33 +35,33 @@ class LarkWriter:
         return self._names.setdefault(rule, f"r{len(self._names)}")
 
     def _lark(self, node: Node) -> str:
-        inner = [self._lark(each) for each in node.children]
+        children = [self._lark(each) for each in node.children]
         match node.kind:
-            case Terminal(part, _, is_nullable):
-                regex = f"/{self._regex(part)}/"
+            case Terminal(expression, _, is_nullable):
+                regex = f"/{self._regex(expression)}/"
                 if not is_nullable:
                     return self._terminals.setdefault(regex, f"W{len(self._terminals)}")
                 return self._terminals.setdefault(f"{regex} & {NOT_EMPTY}", f"W{len(self._terminals)}") + "?"
             case Rule(name):
                 return self._name(name)
             case Choice():
-                return f"({' | '.join(inner)})"
-            case Repeat(_, least, most):
-                return f"({inner[0]}){repetition(least, most)}"
-        return f"({' '.join(inner)})" if inner else '""'
+                return f"({' | '.join(children)})"
+            case Repeat(_, min_count, max_count):
+                return f"({children[0]}){repetition(min_count, max_count)}"
+        return f"({' '.join(children)})" if children else '""'
 
-    def _regex(self, part: Expression) -> str:
-        match part:
+    def _regex(self, expression: Expression) -> str:
+        match expression:
             case Characters(ranges):
                 return f"[{''.join(map(regex_range, ranges))}]"
             case Rule(name):
                 return self._regex(self._rules[name])
             case Choice(options):
                 return f"(?:{'|'.join(map(self._regex, options))})"
-            case Repeat(inner, least, most):
-                return f"(?:{self._regex(inner)}){repetition(least, most)}"
-            case Sequence(parts):
-                return "".join(map(self._regex, parts))
+            case Repeat(inner, min_count, max_count):
+                return f"(?:{self._regex(inner)}){repetition(min_count, max_count)}"
+            case Sequence(elements):
+                return "".join(map(self._regex, elements))
 
 
 def regex_range(characters: tuple[int, int]) -> str:

@@ -1,12 +1,12 @@
-"""Extraction of terminals: the parts of a GBNF grammar that can be terminals of a greedy lexer.
+"""Extraction of terminals: the expressions of a GBNF grammar that can be terminals of a greedy lexer.
 
 llguidance splits a text into terminals, each as long as possible, and then parses the terminals. GBNF has no terminals:
-"note" matches `[a-z]+ "e"`, but a lexer with `[a-z]+` as a terminal would consume all of it. So a part becomes a
-terminal only if no text exists that the lexer would split in another way; otherwise the part is split up. In the worst
-case terminals are single characters, which is always correct, but slow.
+"note" matches `[a-z]+ "e"`, but a lexer with `[a-z]+` as a terminal would consume all of it. So an expression becomes a
+terminal only if no text exists that the lexer would split in another way; otherwise it is split up. In the worst case
+terminals are single characters, which is always correct, but slow.
 
-A part that can be a terminal is regular. The states of its automaton are its characters (Glushkov, 1961). A conflict
-exists if a character that may follow the end of a terminal could also continue some terminal.
+An expression that can be a terminal is regular. The states of its automaton are its characters (Glushkov, 1961). A
+conflict exists if a character that may follow the end of a terminal could also continue some terminal.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ CharacterClasses = int  # a bit set of character classes
 class Terminal:
     """A terminal. Splitting up `owner` makes smaller terminals of it."""
 
-    part: Expression
+    expression: Expression
     owner: Expression
     is_nullable: bool
 
@@ -70,63 +70,67 @@ class TerminalExtractor:
                 pending += [each.kind.name for each in walk(nodes[name]) if isinstance(each.kind, Rule)]
         return nodes
 
-    def _node(self, part: Expression) -> Node:
-        if isinstance(part, Rule) and self._is_regular(part) and self._rules[part.name] in self._broken:
-            return Node(part)
-        if self._is_regular(part) and part not in self._broken:
-            owner = self._rules[part.name] if isinstance(part, Rule) else part
-            return Node(Terminal(part, owner, self._is_nullable(part)))
-        match part:
-            case Sequence(parts) if part not in self._broken:
-                return Node(part, tuple(self._merge_regular(part, parts)))
-            case Sequence(parts) | Choice(parts):
-                return Node(part, tuple(map(self._node, parts)))
+    def _node(self, expression: Expression) -> Node:
+        if (
+            isinstance(expression, Rule)
+            and self._is_regular(expression)
+            and self._rules[expression.name] in self._broken
+        ):
+            return Node(expression)
+        if self._is_regular(expression) and expression not in self._broken:
+            owner = self._rules[expression.name] if isinstance(expression, Rule) else expression
+            return Node(Terminal(expression, owner, self._is_nullable(expression)))
+        match expression:
+            case Sequence(elements) if expression not in self._broken:
+                return Node(expression, tuple(self._merge_regular(expression, elements)))
+            case Sequence(elements) | Choice(elements):
+                return Node(expression, tuple(map(self._node, elements)))
             case Repeat(inner):
-                return Node(part, (self._node(inner),))
-        return Node(part)
+                return Node(expression, (self._node(inner),))
+        return Node(expression)
 
-    def _merge_regular(self, whole: Sequence, parts: tuple[Expression, ...]) -> Iterator[Node]:
-        """Yield nodes for the parts of a sequence. Adjacent regular parts become one terminal."""
-        for regular, run in groupby(parts, self._is_regular):
+    def _merge_regular(self, sequence: Sequence, elements: tuple[Expression, ...]) -> Iterator[Node]:
+        """Yield nodes for the elements of a sequence. Adjacent regular elements become one terminal."""
+        for regular, run in groupby(elements, self._is_regular):
             if regular:
-                together = Sequence(tuple(run))
-                yield Node(Terminal(together, whole, self._is_nullable(together)))
+                merged = Sequence(tuple(run))
+                yield Node(Terminal(merged, sequence, self._is_nullable(merged)))
             else:
                 yield from map(self._node, run)
 
-    def _is_regular(self, part: Expression) -> bool:
-        match part:
+    def _is_regular(self, expression: Expression) -> bool:
+        match expression:
             case Rule(name):
                 if name not in self._regular:
                     self._regular[name] = False  # recursive rules are not regular
                     self._regular[name] = self._is_regular(self._rules[name])
                 return self._regular[name]
-            case Sequence(parts) | Choice(parts):
-                return all(map(self._is_regular, parts))
+            case Sequence(elements) | Choice(elements):
+                return all(map(self._is_regular, elements))
             case Repeat(inner):
                 return self._is_regular(inner)
         return True
 
-    def _is_nullable(self, part: Expression) -> bool:
-        """Whether a regular part matches the empty text."""
-        match part:
+    def _is_nullable(self, expression: Expression) -> bool:
+        """Return whether a regular expression matches the empty text."""
+        match expression:
             case Rule(name):
                 if name not in self._nullable:
                     self._nullable[name] = self._is_nullable(self._rules[name])
                 return self._nullable[name]
-            case Sequence(parts):
-                return all(map(self._is_nullable, parts))
+            case Sequence(elements):
+                return all(map(self._is_nullable, elements))
             case Choice(options):
                 return any(map(self._is_nullable, options))
-            case Repeat(inner, least):
-                return least == 0 or self._is_nullable(inner)
+            case Repeat(inner, min_count):
+                return min_count == 0 or self._is_nullable(inner)
         return False
 
 
 def walk(node: Node) -> Iterator[Node]:
     yield node
-    for inner in node.children:
-        yield from walk(inner)
+    for child in node.children:
+        yield from walk(child)
 
 
 class AutomatonTooLargeError(Exception):
@@ -134,18 +138,19 @@ class AutomatonTooLargeError(Exception):
 
 
 class Automaton:
-    """The Glushkov automaton of a regular part. Its states are characters: `characters[state]` are those that lead to
-    it."""
+    """The Glushkov automaton of a regular expression. Its states are characters: `characters[state]` are those that
+    lead to it.
+    """
 
-    def __init__(self, part: Expression, rules: Rules, alphabet: "Alphabet") -> None:
+    def __init__(self, expression: Expression, rules: Rules, alphabet: "Alphabet") -> None:
         self._rules, self._alphabet = rules, alphabet
         self.characters: list[CharacterClasses] = []
         self.follow: list[set[int]] = []  # the next states of each state
-        self.first, self.last, _ = self._add(part)
+        self.first, self.last, _ = self._add(expression)
 
-    def _add(self, part: Expression) -> tuple[set[int], set[int], bool]:
-        """Add a part. Return its first and last states, and whether it is nullable."""
-        match part:
+    def _add(self, expression: Expression) -> tuple[set[int], set[int], bool]:
+        """Add an expression. Return its first and last states, and whether it is nullable."""
+        match expression:
             case Characters(ranges):
                 if len(self.characters) == MAX_STATES:
                     raise AutomatonTooLargeError
@@ -157,22 +162,22 @@ class Automaton:
             case Choice(options):
                 firsts, lasts, empties = zip(*map(self._add, options), strict=True)
                 return set().union(*firsts), set().union(*lasts), any(empties)
-            case Sequence(parts):
-                return self._add_sequence(parts)
-            case Repeat(inner, least, most):
+            case Sequence(elements):
+                return self._add_sequence(elements)
+            case Repeat(inner, min_count, max_count):
                 first, last, empty = self._add(inner)
-                if most != 1:  # the exact count does not change which states may follow
+                if max_count != 1:  # the exact count does not change which states may follow
                     self._join(last, first)
-                return first, last, empty or least == 0
+                return first, last, empty or min_count == 0
 
-    def _add_sequence(self, parts: tuple[Expression, ...]) -> tuple[set[int], set[int], bool]:
+    def _add_sequence(self, elements: tuple[Expression, ...]) -> tuple[set[int], set[int], bool]:
         first, last, empty = set[int](), set[int](), True
-        for part in parts:
-            part_first, part_last, part_empty = self._add(part)
-            self._join(last, part_first)
-            first |= part_first if empty else set()
-            last = part_last | (last if part_empty else set())
-            empty = empty and part_empty
+        for element in elements:
+            element_first, element_last, element_empty = self._add(element)
+            self._join(last, element_first)
+            first |= element_first if empty else set()
+            last = element_last | (last if element_empty else set())
+            empty = empty and element_empty
         return first, last, empty
 
     def _join(self, last: set[int], first: set[int]) -> None:
@@ -180,18 +185,23 @@ class Automaton:
             self.follow[state] |= first
 
     def conflicts_with(self, other: "Automaton", begins: CharacterClasses) -> bool:
-        """Whether a text of `other`, followed by a character of `begins`, can be a proper prefix of a text of this
-        automaton."""
+        """Return whether a text of `other`, followed by a character of `begins`, can be a proper prefix of a text of
+        this automaton.
+        """
         visited = set[tuple[int, int]]()
-        pending = [(mine, theirs) for mine in self.first for theirs in other.first]
+        pending = [(own_state, other_state) for own_state in self.first for other_state in other.first]
         while pending:
-            mine, theirs = pair = pending.pop()
-            if pair in visited or not self.characters[mine] & other.characters[theirs]:
+            own_state, other_state = pair = pending.pop()
+            if pair in visited or not self.characters[own_state] & other.characters[other_state]:
                 continue
             visited.add(pair)
-            if theirs in other.last and any(self.characters[state] & begins for state in self.follow[mine]):
+            if other_state in other.last and any(self.characters[state] & begins for state in self.follow[own_state]):
                 return True
-            pending += [(one, another) for one in self.follow[mine] for another in other.follow[theirs]]
+            pending += [
+                (next_own, next_other)
+                for next_own in self.follow[own_state]
+                for next_other in other.follow[other_state]
+            ]
         return False
 
 
@@ -199,7 +209,7 @@ class Alphabet:
     """A partition of the characters into classes that the grammar does not distinguish."""
 
     def __init__(self, rules: Rules) -> None:
-        ranges = [each for part in map(character_ranges, rules.values()) for each in part]
+        ranges = [limits for expression_ranges in map(character_ranges, rules.values()) for limits in expression_ranges]
         self._edges = sorted({edge for low, high in ranges for edge in (low, high + 1)})
 
     def classes(self, ranges: Ranges) -> CharacterClasses:
@@ -208,13 +218,13 @@ class Alphabet:
         return sum((1 << index(high + 1)) - (1 << index(low)) for low, high in ranges)
 
 
-def character_ranges(part: Expression) -> Iterator[tuple[int, int]]:
+def character_ranges(expression: Expression) -> Iterator[tuple[int, int]]:
     """Yield all character ranges of an expression."""
-    match part:
+    match expression:
         case Characters(ranges):
             yield from ranges
-        case Sequence(parts) | Choice(parts):
-            for inner in parts:
+        case Sequence(elements) | Choice(elements):
+            for inner in elements:
                 yield from character_ranges(inner)
         case Repeat(inner):
             yield from character_ranges(inner)
@@ -231,7 +241,7 @@ class LexerAnalysis:
         for node in (each for root in nodes.values() for each in walk(root)):
             if isinstance(node.kind, Terminal):
                 try:
-                    self._automata[node] = Automaton(node.kind.part, rules, alphabet)
+                    self._automata[node] = Automaton(node.kind.expression, rules, alphabet)
                 except AutomatonTooLargeError:
                     self.too_large.add(node.kind.owner)
 
@@ -244,21 +254,24 @@ class LexerAnalysis:
             terminal.kind.owner
             for terminal, automaton in self._automata.items()
             if isinstance(terminal.kind, Terminal)
-            and any(automaton.conflicts_with(other, follow[short]) for short, other in self._automata.items())
+            and any(
+                automaton.conflicts_with(other_automaton, follow[other_terminal])
+                for other_terminal, other_automaton in self._automata.items()
+            )
         }
 
     # --- FOLLOW sets of terminals ---
 
     def _follow(self) -> dict[Node, CharacterClasses]:
         begin: dict[str, tuple[CharacterClasses, bool]] = dict.fromkeys(self._nodes, (0, False))
-        while (grown := {name: self._first(node, begin) for name, node in self._nodes.items()}) != begin:
-            begin = grown
+        while (updated := {name: self._first(node, begin) for name, node in self._nodes.items()}) != begin:
+            begin = updated
         follow_rules = dict.fromkeys(self._nodes, 0)
         while True:
-            follow_terminals, before = dict.fromkeys(self._automata, 0), dict(follow_rules)
+            follow_terminals, previous = dict.fromkeys(self._automata, 0), dict(follow_rules)
             for name, node in self._nodes.items():
-                self._propagate(node, before[name], begin, follow_terminals, follow_rules)
-            if follow_rules == before:
+                self._propagate(node, previous[name], begin, follow_terminals, follow_rules)
+            if follow_rules == previous:
                 return follow_terminals
 
     def _first(self, node: Node, rules: dict[str, tuple[CharacterClasses, bool]]) -> tuple[CharacterClasses, bool]:
@@ -266,16 +279,16 @@ class LexerAnalysis:
         if isinstance(node.kind, Terminal):
             automaton = self._automata[node]
             return union(automaton.characters[state] for state in automaton.first), node.kind.is_nullable
-        inner = [self._first(each, rules) for each in node.children]
+        children = [self._first(each, rules) for each in node.children]
         match node.kind:
             case Rule(name):
                 return rules[name]
             case Choice():
-                return union(classes for classes, _ in inner), any(empty for _, empty in inner)
-            case Repeat(_, least):
-                return inner[0][0], inner[0][1] or least == 0
+                return union(classes for classes, _ in children), any(empty for _, empty in children)
+            case Repeat(_, min_count):
+                return children[0][0], children[0][1] or min_count == 0
         classes = 0
-        for each, empty in inner:
+        for each, empty in children:
             classes |= each
             if not empty:
                 return classes, False
@@ -295,7 +308,7 @@ class LexerAnalysis:
                 follow_terminals[node] |= following
             case Rule(name):
                 follow_rules[name] |= following
-            case Repeat(_, _, most) if most != 1:
+            case Repeat(_, _, max_count) if max_count != 1:
                 following |= self._first(node.children[0], begin)[0]
         for each in reversed(node.children):
             self._propagate(each, following, begin, follow_terminals, follow_rules)

@@ -37,7 +37,7 @@ class Vocabulary:
         return LLTokenizer(TokenizerWrapper(self), eos_token=self.eos_token_id, slices=LLTokenizer.json_slices())
 
     @property
-    def ends(self) -> frozenset[int]:
+    def eog(self) -> frozenset[int]:
         """The end-of-generation tokens."""
         return self._tokenizer.eog
 
@@ -48,7 +48,7 @@ class Vocabulary:
         """Return the mask of tokens that may come next, bool (n_vocab,)."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         known = np.unpackbits(bits, count=self._tokenizer.n_vocab, bitorder="little").view(bool)
-        known[sorted(self.ends)] = known[self.eos_token_id]
+        known[sorted(self.eog)] = known[self.eos_token_id]
         return np.pad(known, (0, self.n_vocab - known.size)) if known.size < self.n_vocab else known
 
     # --- interface of TokenizerWrapper ---
@@ -56,7 +56,7 @@ class Vocabulary:
     @property
     def eos_token_id(self) -> int:
         """One of the end-of-generation tokens, which stands for all of them."""
-        return min(self.ends)
+        return min(self.eog)
 
     @property
     def bos_token_id(self) -> int | None:

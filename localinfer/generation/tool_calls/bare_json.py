@@ -33,7 +33,7 @@ def find_calls(text: str, tools: ToolSchemas) -> BareCalls | None:
     """
     if not may_begin(text):
         raise ValueError("the text does not begin with a call")
-    start = min((at for sign in "{[" if (at := text.find(sign)) >= 0), default=-1)
+    start = min((position for bracket in "{[" if (position := text.find(bracket)) >= 0), default=-1)
     end = value_end(text, start) if start >= 0 else None
     if end is None:
         return None
@@ -46,6 +46,6 @@ def find_calls(text: str, tools: ToolSchemas) -> BareCalls | None:
 
 
 def may_begin(text: str) -> bool:
-    """Whether the text so far may begin a call."""
+    """Return whether the text so far may begin a call."""
     compact = SPACE.sub("", text[:MAX_PREFIX_CHARACTERS])
-    return any(each.startswith(compact) or compact.startswith(each) for each in PREFIXES)
+    return any(prefix.startswith(compact) or compact.startswith(prefix) for prefix in PREFIXES)

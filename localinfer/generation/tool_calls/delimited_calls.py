@@ -23,7 +23,7 @@ class DelimitedCallParser:
     def __init__(self, formats: Sequence[CallFormat], tools: ToolSchemas) -> None:
         self._formats = formats
         self._tools = tools
-        self._closings = tuple(filter(None, [*(frame.closing for frame in formats), *bare_json.CLOSINGS]))
+        self._closings = tuple(filter(None, [*(format.closing for format in formats), *bare_json.CLOSINGS]))
         self._held = ""
         self._leading_space = ""  # before the opening delimiter
         self._format: CallFormat | None = None  # the format of the open call
@@ -37,41 +37,41 @@ class DelimitedCallParser:
 
     def push(self, text: str) -> ParseResult:
         self._held += text
-        return self._steps(is_all=False)
+        return self._parse(is_end=False)
 
     def finish(self) -> ParseResult:
-        return self._steps(is_all=True)
+        return self._parse(is_end=True)
 
-    def _steps(self, *, is_all: bool) -> ParseResult:
+    def _parse(self, *, is_end: bool) -> ParseResult:
         parsed = ParseResult()
-        while self._held or (is_all and self._format):
+        while self._held or (is_end and self._format):
             if self._format:
-                step = self._inside(self._format, is_all)
+                result = self._parse_inside(self._format, is_end)
             else:
-                step = self._skip(is_all) if self._is_after_call else self._outside(is_all)
-            if step is None:
+                result = self._skip(is_end) if self._is_after_call else self._parse_outside(is_end)
+            if result is None:
                 break
-            parsed = parsed.joined_with(step)
+            parsed = parsed.joined_with(result)
         return parsed
 
     # --- each step consumes some held text; None: more text is needed ---
 
-    def _outside(self, is_all: bool) -> ParseResult | None:
+    def _parse_outside(self, is_all: bool) -> ParseResult | None:
         if not self._has_text and len(self._tools):
             try:
-                found = bare_json.find_calls(self._held, self._tools)
+                bare = bare_json.find_calls(self._held, self._tools)
             except ValueError:
-                found = bare_json.BareCalls([], 0)
-            if found and found.calls:
-                return self._release_calls(found.calls, found.end)
-            if not found and not is_all:
+                bare = bare_json.BareCalls([], 0)
+            if bare and bare.calls:
+                return self._release_calls(bare.calls, bare.end)
+            if not bare and not is_all:
                 return None
-        matches = [(at, frame) for frame in self._formats if (at := self._held.find(frame.opening)) >= 0]
+        matches = [(position, format) for format in self._formats if (position := self._held.find(format.opening)) >= 0]
         if matches:
-            at, self._format = min(matches, key=lambda each: each[0])
-            text = self._held[:at].rstrip()
-            self._leading_space = self._held[len(text) : at]
-            self._held = self._held[at + len(self._format.opening) :]
+            position, self._format = min(matches, key=lambda each: each[0])
+            text = self._held[:position].rstrip()
+            self._leading_space = self._held[len(text) : position]
+            self._held = self._held[position + len(self._format.opening) :]
             return self._release_text(text)
         certain = self._held if is_all else self._unambiguous_text()
         self._held = self._held[len(certain) :]
@@ -79,26 +79,28 @@ class DelimitedCallParser:
 
     def _unambiguous_text(self) -> str:
         """Return the held text without white space and the beginning of a delimiter at its end."""
-        longest = min(max(len(frame.opening) for frame in self._formats) - 1, len(self._held))
-        ends = (self._held[-size:] for size in range(longest, 0, -1))
-        prefix = next((end for end in ends if any(frame.opening.startswith(end) for frame in self._formats)), "")
-        return self._held.removesuffix(prefix).rstrip()
+        max_length = min(max(len(format.opening) for format in self._formats) - 1, len(self._held))
+        suffixes = (self._held[-length:] for length in range(max_length, 0, -1))
+        delimiter_start = next(
+            (suffix for suffix in suffixes if any(format.opening.startswith(suffix) for format in self._formats)), ""
+        )
+        return self._held.removesuffix(delimiter_start).rstrip()
 
-    def _inside(self, format: CallFormat, is_all: bool) -> ParseResult | None:
-        at = self._held.find(format.closing, self._searched) if format.closing else -1
-        if at < 0 and not is_all:
+    def _parse_inside(self, format: CallFormat, is_all: bool) -> ParseResult | None:
+        position = self._held.find(format.closing, self._searched) if format.closing else -1
+        if position < 0 and not is_all:
             return None
-        body = self._held[:at] if at >= 0 else self._held
+        body = self._held[:position] if position >= 0 else self._held
         try:
-            if at < 0 and format.must_close:
+            if position < 0 and format.must_close:
                 raise ValueError("the call is cut off")
             calls = format.read(body, self._tools)
         except ValueError as problem:
-            if at >= 0 and ends_in_string(body):
-                self._searched = at + len(format.closing)
+            if position >= 0 and ends_in_string(body):
+                self._searched = position + len(format.closing)
                 return ParseResult()
             return self._release_as_text(format, problem)
-        return self._release_calls(calls, len(body) + (len(format.closing) if at >= 0 else 0))
+        return self._release_calls(calls, len(body) + (len(format.closing) if position >= 0 else 0))
 
     def _release_as_text(self, format: CallFormat, problem: ValueError) -> ParseResult:
         """Pass on the text up to the first closing delimiter. A call after it may be valid."""

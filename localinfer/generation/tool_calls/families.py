@@ -98,9 +98,9 @@ DEFAULT_FAMILY = Family(
 
 def find_family(template: str) -> Family:
     """Return the first family whose markers are all in the template."""
-    return next((each for each in FAMILIES if all(sign in template for sign in each.markers)), DEFAULT_FAMILY)
+    return next((family for family in FAMILIES if all(marker in template for marker in family.markers)), DEFAULT_FAMILY)
 
 
 def is_harmony(template: str) -> bool:
-    """Whether the chat template is gpt-oss's, with channels."""
-    return all(sign in template for sign in HARMONY)
+    """Return whether the chat template is gpt-oss's, with channels."""
+    return all(marker in template for marker in HARMONY)

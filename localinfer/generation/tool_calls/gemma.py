@@ -12,9 +12,11 @@ KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)(\s*:)")
 
 
 def gemma_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
-    found = CALL.fullmatch(text)
-    if not found:
+    match = CALL.fullmatch(text)
+    if not match:
         raise ValueError("no tool name")
-    segments = found[2].split(QUOTE)
-    parts = [json.dumps(part) if at % 2 else KEY.sub(r'\1"\2"\3', part) for at, part in enumerate(segments)]
-    return [make_tool_call(found[1], "".join(parts))]
+    segments = match[2].split(QUOTE)
+    converted = [
+        json.dumps(segment) if index % 2 else KEY.sub(r'\1"\2"\3', segment) for index, segment in enumerate(segments)
+    ]
+    return [make_tool_call(match[1], "".join(converted))]

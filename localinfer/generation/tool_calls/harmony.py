@@ -5,7 +5,7 @@
     <|start|>assistant<|channel|>final<|message|>the answer<|return|>
 
 The prompt ends with <|start|>assistant, and may contain the recipient, too. A message to a tool is a call, the channel
-`analysis` is reasoning, and the rest is the answer.
+`analysis` is reasoning, and everything else is the answer.
 """
 
 import re
@@ -36,19 +36,21 @@ class HarmonyParser:
 
     def push(self, text: str) -> ParseResult:
         self._held += text
-        return self._take(len(self._held) - self._n_ambiguous())
+        return self._consume(len(self._held) - self._n_ambiguous())
 
     def finish(self) -> ParseResult:
         """End the answer. A control token at the end of a call is not part of the text."""
-        return self._take(len(self._held)).joined_with(self._end_message())
+        return self._consume(len(self._held)).joined_with(self._end_message())
 
-    def _take(self, end: int) -> ParseResult:
+    def _consume(self, end: int) -> ParseResult:
         text, self._held = self._held[:end], self._held[end:]
-        parsed, at = ParseResult(), 0
+        parsed, position = ParseResult(), 0
         for match in CONTROL_TOKEN.finditer(text):
-            parsed = parsed.joined_with(self._text(text[at : match.start()])).joined_with(self._control_token(match[0]))
-            at = match.end()
-        return parsed.joined_with(self._text(text[at:]))
+            parsed = parsed.joined_with(self._text(text[position : match.start()])).joined_with(
+                self._control_token(match[0])
+            )
+            position = match.end()
+        return parsed.joined_with(self._text(text[position:]))
 
     def _n_ambiguous(self) -> int:
         sizes = range(min(max(map(len, CONTROL_TOKENS)) - 1, len(self._held)), 0, -1)
@@ -85,9 +87,9 @@ class HarmonyParser:
             return ParseResult()
         if self._channel == "analysis":
             return ParseResult(reasoning=text)
-        gap = "\n\n" if self._is_message_start and self._has_answer and text else ""
+        separator = "\n\n" if self._is_message_start and self._has_answer and text else ""
         self._has_answer, self._is_message_start = self._has_answer or bool(text), self._is_message_start and not text
-        return ParseResult(gap + text)
+        return ParseResult(separator + text)
 
     def _end_message(self) -> ParseResult:
         """End the current message, and return its call if it is one."""

@@ -28,8 +28,8 @@ def json_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
 
 def named_json(text: str, _: ToolSchemas) -> list[ToolCall]:
     """Parse `name>{...}`: Functionary and Llama 3 write <function=name>{...}</function>."""
-    name, sign, arguments = text.partition(">")
-    if not sign:
+    name, separator, arguments = text.partition(">")
+    if not separator:
         raise ValueError("no arguments")
     return [make_tool_call(name, arguments)]
 
@@ -38,8 +38,8 @@ def call_from_value(value: object) -> ToolCall:
     """Return the call in a JSON value. Raises ValueError if it is not a call."""
     if not isinstance(value, Mapping):
         raise ValueError("not a JSON object")
-    if isinstance(inner := value.get("function"), Mapping):  # as in a message
-        value = {**value, **inner, "function": inner.get("name")}
+    if isinstance(function := value.get("function"), Mapping):  # as in a message
+        value = {**value, **function, "function": function.get("name")}
     return make_tool_call(first_present(value, NAMES), first_present(value, ARGUMENTS), first_present(value, IDS))
 
 
@@ -54,12 +54,12 @@ def parse_values(text: str) -> list[Any]:
     """
     if DOUBLE_BRACES.fullmatch(text):
         text = text.strip()[1:-1]
-    values, at = [], skip_separators(text, 0)
+    values, position = [], skip_separators(text, 0)
     try:
-        while at < len(text):
-            value, end = DECODER.raw_decode(text, at)
+        while position < len(text):
+            value, end = DECODER.raw_decode(text, position)
             values.append(value)
-            at = skip_separators(text, end)
+            position = skip_separators(text, end)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not values:
@@ -67,9 +67,9 @@ def parse_values(text: str) -> list[Any]:
     return values
 
 
-def skip_separators(text: str, at: int) -> int:
-    found = SEPARATORS.match(text, at)
-    return found.end() if found else at
+def skip_separators(text: str, position: int) -> int:
+    match = SEPARATORS.match(text, position)
+    return match.end() if match else position
 
 
 def flatten(values: list[Any]) -> list[Any]:
@@ -78,7 +78,7 @@ def flatten(values: list[Any]) -> list[Any]:
 
 
 def ends_in_string(text: str) -> bool:
-    """Whether the text, a prefix of JSON, ends within a string."""
+    """Return whether the text, a prefix of JSON, ends within a string."""
     return '"' in STRING.sub("", text)
 
 
@@ -86,8 +86,8 @@ def value_end(text: str, start: int) -> int | None:
     """Return the end of the object or list that begins at `start`, or None if it is incomplete. It need not be valid
     JSON."""
     depth = 0
-    for sign in STRING_OR_BRACKET.finditer(text, start):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(sign[0], 0)
-        if depth == 0 and sign[0] in "]}":
-            return sign.end()
+    for match in STRING_OR_BRACKET.finditer(text, start):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match[0], 0)
+        if depth == 0 and match[0] in "]}":
+            return match.end()
     return None

@@ -16,14 +16,14 @@ NAMED = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([\w.:/-]+)(?:\[CALL_ID\](\w+))?(?
 def mistral_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
     if text.lstrip().startswith(("[{", "{")):
         return json_calls(text, tools)
-    found, at = [], 0
-    while text[at:].strip():
-        name = NAMED.match(text, at)
-        end = value_end(text, name.end()) if name else None
-        if not name or end is None:
+    calls, position = [], 0
+    while text[position:].strip():
+        match = NAMED.match(text, position)
+        end = value_end(text, match.end()) if match else None
+        if not match or end is None:
             raise ValueError("incomplete name or arguments")
-        found.append(make_tool_call(name[1], text[name.end() : end], name[2]))
-        at = end
-    if not found:
+        calls.append(make_tool_call(match[1], text[match.end() : end], match[2]))
+        position = end
+    if not calls:
         raise ValueError("empty")
-    return found
+    return calls

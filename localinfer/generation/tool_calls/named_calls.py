@@ -18,15 +18,15 @@ KIMI = re.compile(r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?
 
 def deepseek_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
     calls = []
-    for found in require_matches(match_all(DEEPSEEK, text)):
-        fenced = FENCED.fullmatch(found[2])
-        calls.append(make_tool_call(fenced[1], fenced[2]) if fenced else make_tool_call(found[1], found[2]))
+    for match in require_matches(match_all(DEEPSEEK, text)):
+        fenced = FENCED.fullmatch(match[2])
+        calls.append(make_tool_call(fenced[1], fenced[2]) if fenced else make_tool_call(match[1], match[2]))
     return calls
 
 
 def kimi_calls(text: str, _: ToolSchemas) -> list[ToolCall]:
     """Parse Kimi K2's calls. The whole header is the call's id, which refers to the call in the tool's result."""
     return [
-        make_tool_call(found[1].strip().removeprefix("functions.").rpartition(":")[0], found[2], found[1].strip())
-        for found in require_matches(match_all(KIMI, text))
+        make_tool_call(match[1].strip().removeprefix("functions.").rpartition(":")[0], match[2], match[1].strip())
+        for match in require_matches(match_all(KIMI, text))
     ]

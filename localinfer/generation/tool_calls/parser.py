@@ -69,9 +69,9 @@ def tool_call_parser(
         return ToolCallParser(HarmonyParser(), token_texts(CONTROL_TOKENS, tokenizer), first_number)
     if not tools:
         return None
-    frames = families.find_family(template).formats
-    texts = [text for frame in frames for text in (frame.opening, frame.closing) if text]
-    return ToolCallParser(DelimitedCallParser(frames, ToolSchemas(tools)), token_texts(texts, tokenizer), first_number)
+    formats = families.find_family(template).formats
+    texts = [text for format in formats for text in (format.opening, format.closing) if text]
+    return ToolCallParser(DelimitedCallParser(formats, ToolSchemas(tools)), token_texts(texts, tokenizer), first_number)
 
 
 def token_texts(texts: Sequence[str], tokenizer: Tokenizer) -> dict[int, str]:
@@ -85,26 +85,26 @@ def parse_pieces(pieces: Iterator[Piece], parser: ToolCallParser) -> Iterator[Pi
 
     While something is pending, the last piece is held back; at the end of the answer the remaining text is added to it.
     """
-    held: Piece | None = None
+    held_piece: Piece | None = None
     problem: LocalInferError | None = None
     try:
         with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator that holds a run
             for piece in pieces:
-                if held:
-                    yield held
+                if held_piece:
+                    yield held_piece
                 parsed_piece = piece
                 if piece.kind == "text":
                     parsed = parser.push(piece.text, piece.id)
                     is_tag = piece.text and parsed == ParseResult() and not parser.is_pending
                     parsed_piece = replace(piece, text="", kind="tag") if is_tag else apply_result(piece, parsed)
-                held = parsed_piece if parser.is_pending else None
-                if not held:
+                held_piece = parsed_piece if parser.is_pending else None
+                if not held_piece:
                     yield parsed_piece
     except LocalInferError as error:
         problem = error
-    if held:
-        rest = parser.finish()
-        yield apply_result(held, rest._replace(text=held.text + rest.text))
+    if held_piece:
+        last_result = parser.finish()
+        yield apply_result(held_piece, last_result._replace(text=held_piece.text + last_result.text))
     if problem:
         raise problem
 

@@ -37,8 +37,8 @@ def arg_key_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
     name = name.strip()
     if not re.fullmatch(r"[\w.:/-]+", name):
         raise ValueError("no tool name")
-    found = match_all(ARGUMENT, separator + arguments)
-    return [ToolCall(name, {(key := each[1].strip()): tools.parse_argument(name, key, each[2]) for each in found})]
+    matches = match_all(ARGUMENT, separator + arguments)
+    return [ToolCall(name, {(key := match[1].strip()): tools.parse_argument(name, key, match[2]) for match in matches})]
 
 
 def invoke_calls(text: str, tools: ToolSchemas) -> list[ToolCall]:
@@ -57,13 +57,13 @@ def parameter_value(tools: ToolSchemas, name: str, parameter: re.Match[str]) -> 
 
 def match_all(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     """Return all matches. Raises ValueError if there is anything but white space between them."""
-    found = list(pattern.finditer(text))
+    matches = list(pattern.finditer(text))
     if pattern.sub("", text).strip():
         raise ValueError("unbalanced tags")
-    return found
+    return matches
 
 
-def require_matches(found: list[re.Match[str]]) -> list[re.Match[str]]:
-    if not found:
+def require_matches(matches: list[re.Match[str]]) -> list[re.Match[str]]:
+    if not matches:
         raise ValueError("no tool name")
-    return found
+    return matches

@@ -71,8 +71,12 @@ async def generate(request: Request) -> Response:
 
 
 def parse_request(fields: Fields, prompt: Prompt | None, make_chunk: Callable[[str, str], Chunk]) -> GenerationRequest:
-    given = get(fields, "options", dict, {})
-    options = sampling_options(given, SAMPLING) | length_options(given, "num_predict") | constraint_options(fields)
+    request_options = get(fields, "options", dict, {})
+    options = (
+        sampling_options(request_options, SAMPLING)
+        | length_options(request_options, "num_predict")
+        | constraint_options(fields)
+    )
     if isinstance(fields.get("think"), bool):
         options |= {"think": "on" if fields["think"] else "off"}
     wants_logprobs, top = get(fields, "logprobs", bool, False), get(fields, "top_logprobs", int, 0)
@@ -148,18 +152,18 @@ MERGED_FIELDS = ("message", "response", "thinking", "logprobs")
 
 def merge_chunks(chunks: list[Chunk]) -> Chunk:
     """Concatenate the texts, tool calls and logprobs of all chunks."""
-    whole: Chunk = {}
+    merged: Chunk = {}
     for chunk in chunks:
         for key in ("response", "thinking", "logprobs"):
             if key in chunk:
-                whole[key] = whole[key] + chunk[key] if key in whole else chunk[key]
+                merged[key] = merged[key] + chunk[key] if key in merged else chunk[key]
         if "message" in chunk:
-            message = whole.setdefault("message", {"role": "assistant", "content": ""})
+            message = merged.setdefault("message", {"role": "assistant", "content": ""})
             for field in ("content", "thinking", "tool_calls"):
                 if field in chunk["message"]:
                     added = chunk["message"][field]
                     message[field] = message[field] + added if field in message else added
-    return whole
+    return merged
 
 
 async def generate_chunks(generation_request: GenerationRequest, dispatcher: Dispatcher) -> AsyncGenerator[Chunk, None]:

@@ -22,7 +22,7 @@ async def embed(request: Request) -> Response:
     return JSONResponse({"model": name, "embeddings": [vector.tolist() for vector in vectors]} | counts)
 
 
-async def embed_older(request: Request) -> Response:
+async def embed_legacy(request: Request) -> Response:
     """`/api/embeddings`: the embedding of one text."""
     fields = await read_json_object(request)
     dispatcher, seconds = get_dispatcher(request), parse_keep_alive(fields)

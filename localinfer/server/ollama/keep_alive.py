@@ -8,9 +8,9 @@ from localinfer.server.api_errors import field_error
 from localinfer.server.request_fields import Fields
 
 SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
+DURATION_COMPONENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
 MAX_DURATION_CHARS = 64
-DURATION = re.compile(rf"([+-]?)((?:{PART.pattern})+|0)")
+DURATION = re.compile(rf"([+-]?)((?:{DURATION_COMPONENT.pattern})+|0)")
 
 
 def parse_keep_alive(fields: Fields) -> float | None:
@@ -18,22 +18,22 @@ def parse_keep_alive(fields: Fields) -> float | None:
 
     The field is a number of seconds or a Go duration such as 1h30m. Raises APIError (400) for anything else.
     """
-    given = fields.get("keep_alive")
-    if given is None:
+    value = fields.get("keep_alive")
+    if value is None:
         return None
-    seconds = parse_duration(given)
+    seconds = parse_duration(value)
     if seconds is None:
-        what = f"must be a number of seconds or a duration such as 10m or 1h30m, not {printable(repr(given), 40)}"
-        raise field_error("keep_alive", what)
+        problem = f"must be a number of seconds or a duration such as 10m or 1h30m, not {printable(repr(value), 40)}"
+        raise field_error("keep_alive", problem)
     return seconds if seconds >= 0 else math.inf
 
 
-def parse_duration(given: object) -> float | None:
+def parse_duration(value: object) -> float | None:
     """Return a number or a Go duration in seconds; None if it is invalid."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return float(max(-1, min(given, 10**12)))
-    match = DURATION.fullmatch(given) if isinstance(given, str) and len(given) <= MAX_DURATION_CHARS else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(max(-1, min(value, 10**12)))
+    match = DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_DURATION_CHARS else None
     if match is None:
         return None
-    size = sum(float(number) * SECONDS[unit] for number, unit in PART.findall(match[2]))
-    return -size if match[1] == "-" else size
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in DURATION_COMPONENT.findall(match[2]))
+    return -seconds if match[1] == "-" else seconds

@@ -84,7 +84,7 @@ def capabilities(info: ModelInfo) -> list[str]:
 
 
 def is_short(value: object) -> bool:
-    """Whether a metadata value is short enough for a response that is not verbose; vocabularies are not."""
+    """Return whether a metadata value is short enough for a response that is not verbose; vocabularies are not."""
     return not isinstance(value, Sized) or isinstance(value, str | bytes) or len(value) <= MAX_LIST_LENGTH
 
 
@@ -102,7 +102,7 @@ def to_json_value(value: Any) -> Any:
 def describe_models(served: list[ServedModel]) -> list[dict[str, Any]]:
     """Describe the models whose files are readable."""
     files = [(each, file) for each in served if (file := model_file(each))]
-    return [describe_model(each, facts) for each, file in files if (facts := read_model_info(file))]
+    return [describe_model(each, info) for each, file in files if (info := read_model_info(file))]
 
 
 def describe_model(served: ServedModel, info: ModelInfo) -> dict[str, Any]:

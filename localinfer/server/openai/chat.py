@@ -107,8 +107,8 @@ async def chunks(chat_request: ChatRequest, dispatcher: Dispatcher) -> AsyncGene
         head |= {"usage": None} if chat_request.common.include_usage else {}
         choices = [partial(generate_choice, index) for index in range(chat_request.common.n)]
         async with aclosing(run_choices(choices, lease, dispatcher)) as events:
-            async for part in events:
-                yield part
+            async for chunk in events:
+                yield chunk
     if chat_request.common.include_usage:
         yield head | {"choices": [], "usage": usage(all_stats)}
 

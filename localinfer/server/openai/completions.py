@@ -59,9 +59,9 @@ def parse_completion_request(fields: Fields) -> CompletionRequest:
 
 def parse_prompts(fields: Fields) -> list[TextPrompt]:
     """Parse a prompt, which is a string or a list of token ids, or a list of prompts."""
-    given = fields.get("prompt")
-    is_one = isinstance(given, str) or (isinstance(given, list) and given and all(map(is_token_id, given)))
-    prompts = [given] if is_one else given
+    value = fields.get("prompt")
+    is_single = isinstance(value, str) or (isinstance(value, list) and value and all(map(is_token_id, value)))
+    prompts = [value] if is_single else value
     if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
         raise field_error("prompt", f"must be a string, a list of token ids, or a list of up to {MAX_PROMPTS} of these")
     for prompt in prompts:
@@ -107,8 +107,8 @@ async def chunks(completion_request: CompletionRequest, dispatcher: Dispatcher) 
         async with aclosing(
             run_choices([partial(generate_choice, *run) for run in completion_request.choices()], lease, dispatcher)
         ) as events:
-            async for part in events:
-                yield part
+            async for event_item in events:
+                yield event_item
     if completion_request.common.include_usage:
         yield head | {"choices": [], "usage": total_usage(completion_request, all_stats)}
 
@@ -151,7 +151,7 @@ def total_usage(completion_request: CompletionRequest, all_stats: "Mapping[int, 
     """Sum up the usage of all choices, given by index. The tokens of each prompt count once."""
     n = completion_request.common.n
     in_order = [all_stats[index] for index in sorted(all_stats)]
-    parts = [usage(in_order[start : start + n]) for start in range(0, len(in_order), n)]
-    details = {"cached_tokens": sum(part["prompt_tokens_details"]["cached_tokens"] for part in parts)}
-    sums = {name: sum(part[name] for part in parts) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+    usages = [usage(in_order[start : start + n]) for start in range(0, len(in_order), n)]
+    details = {"cached_tokens": sum(each["prompt_tokens_details"]["cached_tokens"] for each in usages)}
+    sums = {name: sum(each[name] for each in usages) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return sums | {"prompt_tokens_details": details}

@@ -29,9 +29,9 @@ async def embeddings(fields: Fields, dispatcher: Dispatcher) -> dict[str, Any]:
 
 def parse_inputs(fields: Fields, name: str) -> list[Any]:
     """Return the inputs of a request, each a string or a list of token ids. Raises APIError (400) for anything else."""
-    given = fields.get(name)
-    is_one = isinstance(given, str) or (isinstance(given, list) and given and isinstance(given[0], int))
-    texts = [given] if is_one else given
+    value = fields.get(name)
+    is_single = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
+    texts = [value] if is_single else value
     if not isinstance(texts, list) or not 0 < len(texts) <= MAX_INPUTS:
         raise field_error(name, f"must be a string, or a list of up to {MAX_INPUTS} strings")
     return texts

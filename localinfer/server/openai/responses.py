@@ -58,8 +58,8 @@ def parse_response_request(fields: Fields) -> ResponseRequest:
 
 def parse_messages(fields: Fields) -> list[Item]:
     """Convert `instructions` and `input` to messages of the chat API. Raises APIError (400) if they are invalid."""
-    given = fields.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    value = fields.get("input")
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
         raise field_error("input", "must be a string, or a list of items")
     instructions = get(fields, "instructions", str, "")
@@ -68,7 +68,7 @@ def parse_messages(fields: Fields) -> list[Item]:
 
 
 def is_reasoning(item: object) -> bool:
-    """Whether an item is the reasoning of an earlier response. Such items are ignored."""
+    """Return whether an item is the reasoning of an earlier response. Such items are ignored."""
     return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
@@ -108,8 +108,8 @@ def parse_tool(tool: object) -> Item:
 async def response(response_request: ResponseRequest, dispatcher: Dispatcher) -> Item:
     """Return the whole response, which the last event carries."""
     *_, last = [event async for event in events(response_request, dispatcher)]
-    whole: Item = last["response"]
-    return whole
+    result: Item = last["response"]
+    return result
 
 
 async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> AsyncGenerator[Item, None]:
@@ -125,9 +125,9 @@ async def events(response_request: ResponseRequest, dispatcher: Dispatcher) -> A
     ):
         head = {"id": new_id("resp"), "object": "response", "created_at": int(time.time()), "model": lease.name}
         head |= response_request.echoed_fields | {"error": None, "incomplete_details": None}
-        begun = head | {"status": "in_progress", "output": [], "usage": None}
-        yield event("created", response=begun)
-        yield event("in_progress", response=begun)
+        initial = head | {"status": "in_progress", "output": [], "usage": None}
+        yield event("created", response=initial)
+        yield event("in_progress", response=initial)
         output = OutputItems()
         async for piece in generation.pieces:
             output.reasoning += piece.text if piece.kind == "reasoning" else ""

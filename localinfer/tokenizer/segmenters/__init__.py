@@ -33,7 +33,7 @@ MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
 
 
 class Segmenter(Protocol):
-    """Encodes text without special tokens, and knows the bytes of each token."""
+    """Encodes text without special tokens, and returns the bytes of each token."""
 
     vocabulary: Vocabulary
     bos_eos: BosEos
@@ -88,6 +88,6 @@ def read_pre_tokenizer(f: GGUF, known: Collection[str]) -> str:
 
 def unknown_name_error(f: GGUF, key: str, name: str, known: Iterable[str]) -> LocalInferError:
     """Return a one-line error that also suggests the closest known name, if there is one."""
-    near = difflib.get_close_matches(name[:80].lower(), known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    similar = difflib.get_close_matches(name[:80].lower(), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
     return f.error(key, f"{printable(repr(name), 80)} is not supported{hint}", UnsupportedError)

@@ -63,8 +63,8 @@ class BPEMerger:
 
     def __call__(self, words: list[str]) -> list[list[int]]:
         """Return the ids of each word."""
-        found = self._engine.encode_batch_fast(words, add_special_tokens=False)
-        return [self._real(encoding.ids) for encoding in found]
+        encodings = self._engine.encode_batch_fast(words, add_special_tokens=False)
+        return [self._real(encoding.ids) for encoding in encodings]
 
     def set_pre_tokenizer(self, pre_tokenizer: "tokenizers.pre_tokenizers.PreTokenizer") -> None:
         """Set how texts are split into words before merging."""
@@ -77,9 +77,9 @@ class BPEMerger:
     def _repair_merges(self, pairs: list[Pair], control: set[str]) -> list[Pair]:
         """Return the merges that produce no control token; other texts without a token get a placeholder."""
         pairs = _without([pair for pair in pairs if all(pair)], control)
-        made = dict.fromkeys(chain.from_iterable((*pair, "".join(pair)) for pair in pairs))
+        texts = dict.fromkeys(chain.from_iterable((*pair, "".join(pair)) for pair in pairs))
         self._placeholders = list(
-            dict.fromkeys([*self._placeholders, *(text for text in made if text not in self.ids)])
+            dict.fromkeys([*self._placeholders, *(text for text in texts if text not in self.ids)])
         )
         return pairs
 
@@ -115,8 +115,8 @@ def _pairs(f: GGUF) -> list[Pair]:
     stored = nul_prefixed(merges)
     separators = stored[(stored == NUL) | (stored == SPACE)]
     if len(separators) != 2 * len(merges) or separators[::2].any() or not separators[1::2].all():
-        odd = (index for index, merge in enumerate(merges) if merge.count(b" ") != 1 or b"\0" in merge)
-        index = next(odd)
+        invalid = (index for index, merge in enumerate(merges) if merge.count(b" ") != 1 or b"\0" in merge)
+        index = next(invalid)
         shown = printable(repr(merges[index]), 80)
         raise f.error(MERGES, f"merge {index} is {shown}, not two parts with a space between")
     _, *halves = decode_bytes(f, MERGES, stored).replace("\0", " ").split(" ")

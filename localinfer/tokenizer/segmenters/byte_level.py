@@ -31,7 +31,7 @@ class ByteLevelBPE:
     def __init__(self, f: GGUF, pre: PreTokenizer) -> None:
         self.vocabulary = read_vocabulary(f)
         self.bos_eos = read_bos_eos(f, self.vocabulary, add_bos=pre.add_bos)
-        self._before = pre.split
+        self._split = pre.split
         self._merge = BPEMerger(
             f,
             self.vocabulary,
@@ -39,11 +39,11 @@ class ByteLevelBPE:
             without_token=lambda ids: [char for char in BYTE_OF if char not in ids],
             ignore_merges=pre.ignore_merges,
         )
-        self._merge.set_pre_tokenizer(_words(pre))
+        self._merge.set_pre_tokenizer(_pre_tokenizer(pre))
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens. Bytes that are not in the vocabulary are dropped."""
-        pieces = self._before(text) if self._before else [text]
+        pieces = self._split(text) if self._split else [text]
         return list(chain.from_iterable(self._merge(pieces)))
 
     def piece(self, id: int) -> bytes:
@@ -52,9 +52,9 @@ class ByteLevelBPE:
         return b"".join(BYTE_OF.get(char) or char.encode() for char in text)
 
 
-def _words(pre: PreTokenizer) -> "pre_tokenizers.PreTokenizer":
+def _pre_tokenizer(pre: PreTokenizer) -> "pre_tokenizers.PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
-    cuts = [pre_tokenizers.Split(Regex(pin_unicode_version(pattern)), "isolated") for pattern in pre.patterns]
+    splits = [pre_tokenizers.Split(Regex(pin_unicode_version(pattern)), "isolated") for pattern in pre.patterns]
     byte_encoding = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([*cuts, byte_encoding])
+    return pre_tokenizers.Sequence([*splits, byte_encoding])

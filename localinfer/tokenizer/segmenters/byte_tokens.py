@@ -1,4 +1,4 @@
-"""Byte fallback: the tokens <0x00> to <0xFF>, which encode characters without a token of their own."""
+"""Byte fallback: the tokens <0x00> to <0xFF>, which encode characters that are not in the vocabulary."""
 
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF

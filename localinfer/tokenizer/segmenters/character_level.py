@@ -24,24 +24,24 @@ UNKNOWN = "\0\0"  # no token has a NUL inside
 class CharacterBPEOptions(NamedTuple):
     """How text is normalized and split before merging.
 
-    `word`: a regular expression; text between matches is dropped. `whole_breaks`: a run of line breaks that is a
-    token is not merged. `add_bos`: always add BOS, whatever the file says. `lowers`: convert to lower case if the
-    file asks for it.
+    `pattern`: a regular expression; text between matches is dropped. `keeps_line_breaks`: a run of line breaks that is
+    a token is not merged. `add_bos`: always add BOS, regardless of the file. `lowers`: convert to lower case if the
+    file requests it.
     """
 
-    word: str = r"\n+|[^\n]+"
+    pattern: str = r"\n+|[^\n]+"
     escapes_spaces: bool = True
-    whole_breaks: bool = False
+    keeps_line_breaks: bool = False
     add_bos: bool = False
     lowers: bool = False
 
 
-GEMMA4 = CharacterBPEOptions(whole_breaks=True, add_bos=True)
+GEMMA4 = CharacterBPEOptions(keeps_line_breaks=True, add_bos=True)
 OPTIONS = {  # by tokenizer.ggml.pre
     "gemma4": GEMMA4,
     "granite-embed-multi-311m": GEMMA4,
     "sarvam-moe": CharacterBPEOptions(),
-    "whitespace": CharacterBPEOptions(word=rf"[^{WHITE_SPACE}]+", escapes_spaces=False, lowers=True),
+    "whitespace": CharacterBPEOptions(pattern=rf"[^{WHITE_SPACE}]+", escapes_spaces=False, lowers=True),
 }
 
 
@@ -65,10 +65,10 @@ class CharacterBPE:
             unk_token=UNKNOWN,
             byte_fallback=True,
         )
-        self._merge.set_pre_tokenizer(_words(options))
-        self._whole = self._whole_breaks() if options.whole_breaks else {}
-        runs = "|".join(rf"(?<!\n){run}(?!\n)" for run in self._whole)
-        self._cut = re.compile(f"({runs})" if runs else NEVER)
+        self._merge.set_pre_tokenizer(_pre_tokenizer(options))
+        self._unmerged_runs = self._find_unmerged_runs() if options.keeps_line_breaks else {}
+        runs = "|".join(rf"(?<!\n){run}(?!\n)" for run in self._unmerged_runs)
+        self._run_pattern = re.compile(f"({runs})" if runs else NEVER)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens. Characters without a token and byte tokens are dropped."""
@@ -76,9 +76,9 @@ class CharacterBPE:
             text = "".join(map(simple_lower, text))
         if self._options.escapes_spaces:
             text = text.replace(" ", SPACE)
-        parts = self._cut.split(text)
-        merged = zip(parts, self._merge(parts), strict=True)
-        return list(chain.from_iterable(self._whole.get(part, ids) for part, ids in merged))
+        segments = self._run_pattern.split(text)
+        merged = zip(segments, self._merge(segments), strict=True)
+        return list(chain.from_iterable(self._unmerged_runs.get(segment, ids) for segment, ids in merged))
 
     def piece(self, id: int) -> bytes:
         """Return the bytes of a normal token or a byte token."""
@@ -87,14 +87,14 @@ class CharacterBPE:
             return NAMES.get(token, token)
         return token.replace(SPACE.encode(), b" ") if self._options.escapes_spaces else token
 
-    def _whole_breaks(self) -> dict[str, list[int]]:
+    def _find_unmerged_runs(self) -> dict[str, list[int]]:
         """Return the runs of line breaks that are tokens but that merging would not produce."""
         tokens = {text: [id] for text, id in self._merge.ids.items() if text[0] == "\n" and not text.strip("\n")}
         merged = zip(tokens, self._merge(list(tokens)), strict=True)
         return {run: tokens[run] for run, ids in merged if ids != tokens[run]}
 
 
-def _words(options: CharacterBPEOptions) -> "pre_tokenizers.PreTokenizer":
+def _pre_tokenizer(options: CharacterBPEOptions) -> "pre_tokenizers.PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
-    return pre_tokenizers.Split(Regex(options.word), "removed", invert=True)
+    return pre_tokenizers.Split(Regex(options.pattern), "removed", invert=True)

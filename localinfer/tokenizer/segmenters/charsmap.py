@@ -29,27 +29,27 @@ class Charsmap:
     def normalize(self, text: str) -> str:
         if not self._units:
             return text
-        parts = []
+        replacements = []
         start = 0
         while start < len(text):
             replacement, start = self._longest(text, start)
-            parts.append(replacement)
-        return "".join(parts)
+            replacements.append(replacement)
+        return "".join(replacements)
 
     def _longest(self, text: str, start: int) -> tuple[str, int]:
         """Return the replacement of the text from `start` and the end of the replaced text; unknown characters stay."""
-        found = text[start], start + 1
+        longest = text[start], start + 1
         base = self._base(0)
         for position in range(start, len(text)):
-            step = base, text[position]
-            if step not in self._steps:
-                self._steps[step] = self._walk(*step)
-            base, replacement = self._steps[step]
+            transition = base, text[position]
+            if transition not in self._steps:
+                self._steps[transition] = self._walk(*transition)
+            base, replacement = self._steps[transition]
             if replacement is not None:
-                found = replacement, position + 1
+                longest = replacement, position + 1
             if base == DEAD_END:
                 break
-        return found
+        return longest
 
     def _walk(self, base: int, char: str) -> tuple[int, str | None]:
         """Follow the bytes of a character from `base`. Return the new base and the replacement there, if any."""

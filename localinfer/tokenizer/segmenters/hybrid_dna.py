@@ -46,5 +46,5 @@ class HybridDna(ByteLevelBPE):
     def _letters(self, gene: str) -> list[int]:
         """Return one token per six bytes, the last one padded; other letters than A, C, G and T make it unknown."""
         content = gene.encode().upper()
-        parts = (content[at : at + LENGTH].ljust(LENGTH, FILLER) for at in range(0, len(content), LENGTH))
-        return [self._gene_ids.get(part + MARKER, self._tag_ids[UNKNOWN]) for part in parts]
+        segments = (content[start : start + LENGTH].ljust(LENGTH, FILLER) for start in range(0, len(content), LENGTH))
+        return [self._gene_ids.get(segment + MARKER, self._tag_ids[UNKNOWN]) for segment in segments]

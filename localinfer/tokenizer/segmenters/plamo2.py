@@ -33,26 +33,26 @@ class Plamo2:
         scores = SCALE * read_scores(f, len(self.vocabulary)).astype(np.float64)
         self._scores: list[int] = np.trunc(scores + np.copysign(0.5, scores)).astype(np.int64).tolist()
         names = decode_strings(f, TOKENS, self.vocabulary.tokens)
-        others = set(self.vocabulary.ids_of(BYTE, CONTROL, UNKNOWN))
-        usable = (id for id, score in enumerate(self._scores) if score > NEVER and id not in others)
+        excluded = set(self.vocabulary.ids_of(BYTE, CONTROL, UNKNOWN))
+        usable = (id for id, score in enumerate(self._scores) if score > NEVER and id not in excluded)
         self._prefixes = PrefixIndex({names[id]: id for id in usable})
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (no space is ever added)
         """Return the ids of a text without special tokens."""
         text = text.removeprefix(BYTE_ORDER_MARK)
         best = [0] * (len(text) + 1)  # score of the best segmentation from each position to the end
-        steps: list[tuple[int, int | None]] = [(0, None)] * len(text)  # its first token: end and id
+        first_tokens: list[tuple[int, int | None]] = [(0, None)] * len(text)  # its first token: end and id
         for start in reversed(range(len(text))):
-            ways: list[tuple[int, int, int | None]] = [
+            candidates: list[tuple[int, int, int | None]] = [
                 (best[end] + self._scores[id], end, id) for end, id in self._prefixes.matches(text, start)
             ]
-            ways.append((best[start + 1] + UNKNOWN_SCORE, start + 1, None))
-            best[start], end, id = max(ways, key=itemgetter(0))  # the first of them
-            steps[start] = end, id
+            candidates.append((best[start + 1] + UNKNOWN_SCORE, start + 1, None))
+            best[start], end, id = max(candidates, key=itemgetter(0))  # the first of them
+            first_tokens[start] = end, id
         ids: list[int] = []
         position = 0
         while position < len(text):
-            end, id = steps[position]
+            end, id = first_tokens[position]
             ids += self._bytes_of(text[position]) if id is None else [id]
             position = end
         return ids

@@ -30,14 +30,14 @@ HEAD = np.dtype(
 )  # fmt: skip
 assert HEAD.itemsize == 15
 LENGTH_IN_FILE = 8  # GGUF writes each token after its length
-AT_ONCE = 8192
+BATCH_TOKENS = 8192
 
 
 def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_fallback: bool) -> bytes:
     """Return the message: all tokens under their ids, plus the required unknown token.
 
     Text never becomes a control token. User-defined tokens are serialized as normal ones: texts are already split at
-    them, but the rest may still merge to one, as "  " in front of "▁" does.
+    them, but the texts between them may still merge to one, as "  " in front of "▁" does.
     """
     kinds = np.full(len(vocabulary), NORMAL, np.uint8)
     kinds[vocabulary.types == BYTE] = BYTE
@@ -51,10 +51,10 @@ def serialized_model(vocabulary: Vocabulary, scores: NDArray[np.float32], byte_f
 
 def _pieces(tokens: StringArray, scores: NDArray[np.float32], kinds: NDArray[np.uint8]) -> Iterator[bytes]:
     """Yield the pieces, some thousands at a time: touching new memory is the main cost."""
-    for first in range(0, len(tokens), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        heads = _heads(tokens.lengths[part], scores[part], kinds[part])
-        yield _with_heads(tokens.data, tokens.offsets[part], tokens.lengths[part], heads)
+    for start in range(0, len(tokens), BATCH_TOKENS):
+        batch = slice(start, start + BATCH_TOKENS)
+        heads = _heads(tokens.lengths[batch], scores[batch], kinds[batch])
+        yield _with_heads(tokens.data, tokens.offsets[batch], tokens.lengths[batch], heads)
 
 
 def _with_heads(

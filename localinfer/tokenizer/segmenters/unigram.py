@@ -1,6 +1,6 @@
 """SentencePiece's unigram model, `tokenizer.ggml.model` = "t5": the segmentation with the highest total score.
 
-The text is normalized as the file says. Unlike llama.cpp, normalization also applies where a user-defined token
+The text is normalized with the map in the file. Unlike llama.cpp, normalization also applies where a user-defined token
 could begin but does not: with a token <extra_id_0>, llama.cpp keeps "<" and a following accent as two characters.
 """
 
@@ -50,9 +50,9 @@ class Unigram:
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (every text gets its space)
         """Return the ids of a text without special tokens; adjacent unknown characters become one unknown token."""
         ids = self._best(self._normalized(text))
-        firsts = [id for id, before in zip(ids, [None, *ids], strict=False) if id != UNKNOWN or before != UNKNOWN]
+        merged = [id for id, previous in zip(ids, [None, *ids], strict=False) if id != UNKNOWN or previous != UNKNOWN]
         unk = self.vocabulary.unk
-        return [unk if id == UNKNOWN and unk is not None else id for id in firsts if id != UNKNOWN or unk is not None]
+        return [unk if id == UNKNOWN and unk is not None else id for id in merged if id != UNKNOWN or unk is not None]
 
     def piece(self, id: int) -> bytes:
         """Return the bytes of a normal token."""

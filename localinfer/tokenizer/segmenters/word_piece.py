@@ -25,7 +25,7 @@ CHINESE = (  # each character is a word; the fifth range begins late, as in the 
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
     (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-KNOWN_WORDS = 1 << 16  # cached
+WORD_CACHE_SIZE = 1 << 16  # cached
 
 
 class WordPiece:
@@ -42,7 +42,7 @@ class WordPiece:
         names = decode_strings(f, TOKENS, self.vocabulary.tokens)
         control = set(self.vocabulary.ids_of(CONTROL, UNKNOWN))
         self._prefixes = PrefixIndex({name: id for id, name in enumerate(names) if id not in control})
-        self._pieces_of = lru_cache(KNOWN_WORDS)(self._cut)
+        self._pieces_of = lru_cache(WORD_CACHE_SIZE)(self._segment)
 
     def encode(self, text: str, *, after_special: bool) -> list[int]:  # noqa: ARG002 (each word gets its space)
         """Return the ids of a text without special tokens."""
@@ -52,13 +52,13 @@ class WordPiece:
         """Return the bytes of a normal token."""
         return self.vocabulary.tokens[id].replace(SPACE.encode(), b" ")
 
-    def _cut(self, word: str) -> list[int]:
+    def _segment(self, text: str) -> list[int]:
         """Return the greedy longest-match segmentation of a word; a word without one is a single unknown token."""
-        word = SPACE + word
+        text = SPACE + text
         ids = []
         end = 0
-        while end < len(word):
-            end, id = next(self._prefixes.matches(word, end), (0, None))
+        while end < len(text):
+            end, id = next(self._prefixes.matches(text, end), (0, None))
             if id is None:
                 return [] if self.vocabulary.unk is None else [self.vocabulary.unk]
             ids.append(id)
