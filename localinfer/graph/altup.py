@@ -3,6 +3,7 @@
 The kernels are in `localinfer.kernels.altup`.
 """
 
+from localinfer.graph import matrix_products
 from localinfer.graph.buffers import Buffer
 from localinfer.graph.graph_builder_base import Block, GraphBuilderBase
 from localinfer.graph.tensors import matrix_slice
@@ -20,7 +21,7 @@ class AltUp:
         self._copy(x, self._streams)
         for number in range(1, count):
             with self._graph.reuse_buffers():
-                y = self._match_rms(self._graph.matmul(x, matrix_slice(matrices, number - 1)), x)
+                y = self._match_rms(matrix_products.matmul(self._graph, x, matrix_slice(matrices, number - 1)), x)
                 self._copy(y, self._streams, y_first=number * x.n)
 
     def predict(self, blk: Block) -> Buffer:
@@ -69,7 +70,7 @@ class AltUp:
             with self._graph.reuse_buffers():
                 other = self._graph.buffer(n)
                 self._copy(self._streams, other, x_first=number * n)
-                product = self._graph.matmul(other, matrix_slice(matrices, number - 1))
+                product = matrix_products.matmul(self._graph, other, matrix_slice(matrices, number - 1))
                 self._g.add(y, self._match_rms(product, first))
         self._g.scale(y, 1 / self._count)
         return y

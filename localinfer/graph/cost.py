@@ -48,13 +48,13 @@ class CostModel:
     window: int = 0  # the maximum number of positions that a token attends to
     max_bytes: int = 0  # read by all tokens together if they share data; 0: each token reads its own
 
-    def cost(self, tokens: int, past: int) -> Cost:
-        """Return the cost for `tokens` tokens after `past` others. No tokens cost nothing."""
+    def cost(self, tokens: int, n_past: int) -> Cost:
+        """Return the cost for `tokens` tokens after `n_past` others. No tokens cost nothing."""
         if not tokens:
             return NO_COST
-        growing = min(max(self.window - past, 0), tokens)  # tokens that attend to all positions before them
-        attended = growing * (2 * past + growing + 1) // 2 + (tokens - growing) * self.window
-        positions = min(past + tokens, self.window + tokens - 1)
+        growing = min(max(self.window - n_past, 0), tokens)  # tokens that attend to all positions before them
+        attended = growing * (2 * n_past + growing + 1) // 2 + (tokens - growing) * self.window
+        positions = min(n_past + tokens, self.window + tokens - 1)
         token_bytes = tokens * self.token.nbytes
         return Cost(
             self.batch.nbytes + min(token_bytes, self.max_bytes or token_bytes) + positions * self.position_bytes,

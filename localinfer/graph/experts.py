@@ -7,6 +7,7 @@ from localinfer.gguf.reader import GGUF, Tensor
 from localinfer.graph.buffers import Buffer, Region, Rows
 from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
 from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.matrix_products import expert_matmul
 from localinfer.kernels.signatures import (
     COMBINE_EXPERTS,
     GATE_HALVES,
@@ -200,8 +201,15 @@ def apply_experts(
         weights, bias, scales = networks.matrices[matrix], networks.biases[matrix], networks.scales.get(matrix)
         barrier = barrier or scales is not None
         outputs = [
-            graph.expert_matmul(
-                x, weights, group.runs, router.used, bias, tiled=group.tile > 0, barrier=barrier and group is groups[-1]
+            expert_matmul(
+                graph,
+                x,
+                weights,
+                group.runs,
+                router.used,
+                bias,
+                tiled=group.tile > 0,
+                barrier=barrier and group is groups[-1],
             )
             for x, group in zip(rows, groups, strict=True)
         ]

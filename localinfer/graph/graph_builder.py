@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from localinfer.errors import UnsupportedError
 from localinfer.gguf.reader import GGUF, Tensor
-from localinfer.graph import time_mix
+from localinfer.graph import matrix_products, time_mix
 from localinfer.graph.altup import AltUp
 from localinfer.graph.attention import NO_NORMS, Context, HeadNorms
 from localinfer.graph.buffers import Buffer, Region, Rows
@@ -112,7 +112,7 @@ class GraphBuilder(GraphBuilderBase):
             f"{name}.gather", GATHER_HEADS, x.rows, constants=self.graph.layouts, chunks=(1, 4), x=x, heads=heads,
             size=size, y=gathered, q=gathered.quantized, row_count=rows.region, runs=runs,
         )  # fmt: skip
-        return self.graph.head_matmul(gathered, weight, runs)
+        return matrix_products.head_matmul(self.graph, gathered, weight, runs)
 
     # --- AltUp ---
 

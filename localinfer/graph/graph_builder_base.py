@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from localinfer.gguf.reader import GGUF, StringArray, Tensor
+from localinfer.graph import matrix_products
 from localinfer.graph.attention import Attention, Context
 from localinfer.graph.buffers import Buffer, Region
 from localinfer.graph.cache.page_table import PageTable
@@ -346,8 +347,8 @@ class GraphBuilderBase:
             self.graph.op(f"{name}.bias", ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)
             bias = None
         if factor == 1.0:
-            return self.graph.matmul(x, weight, add_to=add_to, bias=bias, barrier=barrier)
-        y = self.graph.matmul(x, weight)
+            return matrix_products.matmul(self.graph, x, weight, add_to=add_to, bias=bias, barrier=barrier)
+        y = matrix_products.matmul(self.graph, x, weight)
         if add_to is not None:
             self.add(add_to, y, factor)
             return add_to

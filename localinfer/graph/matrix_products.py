@@ -1,0 +1,195 @@
+"""Matrix products of a compute graph, and the conversion of their input to the representation that the kernels read.
+
+`matmul` multiplies all rows with one matrix. `expert_matmul` and `head_matmul` are grouped products: the rows of the
+input are sorted into runs, and each run is multiplied with one of several matrices (`quant.matmul.experts`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localinfer.gguf.reader import Tensor
+from localinfer.graph.buffers import Buffer, Region
+from localinfer.graph.compute_graph import ComputeGraph, Product
+from localinfer.graph.cost import Cost, CostModel
+from localinfer.graph.op import Argument, ChunkCounts
+from localinfer.kernels.signatures import EXPERTS, PRODUCT, QUANTIZE, TO_BF16
+from quant import FORMATS
+from quant.jit.cpu import target
+from quant.matmul.layout import matmul_scratch_bytes
+
+MAX_CHUNKS_PER_THREAD = 8  # bounds the wait for the last chunk of a slow thread
+MIN_CHUNK_BYTES = 1 << 16  # of a matrix chunk in a small batch: about 3 us
+MIN_CHUNK_PANELS = 2  # panels of rows of a matrix chunk in a large batch: about 10 us
+
+# The field of `Cost` that counts products, by the representation of their activations.
+COST_FIELD = {"quantized": "dots", "f32": "fmas", "bf16": "bf16_pairs"}
+
+
+def matmul(
+    graph: ComputeGraph,
+    x: Buffer,
+    weight: Tensor,
+    *,
+    add_to: Buffer | None = None,
+    bias: Tensor | None = None,
+    barrier: bool = True,
+) -> Buffer:
+    """Add y = weight . x (+ bias), or add_to += weight . x. `weight` is (n_out, n_in), `bias` (n_out,)."""
+    assert not (add_to and bias)
+    n_out, n_in = weight.shape
+    fmt = FORMATS[weight.type]
+    y = add_to or graph.buffer(n_out, x.rows)
+    activation_type = fmt.activation_type(graph.passes)
+    graph.need_scratch(matmul_scratch_bytes(n_in))
+    source = converted(graph, x, weight, activation_type)
+    graph.products.append(Product(graph.stage, weight, x))
+    graph.op(
+        weight.name,
+        PRODUCT.with_kernels(*fmt.matmul_kernels),
+        x.rows,
+        constants=fmt.matmul_constants(graph.passes),
+        chunks=chunk_counts(graph, weight.nbytes, n_out),
+        barrier=barrier,
+        cost=CostModel(Cost(weight.nbytes), Cost(**{COST_FIELD[activation_type]: weight.n_elements})),
+        x=source,
+        w=weight,
+        row_bytes=weight.nbytes // n_out,
+        n_in=n_in,
+        n_out=n_out,
+        base=add_to or bias or 0,
+        base_stride=4 * y.n if add_to else 0,
+        y=y,
+        y_stride=4 * y.n,
+        stop=graph.stop,
+    )
+    return y
+
+
+@dataclass(frozen=True)
+class GroupedProduct:
+    """A product in which each token uses `used` of several matrices: `weights` are (count, n_out, n_in), and `runs` has
+    the rows of x that use each. `strides` are the kernel's arguments for the rows of the output y."""
+
+    x: Buffer
+    weights: Tensor
+    runs: Region
+    used: int
+    y: Buffer
+    strides: Mapping[str, int]
+
+    @property
+    def matrix_bytes(self) -> int:
+        """The size of one matrix."""
+        return self.weights.nbytes // self.weights.shape[0]
+
+    def cost(self, activation_type: str) -> CostModel:
+        """Return the cost. Tokens that use the same matrix share its bytes."""
+        _, n_out, n_in = self.weights.shape
+        per_token = Cost(self.used * self.matrix_bytes, **{COST_FIELD[activation_type]: self.used * n_out * n_in})
+        return CostModel(token=per_token, max_bytes=self.weights.nbytes)
+
+
+def expert_matmul(
+    graph: ComputeGraph, x: Buffer, weights: Tensor, runs: Region, used: int, bias: Tensor | None, *, tiled: bool,
+    barrier: bool,
+) -> Buffer:  # fmt: skip
+    """Add y[row] = weights[expert of the row] . x[row] (+ bias[expert]); weights are (n_expert, n_out, n_in).
+
+    Each token is routed to `used` experts. Rows are `tiled` for any number of tokens, or flat. A tensor can have
+    one op of each kind; the cost of the flat one accounts for both.
+    """
+    y, row_bytes = graph.buffer(weights.shape[1], x.rows), 4 * weights.shape[1]
+    kernel = FORMATS[weights.type].expert_matmul_kernels[tiled]
+    strides = {"y_row": row_bytes, "y_matrix": 0, "y_stride": row_bytes}
+    product = GroupedProduct(x, weights, runs, used, y, strides)
+    add_grouped_product(graph, product, (kernel, kernel), bias, has_cost=not tiled, barrier=barrier)
+    return y
+
+
+def head_matmul(graph: ComputeGraph, x: Buffer, weights: Tensor, runs: Region) -> Buffer:
+    """Add y[token][head] = weights[head] . x[head rows]; weights are (heads, n_out, n_in)."""
+    heads, n_out, _ = weights.shape
+    y = graph.buffer(heads * n_out)
+    strides = {"y_row": 0, "y_matrix": 4 * n_out, "y_stride": 4 * y.n}
+    product = GroupedProduct(x, weights, runs, heads, y, strides)
+    add_grouped_product(graph, product, FORMATS[weights.type].expert_matmul_kernels)
+    return y
+
+
+def add_grouped_product(
+    graph: ComputeGraph,
+    product: GroupedProduct,
+    kernels: tuple[str, str],
+    bias: Tensor | None = None,
+    *,
+    has_cost: bool = True,
+    barrier: bool = True,
+) -> None:
+    """Add the op of a grouped product, with or without its cost."""
+    x, weights, (_, n_out, n_in) = product.x, product.weights, product.weights.shape
+    fmt = FORMATS[weights.type]
+    activation_type = fmt.activation_type(graph.passes)
+    graph.need_scratch(matmul_scratch_bytes(n_in))
+    source = converted(graph, x, weights, activation_type)
+    graph.products.append(Product(graph.stage, weights, x, product.runs))
+    graph.op(
+        weights.name,
+        EXPERTS.with_kernels(*kernels),
+        x.rows,
+        constants=fmt.expert_matmul_constants(graph.passes),
+        chunks=chunk_counts(graph, product.used * product.matrix_bytes, n_out),
+        barrier=barrier,
+        cost=product.cost(activation_type) if has_cost else CostModel(),
+        runs=product.runs,
+        x=source,
+        w=weights,
+        row_bytes=product.matrix_bytes // n_out,
+        n_in=n_in,
+        n_out=n_out,
+        bias=bias or 0,
+        y=product.y,
+        stop=graph.stop,
+        **product.strides,
+    )
+
+
+def chunk_counts(graph: ComputeGraph, nbytes: int, n_out: int) -> ChunkCounts:
+    """Return the chunks per thread of a product that reads `nbytes` of weights and has `n_out` outputs per row."""
+    min_bytes, min_rows = MIN_CHUNK_BYTES * graph.threads, MIN_CHUNK_PANELS * target().rows * graph.threads_batch
+    return chunks_per_thread(nbytes // min_bytes, graph.threads), chunks_per_thread(
+        n_out // min_rows, graph.threads_batch
+    )
+
+
+def chunks_per_thread(n_chunks: int, threads: int) -> int:
+    """Return the number of chunks per thread, at most `n_chunks`. Several chunks allow other threads to steal work from
+    a slow one."""
+    return max(1, min(n_chunks, MAX_CHUNKS_PER_THREAD)) if threads > 1 else 1
+
+
+def converted(graph: ComputeGraph, x: Buffer, weight: Tensor, activation_type: str) -> Argument:
+    """Return x in the representation that a product with this weight reads, converting it first if necessary."""
+    if activation_type == "f32":
+        return x
+    result = x.quantized if activation_type == "quantized" else x.bf16
+    result.region = result.region or graph.region(result.nbytes)
+    if not result.is_written:
+        convert(graph, x, activation_type, weight.name.rpartition(".")[0])
+    return result
+
+
+def convert(graph: ComputeGraph, x: Buffer, activation_type: str, product: str) -> None:
+    """Add the op that converts x for a product and those after it.
+
+    For small batches one thread converts alone, unless the op runs between products without a barrier, which need
+    equal chunks.
+    """
+    previous = graph.ops[-1]
+    chunks = 0 if previous.barrier else min(previous.chunks[0], 1), 4
+    if activation_type == "bf16":
+        graph.op(f"{product}.to_bf16", TO_BF16, x.rows, chunks=chunks, x=x, n=x.n, y=x.bf16)
+    else:
+        graph.op(
+            f"{product}.quantized", QUANTIZE, x.rows, constants=graph.layouts, chunks=chunks, x=x, n=x.n,
+            out=x.quantized,
+        )  # fmt: skip
