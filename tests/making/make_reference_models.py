@@ -1,4 +1,4 @@
-"""Write tests/data/proofs: the tiny checkpoints of `reference_models`, and the logits that transformers computes.
+"""Write tests/data/reference_models: the tiny checkpoints of `reference_models`, and the logits that transformers computes.
 
     python tests/making/make_reference_models.py              # all of them
     python tests/making/make_reference_models.py gemma2 phi3  # these

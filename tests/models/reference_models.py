@@ -1,6 +1,6 @@
 """Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them.
 
-data/proofs/NAME.json has a config.json and the shapes of the tensors; the values are generated from the names.
+data/reference_models/NAME.json has a config.json and the shapes of the tensors; the values are generated from the names.
 NAME.npz has a text's ids and the logits at some positions. make_reference_models.py writes both.
 
     folder = reference_models.checkpoint("llama3", tmp_path)   # a directory as Hugging Face libraries save it
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-DATA = Path(__file__).parents[1] / "data" / "proofs"
+DATA = Path(__file__).parents[1] / "data" / "reference_models"
 ENCODERS = sorted(path.stem for path in DATA.glob("*.json") if '"encoder": true' in path.read_text(encoding="utf-8"))
 NAMES = sorted({path.stem for path in DATA.glob("*.json")} - {*ENCODERS})  # of models with an output layer
 N_VOCAB = 264  # bytes, and a few that never occur in texts

@@ -49,7 +49,7 @@ different = pytest.mark.parametrize("name", DIFFERENT)
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> File:
     """Return the GGUF file of a reference model in a type, created once."""
-    folder = tmp_path_factory.mktemp("proofs")
+    folder = tmp_path_factory.mktemp("models")
 
     def made(name: str, type: str) -> Path:
         path = folder / f"{name}-{type}.gguf"
