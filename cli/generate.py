@@ -27,11 +27,12 @@ from cli.output_files import writable_path
 from cli.text_input import join_prompt, read_prompt, unescape_options
 from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, LocalInferError
+from localinfer.generation.result import GenerationResult
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece, Stats
-    from localinfer.generation.pieces import Kind
+    from localinfer.generation.result import TokenLogprob
 
 
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft")
@@ -83,21 +84,22 @@ def generate_command(
         held = opened.load_cache(cache) if cache and cache.exists() else 0
         colours = create_painter(color_by) if not as_json else None
         logprobs = max(1, opened.options.logprobs) if colours else opened.options.logprobs
-        run: Iterator[Piece] = opened.stream(tokens, logprobs=logprobs)
+        stream = opened.stream(tokens, logprobs=logprobs)
+        run: Iterator[Piece] = stream
         if cache and not prompt_cache_ro:
             run = save_cache_during(opened, run, cache, len(tokens) > held, whole=prompt_cache_all)
         if display_prompt and not as_json:
             screen.write(text)
         show = None if as_json else colours.write if colours else write
         pieces, problem = collect(with_control_tokens(opened, run) if special else run, show)
+        result = GenerationResult.from_pieces(pieces, stream.stats)
         if as_json:
-            screen.write(as_object(model, pieces, opened.stats) + "\n")
+            screen.write(as_object(model, result) + "\n")
         elif opened.options.logprobs:
-            for piece in pieces:
-                if piece.logprob is not None:
-                    screen.note_dim(logprobs_line(piece))
+            for token in result.logprobs:
+                screen.note_dim(logprobs_line(token))
         if not quiet:
-            screen.note_dim(statistics_line(opened.stats))
+            screen.note_dim(statistics_line(stream.stats))
         if problem:
             raise problem
 
@@ -151,17 +153,16 @@ def with_control_tokens(model: "Model", run: Iterator["Piece"]) -> Iterator["Pie
         yield replace(piece, text=model.detokenize([piece.id], special=True)) if is_control else piece
 
 
-def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
-    """Return the response as one JSON object in one line. Times are in seconds."""
-    scored = [piece for piece in pieces if piece.logprob is not None]
-    calls = [call.as_entry() for piece in pieces for call in piece.calls]
+def as_object(model: str, result: GenerationResult) -> str:
+    """Return the result as one JSON object in one line. Times are in seconds."""
+    stats, calls = result.stats, [call.as_entry() for call in result.tool_calls]
     return json.dumps({
         "model": model,
-        "text": text_of(pieces, "text"),
-        "reasoning": text_of(pieces, "reasoning").strip(),
+        "text": result.text,
+        "reasoning": result.reasoning.strip(),
         **({"tool_calls": calls} if calls else {}),
-        "tokens": [piece.id for piece in pieces],
-        **({"logprobs": [logprobs_entry(piece) for piece in scored]} if scored else {}),
+        "tokens": result.tokens,
+        **({"logprobs": [logprobs_entry(token) for token in result.logprobs]} if result.logprobs else {}),
         "finish_reason": stats.finish_reason,
         "seed": stats.seed,
         "timings": {
@@ -177,19 +178,15 @@ def as_object(model: str, pieces: list["Piece"], stats: "Stats") -> str:
     }, ensure_ascii=False)  # fmt: skip
 
 
-def text_of(pieces: list["Piece"], kind: "Kind") -> str:
-    return "".join(piece.text for piece in pieces if piece.kind == kind)
-
-
-def logprobs_entry(piece: "Piece") -> dict[str, object]:
+def logprobs_entry(token: "TokenLogprob") -> dict[str, object]:
     """Return the log probabilities of a token with the field names of OpenAI's API."""
-    top = [{"token": each.text, "id": each.id, "logprob": each.logprob} for each in piece.top]
-    return {"token": piece.text, "id": piece.id, "logprob": piece.logprob, "top_logprobs": top}
+    top = [{"token": each.text, "id": each.id, "logprob": each.logprob} for each in token.top]
+    return {"token": token.text, "id": token.id, "logprob": token.logprob, "top_logprobs": top}
 
 
-def logprobs_line(piece: "Piece") -> str:
-    """Return a line with the piece, its probability, and the most probable tokens with theirs."""
-    pairs = [(piece.text, piece.logprob or 0.0), *((each.text, each.logprob) for each in piece.top)]
+def logprobs_line(token: "TokenLogprob") -> str:
+    """Return a line with the token, its probability, and the most probable tokens with theirs."""
+    pairs = [(token.text, token.logprob), *((each.text, each.logprob) for each in token.top)]
     chosen, *top = [f"{screen.one_line(repr(text))} {math.exp(logprob):.3f}" for text, logprob in pairs]
     return f"{chosen:<24} {'  '.join(top)}"
 

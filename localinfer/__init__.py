@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from localinfer.file_operations import compare, convert, dequantize, imatrix, perplexity, quantize
     from localinfer.generation.pieces import Piece, Stats, ToolCall
     from localinfer.generation.result import GenerationResult, GenerationStream, TokenLogprob
-    from localinfer.loaded_model import load
-    from localinfer.model import Model
+    from localinfer.model import Model, load
     from localinfer.options import Options
 
 __all__ = [
@@ -42,8 +41,7 @@ _NAMES = {  # the public names of each module
     "file_operations": ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"],
     "generation.pieces": ["Piece", "Stats", "ToolCall"],
     "generation.result": ["GenerationResult", "GenerationStream", "TokenLogprob"],
-    "loaded_model": ["load"],
-    "model": ["Model"],
+    "model": ["Model", "load"],
     "options": ["Options"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -42,6 +42,7 @@ from cli.loading import default_model, open_model
 from cli.output_files import writable_path
 from cli.text_input import read_optional_prompt, read_text_file, unescape_options
 from localinfer.errors import UsageError
+from localinfer.generation.result import GenerationResult
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
@@ -155,6 +156,6 @@ def context_summary(model: "Model") -> str:
 
 def answer_as_json(chat: "Chat", message: str) -> None:
     pieces, problem = collect(chat.conversation.ask(message))
-    screen.write(as_object(chat.name, pieces, chat.model.stats) + "\n")
+    screen.write(as_object(chat.name, GenerationResult.from_pieces(pieces, chat.conversation.stats)) + "\n")
     if problem:
         raise problem

@@ -172,7 +172,7 @@ def tokens(chat: Chat, text: str) -> None:
 
 
 def stats(chat: Chat, _: str) -> None:
-    screen.note_wrapped(statistics_line(chat.model.stats))
+    screen.note_wrapped(statistics_line(chat.conversation.stats))
 
 
 def file(chat: Chat, argument: str) -> None:

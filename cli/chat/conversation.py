@@ -6,7 +6,8 @@ If the messages no longer fit in the context, the oldest turns are left out of t
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.generate import text_of
+from localinfer.generation.pieces import Stats
+from localinfer.generation.result import GenerationResult
 
 if TYPE_CHECKING:
     from localinfer import Model, Piece
@@ -20,7 +21,7 @@ class Conversation:
 
     `settings` are options that differ from those of the model, such as the system prompt. An answer is added to the
     messages, and to the `session` if there is one, even if it is interrupted. The first `n_dropped` messages are
-    left out of the prompt.
+    left out of the prompt. `stats` are the statistics of the last answer.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Conversation:
         self.tools = tools
         self.settings: dict[str, Any] = {}
         self.n_dropped = 0
+        self.stats = Stats()
         self.tool_results: list[str] = []  # results of the pending tool calls that the user has typed
         self.session = session
         self._messages: list[Message] = [dict(each) for each in session.messages] if session else []
@@ -64,7 +66,7 @@ class Conversation:
     def answer_tokens(self) -> list[int]:
         """The tokens of the last answer, including its reasoning; empty if they are not known."""
         last = self.messages[-1] if self.messages else {}
-        return [*last.get("thought_ids", ()), *last.get("ids", ())]
+        return [*last.get("reasoning_ids", ()), *last.get("ids", ())]
 
     @property
     def pending_tool_calls(self) -> list[dict[str, Any]]:
@@ -90,16 +92,19 @@ class Conversation:
 
     def _answer(self, new: list[Message], prefix_ids: Sequence[int] = ()) -> Iterator["Piece"]:
         pieces: list[Piece] = []
+        messages = self._fitting([*self.messages, *new])
+        stream = self.model.stream_chat(messages, tools=self.tools, prefix_ids=prefix_ids, **self.settings)
+        self.stats = stream.stats
         try:
-            shown = self._visible([*self.messages, *new])
-            for piece in self.model.stream_chat(shown, tools=self.tools, prefix_ids=prefix_ids, **self.settings):
+            for piece in stream:
                 pieces.append(piece)
                 yield piece
         finally:
             if pieces:
-                self.messages = [*self.messages, *new, assistant_message(pieces)]
+                answer = GenerationResult.from_pieces(pieces, stream.stats).as_message()
+                self.messages = [*self.messages, *new, answer]
 
-    def _visible(self, messages: list[Message]) -> list[Message]:
+    def _fitting(self, messages: list[Message]) -> list[Message]:
         """Return the messages for the prompt, without the oldest turns if they do not fit in the context."""
         if self.model.options.ctx_policy == "drop-turns":
             fitting = self.model.truncate_messages(messages[self.n_dropped :], tools=self.tools, **self.settings)
@@ -158,27 +163,3 @@ def is_tool_call(entry: object) -> bool:
         case {"id": str(), "function": {"name": str(), "arguments": _}}:
             return True
     return False
-
-
-def assistant_message(pieces: list["Piece"]) -> Message:
-    """Return the assistant message of an answer. Reasoning and tool calls have separate fields, for the chat template.
-
-    `ids` has the tokens of the content and tool calls after the last piece of another kind; `thought_ids` has the
-    tokens before them.
-    """
-    content, reasoning = text_of(pieces, "text"), text_of(pieces, "reasoning").strip()
-    calls = [call.as_entry() for piece in pieces for call in piece.calls]
-    ids = [piece.id for piece in pieces]
-    content_start = max((index + 1 for index, piece in enumerate(pieces) if piece.kind != "text"), default=0)
-    if content != text_of(pieces[content_start:], "text"):
-        content_start = len(pieces)
-    message: Message = {"role": "assistant", "content": content}
-    if content_start < len(pieces):
-        message["ids"] = ids[content_start:]
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    if content_start:
-        message["thought_ids"] = ids[:content_start]
-    return message

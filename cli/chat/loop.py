@@ -179,7 +179,7 @@ class Chat:
 
     def _show_statistics(self, first: float) -> None:
         """Print the status line or the statistics of the last answer."""
-        stats = self.model.stats
+        stats = self.conversation.stats
         self.used = stats.prompt_tokens + stats.generated_tokens
         if self.quiet:
             return

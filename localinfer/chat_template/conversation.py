@@ -28,7 +28,7 @@ class Conversation:
 
     A message is {"role": ..., "content": ...}. The content is a string or a list of parts {"type": "text", "text":
     ...}; it may be missing if there are `tool_calls`. `ids` are the token ids with which the model generated content
-    and tool calls; the prompt repeats exactly these tokens. `thought_ids` are the token ids of the reasoning before
+    and tool calls; the prompt repeats exactly these tokens. `reasoning_ids` are the token ids of the reasoning before
     them.
 
     `tools` are JSON schemas of functions, `documents` are mappings with title and text for retrieval-augmented
@@ -107,7 +107,7 @@ def check_message(where: str, message: Message) -> None:
         raise UsageError(f"{where}.role: must be a single word such as user, not {printable(repr(role), 40)}")
     if calls is not None:
         check_mappings(f"{where}.tool_calls", calls)
-    for name in ("ids", "thought_ids"):
+    for name in ("ids", "reasoning_ids"):
         if (ids := message.get(name)) is not None:
             check_ids(f"{where}.{name}", ids)
     if isinstance(content, (list, tuple)):

@@ -50,7 +50,7 @@ class Placeholders:
     def replace_known_ids(self, message: Mapping[str, object]) -> Mapping[str, object]:
         """Return the message without its token ids, and a placeholder for the part of its content that they encode."""
         ids, content = message.get("ids"), message.get("content")
-        message = {key: value for key, value in message.items() if key not in ("ids", "thought_ids")}
+        message = {key: value for key, value in message.items() if key not in ("ids", "reasoning_ids")}
         if not isinstance(ids, (list, tuple)) or not isinstance(content, str) or REASONING_END.search(content):
             return message
         known, end = self._matching_prefix(ids, content)

@@ -24,7 +24,7 @@ def tool_call_ids(messages: Sequence[Message], tokenizer: Tokenizer) -> dict[int
     """
     ids_by_index = {}
     for index, message in enumerate(messages):
-        ids = [id for key in ("thought_ids", "ids") for id in as_list(message.get(key))]
+        ids = [id for key in ("reasoning_ids", "ids") for id in as_list(message.get(key))]
         if ids and as_list(message.get("tool_calls")) and matches_ids(message, ids, tokenizer):
             ids_by_index[index] = ids
     return ids_by_index

@@ -1,10 +1,10 @@
 """The result of a run: what `Model.generate` and `Model.chat` return, and the stream of pieces that becomes one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from localinfer.generation.pieces import Alternative, FinishReason, Piece, Stats, ToolCall
+from localinfer.generation.pieces import Alternative, FinishReason, Kind, Piece, Stats, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class GenerationResult:
 
     `text` is the answer without reasoning and without tool calls; `tokens` are the ids of everything that the model
     generated. `finish_reason` is that of `Stats`, or "tool_calls" if the model called tools. `logprobs` has one entry
-    per token if the option `logprobs` was set, otherwise it is empty.
+    per token if the option `logprobs` was set, otherwise it is empty. `tokens[answer_start:]` are the tokens of the
+    answer; those before are the reasoning and its tags.
     """
 
     text: str
@@ -33,33 +34,40 @@ class GenerationResult:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    answer_start: int = 0
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[Piece], stats: Stats) -> Self:
         """Return the result of a run that yielded these pieces."""
         calls = tuple(call for piece in pieces for call in piece.calls)
         return cls(
-            text="".join(piece.text for piece in pieces if piece.kind == "text"),
+            text=text_of(pieces, "text"),
             tokens=[piece.id for piece in pieces],
             finish_reason="tool_calls" if calls else stats.finish_reason,
             stats=stats,
-            reasoning="".join(piece.text for piece in pieces if piece.kind == "reasoning"),
+            reasoning=text_of(pieces, "reasoning"),
             tool_calls=calls,
             logprobs=tuple(
                 TokenLogprob(piece.text, piece.id, piece.logprob, piece.top)
                 for piece in pieces
                 if piece.logprob is not None
             ),
+            answer_start=answer_start(pieces),
         )
 
     def as_message(self) -> dict[str, object]:
         """Return the assistant message that continues a conversation.
 
-        It contains the token ids, so that the next prompt repeats exactly what the KV cache holds.
+        It contains the token ids, so that the next prompt repeats exactly what the KV cache holds: `ids` are those of
+        the answer, `reasoning_ids` those of the reasoning before it.
         """
-        message: dict[str, object] = {"role": "assistant", "content": self.text, "ids": self.tokens}
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
+        message: dict[str, object] = {"role": "assistant", "content": self.text}
+        if ids := self.tokens[self.answer_start :]:
+            message["ids"] = ids
+        if reasoning_ids := self.tokens[: self.answer_start]:
+            message["reasoning_ids"] = reasoning_ids
+        if reasoning := self.reasoning.strip():
+            message["reasoning_content"] = reasoning
         if self.tool_calls:
             message["tool_calls"] = [call.as_entry() for call in self.tool_calls]
         return message
@@ -76,6 +84,18 @@ class GenerationResult:
     def _repr_markdown_(self) -> str:
         """Return the text for a notebook, which renders it as Markdown."""
         return self.text
+
+
+def text_of(pieces: Iterable[Piece], kind: Kind) -> str:
+    return "".join(piece.text for piece in pieces if piece.kind == kind)
+
+
+def answer_start(pieces: Sequence[Piece]) -> int:
+    """Return the index of the first piece after the reasoning; the number of pieces if the reasoning interrupts the
+    answer.
+    """
+    start = max((index + 1 for index, piece in enumerate(pieces) if piece.kind != "text"), default=0)
+    return start if text_of(pieces[:start], "text") == "" else len(pieces)
 
 
 class GenerationStream(Iterator[Piece]):

@@ -24,6 +24,7 @@ from localinfer.server.slots import Slot, SlotPool
 
 if TYPE_CHECKING:
     from localinfer.generation.pieces import Piece, Stats
+    from localinfer.generation.result import GenerationStream
     from localinfer.model import Model
 
 UNLOAD_RETRY_SECONDS = 1.0  # delay between attempts to unload a model that is in use
@@ -35,7 +36,7 @@ Options = Mapping[str, Any]  # fields of `localinfer.options.Options`, already v
 class Prompt(Protocol):
     """The input of a generation."""
 
-    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+    def begin(self, model: "Model", options: Options) -> "GenerationStream":
         """Start the generation. Raises what `Model.generate` or `Model.chat` raises, before the first piece."""
 
 
@@ -45,7 +46,7 @@ class TextPrompt:
 
     prompt: str | Sequence[int]
 
-    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+    def begin(self, model: "Model", options: Options) -> "GenerationStream":
         return model.stream(self.prompt, **options)
 
 
@@ -58,7 +59,7 @@ class ChatPrompt:
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
 
-    def begin(self, model: "Model", options: Options) -> "Iterator[Piece]":
+    def begin(self, model: "Model", options: Options) -> "GenerationStream":
         return model.stream_chat(
             self.messages, tools=self.tools, template_kwargs=self.template_kwargs,
             continue_final_message=self.continue_final_message, **options)  # fmt: skip
@@ -105,20 +106,16 @@ class Lease:
     @asynccontextmanager
     async def generate(self, prompt: Prompt, options: Options) -> AsyncIterator[Generation]:
         """Start a generation. It stops when the block ends, or at the deadline with the finish reason `length`."""
-        stats, pieces = await self.slot.call(lambda: self._begin(prompt, options))
+        generation = await self.slot.call(lambda: prompt.begin(self.model, options))
         timer = asyncio.get_running_loop().call_at(self.deadline, self.slot.stop)
         first_token_timer = FirstTokenTimer(self.arrival)
         try:
-            async with aclosing(self.slot.iterate(first_token_timer.watch(pieces))) as stream:
-                yield Generation(stats, stream)
+            async with aclosing(self.slot.iterate(first_token_timer.watch(generation))) as stream:
+                yield Generation(generation.stats, stream)
         finally:
             timer.cancel()
             if self.observer:
-                self.observer.on_generation_end(stats, first_token_timer.time_to_first_token)
-
-    def _begin(self, prompt: Prompt, options: Options) -> "tuple[Stats, Iterator[Piece]]":
-        pieces = prompt.begin(self.model, options)
-        return self.model.stats, pieces
+                self.observer.on_generation_end(generation.stats, first_token_timer.time_to_first_token)
 
 
 class FirstTokenTimer:

@@ -67,8 +67,8 @@ def row(model: Model, task: str, tokens: int, runs: int) -> str:
 
 
 def generate(model: Model, prompt: list[int], tokens: int, spec_type: str) -> tuple[list[int], Stats]:
-    pieces = list(model.stream(prompt, n_predict=tokens, spec_type=spec_type))
-    return [piece.id for piece in pieces], model.stats
+    result = model.generate(prompt, n_predict=tokens, spec_type=spec_type)
+    return result.tokens, result.stats
 
 
 def rate(stats: Stats) -> float:

@@ -11,7 +11,7 @@ from tiny import tiny_llama
 
 from cli import __main__
 from cli.generate import as_object, statistics_line
-from localinfer import Stats
+from localinfer import GenerationResult, Stats
 
 Run = Callable[..., Any]
 LONG = "Hello and the other one then and there"
@@ -73,4 +73,5 @@ def test_statistics_of_speculative_decoding() -> None:
     stats = Stats(generated_tokens=40, generate_seconds=2, drafted_tokens=36, accepted_tokens=27, speedup=3.456, seed=1)
     assert "[ 40 tokens, 20.0 t/s (draft tokens accepted: 27 of 36, 3.46x faster) | " in statistics_line(stats)
     assert "(draft tokens accepted: 0 of 36) | " in statistics_line(replace(stats, accepted_tokens=0))
-    assert as_object("m", [], stats).count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1
+    line = as_object("m", GenerationResult.from_pieces([], stats))
+    assert line.count('"drafted_tokens": 36, "accepted_tokens": 27, "gain": 3.456') == 1

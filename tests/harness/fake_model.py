@@ -22,12 +22,12 @@ from types import SimpleNamespace
 import localinfer
 from cli.__main__ import main
 from localinfer.errors import ContextOverflowError
-from localinfer.generation.pieces import Alternative, Piece, ToolCall
+from localinfer.generation.pieces import Alternative, Piece, Stats, ToolCall
+from localinfer.generation.result import GenerationStream
 from localinfer.options import Options
 
 SPECIAL_WORDS = {"wide": "\N{GRINNING FACE}", "escape": "\x1b]0;title\x07"}
 Progress = Callable[[str, int, int], None]
-Stats = SimpleNamespace
 
 
 class FakeModel:
@@ -39,7 +39,6 @@ class FakeModel:
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:
         self.options = Options(**options)
-        self.stats = stats(0, 0)
         for done in range(4):
             progress("compile", done, 3)
             time.sleep(0.02)
@@ -68,18 +67,25 @@ class FakeModel:
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[str]:
         return [text + (" special" if parse_special else "")]
 
-    def stream(self, prompt: Sequence[str], **options: object) -> Iterator[Piece]:
-        yield from self.repeat(prompt[0])
+    def stream(self, prompt: Sequence[str], **options: object) -> GenerationStream:
+        stats = Stats(seed=42)
+        return GenerationStream(self.repeat(prompt[0], stats), stats)
 
-    def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> Iterator[Piece]:
+    def stream_chat(self, messages: Sequence[Mapping[str, str]], **options: object) -> GenerationStream:
+        stats = Stats(seed=42)
+        return GenerationStream(self.answer(messages, stats, options), stats)
+
+    def answer(
+        self, messages: Sequence[Mapping[str, str]], stats: Stats, options: Mapping[str, object]
+    ) -> Iterator[Piece]:
         system = options.get("system_prompt", self.options.system_prompt)
         question = messages[-1]["content"].replace("\n", "|")
         prefix = "".join(f"<{id}> " for id in options.get("prefix_ids", ()))  # type: ignore[attr-defined]
         token_scores = {"logprob": -3.0, "entropy": 0.0} if options.get("logprobs") else {}
-        for piece in self.repeat(f"{prefix}{len(messages)}: {question}" + (f" ({system})" if system else "")):
+        for piece in self.repeat(f"{prefix}{len(messages)}: {question}" + (f" ({system})" if system else ""), stats):
             yield replace(piece, **token_scores)
 
-    def repeat(self, text: str) -> Iterator[Piece]:
+    def repeat(self, text: str, stats: Stats) -> Iterator[Piece]:
         words = text.split()
         if "overflow" in words:
             raise ContextOverflowError("context is full: --ctx-size sets a larger one")
@@ -91,7 +97,8 @@ class FakeModel:
         limit = self.options.n_predict
         for number, word in enumerate(words[:limit] if limit != -1 else words):
             time.sleep(0.1 if "slowly" in words else 0)
-            self.stats = stats(3, number + 1)
+            stats.prompt_tokens, stats.reused_tokens, stats.prompt_seconds = 3, 1, 0.5
+            stats.generated_tokens, stats.generate_seconds, stats.finish_reason = number + 1, 0.25, "stop"
             yield Piece((" " if number else "") + SPECIAL_WORDS.get(word, word), 0 if word == "round" else number)
         if "call" in words[:2]:
             name = [*words[2:], "echo"][0]
@@ -106,13 +113,6 @@ def reasoning_pieces(seconds: float) -> Iterator[Piece]:
         time.sleep(seconds)
         yield Piece(word, 2, "reasoning")
     yield Piece("</think>", 3, "tag")
-
-
-def stats(prompt: int, generated: int) -> Stats:
-    return Stats(
-        prompt_tokens=prompt, reused_tokens=1, prompt_seconds=0.5, generated_tokens=generated,
-        generate_seconds=0.25, drafted_tokens=0, accepted_tokens=0, speedup=1.0, finish_reason="stop", seed=42,
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

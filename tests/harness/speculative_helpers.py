@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from localinfer import Model
+from localinfer import GenerationResult, Model
 from localinfer.generation.speculative.draft_length import DraftLengthModel, PassCost
 from localinfer.runtime.engine import Engine, Segment
 
@@ -32,10 +32,10 @@ def make_draft_length_model() -> DraftLengthModel:
     return known
 
 
-def generated_ids(model: Model, **options: Any) -> list[int]:
-    """Return the ids that a model generates for `PROMPT`."""
+def generate(model: Model, **options: Any) -> GenerationResult:
+    """Return what a model generates for `PROMPT`, without a cached prefix."""
     model.engine.reset()
-    return [piece.id for piece in model.stream(PROMPT, **options)]
+    return model.generate(PROMPT, **options)
 
 
 def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 import localinfer
 from localinfer import ContextOverflowError, LocalInferError, Model, Options, Piece, UnsupportedError, UsageError
+from localinfer.generation.token_selection import SamplerFunction
 
 PROMPT = "Hello and the other one then and there"
 TALK = [{"role": "user", "content": "Hello"}]
@@ -83,8 +84,9 @@ def test_save_and_load_cache(llama: Model, tmp_path: Path) -> None:
     llama.save_cache(tmp_path / "cache")
     clear_cache(llama)
     assert llama.load_cache(tmp_path / "cache") == len(llama.tokenize(PROMPT)) + 11  # the last token was not evaluated
-    assert ids_of(llama.stream(PROMPT)) == expected
-    assert llama.stats.reused_tokens == llama.stats.prompt_tokens - 1
+    run = llama.stream(PROMPT)
+    assert ids_of(run) == expected
+    assert run.stats.reused_tokens == run.stats.prompt_tokens - 1
 
 
 def test_damaged_cache_file_is_ignored(llama: Model, tmp_path: Path) -> None:
@@ -100,8 +102,9 @@ def test_damaged_cache_file_is_ignored(llama: Model, tmp_path: Path) -> None:
 
 
 def test_run_yields_pieces_and_statistics(model: Model) -> None:
-    pieces = list(model.stream(PROMPT))
-    stats = model.stats
+    run = model.stream(PROMPT)
+    pieces = list(run)
+    stats = run.stats
     assert len(pieces) == stats.generated_tokens == 12
     assert "".join(piece.text for piece in pieces) == model.detokenize([piece.id for piece in pieces])
     assert stats.prompt_tokens == len(model.tokenize(PROMPT))
@@ -120,8 +123,8 @@ def test_same_seed_gives_the_same_tokens(model: Model) -> None:
     first = ids_of(model.stream(PROMPT, seed=1))
     assert first == ids_of(model.stream(PROMPT, seed=1))
     assert first != ids_of(model.stream(PROMPT, seed=2))
-    random = ids_of(model.stream(PROMPT, seed=-1))
-    assert random == ids_of(model.stream(PROMPT, seed=model.stats.seed))
+    random = model.stream(PROMPT, seed=-1)
+    assert ids_of(random) == ids_of(model.stream(PROMPT, seed=random.stats.seed))
 
 
 def test_logits_teacher_forced_match_a_greedy_run(model: Model) -> None:
@@ -139,8 +142,9 @@ def test_end_of_generation_token_ends_a_run(llama: Model, monkeypatch: pytest.Mo
     ids = ids_of(llama.stream(PROMPT, temp=0))
     monkeypatch.setattr(llama.tokenizer, "eog", frozenset({ids[5]}))
     expected = ids[: ids.index(ids[5])]
-    assert ids_of(llama.stream(PROMPT, temp=0, ignore_eos=False)) == expected
-    assert llama.stats.finish_reason == "stop"
+    run = llama.stream(PROMPT, temp=0, ignore_eos=False)
+    assert ids_of(run) == expected
+    assert run.stats.finish_reason == "stop"
     assert ids[5] not in ids_of(llama.stream(PROMPT, temp=0, ignore_eos=True))
 
 
@@ -149,10 +153,12 @@ def test_stop_string_ends_a_run(llama: Model) -> None:
     text = "".join(piece.text for piece in pieces)
     seam = len(pieces[0].text + pieces[1].text + pieces[2].text)
     stop = text[seam - 1 : seam + 1]  # spans two tokens
-    assert text_of(llama.stream(PROMPT, seed=5, stop=["never in there", stop])) == text[: text.index(stop)]
-    assert llama.stats.finish_reason == "stop"
-    assert text_of(llama.stream(PROMPT, seed=5, stop=[text + "!"])) == text
-    assert llama.stats.finish_reason == "length"
+    run = llama.stream(PROMPT, seed=5, stop=["never in there", stop])
+    assert text_of(run) == text[: text.index(stop)]
+    assert run.stats.finish_reason == "stop"
+    run = llama.stream(PROMPT, seed=5, stop=[text + "!"])
+    assert text_of(run) == text
+    assert run.stats.finish_reason == "length"
 
 
 def test_characters_are_never_split(llama: Model) -> None:
@@ -206,8 +212,9 @@ def test_empty_prompt_needs_bos(llama: Model, gemma: Model) -> None:
         llama.stream("")
     with pytest.raises(UsageError, match=r"^the prompt is empty"):
         gemma.stream([])
-    assert len(ids_of(gemma.stream(""))) == 12
-    assert gemma.stats.prompt_tokens == 1
+    run = gemma.stream("")
+    assert len(ids_of(run)) == 12
+    assert run.stats.prompt_tokens == 1
 
 
 # --- reuse of prefixes ---
@@ -218,18 +225,21 @@ def test_prefix_reuse_gives_the_same_tokens(model: Model, greedy: dict[str, obje
     prompt = model.tokenize(PROMPT)
     first = ids_of(model.stream(prompt, **greedy))
     longer = prompt + first + model.tokenize(" and", add_special=False)
-    reused = ids_of(model.stream(longer, **greedy))
-    assert model.stats.reused_tokens == len(prompt) + len(first) - 1  # the last one was never evaluated
+    run = model.stream(longer, **greedy)
+    reused = ids_of(run)
+    assert run.stats.reused_tokens == len(prompt) + len(first) - 1  # the last one was never evaluated
     clear_cache(model)
-    assert ids_of(model.stream(longer, **greedy)) == reused
-    assert model.stats.reused_tokens == 0
+    run = model.stream(longer, **greedy)
+    assert ids_of(run) == reused
+    assert run.stats.reused_tokens == 0
 
 
 def test_at_least_one_token_is_evaluated(llama: Model) -> None:
     clear_cache(llama)
     first = ids_of(llama.stream(PROMPT))
-    assert ids_of(llama.stream(PROMPT)) == first
-    assert llama.stats.reused_tokens == llama.stats.prompt_tokens - 1
+    run = llama.stream(PROMPT)
+    assert ids_of(run) == first
+    assert run.stats.reused_tokens == run.stats.prompt_tokens - 1
 
 
 def test_lost_sliding_window_is_evaluated_again(gemma: Model) -> None:
@@ -241,11 +251,13 @@ def test_lost_sliding_window_is_evaluated_again(gemma: Model) -> None:
 
 def test_conversation_reuses_the_cache(llama: Model) -> None:
     clear_cache(llama)
-    answer = text_of(llama.stream_chat(TALK, top_k=1, stop=["\ufffd"]))
+    run = llama.stream_chat(TALK, top_k=1, stop=["\ufffd"])
+    answer = text_of(run)
     continued = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hello again"}]
-    before = llama.stats.prompt_tokens
-    reused = ids_of(llama.stream_chat(continued))
-    assert before <= llama.stats.reused_tokens < llama.stats.prompt_tokens
+    before = run.stats.prompt_tokens
+    run = llama.stream_chat(continued)
+    reused = ids_of(run)
+    assert before <= run.stats.reused_tokens < run.stats.prompt_tokens
     clear_cache(llama)
     assert ids_of(llama.stream_chat(continued)) == reused
 
@@ -257,7 +269,7 @@ SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
-def forced_sampler(model: Model, text: str) -> localinfer.model.SamplerFunction:
+def forced_sampler(model: Model, text: str) -> SamplerFunction:
     """Return a sampler that selects the tokens of a given text, regardless of the logits."""
     ids = iter(model.tokenize(text, add_special=False, parse_special=True))
     return lambda *_: next(ids)
@@ -284,12 +296,11 @@ def test_tool_calls_are_parsed(llama: Model) -> None:
 def test_truncated_tool_call_is_text(llama: Model) -> None:
     scripted = 'Yes <tool_call>{"name": "now", "arguments": {'
     n = len(llama.tokenize(scripted, add_special=False))
+    run = llama.stream_chat(
+        TALK, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS, n_predict=n)  # fmt: skip
     with pytest.warns(UserWarning, match="cannot be parsed"):
-        pieces = list(llama.stream_chat(
-            TALK, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS,
-            n_predict=n))  # fmt: skip
-    assert text_of(iter(pieces)) == scripted
-    assert llama.stats.finish_reason == "length"
+        assert text_of(run) == scripted
+    assert run.stats.finish_reason == "length"
 
 
 def test_template_without_tool_support(llama: Model) -> None:
@@ -304,8 +315,9 @@ def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: P
         with localinfer.load(smollm2, threads=threads, ctx_size=512, seed=11, n_predict=24, temp=1.0) as model:
             answer = text_of(model.stream_chat(TALK))
             continued = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Why?"}]
-            reused = tuple(ids_of(model.stream_chat(continued)))
-            assert model.stats.reused_tokens > 30
+            run = model.stream_chat(continued)
+            reused = tuple(ids_of(run))
+            assert run.stats.reused_tokens > 30
             clear_cache(model)
             assert tuple(ids_of(model.stream_chat(continued))) == reused
             seen.add((answer, reused))
@@ -321,7 +333,7 @@ def test_prompt_that_fills_the_context(llama: Model) -> None:
     error = r"256 tokens of prompt and 1 of text, it holds 256; --ctx-size .*ring"
     with pytest.raises(ContextOverflowError, match=error):
         next(pieces)
-    assert llama.stats.finish_reason == "context"
+    assert pieces.stats.finish_reason == "context"
 
 
 @pytest.mark.parametrize(("length", "generated"), [(254, 3), (255, 2), (256, 1)])
@@ -344,8 +356,9 @@ def test_too_long_prompt_is_rejected_immediately(llama: Model) -> None:
 
 def test_ring_buffer_generates_without_limit(llama_file: Path) -> None:
     with localinfer.load(llama_file, ctx_size=32, ctx_policy="ring", ignore_eos=True, seed=1) as model:
-        assert len(ids_of(model.stream(PROMPT, n_predict=100))) == 100
-        assert model.stats.finish_reason == "length"
+        run = model.stream(PROMPT, n_predict=100)
+        assert len(ids_of(run)) == 100
+        assert run.stats.finish_reason == "length"
         assert len(ids_of(model.stream([5] * 80, n_predict=3, repeat_penalty=1.1, repeat_last_n=-1))) == 3
 
 
@@ -363,20 +376,23 @@ def test_model_is_usable_after_interrupted_prefill(llama: Model, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(llama.engine, "evaluate", interrupted)
+        run = llama.stream(PROMPT)
         with pytest.raises(KeyboardInterrupt):
-            list(llama.stream(PROMPT))
-    assert llama.stats.finish_reason == "interrupted"
+            list(run)
+    assert run.stats.finish_reason == "interrupted"
     half = llama.engine.n_past
-    assert ids_of(llama.stream(PROMPT)) == expected
-    assert llama.stats.reused_tokens == half > 0
+    run = llama.stream(PROMPT)
+    assert ids_of(run) == expected
+    assert run.stats.reused_tokens == half > 0
 
 
 def test_run_can_be_abandoned(llama: Model) -> None:
     expected = ids_of(llama.stream(PROMPT))
-    for piece in llama.stream(PROMPT):
+    run = llama.stream(PROMPT)
+    for piece in run:
         if piece.id == expected[3]:
             break
-    assert llama.stats.finish_reason == "interrupted"
+    assert run.stats.finish_reason == "interrupted"
     assert ids_of(llama.stream(PROMPT)) == expected
 
 
@@ -454,11 +470,13 @@ def test_latest_run_of_several_threads_wins(llama: Model) -> None:
 
 def test_system_prompt_comes_first(llama: Model) -> None:
     messages = [{"role": "system", "content": "Be brief."}, *TALK]
-    expected = ids_of(llama.stream_chat(messages))
-    length = llama.stats.prompt_tokens
+    run = llama.stream_chat(messages)
+    expected = ids_of(run)
+    length = run.stats.prompt_tokens
     assert ids_of(llama.stream_chat(TALK, system_prompt="Be brief.")) == expected
-    assert ids_of(llama.stream_chat(messages, system_prompt="Be long.")) == expected
-    assert llama.stats.prompt_tokens == length
+    run = llama.stream_chat(messages, system_prompt="Be long.")
+    assert ids_of(run) == expected
+    assert run.stats.prompt_tokens == length
 
 
 def test_model_without_template(gemma: Model) -> None:
@@ -488,8 +506,9 @@ def test_render(llama: Model) -> None:
     assert prompt.ids == llama.tokenize(prompt.text, add_special=False)
     finished = llama.render(TALK, add_generation_prompt=False).text
     assert llama.render(TALK).text == finished + "<|im_start|>assistant\n"
-    list(llama.stream_chat(TALK))
-    assert llama.stats.prompt_tokens == len(llama.render(TALK).ids)
+    run = llama.stream_chat(TALK)
+    list(run)
+    assert run.stats.prompt_tokens == len(llama.render(TALK).ids)
 
 
 def test_tools_documents_and_variables_reach_the_template(llama: Model) -> None:
@@ -501,8 +520,9 @@ def test_tools_documents_and_variables_reach_the_template(llama: Model) -> None:
     assert not {0, 1, 2} & set(prompt.ids)  # control tokens
     assert prompt == llama.render(TALK, **given, **shown, chat_template_kwargs='{"enable_thinking": false}')
     assert prompt == llama.render(TALK, **given, **thinking, **shown, chat_template_kwargs='{"enable_thinking": 1}')
-    list(llama.stream_chat(TALK, **given, **thinking, **shown, n_predict=1))
-    assert llama.stats.prompt_tokens == len(prompt.ids)
+    run = llama.stream_chat(TALK, **given, **thinking, **shown, n_predict=1)
+    list(run)
+    assert run.stats.prompt_tokens == len(prompt.ids)
 
 
 def test_continue_final_message(llama: Model) -> None:
@@ -662,9 +682,10 @@ def test_score_matches_generation(model: Model) -> None:
 def test_prefix_ids(llama: Model) -> None:
     first = list(llama.stream_chat(TALK))
     ids = [piece.id for piece in first]
-    again = list(llama.stream_chat(TALK, prefix_ids=ids[:5], top_k=1))
+    run = llama.stream_chat(TALK, prefix_ids=ids[:5], top_k=1)
+    again = list(run)
     assert [piece.id for piece in again[:5]] == ids[:5]
-    assert (len(again), llama.stats.generated_tokens) == (5 + 12, 12)
+    assert (len(again), run.stats.generated_tokens) == (5 + 12, 12)
     with pytest.raises(UsageError, match=r"token id .* is not in the vocabulary"):
         llama.stream_chat(TALK, prefix_ids=[10**6])
 
@@ -680,11 +701,12 @@ def test_beam_search_finds_more_probable_texts(model: Model) -> None:
     prompt = model.tokenize(PROMPT)
     greedy = ids_of(model.stream(prompt, temp=0, n_predict=6))
     one = ids_of(model.stream(prompt, beams=1, temp=0, n_predict=6))
-    pieces = list(model.stream(prompt, beams=8, n_predict=6))
+    run = model.stream(prompt, beams=8, n_predict=6)
+    pieces = list(run)
     found = [piece.id for piece in pieces]
     assert one == greedy
-    assert len(found) == model.stats.generated_tokens == 6
-    assert model.stats.finish_reason == "length"
+    assert len(found) == run.stats.generated_tokens == 6
+    assert run.stats.finish_reason == "length"
     assert "".join(piece.text for piece in pieces) == model.detokenize(found)
     assert score(model, prompt, found) >= score(model, prompt, greedy) - 1e-6
     assert ids_of(model.stream(prompt, beams=8, n_predict=6)) == found
@@ -695,8 +717,8 @@ def test_beam_search_ends_when_the_context_is_full(llama_file: Path) -> None:
         run = small.stream(small.tokenize(PROMPT)[:15], beams=3)
         with pytest.raises(ContextOverflowError):
             list(run)
-        assert small.stats.finish_reason == "context"
-        assert small.stats.generated_tokens == 6
+        assert run.stats.finish_reason == "context"
+        assert run.stats.generated_tokens == 6
 
 
 def test_beam_search_stops_at_a_stop_string(llama: Model) -> None:

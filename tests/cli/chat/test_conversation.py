@@ -13,7 +13,8 @@ import localinfer
 from cli.chat.conversation import Conversation
 from localinfer import Model, sessions
 from localinfer.errors import ContextOverflowError
-from localinfer.generation.pieces import Piece, ToolCall
+from localinfer.generation.pieces import Piece, Stats, ToolCall
+from localinfer.generation.result import GenerationStream
 
 
 class EchoModel:
@@ -26,7 +27,10 @@ class EchoModel:
         """Return the last messages that fit, without the oldest turns."""
         return messages if len(messages) <= self.limit else messages[-self.limit + (self.limit + 1) % 2 :]
 
-    def stream_chat(self, messages: list[dict[str, str]], **settings: object) -> Iterator[Piece]:
+    def stream_chat(self, messages: list[dict[str, str]], **settings: object) -> GenerationStream:
+        return GenerationStream(self.answer(messages), Stats())
+
+    def answer(self, messages: list[dict[str, str]]) -> Iterator[Piece]:
         question = messages[-1]["content"]
         if question == "call":
             return iter(
@@ -54,7 +58,7 @@ def test_turns(conversation: Conversation) -> None:
     list(conversation.ask("b"))
     assert [message["content"] for message in conversation.messages] == ["a", "1a", "b", "3b"]
     assert conversation.messages[1]["reasoning_content"] == "hm"
-    assert (conversation.messages[1]["thought_ids"], conversation.messages[1]["ids"]) == ([1, 2, 3], [4, 4])
+    assert (conversation.messages[1]["reasoning_ids"], conversation.messages[1]["ids"]) == ([1, 2, 3], [4, 4])
     assert conversation.answer_tokens == [1, 2, 3, 4, 4]
     assert conversation.answer == "3b"
     assert conversation.undo() == "b"
@@ -178,7 +182,7 @@ def test_generated_tokens_are_not_evaluated_again(model: Model) -> None:
     for _ in range(10):
         n_generated = sum(len(message["ids"]) for message in conversation.messages[1::2])
         list(conversation.ask("Hello"))
-        new.append(model.stats.prompt_tokens - model.stats.reused_tokens)
+        new.append(conversation.stats.prompt_tokens - conversation.stats.reused_tokens)
     assert n_generated == 9 * 12
     assert len(set(new[1:])) == 1
     assert new[1] <= new[0] + 4  # the end of the answer; its last token was not evaluated yet
@@ -203,7 +207,7 @@ def test_tool_calls_are_not_evaluated_again(model: Model) -> None:
     list(conversation.ask("Hello"))
     for _ in range(4):
         list(conversation.send_tool_results(["noon"]))
-        new.append(model.stats.prompt_tokens - model.stats.reused_tokens)
+        new.append(conversation.stats.prompt_tokens - conversation.stats.reused_tokens)
     assert [len(message.get("tool_calls", ())) for message in conversation.messages] == [0, 1] + 4 * [0, 1]
     assert len(set(new)) == 1
     suffix = model.tokenize("<|im_end|>\n<|im_start|>tool\nnoon<|im_end|>\n<|im_start|>assistant\n", parse_special=True)
@@ -227,7 +231,7 @@ def test_regenerate_from_another_token(model: Model) -> None:
     first = conversation.answer_tokens
     other = conversation.score_answer(3)[4].top[2].id
     pieces = list(conversation.regenerate([*first[:4], other]))
-    assert (model.stats.prompt_tokens - model.stats.reused_tokens, len(conversation.messages)) == (1, 2)
+    assert (conversation.stats.prompt_tokens - conversation.stats.reused_tokens, len(conversation.messages)) == (1, 2)
     assert [piece.id for piece in pieces[:5]] == [*first[:4], other] == conversation.answer_tokens[:5]
     assert len(pieces) == 5 + 12
     assert "".join(piece.text for piece in pieces) == conversation.answer

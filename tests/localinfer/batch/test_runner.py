@@ -44,16 +44,18 @@ def body_of(runner: Runner, line: object) -> dict[str, Any]:
 def test_chat(runner: Runner, model: Model) -> None:
     body = body_of(runner, {"prompt": "Hello", "system": "S", "seed": 3})
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello"}]
-    expected = "".join(piece.text for piece in model.stream_chat(messages, seed=3))
+    run = model.stream_chat(messages, seed=3)
+    expected = "".join(piece.text for piece in run)
     assert body["choices"][0]["message"]["content"] == expected
     assert body["model"] == "tiny"
-    assert body["usage"]["completion_tokens"] == model.stats.generated_tokens <= 5
+    assert body["usage"]["completion_tokens"] == run.stats.generated_tokens <= 5
 
 
 def test_raw(runner: Runner, model: Model) -> None:
     body = body_of(runner, {"prompt": "Hello", "raw": True, "seed": 3})
-    assert body["choices"][0]["text"] == "".join(piece.text for piece in model.stream("Hello", seed=3))
-    assert body["usage"]["completion_tokens"] == model.stats.generated_tokens
+    run = model.stream("Hello", seed=3)
+    assert body["choices"][0]["text"] == "".join(piece.text for piece in run)
+    assert body["usage"]["completion_tokens"] == run.stats.generated_tokens
 
 
 def test_embeddings(runner: Runner, model: Model) -> None:

@@ -112,7 +112,7 @@ LAST_MESSAGE_ONLY = CHATML.replace("{{ m.content }}{%", "{% if loop.last %}<thin
 @pytest.mark.parametrize(("template", "shown"), [(WITH_REASONING, True), (CHATML, False)], indirect=["template"])
 def test_reasoning_is_kept_if_the_template_shows_it(template: ChatTemplate, shown: bool, tokenizer: Tokenizer) -> None:
     reasoning_ids, ids = one_by_one(tokenizer, "<think> Hm, hm. </think>\n"), one_by_one(tokenizer, HERMES)
-    message = call(ids, thought_ids=reasoning_ids, reasoning_content="Hm, hm.")
+    message = call(ids, reasoning_ids=reasoning_ids, reasoning_content="Hm, hm.")
     before, after = (prompt_of(template, tokenizer, *each) for each in ([], [message, RESULT]))
     expected = [*before.ids, *reasoning_ids, *ids]
     assert (after.ids[: len(expected)] == expected) == shown

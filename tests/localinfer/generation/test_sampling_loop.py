@@ -9,7 +9,7 @@ from tiny import tiny_llama
 
 import localinfer
 from localinfer.errors import ContextOverflowError
-from localinfer.model import Model, Piece
+from localinfer import Model, Piece
 
 PROMPT = [1, 5, 6, 7, 5, 6, 7, 5, 6]
 SAMPLED: dict[str, Any] = {"temp": 1.0, "seed": 3, "n_predict": 30}
@@ -33,9 +33,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 def run(model: Model, **options: Any) -> tuple[Any, ...]:
     """Return the pieces, the end of the run, and the cached tokens."""
     pieces: list[Piece] = []
+    stream = model.stream(PROMPT, **options)
     with contextlib.suppress(ContextOverflowError):
-        pieces.extend(model.stream(PROMPT, **options))
-    return pieces, model.stats.generated_tokens, model.stats.finish_reason, list(model._session.tokens)
+        pieces.extend(stream)
+    return pieces, stream.stats.generated_tokens, stream.stats.finish_reason, list(model._session.tokens)
 
 
 @pytest.mark.parametrize("drafters", ["none", "ngram"])
@@ -61,5 +62,4 @@ def test_steps_of_an_abandoned_run_are_discarded(model: Model) -> None:
     given = [next(pieces).id for _ in range(4)]
     pieces.close()  # type: ignore[attr-defined]
     assert scheduled._session.tokens == [*PROMPT, *given[:3]]
-    list(scheduled.stream([*PROMPT, *given], **SAMPLED))
-    assert scheduled.stats.reused_tokens == len(PROMPT) + 3
+    assert scheduled.generate([*PROMPT, *given], **SAMPLED).stats.reused_tokens == len(PROMPT) + 3

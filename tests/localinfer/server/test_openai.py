@@ -28,13 +28,14 @@ def content(answer: dict[str, Any]) -> str:
 class TestChat:
     def test_equals_python_api(self, server: ServerProcess, model: Model) -> None:
         status, answer, _ = server.post(CHAT, ASKED)
-        expected = "".join(piece.text for piece in model.stream_chat(MESSAGES, seed=7, n_predict=24))
+        run = model.stream_chat(MESSAGES, seed=7, n_predict=24)
+        expected = "".join(piece.text for piece in run)
         assert (status, content(answer)) == (200, expected)
         assert answer["model"] == "tiny"
         assert answer["object"] == "chat.completion"
-        assert answer["choices"][0]["finish_reason"] == ("length" if model.stats.finish_reason == "length" else "stop")
-        assert answer["usage"]["prompt_tokens"] == model.stats.prompt_tokens
-        assert answer["usage"]["completion_tokens"] == model.stats.generated_tokens
+        assert answer["choices"][0]["finish_reason"] == ("length" if run.stats.finish_reason == "length" else "stop")
+        assert answer["usage"]["prompt_tokens"] == run.stats.prompt_tokens
+        assert answer["usage"]["completion_tokens"] == run.stats.generated_tokens
 
     def test_streamed(self, server: ServerProcess) -> None:
         whole = server.post(CHAT, ASKED).body

@@ -13,7 +13,7 @@ from locations import CHECKOUT
 from tiny import tiny_llama
 
 from localinfer.gguf.reader import open_gguf
-from localinfer.loaded_model import LoadedModel
+from localinfer.model import LoadedModel
 from localinfer.options import Options
 from localinfer.runtime.compiled_graph import required_kernels
 from quant.jit import kernel_cache

@@ -7,11 +7,11 @@ from typing import Any
 
 import draft_head_models
 import pytest
-from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generated_ids, make_draft_length_model
+from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
 from tiny import tiny_llama
 
 import localinfer
-from localinfer import Model
+from localinfer import GenerationResult, Model
 from localinfer.errors import UnsupportedError, UsageError
 from localinfer.generation.speculative.draft_head import DraftHead
 
@@ -52,32 +52,32 @@ def model(files: dict[str, Any], free_drafts: None) -> Iterator[Model]:
 @pytest.mark.parametrize("spec_type", ["draft-mtp", "ngram,draft-mtp"])
 def test_speculative_decoding_does_not_change_the_text(sampling: str, spec_type: str, model: Model) -> None:
     options = OPTIONS | SAMPLING[sampling]
-    alone = generated_ids(model, spec_type="none", **options)
-    assert model.stats.drafted_tokens == 0
-    assert generated_ids(model, spec_type=spec_type, **options) == alone
-    assert generated_ids(model, spec_type=spec_type, **options) == alone
-    assert model.stats.drafted_tokens > 0
+    alone = generate(model, spec_type="none", **options)
+    assert alone.stats.drafted_tokens == 0
+    assert generate(model, spec_type=spec_type, **options).tokens == alone.tokens
+    again = generate(model, spec_type=spec_type, **options)
+    assert again.tokens == alone.tokens
+    assert again.stats.drafted_tokens > 0
 
 
 def test_concurrent_text_is_the_same(model: Model) -> None:
     option_sets = [OPTIONS | sampling for sampling in SAMPLING.values()]
-    alone = [generated_ids(model, spec_type="none", **options) for options in option_sets]
+    alone = [generate(model, spec_type="none", **options).tokens for options in option_sets]
     model.engine.reset()
 
-    def text(number: int) -> list[int]:
-        run = model.concurrent(number).stream(PROMPT, spec_type="draft-mtp", **option_sets[number])
-        return [piece.id for piece in run]
+    def run(number: int) -> GenerationResult:
+        return model.concurrent(number).generate(PROMPT, spec_type="draft-mtp", **option_sets[number])
 
     with ThreadPoolExecutor(len(option_sets)) as threads:
-        assert list(threads.map(text, range(len(option_sets)))) == alone
-    assert sum(model.concurrent(number).stats.drafted_tokens for number in range(len(option_sets))) > 0
+        results = list(threads.map(run, range(len(option_sets))))
+    assert [result.tokens for result in results] == alone
+    assert sum(result.stats.drafted_tokens for result in results) > 0
 
 
 def test_model_without_a_head(tmp_path: Path) -> None:
     with localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=64, threads=1) as model:
         assert not model.engine.has_draft_head
-        generated_ids(model, spec_type="draft-mtp", n_predict=20)
-        assert model.stats.drafted_tokens == 0
+        assert generate(model, spec_type="draft-mtp", n_predict=20).stats.drafted_tokens == 0
 
 
 def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
     pair, kept = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
     given: dict[str, Any] = {"ctx_size": 64, "threads": 1}
     with localinfer.load(pair.model, **given) as model:
-        generated_ids(model, n_predict=20)
+        generate(model, n_predict=20)
         model.save_cache(kept)
     with localinfer.load(pair.model, spec_draft_model=str(pair.head), **given) as model:
         with pytest.warns(UserWarning, match="belongs to another model"):
             assert model.load_cache(kept) == 0
-        generated_ids(model, n_predict=20)
+        generate(model, n_predict=20)
         model.save_cache(kept)
         assert model.load_cache(kept) > 0
 

@@ -10,11 +10,11 @@ import checkpoints
 import numpy as np
 import pytest
 import reference_models
-from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generated_ids, make_draft_length_model
+from speculative_helpers import HIGH_TEMPERATURE, PROMPT, generate, make_draft_length_model
 from tiny import Field, bpe_vocabulary, tiny_gemma3, tiny_llama
 
 import localinfer
-from localinfer import UsageError
+from localinfer import GenerationResult, UsageError
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import AcceptanceRate, DraftModel
 from localinfer.gguf.reader import open_gguf
@@ -52,12 +52,13 @@ def test_speculative_decoding_does_not_change_the_text(
     monkeypatch.setattr(DraftModel, "_relative_cost", 0.01)
     options = {"n_predict": 100, "ignore_eos": True, **sampling}
     with localinfer.load(target, spec_draft_model=str(target if same else other), ctx_size=128, threads=1) as model:
-        alone = generated_ids(model, spec_type="none", **options)
-        assert model.stats.drafted_tokens == 0
-        assert generated_ids(model, spec_type=spec_type, **options) == alone
-        assert generated_ids(model, spec_type=spec_type, **options) == alone
+        alone = generate(model, spec_type="none", **options)
+        assert alone.stats.drafted_tokens == 0
+        assert generate(model, spec_type=spec_type, **options).tokens == alone.tokens
+        again = generate(model, spec_type=spec_type, **options)
+        assert again.tokens == alone.tokens
         if sampling == {"temp": 0} and same and spec_type == "draft-simple":  # the model drafts for itself
-            assert model.stats.accepted_tokens == model.stats.drafted_tokens > 20
+            assert again.stats.accepted_tokens == again.stats.drafted_tokens > 20
 
 
 def test_concurrent_text_is_the_same(target: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +72,16 @@ def test_concurrent_text_is_the_same(target: Path, other: Path, monkeypatch: pyt
         for sampling in ({"temp": 0}, HIGH_TEMPERATURE, {**HIGH_TEMPERATURE, "seed": 8})
     ]
     with localinfer.load(target, spec_draft_model=str(other), ctx_size=128, threads=1, parallel=3) as model:
-        alone = [generated_ids(model, spec_type="none", **sampling) for sampling in ways]
+        alone = [generate(model, spec_type="none", **sampling).tokens for sampling in ways]
         model.engine.reset()
 
-        def text(number: int) -> list[int]:
-            return [piece.id for piece in model.concurrent(number).stream(PROMPT, **ways[number])]
+        def run(number: int) -> GenerationResult:
+            return model.concurrent(number).generate(PROMPT, **ways[number])
 
         with ThreadPoolExecutor(len(ways)) as threads:
-            assert list(threads.map(text, range(len(ways)))) == alone
-        assert all(model.concurrent(number).stats.drafted_tokens > 0 for number in range(len(ways)))
+            results = list(threads.map(run, range(len(ways))))
+        assert [result.tokens for result in results] == alone
+        assert all(result.stats.drafted_tokens > 0 for result in results)
 
 
 def test_draft_model_rewinds_rejected_tokens(engine: Engine) -> None:
@@ -138,9 +140,8 @@ def test_draft_model_with_a_shorter_context(target: Path, other: Path, monkeypat
     monkeypatch.setattr(DraftModel, "_relative_cost", 0.01)
     options: dict[str, Any] = {"n_predict": 100, "ignore_eos": True, "temp": 0, "spec_type": "draft-simple"}
     with localinfer.load(target, spec_draft_model=str(target), ctx_size_draft=40, ctx_size=128, threads=1) as model:
-        assert generated_ids(model, **options) == generated_ids(model, **options | {"spec_type": "none"})
-        generated_ids(model, **options)
-        assert 20 < model.stats.accepted_tokens <= 32
+        assert generate(model, **options).tokens == generate(model, **options | {"spec_type": "none"}).tokens
+        assert 20 < generate(model, **options).stats.accepted_tokens <= 32
 
 
 @pytest.mark.parametrize("kind", ["vocabulary", "size", "token"])
@@ -180,6 +181,5 @@ def test_recurrent_models_as_draft_and_target(name: str, tmp_path: Path, monkeyp
     with localinfer.load(path, spec_draft_model=str(path), ctx_size=128, threads=1) as model:
         for sampling in ({"temp": 0}, HIGH_TEMPERATURE):
             options: dict[str, Any] = {"n_predict": 60, "ignore_eos": True, **sampling}
-            assert generated_ids(model, **options) == generated_ids(model, spec_type="none", **options)
-            generated_ids(model, **options)
-            assert model.stats.drafted_tokens > 0
+            assert generate(model, **options).tokens == generate(model, spec_type="none", **options).tokens
+            assert generate(model, **options).stats.drafted_tokens > 0

@@ -79,12 +79,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def run(model: Model, **options: Any) -> tuple[list[Piece], Stats, str]:
     """Return the pieces, the statistics, and the error at the end, if any."""
     model.engine.reset()
-    pieces, problem = [], ""
+    pieces, problem, stream = [], "", model.stream(PROMPT, **options)
     try:
-        pieces.extend(model.stream(PROMPT, **options))
+        pieces.extend(stream)
     except LocalInferError as error:
         problem = str(error)
-    return pieces, model.stats, problem
+    return pieces, stream.stats, problem
 
 
 def ids_of(pieces: Iterable[Piece]) -> list[int]:

@@ -129,28 +129,28 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def answer(model: Model, **options: object) -> str:
-    return "".join(piece.text for piece in model.stream("Hello and", **options))
+    return model.generate("Hello and", **options).text
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_output_satisfies_the_constraint(model: Model, seed: int) -> None:
-    assert answer(model, choice=["yes", "no", "the other one"], seed=seed) in ("yes", "no", "the other one")
-    assert model.stats.finish_reason == "stop"
+    result = model.generate("Hello and", choice=["yes", "no", "the other one"], seed=seed)
+    assert result.text in ("yes", "no", "the other one")
+    assert result.finish_reason == "stop"
     assert answer(model, regex="[a-c]{7}", seed=seed).strip("abc") == ""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 8},
               "of": {"enum": ["a", "b"]}}, "required": ["n", "of"], "additionalProperties": False}  # fmt: skip
     parsed = json.loads(answer(model, schema=schema, seed=seed))
     assert 3 <= parsed["n"] <= 8
     assert parsed["of"] in ("a", "b")
-    assert model.stats.finish_reason == "stop"
 
 
 def test_incomplete_run_raises_after_its_last_piece(model: Model) -> None:
     run = model.stream("Hello", regex="a{50}", n_predict=3)
-    assert len([next(run) for _ in range(3)]) == model.stats.generated_tokens
+    assert len([next(run) for _ in range(3)]) == run.stats.generated_tokens
     with pytest.raises(IncompleteOutputError, match="cut off"):
         next(run)
-    assert model.stats.finish_reason == "length"
+    assert run.stats.finish_reason == "length"
     with pytest.raises(IncompleteOutputError, match="it ends too early"):
         answer(model, regex="a{50}", stop=["aaa"])
 

@@ -1,6 +1,6 @@
 """The methods that generate text: results, streams, lists of prompts and coroutines, all made of two streams.
 
-`Model` inherits them, and implements `stream` and `stream_chat`.
+`Model` implements `stream` and `stream_chat`.
 """
 
 from abc import ABC, abstractmethod
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, cast, overload
 
 from localinfer.generation.pieces import Piece
 from localinfer.generation.result import GenerationResult, GenerationStream
+from localinfer.model.base import ModelBase
 from localinfer.options.keywords import RunKeywords
 
 if TYPE_CHECKING:
@@ -30,13 +31,8 @@ class ChatKeywords(RunKeywords, total=False):
     prefix_ids: Sequence[int]
 
 
-class TextGeneration(ABC):
+class TextGeneration(ModelBase, ABC):
     """Generate text from prompts, and answers from conversations."""
-
-    @property
-    @abstractmethod
-    def parallel(self) -> int:
-        """The number of slots for concurrent runs."""
 
     @abstractmethod
     def concurrent(self, slot: int) -> "TextGeneration":

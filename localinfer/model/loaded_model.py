@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -9,10 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 from localinfer import tokenizer
 from localinfer.architectures import EAGLE3
 from localinfer.errors import UsageError
+from localinfer.generation.pieces import Piece
+from localinfer.generation.result import GenerationStream
 from localinfer.generation.session import GenerationSession, Progress
+from localinfer.generation.token_selection import SamplerFunction
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.hub import resolve
-from localinfer.model import Model
+from localinfer.model.model import Model
+from localinfer.model.shared_resources import SharedResources
 from localinfer.options import (
     Options,
     from_environment,
@@ -25,14 +30,7 @@ from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime import weight_loading
 from localinfer.runtime.engine import Engine, require_address_space
 
-if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
-    from collections.abc import Iterator, Sequence
-
-    from localinfer.chat_template.prompt_builder import PromptBuilder
-    from localinfer.embedding.embedder import Embedder
-    from localinfer.generation.pieces import Piece
-    from localinfer.generation.structured import Vocabulary
-    from localinfer.generation.token_selection import SamplerFunction
+if TYPE_CHECKING:  # the scheduler is only needed for concurrent runs
     from localinfer.runtime.scheduler import Scheduler
 
 
@@ -70,22 +68,19 @@ class LoadedModel(Model):
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         require_address_space(f)
         f = weight_loading.load_weights(f, options, progress)
-        own_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts the process if memory runs out
+        found = tokenizer.from_gguf(f)  # before the engine: its library aborts the process if memory runs out
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
         engine = Engine(f, options, progress, head)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
-        session = GenerationSession(engine, own_tokenizer, progress, self._draft)
-        super().__init__(f, options, own_tokenizer, engine, session)
+        session = GenerationSession(engine, found, progress, self._draft)
+        super().__init__(f, options, found, engine, session, SharedResources(f, found, engine, session))
         for warning in (*engine.warnings, *context_length_warnings(self), *draft_model_warnings(options)):
             warnings.warn(warning, stacklevel=3)
         self.progress = progress
         self._scheduler: Scheduler | None = None  # created by the first call of `concurrent`
         self._draft_scheduler: Scheduler | None = None  # the scheduler of the draft model
         self._concurrent: dict[int, ConcurrentModel] = {}
-        self._vocabulary: Vocabulary | None = None  # created by the first constraint
-        self._prompt_builder: PromptBuilder | None = None  # created by the first conversation
-        self._embedder: Embedder | None = None  # created by the first call of `embed`
 
     def concurrent(self, slot: int) -> "Model":
         """Return the handle for a scheduler slot: see `Model.concurrent`."""
@@ -105,35 +100,13 @@ class LoadedModel(Model):
         self.engine.close()
         if self._draft is not None:
             self._draft.close()
-        if self._prompt_builder is not None:
-            self._prompt_builder.close()
-
-    def _get_prompt_builder(self) -> "PromptBuilder":
-        from localinfer.chat_template.prompt_builder import PromptBuilder
-
-        if self._prompt_builder is None:
-            self._prompt_builder = PromptBuilder(self.file, self.tokenizer)
-        return self._prompt_builder
-
-    def _get_embedder(self) -> "Embedder":
-        from localinfer.embedding.embedder import Embedder
-
-        self._session.end()
-        if self._embedder is None:
-            self._embedder = Embedder(self.engine, self.tokenizer)
-        return self._embedder
-
-    def _get_constraint_vocabulary(self) -> "Vocabulary":
-        from localinfer.generation.structured import Vocabulary
-
-        self._vocabulary = self._vocabulary or Vocabulary(self.tokenizer, self.n_vocab)
-        return self._vocabulary
+        self._resources.close()
 
 
 class ConcurrentModel(Model):
     """A model handle that is bound to one scheduler slot, as `Model.concurrent` returns it.
 
-    It has an engine, a session and statistics of its own. Everything else belongs to the shared model.
+    It has a scheduled engine and a session. Everything else belongs to the shared model.
     """
 
     def __init__(self, model: LoadedModel, scheduler: "Scheduler", draft_scheduler: "Scheduler | None") -> None:
@@ -143,7 +116,7 @@ class ConcurrentModel(Model):
         self._draft_engine = ScheduledEngine(draft_scheduler) if draft_scheduler else None
         engine = self._scheduled_engine
         session = GenerationSession(engine, model.tokenizer, model.progress, self._draft_engine)
-        super().__init__(model.file, model.options, model.tokenizer, engine, session)
+        super().__init__(model.file, model.options, model.tokenizer, engine, session, model._resources)
 
     def concurrent(self, slot: int) -> Model:
         """Return the handle of the shared model for a scheduler slot: see `Model.concurrent`."""
@@ -156,28 +129,19 @@ class ConcurrentModel(Model):
         if self._draft_engine is not None:
             self._draft_engine.close()
 
-    def _run(self, prompt: list[int], options: Options, sampler: "SamplerFunction | None",
-             constraint_start_ids: "Sequence[int]" = (), prefix_ids: "Sequence[int]" = ()) -> "Iterator[Piece]":
-        pieces = super()._run(prompt, options, sampler, constraint_start_ids, prefix_ids)
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
+             constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()) -> GenerationStream:
+        stream = super()._run(prompt, options, sampler, constraint_start_ids, prefix_ids)
 
-        def pieces_then_idle() -> "Iterator[Piece]":
+        def pieces_then_idle() -> Iterator[Piece]:
             try:
-                yield from pieces
+                yield from stream
             finally:
                 self._scheduled_engine.mark_idle()
                 if self._draft_engine is not None:
                     self._draft_engine.mark_idle()
 
-        return pieces_then_idle()
-
-    def _get_embedder(self) -> "Embedder":
-        return self._model._get_embedder()
-
-    def _get_prompt_builder(self) -> "PromptBuilder":
-        return self._model._get_prompt_builder()
-
-    def _get_constraint_vocabulary(self) -> "Vocabulary":
-        return self._model._get_constraint_vocabulary()
+        return GenerationStream(pieces_then_idle(), stream.stats)
 
 
 def open_draft_model(f: GGUF, options: Options) -> GGUF | None:

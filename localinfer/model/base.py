@@ -1,0 +1,106 @@
+"""The base class of `Model`: its components, and what can be read without evaluating anything."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from operator import index
+
+from localinfer.errors import UsageError
+from localinfer.generation.session import GenerationSession
+from localinfer.gguf.reader import GGUF, Tensor, Value
+from localinfer.model.shared_resources import SharedResources
+from localinfer.options import FLAGS, Options, from_keywords, merge
+from localinfer.runtime.engine import Engine
+from localinfer.tokenizer import Tokenizer
+
+
+class ModelBase:
+    """The file, the tokenizer, the engine and the generation session of a model. `options` are the defaults of every
+    run.
+    """
+
+    def __init__(
+        self,
+        f: GGUF,
+        options: Options,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        session: GenerationSession,
+        resources: SharedResources,
+    ) -> None:
+        self.file, self.options, self.tokenizer, self.engine = f, options, tokenizer, engine
+        self._session, self._resources = session, resources
+
+    def __repr__(self) -> str:
+        """Return the file, the architecture, the number of parameters and the size of the context."""
+        n_parameters = sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+        architecture = self.metadata.get("general.architecture", "?")
+        size = f"{n_parameters / 1e9:.2f}B" if n_parameters >= 1e9 else f"{n_parameters / 1e6:.0f}M"
+        return f"Model({self.file.path.name!r}, {architecture}, {size} parameters, n_ctx={self.n_ctx})"
+
+    @property
+    def parallel(self) -> int:
+        """The number of slots for concurrent runs."""
+        return self.engine.graph.sequences
+
+    @property
+    def metadata(self) -> Mapping[str, Value]:
+        """The metadata of the GGUF file, by key."""
+        return self.file.metadata
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors of the GGUF file, by name."""
+        return self.file.tensors
+
+    @property
+    def n_ctx(self) -> int:
+        """The size of the context in tokens."""
+        return self.engine.n_ctx
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context length in tokens that the model was trained with."""
+        return self.engine.compiled_graph.builder.hparams.count("context_length", self.n_ctx)
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens in the vocabulary."""
+        return self.engine.n_vocab
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Return the token ids of a text.
+
+        With `add_special`, the ids begin with BOS if the model expects it, but never with two. With `parse_special`,
+        the texts of control tokens become control tokens.
+        """
+        ids = self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+        return ids[1:] if ids[:2] == [self.tokenizer.bos] * 2 else ids
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of token ids; with `special`, it includes the texts of control tokens."""
+        return self.tokenizer.decode(self._check_ids(ids), special=special)
+
+    def _check_ids(self, ids: Sequence[int]) -> list[int]:
+        """Return token ids as a list of int. Raises UsageError if one is not in the vocabulary."""
+        try:
+            tokens = [index(id) for id in ids]
+        except TypeError:
+            raise UsageError("tokens: must be a flat list of integers") from None
+        wrong = next((id for id in tokens if not 0 <= id < self.n_vocab), None)
+        if wrong is not None:
+            raise UsageError(f"tokens: token id {wrong} is not in the vocabulary of {self.n_vocab} tokens")
+        return tokens
+
+    def _run_options(self, given: Mapping[str, object]) -> Options:
+        """Merge the options of one run into the model's options; `schema` is converted to a JSON schema text."""
+        if "schema" in given:
+            from localinfer.generation.structured.json_schema import schema_text
+
+            schema = schema_text(given["schema"])
+            given = {name: value for name, value in given.items() if name != "schema"} | {"json_schema": schema}
+        layer = from_keywords(given)
+        for name in layer:
+            if FLAGS[name].section in ("model", "draft"):
+                raise UsageError(f"{name}: can only be set when the model is loaded")
+        return merge(layer, asdict(self.options))

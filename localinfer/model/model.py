@@ -1,0 +1,166 @@
+"""`Model`: a model that generates text and answers chats. It does no terminal output."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import UsageError
+from localinfer.generation.pieces import Piece
+from localinfer.generation.reasoning import merge_reasoning
+from localinfer.generation.result import GenerationStream
+from localinfer.generation.sampling import SamplerChain
+from localinfer.generation.token_selection import SamplerFunction
+from localinfer.model.cache_files import CacheFiles
+from localinfer.model.chat_prompts import ChatPrompts
+from localinfer.model.embeddings import Embeddings
+from localinfer.model.text_generation import TextGeneration
+from localinfer.options import CONSTRAINT_OPTIONS, Options
+from localinfer.options.keywords import RunKeywords
+
+if TYPE_CHECKING:  # `generate` needs neither chat templates nor constraints
+    from localinfer.chat_template.conversation import Conversation, Message
+    from localinfer.chat_template.prompt import Prompt
+    from localinfer.generation.structured import Constraint
+
+CHANNEL_TOKEN = "<|channel|>"  # in templates of gpt-oss, whose tool-call parser also separates the reasoning
+
+
+class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
+    """A loaded model. `options` are the defaults of every run.
+
+    Only one run is active at a time: starting another one ends the previous one. Methods may be called from several
+    threads, which take turns after each token. After `close`, methods that compute raise LocalInferError.
+    """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the current run, and release what belongs to this model or handle."""
+
+    @abstractmethod
+    def concurrent(self, slot: int) -> "Model":
+        """Return a handle to this model for the scheduler slot `slot`, to run requests in parallel.
+
+        The scheduler evaluates the runs of all handles together (continuous batching), and prompts share their common
+        prefix (prefix caching). Every run generates the same text as it would alone. There are `parallel` slots. While
+        the handles are used, this model itself must not run.
+
+            with ThreadPoolExecutor(8) as threads:
+                results = threads.map(lambda slot: model.concurrent(slot).generate(prompts[slot]), range(8))
+        """
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits after each of these tokens: float32 (len(ids), n_vocab)."""
+        return self._session.logits(self._check_ids(ids))
+
+    def stream(
+        self, prompt: str | Sequence[int], *, sampler: SamplerFunction | None = None, **options: Unpack[RunKeywords]
+    ) -> GenerationStream:
+        """Continue a text or token ids, and yield the output in pieces. `options` override the model's options for this
+        run.
+
+        `sampler` replaces the sampler chain of the options. It is called with the logits, float32 (n_vocab,), and the
+        list of the ids of prompt and output so far, and returns the id of the next token. The additional option
+        `schema` is a JSON schema that the output must match: a dict, a JSON text or a pydantic model.
+
+        Raises immediately: UsageError, ConstraintError for an invalid schema or grammar, ContextOverflowError for a
+        prompt that is too long, LocalInferError for a file that has changed. Raises after the last piece:
+        ContextOverflowError if the context is full, IncompleteOutputError if the output does not satisfy its
+        constraint.
+        """
+        self.engine.require_predictions()
+        run_options = self._run_options(options)
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
+        return self._run(tokens, run_options, sampler)
+
+    def score(self, prompt: str | Sequence[int], ids: Sequence[int], *, logprobs: int = 1) -> list[Piece]:
+        """Evaluate a given output `ids` behind a prompt, and return its pieces as if they had been generated.
+
+        Each piece has its probability and `logprobs` alternatives. Ends the current run. Raises the same errors as
+        `stream` does immediately.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
+        if not tokens or not ids:
+            raise UsageError("prompt and ids: at least one token each is required")
+        self.file.check_unchanged()
+        return self._session.score(tokens, self._check_ids(ids), logprobs)
+
+    def stream_chat(self, messages: Sequence["Message"], *, tools: Sequence[Mapping[str, object]] | None = None,
+             documents: Sequence[Mapping[str, object]] | None = None,
+             template_kwargs: Mapping[str, object] | None = None, continue_final_message: bool = False,
+             parse_special: bool = False, sampler: SamplerFunction | None = None, prefix_ids: Sequence[int] = (),
+             **options: Unpack[RunKeywords]) -> GenerationStream:
+        """Answer a conversation of messages {"role": ..., "content": ...}, and yield the answer in pieces.
+
+        The prompt is what `render` returns. The answer begins with the tokens `prefix_ids`, which are its first pieces.
+        An assistant message may contain `ids`, the token ids of the pieces of an earlier answer: the prompt repeats
+        exactly these tokens, so that the KV cache of the conversation stays valid.
+
+        With `tools` (JSON schemas of functions), pieces carry parsed tool calls in `calls`. To continue, append the
+        assistant message with its `tool_calls`, and one message with the role "tool" for each result.
+
+        For options, `sampler` and errors see `stream`.
+        """
+        from localinfer.chat_template.conversation import Conversation
+
+        self.engine.require_open()
+        self.engine.require_predictions()
+        conversation = Conversation(
+            messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
+            continue_final_message=continue_final_message)
+        run_options = self._run_options(options)
+        prompt_builder = self._resources.prompt_builder()
+        prompt = prompt_builder.build(conversation, run_options, parse_special=parse_special)
+        reasoning_end_ids = self._reasoning_end_ids(prompt)
+        stream = self._run(prompt.ids, run_options, sampler, reasoning_end_ids, self._check_ids(prefix_ids))
+        template = prompt_builder.template(run_options, with_tools=tools is not None).source
+        has_channels = CHANNEL_TOKEN in template and run_options.reasoning_format != "none"
+        if tools or has_channels:
+            return GenerationStream(self._parse_tool_calls(stream, template, conversation), stream.stats)
+        return stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def sampler(self, **options: Unpack[RunKeywords]) -> SamplerChain:
+        """Return the sampler chain that the options describe, which can be passed to `generate`."""
+        return self._session.sampler(self._run_options(options))
+
+    def _run(self, prompt: list[int], options: Options, sampler: SamplerFunction | None,
+             constraint_start_ids: Sequence[int] = (), prefix_ids: Sequence[int] = ()) -> GenerationStream:
+        """Start a run, whose constraint applies to the output after the tokens `constraint_start_ids`."""
+        self.file.check_unchanged()
+        constraint = self._constraint(options, constraint_start_ids)
+        stats, pieces = self._session.run(prompt, options, sampler, constraint, prefix_ids)
+        if options.reasoning_format == "none":
+            pieces = merge_reasoning(pieces, self.tokenizer)
+        return GenerationStream(pieces, stats)
+
+    def _parse_tool_calls(
+        self, pieces: Iterator[Piece], template: str, conversation: "Conversation"
+    ) -> Iterator[Piece]:
+        from localinfer.generation import tool_calls
+
+        parser = tool_calls.tool_call_parser(
+            template, self.tokenizer, conversation.tools, first_number=conversation.n_tool_calls)
+        return tool_calls.parse_pieces(pieces, parser) if parser else pieces
+
+    def _reasoning_end_ids(self, prompt: "Prompt") -> list[int]:
+        """Return the tokens that end the reasoning if the prompt ends inside of it, otherwise an empty list."""
+        inside = prompt.text.rstrip().endswith("<think>")
+        return self.tokenize("</think>", add_special=False, parse_special=True) if inside else []
+
+    def _constraint(self, options: Options, start_ids: Sequence[int]) -> "Constraint | None":
+        if not any(getattr(options, name) for name in CONSTRAINT_OPTIONS):
+            return None
+        from localinfer.generation.structured import Constraint, constraint_spec
+
+        spec = constraint_spec(options)
+        return Constraint(spec, self._resources.constraint_vocabulary(), start_ids)
