@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from localinfer.conversion import architecture_metadata, sliding_window
+from localinfer.conversion import attention_metadata, expert_metadata, sliding_window
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams, LayerOverrides
 from localinfer.gguf.source import Field
@@ -19,11 +19,11 @@ def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
         "attention.key_length_swa": Field.uint32(hp.head_dim),
         "attention.value_length_swa": Field.uint32(hp.head_dim),
         "rope.dimension_count_swa": Field.uint32(hp.rope_swa.n_rot),
-        "attention.shared_kv_layers": Field.uint32(architecture_metadata.shared_kv_layers(config, hp)),
+        "attention.shared_kv_layers": Field.uint32(attention_metadata.shared_kv_layers(config, hp)),
         "embedding_length_per_layer_input": Field.uint32(hp.n_embd_per_layer),
     }
     if hp.n_expert:
-        found |= architecture_metadata.experts(config, hp)
+        found |= expert_metadata.experts(config, hp)
     blocks = [hp.for_layer(block) for block in range(hp.n_layer)]
     arrays = {
         "feed_forward_length": [each.n_ff for each in blocks],
@@ -48,7 +48,7 @@ def gemma4_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]
     wide = 2 if config.get("use_double_wide_mlp", bool, False) else 1
     found = []
     for block, is_sliding in enumerate(hp.is_sliding):
-        shares_kv = block >= hp.n_layer - architecture_metadata.shared_kv_layers(config, hp)
+        shares_kv = block >= hp.n_layer - attention_metadata.shared_kv_layers(config, hp)
         numbers = {} if is_sliding else {"head_dim": hp.head_dim_full, "n_head_kv": n_head_kv}
         missing = {"attn_v"} if values_are_keys and not is_sliding else set()
         if shares_kv:
@@ -60,6 +60,6 @@ def gemma4_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]
 
 def gemma3n_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     """Return Gemma 3n's layer overrides: the last layers share the KV cache of earlier ones."""
-    first = hp.n_layer - architecture_metadata.shared_kv_layers(config, hp)
+    first = hp.n_layer - attention_metadata.shared_kv_layers(config, hp)
     without = LayerOverrides({}, frozenset({"attn_k", "attn_v", "attn_k_norm"}))
     return tuple(without if block >= first else LayerOverrides({}) for block in range(hp.n_layer))

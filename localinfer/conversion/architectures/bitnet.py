@@ -1,6 +1,6 @@
 """BitNet: ternary matrices, and norms before the last matrix product of a branch."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, RELU2, SEPARATE_QKV
 from localinfer.conversion.architectures.llama import LLAMA
@@ -9,7 +9,7 @@ BITNET = Architecture(
     name="bitnet",
     layer_tensors=(*LLAMA.layer_tensors, "attn_sub_norm", "ffn_sub_norm"),
     ternary_tensors=(*SEPARATE_QKV, *GATED_FFN),
-    metadata=architecture_metadata.linear_rope_scale_one,
+    metadata=attention_metadata.linear_rope_scale_one,
 )
 BITNET_B158 = Architecture(
     name="bitnet-b1.58",
@@ -18,7 +18,7 @@ BITNET_B158 = Architecture(
     tensor_names={"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
     ternary_tensors=BITNET.ternary_tensors,
     activations=RELU2,
-    metadata=architecture_metadata.linear_rope_scale_one,
+    metadata=attention_metadata.linear_rope_scale_one,
 )
 BY_CLASS = {
     "BitnetForCausalLM": BITNET,

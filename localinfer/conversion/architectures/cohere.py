@@ -1,6 +1,6 @@
 """Command R: one norm before both branches, none after."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import GATED_FFN, HEAD_NORMS, SEPARATE_QKV
 
@@ -12,7 +12,7 @@ COMMAND_R = Architecture(
     norm="layer",
     key_aliases={"max_position_embeddings": "model_max_length"},
     float_keys={"logit_scale": "logit_scale"},
-    metadata=architecture_metadata.rope_without_scaling,
+    metadata=attention_metadata.rope_without_scaling,
     defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "logit_scale": 0.0625},
 )
 COHERE2 = Architecture(
@@ -21,7 +21,7 @@ COHERE2 = Architecture(
     norm="layer",
     window_period=4,
     float_keys={"logit_scale": "logit_scale"},
-    metadata=architecture_metadata.rope_without_scaling,
+    metadata=attention_metadata.rope_without_scaling,
     defaults=COMMAND_R.defaults,
 )
 BY_CLASS = {

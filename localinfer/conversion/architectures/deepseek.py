@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, PRE_NORMS, SHARED_EXPERTS
 from localinfer.conversion.architectures.experts import DOTS1
@@ -24,8 +24,8 @@ DEEPSEEK2 = Architecture(
     key_aliases={"head_dim": "qk_rope_head_dim"},
     float_keys=DOTS1.float_keys,
     int_keys={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
-    read_hparams=architecture_metadata.mla_hparams,
-    metadata=architecture_metadata.mla,
+    read_hparams=attention_metadata.mla_hparams,
+    metadata=attention_metadata.mla,
     required_values={"rope_interleave": True, "moe_layer_freq": 1},
     defaults={"scoring_func": "softmax"},
 )
@@ -41,7 +41,7 @@ MISTRAL4 = replace(
     name="mistral4",
     moe_tensors=("ffn_gate_inp", "ffn_gate_up_exps", "ffn_down_exps", *SHARED_EXPERTS),
     shapes={**DEEPSEEK2.shapes, "ffn_gate_up_exps": ("n_expert", "n_gate_and_up_expert", "n_embd")},
-    metadata=architecture_metadata.mla_with_temperature,
+    metadata=attention_metadata.mla_with_temperature,
 )
 BY_CLASS = {
     "DeepseekV2ForCausalLM": DEEPSEEK2,

@@ -1,6 +1,6 @@
 """Mixture-of-experts architectures without a family module of their own."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
@@ -21,7 +21,7 @@ MIXTRAL = Architecture(
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *EXPERTS),
     reorder=INTERLEAVED_ROPE,
     tensor_names={f"block_sparse_moe.experts.{old}": new for old, new in zip(W123, EXPERTS[1:], strict=True)},
-    metadata=architecture_metadata.experts,
+    metadata=expert_metadata.experts,
 )
 LLAMA4 = Architecture(
     name="llama4",
@@ -36,8 +36,8 @@ LLAMA4 = Architecture(
     },
     tensor_names={"feed_forward.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
     key_aliases={"intermediate_size": "intermediate_size_mlp", "moe_intermediate_size": "intermediate_size"},
-    read_hparams=architecture_metadata.llama4_hparams,
-    metadata=architecture_metadata.chunked_attention,
+    read_hparams=attention_metadata.llama4_hparams,
+    metadata=attention_metadata.chunked_attention,
     required_values={"attention_bias": False},
     defaults={"first_k_dense_replace": 0},
 )
@@ -45,7 +45,7 @@ OLMOE = Architecture(
     name="olmoe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
     shapes={"attn_q_norm": ("n_q",), "attn_k_norm": ("n_kv",)},
-    metadata=architecture_metadata.experts,
+    metadata=expert_metadata.experts,
     required_values={"norm_topk_prob": False},
 )
 ERNIE4_5_MOE = Architecture(
@@ -58,15 +58,15 @@ ERNIE4_5_MOE = Architecture(
     ignored_tensors=r"model\.mtp_(block|emb_norm|hidden_norm|linear_proj)\..*",
     tensor_names={"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
     int_keys={"first_k_dense_replace": "leading_dense_block_count", "n_shared_experts": "expert_shared_count"},
-    metadata=architecture_metadata.ernie_experts,
+    metadata=expert_metadata.ernie_experts,
     required_values={"moe_layer_interval": 1, "use_bias": False},
     defaults={"tie_word_embeddings": True},
 )
 HUNYUAN_MOE = Architecture(
     name="hunyuan-moe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS, *SHARED_EXPERTS),
-    read_hparams=architecture_metadata.hunyuan_hparams,
-    metadata=architecture_metadata.hunyuan_experts,
+    read_hparams=expert_metadata.hunyuan_hparams,
+    metadata=expert_metadata.hunyuan_experts,
     required_values={"use_cla": False, "moe_layer_num_skipped": 0},
 )
 DOTS1 = Architecture(
@@ -82,7 +82,7 @@ DOTS1 = Architecture(
         "n_shared_experts": "expert_shared_count",
         **EXPERT_GROUPS,
     },
-    metadata=architecture_metadata.sigmoid_experts,
+    metadata=expert_metadata.sigmoid_experts,
     required_values={"n_group": 1, "topk_group": 1, "scoring_func": "sigmoid"},
     defaults={"n_group": 1, "topk_group": 1},
 )
@@ -118,7 +118,7 @@ GPT_OSS = Architecture(
     truncates_yarn=False,
     window_period=2,
     key_aliases={"moe_intermediate_size": "intermediate_size"},
-    metadata=architecture_metadata.experts,
+    metadata=expert_metadata.experts,
     required_values={"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
 )  # fmt: skip
 BY_CLASS = {

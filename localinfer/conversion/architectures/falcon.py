@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import architecture_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXACT_GELU,
@@ -29,7 +29,7 @@ FALCON = Architecture(
     required_values={"alibi": False, "parallel_attn": True, "bias": False},
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu", "max_position_embeddings": 2048},
 )
-FALCON_MAMBA = replace(MAMBA, metadata=architecture_metadata.mamba_with_norms)
+FALCON_MAMBA = replace(MAMBA, metadata=recurrent_metadata.mamba_with_norms)
 FALCON_H1 = Architecture(
     name="falcon-h1",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *SSM_TENSORS, *GATED_FFN),
@@ -38,8 +38,8 @@ FALCON_H1 = Architecture(
     shapes=MAMBA2.shapes,
     final_shapes=MAMBA2.final_shapes,
     folded_multipliers=("embedding_multiplier",),
-    read_hparams=architecture_metadata.falcon_h1_hparams,
-    metadata=architecture_metadata.ssm_shape,
+    read_hparams=recurrent_metadata.falcon_h1_hparams,
+    metadata=recurrent_metadata.ssm_shape,
     required_values={
         "attention_bias": False, "mlp_bias": False, "projectors_bias": False, "mamba_conv_bias": True,
         "mamba_proj_bias": False, "mamba_norm_before_gate": False, "time_step_limit": [0.0, inf],

@@ -1,6 +1,6 @@
 """GLM-4, dense and with experts. (GLM-4.7 Flash is in deepseek.py.)"""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import expert_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -33,7 +33,7 @@ GLM4MOE = Architecture(
     float_keys=DOTS1.float_keys,
     bool_keys=DOTS1.bool_keys,
     int_keys=DOTS1.int_keys,
-    metadata=architecture_metadata.glm_experts,
+    metadata=expert_metadata.glm_experts,
     required_values=DOTS1.required_values,
     defaults={**DOTS1.defaults, "partial_rotary_factor": 0.5},
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -57,7 +57,7 @@ GRANITEMOE = Architecture(
         "shared_mlp.input_linear": "ffn_gate_up_shexp",
     },
     float_keys=GRANITE.float_keys,
-    metadata=architecture_metadata.granite_experts,
+    metadata=expert_metadata.granite_experts,
     defaults=GRANITE.defaults,
 )
 GRANITEHYBRID = Architecture(
@@ -71,8 +71,8 @@ GRANITEHYBRID = Architecture(
     tensor_names={"shared_mlp.input_linear": "ffn_gate_up", "shared_mlp.output_linear": "ffn_down"},
     key_aliases={"intermediate_size": "shared_intermediate_size"},
     float_keys=GRANITE.float_keys,
-    read_hparams=architecture_metadata.mamba2_hparams,
-    metadata=architecture_metadata.granite_hybrid,
+    read_hparams=recurrent_metadata.mamba2_hparams,
+    metadata=recurrent_metadata.granite_hybrid,
     required_values={
         "attention_bias": False,
         "mamba_conv_bias": True,
@@ -99,7 +99,7 @@ GRANITE_WITHOUT_STATES = replace(
     reorder=GRANITEHYBRID.reorder,
     tensor_names=GRANITEHYBRID.tensor_names,
     key_aliases=GRANITEHYBRID.key_aliases,
-    metadata=architecture_metadata.granite_without_states,
+    metadata=recurrent_metadata.granite_without_states,
 )
 RECURRENT_LAYER_TYPES = ("linear_attention", "mamba")  # names of layer types
 

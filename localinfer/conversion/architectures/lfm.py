@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import EXPERTS, GATED_FFN, HEAD_NORMS, PRE_NORMS, SEPARATE_QKV, W123
 
@@ -14,8 +14,8 @@ LFM2 = Architecture(
         "full_attention": (*SEPARATE_QKV, *HEAD_NORMS),
     },
     output_norm="token_embd_norm",
-    read_hparams=architecture_metadata.lfm2_hparams,
-    metadata=architecture_metadata.short_convolutions,
+    read_hparams=recurrent_metadata.lfm2_hparams,
+    metadata=recurrent_metadata.short_convolutions,
     required_values={"conv_bias": False},
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0},
 )
@@ -30,8 +30,8 @@ LFM2MOE = replace(
         "feed_forward.expert_bias": "exp_probs_b.bias",
     },
     int_keys={"first_k_dense_replace": "leading_dense_block_count"},
-    read_hparams=architecture_metadata.lfm2_moe_hparams,
-    metadata=architecture_metadata.short_convolutions_moe,
+    read_hparams=recurrent_metadata.lfm2_moe_hparams,
+    metadata=recurrent_metadata.short_convolutions_moe,
     required_values={"conv_bias": False, "use_expert_bias": True, "norm_topk_prob": True, "routed_scaling_factor": 1.0},
 )
 BY_CLASS = {

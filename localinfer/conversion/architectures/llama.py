@@ -1,6 +1,6 @@
 """Llama, and dense models with small differences: norms, biases, layers without rope."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     GATED_FFN,
@@ -23,14 +23,14 @@ MISTRAL3 = Architecture(
     name="mistral3",
     layer_tensors=LLAMA.layer_tensors,
     reorder=INTERLEAVED_ROPE,
-    metadata=architecture_metadata.attention_temperature,
+    metadata=attention_metadata.attention_temperature,
 )
 SMOLLM3 = Architecture(
     name="smollm3",
     layer_tensors=LLAMA.layer_tensors,
     optional_layer_tensors=LLAMA.optional_layer_tensors,
     reorder=INTERLEAVED_ROPE,
-    metadata=architecture_metadata.require_no_rope_interval,
+    metadata=attention_metadata.require_no_rope_interval,
     defaults={"tie_word_embeddings": True},
 )
 MINICPM = Architecture(

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 
 SSM_TENSORS = (
@@ -22,8 +22,8 @@ MAMBA2 = Architecture(
     has_attention=False,
     has_rope=False,
     key_aliases={"rms_norm_eps": "layer_norm_epsilon"},
-    read_hparams=architecture_metadata.mamba2_hparams,
-    metadata=architecture_metadata.ssm_shape,
+    read_hparams=recurrent_metadata.mamba2_hparams,
+    metadata=recurrent_metadata.ssm_shape,
     required_values={"use_bias": False, "use_conv_bias": True, "time_step_limit": [0.0, inf]},
     defaults={  # the first two do not affect the result
         "num_attention_heads": 1,
@@ -43,8 +43,8 @@ MAMBA = Architecture(
     has_rope=False,
     ffn_multiplier=2,
     key_aliases=MAMBA2.key_aliases,
-    read_hparams=architecture_metadata.mamba_hparams,
-    metadata=architecture_metadata.mamba,
+    read_hparams=recurrent_metadata.mamba_hparams,
+    metadata=recurrent_metadata.mamba,
     required_values={"use_bias": False, "use_conv_bias": True},
     defaults={"num_attention_heads": 1, "max_position_embeddings": 1 << 20, "tie_word_embeddings": True},
 )  # fmt: skip

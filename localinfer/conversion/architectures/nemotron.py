@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import attention_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERT_GROUPS,
@@ -29,7 +29,7 @@ NEMOTRON = Architecture(
     norm_offset=1.0,
     activations=RELU2,
     has_partial_rope=True,
-    metadata=architecture_metadata.rope_without_scaling,
+    metadata=attention_metadata.rope_without_scaling,
     defaults={"partial_rotary_factor": 0.5},
 )
 NEMOTRON_H = Architecture(
@@ -43,8 +43,8 @@ NEMOTRON_H = Architecture(
     has_rope=False,
     norm="layer",  # the epsilon's name says so, but they are RMS norms
     key_aliases={"hidden_act": "mlp_hidden_act", "head_dim": "attention_head_dim"},
-    read_hparams=architecture_metadata.mamba2_hparams,
-    metadata=architecture_metadata.nemotron_h,
+    read_hparams=recurrent_metadata.mamba2_hparams,
+    metadata=recurrent_metadata.nemotron_h,
     required_values={
         "attention_bias": False, "mlp_bias": False, "mamba_proj_bias": False, "use_bias": False, "use_conv_bias": True,
         "mamba_hidden_act": "silu", "time_step_limit": [0.0, inf],
@@ -65,7 +65,7 @@ NEMOTRON_H_MOE = replace(
     float_keys=DOTS1.float_keys,
     bool_keys=DOTS1.bool_keys,
     int_keys={"n_shared_experts": "expert_shared_count", **EXPERT_GROUPS},
-    metadata=architecture_metadata.nemotron_h_moe,
+    metadata=recurrent_metadata.nemotron_h_moe,
 )
 NEMOTRON_H_LATENT = replace(
     NEMOTRON_H_MOE,
@@ -81,8 +81,8 @@ NEMOTRON_H_LATENT = replace(
         **NEMOTRON_H_MOE.tensor_names, "mixer.fc1_latent_proj": "ffn_latent_down",
         "mixer.fc2_latent_proj": "ffn_latent_up",
     },
-    read_hparams=architecture_metadata.latent_moe_hparams,
-    metadata=architecture_metadata.nemotron_h_latent_moe,
+    read_hparams=recurrent_metadata.latent_moe_hparams,
+    metadata=recurrent_metadata.nemotron_h_latent_moe,
 )  # fmt: skip
 
 

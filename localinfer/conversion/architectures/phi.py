@@ -1,6 +1,6 @@
 """Phi-2, Phi-3 and Phi-MoE."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import architecture_metadata, attention_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -36,7 +36,7 @@ PHI3 = Architecture(
     shapes={"ffn_up": ("n_gate_and_up", "n_embd")},
     has_partial_rope=True,
     window_period=0,
-    metadata=architecture_metadata.original_context,
+    metadata=attention_metadata.original_context,
 )
 PHIMOE = Architecture(
     name="phimoe",

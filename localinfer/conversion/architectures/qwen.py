@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import expert_metadata, recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import (
     EXPERTS,
@@ -32,14 +32,14 @@ QWEN2MOE = Architecture(
         *SHARED_EXPERTS,
     ),
     int_keys={"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
-    metadata=architecture_metadata.experts,
+    metadata=expert_metadata.experts,
     required_values={"norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "qkv_bias": True},
     defaults={"norm_topk_prob": False},
 )
 QWEN3MOE = Architecture(
     name="qwen3moe",
     layer_tensors=(*PRE_NORMS, *SEPARATE_QKV, *HEAD_NORMS, *EXPERTS),
-    metadata=architecture_metadata.experts,
+    metadata=expert_metadata.experts,
     required_values={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
 QWEN35 = Architecture(
@@ -70,8 +70,8 @@ QWEN35 = Architecture(
     norm_offset=1.0,
     has_partial_rope=True,
     has_mtp=True,
-    read_hparams=architecture_metadata.delta_net_hparams,
-    metadata=architecture_metadata.delta_net,
+    read_hparams=recurrent_metadata.delta_net_hparams,
+    metadata=recurrent_metadata.delta_net,
     required_values={"attention_bias": False, "attn_output_gate": True},
 )
 QWEN35MOE = replace(
@@ -82,7 +82,7 @@ QWEN35MOE = replace(
     fused_sources=FUSED_EXPERTS,
     reorder={**QWEN35.reorder, **SPLIT_EXPERTS},
     int_keys=QWEN2MOE.int_keys,
-    metadata=architecture_metadata.delta_net_moe,
+    metadata=recurrent_metadata.delta_net_moe,
 )
 QWEN3NEXT = replace(
     QWEN35MOE,
@@ -106,7 +106,7 @@ QWEN3NEXT = replace(
         "attn_gate": reorder.recurrent_gates,
         **SPLIT_EXPERTS,
     },
-    metadata=architecture_metadata.qwen3next,
+    metadata=recurrent_metadata.qwen3next,
     required_values={**QWEN35.required_values, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
 BY_CLASS = {

@@ -1,6 +1,6 @@
 """RWKV-7: recurrent states and token shift."""
 
-from localinfer.conversion import architecture_metadata
+from localinfer.conversion import recurrent_metadata
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.architectures.common import biases
 
@@ -49,8 +49,8 @@ RWKV7 = Architecture(
     activations=("sqrelu",),
     has_attention=False,
     has_rope=False,
-    read_hparams=architecture_metadata.rwkv_hparams,
-    metadata=architecture_metadata.rwkv_metadata,
+    read_hparams=recurrent_metadata.rwkv_hparams,
+    metadata=recurrent_metadata.rwkv_metadata,
     required_values={"norm_first": True, "norm_bias": True, "attn": None},
     defaults={
         "num_attention_heads": 1,

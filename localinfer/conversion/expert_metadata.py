@@ -1,0 +1,65 @@
+"""Metadata of mixture-of-experts layers, computed from config.json. `architecture_metadata` explains the functions."""
+
+from dataclasses import replace
+
+from localinfer.conversion.checkpoint_folder import JsonObject
+from localinfer.conversion.hparams import HParams
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.source import Field
+from localinfer.graph.hyperparameters import DEFAULT_MAXIMUM
+
+Fields = dict[str, Field]
+
+
+def experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the number of experts, the number used per token, and their feed-forward length if it differs."""
+    found = {
+        "expert_count": Field.uint32(hp.n_expert),
+        "expert_used_count": Field.uint32(config.positive_int("num_experts_per_tok", hp.n_expert)),
+    }
+    if "moe_intermediate_size" in config.values:
+        found["expert_feed_forward_length"] = Field.uint32(hp.n_ff_expert)
+    return found
+
+
+def sigmoid_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return the metadata of experts with sigmoid gating (2 in GGUF)."""
+    return experts(config, hp) | {"expert_gating_func": Field.uint32(2)}
+
+
+def glm_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return GLM's expert metadata; the number of MTP layers is always written."""
+    return sigmoid_experts(config, hp) | {"nextn_predict_layers": Field.uint32(hp.n_mtp_layers)}
+
+
+def granite_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Granite's expert metadata; some models have no shared expert."""
+    shared = {"expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared)}
+    return experts(config, hp) | (shared if config.values.get("shared_expert_intermediate_size") else {})
+
+
+def ernie_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Ernie's expert metadata; all layers after the leading dense ones must have experts."""
+    if config.get("moe_layer_end_index", int, -1) not in (-1, hp.n_layer - 1):
+        raise config.error(
+            "moe_layer_end_index", "dense layers after layers with experts are not supported", UnsupportedError
+        )
+    more = {
+        "interleave_moe_layer_step": Field.uint32(1),
+        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
+    }
+    return experts(config, hp) | more
+
+
+def hunyuan_hparams(config: JsonObject, hp: HParams) -> HParams:
+    """Set the shared experts' feed-forward length, a multiple of the dense one."""
+    return replace(hp, n_ff_shared=hp.n_ff * config.positive_int("n_shared_experts", DEFAULT_MAXIMUM, 1))
+
+
+def hunyuan_experts(config: JsonObject, hp: HParams) -> Fields:
+    """Return Hunyuan's expert metadata, with the number of shared experts."""
+    shared = config.positive_int("n_shared_experts", DEFAULT_MAXIMUM, 1)
+    return experts(config, hp) | {
+        "expert_shared_count": Field.uint32(shared),
+        "expert_shared_feed_forward_length": Field.uint32(hp.n_ff_shared),
+    }
