@@ -63,6 +63,7 @@ def quantize(
     from localinfer.errors import UsageError
     from localinfer.quantization.pipeline import EFFORTS, write_plan
     from localinfer.quantization.plan import Request, make_plan
+    from localinfer.quantization.quantize import OutputOptions
     from localinfer.quantization.recipes import find_recipe
 
     recipe = find_recipe(type)
@@ -73,7 +74,8 @@ def quantize(
     path = Path(source) if Path(source).is_dir() else resolve.find(source)
     request = Request(recipe, allow_requantize=allow_requantize, imatrix=Path(imatrix) if imatrix else None)
     plan = make_plan(open_source(path), request)
-    [written] = write_plan(plan, Path(out), effort=effort, threads=threads or default_threads(), replace=force)
+    options = OutputOptions(replace=force)
+    [written] = write_plan(plan, Path(out), effort=effort, threads=threads or default_threads(), options=options)
     return written
 
 

@@ -162,5 +162,5 @@ def statistics_row(found: "Statistics") -> Sequence[str]:
     return (
         screen.one_line(found.name), f"{found.total:.2f}", f"{found.least:.4f}", f"{found.most:.4f}",
         f"{found.mean:.4f}", f"{found.deviation:.4f}", f"{100 * found.active:.2f} %", str(found.n),
-        f"{found.entropy:.4f}", f"{100 * found.outlier_share:.2f} %", similarity,
+        f"{found.entropy:.4f}", f"{100 * found.outlier_fraction:.2f} %", similarity,
     )  # fmt: skip

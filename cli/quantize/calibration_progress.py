@@ -35,18 +35,18 @@ class CalibrationProgress(CalibrationObserver):
         if done:
             screen.note(f"resuming after layer {done} of {blocks}")
 
-    def on_step(self, what: str, share: float) -> None:
+    def on_step(self, what: str, fraction: float) -> None:
         if not self.start_time:
-            self.first_fraction, self.start_time = share, time.monotonic()
-        self.fraction = share
+            self.first_fraction, self.start_time = fraction, time.monotonic()
+        self.fraction = fraction
         if (
             not self.is_estimated
-            and share > self.first_fraction
+            and fraction > self.first_fraction
             and time.monotonic() - self.start_time >= ESTIMATE_SECONDS
         ):
             self.is_estimated = True
             screen.note(f"{self.blocks - self.done} of {self.blocks} layers to go: about {self.time_left()}")
-        self.status.show(f"{100 * share:3.0f} %  {what}, {self.time_left()}")
+        self.status.show(f"{100 * fraction:3.0f} %  {what}, {self.time_left()}")
 
     def time_left(self) -> str:
         done, total = (round(RESOLUTION * (share - self.first_fraction)) for share in (self.fraction, 1.0))

@@ -153,6 +153,7 @@ def run(name: str, task: Task) -> None:
     from cli import sigbus_handler
     from cli.quantize.progress import QuantizationProgress, summary_lines
     from localinfer.quantization.pipeline import uses_feedback, write_plan
+    from localinfer.quantization.quantize import OutputOptions
     from localinfer.quantization.report import Report
 
     status = screen.Status()
@@ -172,8 +173,7 @@ def run(name: str, task: Task) -> None:
         out,
         effort=task.effort,
         threads=resolve_threads(task.positionals.threads),
-        replace=task.replace,
-        keep_split=task.keep_split,
+        options=OutputOptions(task.replace, task.keep_split),
         progress=progress,
         compiling=status,
         observer=report,

@@ -42,8 +42,8 @@ def open_checkpoint(path: str | Path, target: str | Path | None = None) -> Sourc
         tokenizer_folder, config = eagle3.read_target(config, Path(target) if target else None)
     numbers = config_hyperparameters.read_hparams(architecture, config)
     if architecture.is_draft_head:
-        own = eagle3.draft_vocabulary(stored, config, numbers)
-        converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | own
+        draft_vocabulary = eagle3.draft_vocabulary(stored, config, numbers)
+        converted = tensors.convert(folder, architecture, numbers, eagle3.model_tensors(stored)) | draft_vocabulary
     else:
         stored = mtp.rename_mtp_layers(architecture, numbers.n_layer, stored)
         numbers = mtp.count_mtp_layers(architecture, numbers, stored)

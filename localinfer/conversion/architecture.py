@@ -68,13 +68,13 @@ class Architecture:
     activations: tuple[str, ...] = ("silu", "swish")
     has_attention: bool = True
     has_rope: bool = True
-    has_partial_rope: bool = False  # whether rope may rotate only a part of a head
+    has_partial_rope: bool = False  # whether rope may rotate only some dimensions of a head
     has_mtp: bool = False  # whether there may be multi-token prediction layers
     truncates_yarn: bool = True  # whether the limits of YaRN's ramp are rounded to whole pairs
     window_period: int | None = None  # all layers but the last of each period have a window (0: all; None: none)
     first_is_full: bool = False  # the first layer of a period has full attention, instead of the last
     writes_window_flags: bool = False  # whether GGUF needs a window flag for each layer
-    has_window_rope: bool = False  # whether sliding-window layers have their own rope parameters
+    has_window_rope: bool = False  # whether sliding-window layers have separate rope parameters
 
     # Keys of config.json.
     key_aliases: Mapping[str, str] = field(default_factory=dict)  # canonical key -> the key that takes precedence

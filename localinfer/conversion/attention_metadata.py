@@ -36,11 +36,13 @@ def attention_temperature(config: JsonObject, hp: HParams) -> Fields:  # noqa: A
 
 def llama4_hparams(config: JsonObject, hp: HParams) -> HParams:
     """Add the interleave step: every `interleave`-th layer is a mixture-of-experts layer."""
-    found = replace(hp, moe_interleave=config.positive_int("interleave_moe_layer_step", DEFAULT_MAXIMUM, 1))
-    default = [block for block in range(hp.n_layer) if found.has_experts(block)]
+    interleaved = replace(hp, moe_interleave=config.positive_int("interleave_moe_layer_step", DEFAULT_MAXIMUM, 1))
+    default = [block for block in range(hp.n_layer) if interleaved.has_experts(block)]
     if config.get("moe_layers", list, default) != default:
-        raise config.error("moe_layers", f"only every {found.moe_interleave}-th layer is supported", UnsupportedError)
-    return found
+        raise config.error(
+            "moe_layers", f"only every {interleaved.moe_interleave}-th layer is supported", UnsupportedError
+        )
+    return interleaved
 
 
 def chunked_attention(config: JsonObject, hp: HParams) -> Fields:
@@ -52,18 +54,18 @@ def chunked_attention(config: JsonObject, hp: HParams) -> Fields:
     require_no_rope_interval(config, hp)
     if config.get("use_qk_norm", bool, True) == (hp.n_expert == MAVERICK_EXPERTS):
         raise config.error("use_qk_norm", f"for {hp.n_expert} experts is not supported", UnsupportedError)
-    found = {**experts(config, hp), "interleave_moe_layer_step": Field.uint32(hp.moe_interleave)}
+    fields = {**experts(config, hp), "interleave_moe_layer_step": Field.uint32(hp.moe_interleave)}
     chunk_sizes = {
         "attention.sliding_window": config.positive_int("attention_chunk_size", DEFAULT_MAXIMUM, LLAMA4_CHUNK),
         "attention.temperature_length": config.positive_int("floor_scale", DEFAULT_MAXIMUM, LLAMA4_CHUNK),
     }
-    found |= {key: Field.uint32(number) for key, number in chunk_sizes.items() if number != LLAMA4_CHUNK}
+    fields |= {key: Field.uint32(number) for key, number in chunk_sizes.items() if number != LLAMA4_CHUNK}
     rate = (
         config.positive_float("attn_scale", LLAMA4_TEMPERATURE)
         if config.values.get("attn_temperature_tuning", True)
         else 0.0
     )
-    return found if rate == LLAMA4_TEMPERATURE else found | {"attention.temperature_scale": Field.float32(rate)}
+    return fields if rate == LLAMA4_TEMPERATURE else fields | {"attention.temperature_scale": Field.float32(rate)}
 
 
 def original_context(config: JsonObject, hp: HParams) -> Fields:
@@ -116,7 +118,7 @@ def mla_rope(config: JsonObject, rope: RopeMetadata) -> RopeMetadata:
 def mla(config: JsonObject, hp: HParams) -> Fields:
     """Return MLA's metadata: the head shape in the KV cache, the expanded head shape (`mla`), and expert routing."""
     rank, n_rope = hp.sizes["kv_rank"], hp.sizes["n_qk_rope"]
-    found = {
+    fields = {
         "attention.kv_lora_rank": Field.uint32(rank),
         "attention.key_length": Field.uint32(rank + n_rope),
         "attention.value_length": Field.uint32(rank),
@@ -124,17 +126,17 @@ def mla(config: JsonObject, hp: HParams) -> Fields:
         "attention.value_length_mla": Field.uint32(hp.sizes["n_value"]),
     }
     if hp.sizes["q_rank"]:
-        found["attention.q_lora_rank"] = Field.uint32(hp.sizes["q_rank"])
+        fields["attention.q_lora_rank"] = Field.uint32(hp.sizes["q_rank"])
     for key, name in (("n_group", "expert_group_count"), ("topk_group", "expert_group_used_count")):
         if config.values.get(key) is not None:
-            found[name] = Field.uint32(config.positive_int(key, hp.n_expert))
+            fields[name] = Field.uint32(config.positive_int(key, hp.n_expert))
     if config.get("norm_topk_prob", bool, False):
-        found["expert_weights_norm"] = Field.flag(True)
+        fields["expert_weights_norm"] = Field.flag(True)
     gating = {"softmax": 1, "sigmoid": 2}
     function = config.get("scoring_func", str, "softmax")
     if function not in gating:
         raise config.error("scoring_func", f"must be {' or '.join(gating)}", UnsupportedError)
-    return experts(config, hp) | found | {"expert_gating_func": Field.uint32(gating[function])}
+    return experts(config, hp) | fields | {"expert_gating_func": Field.uint32(gating[function])}
 
 
 def mla_with_temperature(config: JsonObject, hp: HParams) -> Fields:

@@ -1,6 +1,6 @@
 """The files of a checkpoint directory: found by name, read with size limits, with typed access to their JSON.
 
-`files` records every file that was read. This module knows neither models nor tokenizers.
+`files` records every file that was read. This module depends neither on models nor on tokenizers.
 """
 
 import json
@@ -97,11 +97,11 @@ class JsonObject:
 
     def children(self, key: str) -> "list[JsonObject]":
         """Return the objects of the list at `key`, which may be missing."""
-        found = self.get(key, list, [])
-        odd = [value for value in found if not isinstance(value, dict)]
+        objects = self.get(key, list, [])
+        odd = [value for value in objects if not isinstance(value, dict)]
         if odd:
             raise self.error(key, f"expected objects, got {printable(repr(odd[0]), 40)}")
-        return [JsonObject(self.path, value, f"{self.prefix}{key}[{index}].") for index, value in enumerate(found)]
+        return [JsonObject(self.path, value, f"{self.prefix}{key}[{index}].") for index, value in enumerate(objects)]
 
 
 class CheckpointFolder:
@@ -211,8 +211,8 @@ def unwrap_tagged_float(table: dict[str, Any]) -> Any:
     """Return the number in {"__float__": ...}, or the unchanged object."""
     if table.keys() != {FLOAT_TAG}:
         return table
-    found = table[FLOAT_TAG]
-    return INFINITY_CONSTANTS.get(found, found) if isinstance(found, str) else found
+    number = table[FLOAT_TAG]
+    return INFINITY_CONSTANTS.get(number, number) if isinstance(number, str) else number
 
 
 def reject_lone_surrogates(text: str, values: object) -> None:

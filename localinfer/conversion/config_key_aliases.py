@@ -45,13 +45,13 @@ def normalize_keys(
 ) -> JsonObject:
     """Return the object with canonical keys, including the values of a nested text model.
 
-    `architecture_aliases` are keys of the architecture that take precedence. Messages name the file's own keys.
+    `architecture_aliases` are keys of the architecture that take precedence. Messages name the keys that the file uses.
     """
     values = without_nulls(config.values) | without_nulls(config.child("text_config").values)
     used_keys: dict[str, str] = {}
     for key, names in KEY_ALIASES.items():
-        own_names = [architecture_aliases[key]] if key in architecture_aliases else []
-        used_keys[key] = next((name for name in (*own_names, *names) if name in values), key)
+        architecture_names = [architecture_aliases[key]] if key in architecture_aliases else []
+        used_keys[key] = next((name for name in (*architecture_names, *names) if name in values), key)
     values |= {key: values[name] for key, name in used_keys.items() if name in values}
     values |= {key: common_value(values[key]) for key in PER_LAYER_KEYS if key in values}
     return JsonObject(config.path, {**defaults, **values}, aliases=used_keys)

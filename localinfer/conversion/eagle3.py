@@ -46,16 +46,16 @@ def read_target(config: JsonObject, target: Path | None) -> tuple[CheckpointFold
         what = "is an EAGLE-3 draft head: --target-model-dir must name the checkpoint of its target model"
         raise UsageError(f"{printable(str(config.path))}: {what}")
     folder = CheckpointFolder(target)
-    found = folder.json(CONFIG)
-    found = found.child("text_config") if found.values.get("text_config") else found
-    layers = found.positive_int("num_hidden_layers", MAXIMA["block_count"])
+    model = folder.json(CONFIG)
+    model = model.child("text_config") if model.values.get("text_config") else model
+    layers = model.positive_int("num_hidden_layers", MAXIMA["block_count"])
     default_layers = [2, layers // 2, layers - 3]
-    of_model = {
+    from_target = {
         LAYERS: config.get(GIVEN_LAYERS, list, []) or default_layers,
-        HIDDEN: config.values.get(HIDDEN) or found.positive_int("hidden_size", MAXIMA["embedding_length"]),
-        VOCABULARY: found.values.get("vocab_size"),
+        HIDDEN: config.values.get(HIDDEN) or model.positive_int("hidden_size", MAXIMA["embedding_length"]),
+        VOCABULARY: model.values.get("vocab_size"),
     }
-    given = JsonObject(config.path, {**config.values, **of_model})
+    given = JsonObject(config.path, {**config.values, **from_target})
     chosen = given.get(LAYERS, list)
     if len(chosen) != N_FEATURE_LAYERS or any(type(layer) is not int or not 0 <= layer <= layers for layer in chosen):
         what = f"is {printable(repr(chosen), 80)}; it must be {N_FEATURE_LAYERS} of the model's {layers} layers"
@@ -82,12 +82,12 @@ def metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:  # noqa: ARG0
 
 def model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the head's tensors except the vocabulary maps, named like a model's first layer."""
-    found = {}
+    tensors = {}
     for name, tensor in stored.items():
         prefix = next((prefix for prefix in ("midlayer.", "layers.0.") if name.startswith(prefix)), None)
         if name not in ("d2t", "t2d"):
-            found[f"model.layers.0.{name.removeprefix(prefix)}" if prefix else name] = tensor
-    return found
+            tensors[f"model.layers.0.{name.removeprefix(prefix)}" if prefix else name] = tensor
+    return tensors
 
 
 def draft_vocabulary(stored: Mapping[str, StoredTensor], config: JsonObject, hp: HParams) -> dict[str, SourceTensor]:
@@ -95,15 +95,15 @@ def draft_vocabulary(stored: Mapping[str, StoredTensor], config: JsonObject, hp:
 
     Raises LocalInferError if it maps to a nonexistent token or twice to the same one.
     """
-    found = stored.get("d2t")
-    if found is None:
+    offsets = stored.get("d2t")
+    if offsets is None:
         return {}
     count, tokens = hp.sizes["n_draft"], config.positive_int(VOCABULARY, hp.n_vocab, hp.n_vocab)
-    if (found.dtype, found.shape) != ("I64", (count,)):
-        raise found.error(f"has type {found.dtype} and shape {list(found.shape)}; it must be I64 [{count}]")
-    ids = found.load().view("<i8") + np.arange(count)
+    if (offsets.dtype, offsets.shape) != ("I64", (count,)):
+        raise offsets.error(f"has type {offsets.dtype} and shape {list(offsets.shape)}; it must be I64 [{count}]")
+    ids = offsets.load().view("<i8") + np.arange(count)
     if ids.min() < 0 or ids.max() >= tokens:
-        raise found.error(f"maps beyond the vocabulary of {tokens} tokens")
+        raise offsets.error(f"maps beyond the vocabulary of {tokens} tokens")
     if len(np.unique(ids)) < count:
-        raise found.error("maps twice to the same token")
+        raise offsets.error("maps twice to the same token")
     return {"d2t": SourceTensor("d2t", (count,), I64, partial(to_bytes, ids))}

@@ -13,13 +13,13 @@ Fields = dict[str, Field]
 
 def experts(config: JsonObject, hp: HParams) -> Fields:
     """Return the number of experts, the number used per token, and their feed-forward length if it differs."""
-    found = {
+    fields = {
         "expert_count": Field.uint32(hp.n_expert),
         "expert_used_count": Field.uint32(config.positive_int("num_experts_per_tok", hp.n_expert)),
     }
     if "moe_intermediate_size" in config.values:
-        found["expert_feed_forward_length"] = Field.uint32(hp.n_ff_expert)
-    return found
+        fields["expert_feed_forward_length"] = Field.uint32(hp.n_ff_expert)
+    return fields
 
 
 def sigmoid_experts(config: JsonObject, hp: HParams) -> Fields:

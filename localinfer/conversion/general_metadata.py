@@ -27,28 +27,28 @@ LISTS = {"tags": "tags", "language": "languages"}
 
 def fields(folder: CheckpointFolder, tensors: Collection[SourceTensor]) -> dict[str, Field]:
     """Return the keys `general.*` except the architecture."""
-    found = {"type": Field.text("model")}
-    found |= {key: Field.text(value) for key, value in name_fields(folder.path, tensors).items()}
-    found |= dict(model_card_fields(folder.read_text("README.md") or ""))
-    found["file_type"] = Field.uint32(file_type(tensors))
-    found |= dict(sampling_fields(folder.optional_json("generation_config.json")))
-    return {f"general.{key}": field for key, field in found.items()}
+    metadata = {"type": Field.text("model")}
+    metadata |= {key: Field.text(value) for key, value in name_fields(folder.path, tensors).items()}
+    metadata |= dict(model_card_fields(folder.read_text("README.md") or ""))
+    metadata["file_type"] = Field.uint32(file_type(tensors))
+    metadata |= dict(sampling_fields(folder.optional_json("generation_config.json")))
+    return {f"general.{key}": field for key, field in metadata.items()}
 
 
 def name_fields(path: Path, tensors: Iterable[SourceTensor]) -> dict[str, str]:
-    """Return name, organization and name parts; the size label is computed if the name has none."""
+    """Return the name, its components and the organization; the size label is computed if the name has none."""
     organization, name = organization_and_name(path.resolve())
-    found = {"name": " ".join(title_case(word) for word in name.replace("_", " ").split("-"))}
+    metadata = {"name": " ".join(title_case(component) for component in name.replace("_", " ").split("-"))}
     if organization:
-        found["organization"] = organization
-    words = name.split("-")
-    index = next((index for index, word in enumerate(words) if index and SIZE.fullmatch(word)), None)
+        metadata["organization"] = organization
+    components = name.split("-")
+    index = next((index for index, component in enumerate(components) if index and SIZE.fullmatch(component)), None)
     if index is None:
-        return found | {"size_label": format_size_label(sum(tensor.n_elements for tensor in tensors))}
-    found |= {"basename": "-".join(words[:index]), "size_label": words[index].upper().replace("_", ".")}
-    if words[index + 1 :]:
-        found["finetune"] = "-".join(words[index + 1 :])
-    return found
+        return metadata | {"size_label": format_size_label(sum(tensor.n_elements for tensor in tensors))}
+    metadata |= {"basename": "-".join(components[:index]), "size_label": components[index].upper().replace("_", ".")}
+    if components[index + 1 :]:
+        metadata["finetune"] = "-".join(components[index + 1 :])
+    return metadata
 
 
 def organization_and_name(path: Path) -> tuple[str, str]:
@@ -59,8 +59,8 @@ def organization_and_name(path: Path) -> tuple[str, str]:
     return "", path.name
 
 
-def title_case(word: str) -> str:
-    return word if any(char.isdigit() or char.isupper() for char in word) else word.title()
+def title_case(text: str) -> str:
+    return text if any(char.isdigit() or char.isupper() for char in text) else text.title()
 
 
 def format_size_label(n: int) -> str:
@@ -88,8 +88,8 @@ def model_card_fields(readme: str) -> Iterator[tuple[str, Field]]:
         if strip_quotes(values.get(key, "")):
             yield name, Field.text(strip_quotes(values[key]))
     for key, name in LISTS.items():
-        if found := parse_list(values.get(key, "")):
-            yield name, Field.texts(found)
+        if items := parse_list(values.get(key, "")):
+            yield name, Field.texts(items)
 
 
 def parse_list(value: str) -> list[str]:

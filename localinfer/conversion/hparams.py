@@ -63,8 +63,8 @@ class HParams:
 
     def for_layer(self, layer: int) -> "HParams":
         """Return the hyperparameters of one layer."""
-        own: dict[str, Any] = dict(self.layer_overrides[layer].values) if self.layer_overrides else {}
-        return replace(self, **own)
+        overrides: dict[str, Any] = dict(self.layer_overrides[layer].values) if self.layer_overrides else {}
+        return replace(self, **overrides)
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer of a mixture-of-experts model has experts."""

@@ -13,7 +13,7 @@ def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
     """Return Gemma 4's metadata. Sliding-window layers have shorter heads; the last layers share the KV cache of
     earlier ones.
     """
-    found = {
+    fields = {
         "attention.key_length": Field.uint32(hp.head_dim_full),
         "attention.value_length": Field.uint32(hp.head_dim_full),
         "attention.key_length_swa": Field.uint32(hp.head_dim),
@@ -23,39 +23,39 @@ def gemma4_metadata(config: JsonObject, hp: HParams) -> dict[str, Field]:
         "embedding_length_per_layer_input": Field.uint32(hp.n_embd_per_layer),
     }
     if hp.n_expert:
-        found |= expert_metadata.experts(config, hp)
+        fields |= expert_metadata.experts(config, hp)
     blocks = [hp.for_layer(block) for block in range(hp.n_layer)]
     arrays = {
         "feed_forward_length": [each.n_ff for each in blocks],
         "attention.head_count_kv": [each.n_head_kv for each in blocks],
     }
-    return found | {key: Field.numbers(np.array(each, np.int32)) for key, each in arrays.items() if len(set(each)) > 1}
+    return fields | {key: Field.numbers(np.array(each, np.int32)) for key, each in arrays.items() if len(set(each)) > 1}
 
 
 def gemma4_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:
     """Return Gemma 4's layer overrides. Full-attention layers have longer heads and fewer KV heads, and may use keys as
     values.
 
-    Layers without keys of their own may have a feed-forward network of twice the width.
+    Layers that use the keys of another layer may have a feed-forward network of twice the width.
     """
     n_head_kv = hp.n_head_kv
     values_are_keys = config.get("attention_k_eq_v", bool, False)
     if values_are_keys:
-        most = MAXIMA["attention.head_count_kv"]
+        maximum = MAXIMA["attention.head_count_kv"]
         n_head_kv = sliding_window.full_attention_value(
-            config, "num_global_key_value_heads", "num_key_value_heads", most, n_head_kv
+            config, "num_global_key_value_heads", "num_key_value_heads", maximum, n_head_kv
         )
-    wide = 2 if config.get("use_double_wide_mlp", bool, False) else 1
-    found = []
+    n_ff_factor = 2 if config.get("use_double_wide_mlp", bool, False) else 1
+    overrides = []
     for block, is_sliding in enumerate(hp.is_sliding):
         shares_kv = block >= hp.n_layer - attention_metadata.shared_kv_layers(config, hp)
         numbers = {} if is_sliding else {"head_dim": hp.head_dim_full, "n_head_kv": n_head_kv}
         missing = {"attn_v"} if values_are_keys and not is_sliding else set()
         if shares_kv:
-            numbers["n_ff"] = wide * hp.n_ff
+            numbers["n_ff"] = n_ff_factor * hp.n_ff
             missing = {"attn_k", "attn_v", "attn_k_norm"}
-        found.append(LayerOverrides(numbers, frozenset(missing)))
-    return tuple(found)
+        overrides.append(LayerOverrides(numbers, frozenset(missing)))
+    return tuple(overrides)
 
 
 def gemma3n_layers(config: JsonObject, hp: HParams) -> tuple[LayerOverrides, ...]:

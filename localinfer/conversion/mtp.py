@@ -1,8 +1,8 @@
 """Multi-token prediction (MTP) layers, which follow the normal layers (`localinfer.graph.mtp`): their number and names.
 
-DeepSeek and GLM continue the layer numbering. Qwen uses names of its own and keeps the projection and norms in front
-of the first MTP layer separate from it. config.json may announce MTP layers that the checkpoint lacks, for example
-after finetuning with a library that ignores them, so only the layers that are present count.
+DeepSeek and GLM continue the layer numbering. Qwen has other names, and its projection and norms in front of the first
+MTP layer are not numbered as a layer. config.json may announce MTP layers that the checkpoint lacks, for example after
+finetuning with a library that ignores them, so only the layers that are present count.
 """
 
 import re
@@ -23,7 +23,7 @@ TENSOR_NAMES = {  # tensors before and after an MTP layer -> GGUF's names
     "shared_head.norm": "nextn.shared_head_norm",
 }
 REQUIRED_TENSORS, OPTIONAL_TENSORS = tuple(TENSOR_NAMES.values())[:3], tuple(TENSOR_NAMES.values())[3:]
-QWEN_TENSOR = re.compile(r"(model\.)?mtp\.(layers\.(?P<number>\d{1,9})|(?P<word>\w+))\.(?P<rest>.+)")
+QWEN_TENSOR = re.compile(r"(model\.)?mtp\.(layers\.(?P<number>\d{1,9})|(?P<module>\w+))\.(?P<suffix>.+)")
 QWEN_NAMES = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
 }  # fmt: skip
@@ -34,11 +34,11 @@ def rename_mtp_layers(architecture: Architecture, n_layer: int, stored: Mapping[
     """Return the same tensors with MTP layers numbered after the last normal layer."""
 
     def numbered(name: str) -> str:
-        found = QWEN_TENSOR.fullmatch(name)
-        if found and found["number"]:
-            return f"model.layers.{n_layer + int(found['number'])}.{found['rest']}"
-        if found and found["word"] in QWEN_NAMES:
-            return f"model.layers.{n_layer}.{QWEN_NAMES[found['word']]}.{found['rest']}"
+        match = QWEN_TENSOR.fullmatch(name)
+        if match and match["number"]:
+            return f"model.layers.{n_layer + int(match['number'])}.{match['suffix']}"
+        if match and match["module"] in QWEN_NAMES:
+            return f"model.layers.{n_layer}.{QWEN_NAMES[match['module']]}.{match['suffix']}"
         return name
 
     return {numbered(name) if architecture.has_mtp else name: each for name, each in stored.items()}
@@ -48,7 +48,7 @@ def count_mtp_layers(architecture: Architecture, hparams: HParams, names: Iterab
     """Return the hyperparameters with the number of complete MTP layers: consecutive ones with an eh_proj matrix. They
     use full attention where layers differ in type.
     """
-    joined = {int(found[1]) for name in names if (found := EH_PROJ.fullmatch(name))}
+    joined = {int(match[1]) for name in names if (match := EH_PROJ.fullmatch(name))}
     count = 0
     while architecture.has_mtp and hparams.n_layer + count in joined:
         count += 1

@@ -19,11 +19,11 @@ NAMES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # pooling names of 
 
 def fields(folder: CheckpointFolder, architecture: Architecture, hparams: HParams) -> dict[str, Field]:
     """Return the metadata keys of an embedding model."""
-    found = {"attention.causal": Field.flag(False)} if architecture.is_encoder else {}
+    metadata = {"attention.causal": Field.flag(False)} if architecture.is_encoder else {}
     pooling = read_pooling(folder)
     if pooling:
-        found["pooling_type"] = Field.uint32(POOLINGS.index(pooling))
-    keys = {f"{architecture.name}.{key}": field for key, field in found.items()}
+        metadata["pooling_type"] = Field.uint32(POOLINGS.index(pooling))
+    keys = {f"{architecture.name}.{key}": field for key, field in metadata.items()}
     if "token_types" in architecture.model_tensors:
         keys["tokenizer.ggml.token_type_count"] = Field.uint32(hparams.n_token_types)
     return keys
@@ -38,10 +38,10 @@ def read_pooling(folder: CheckpointFolder) -> str:
         raise folder.error(f"{MODULES}: {printable(repr(paths[0]), 80)} is not a directory within this one")
     config = folder.json(f"{paths[0]}/config.json")
     named = NAMES.get(config.get("pooling_mode", str, ""))
-    found = next((name for key, name in MODE_FLAGS.items() if config.get(key, bool, False)), named)
-    if not found:
+    pooling = next((name for key, name in MODE_FLAGS.items() if config.get(key, bool, False)), named)
+    if not pooling:
         raise config.error("pooling_mode", f"is none of {', '.join(NAMES)}", UnsupportedError)
-    return found
+    return pooling
 
 
 def module_type(module: JsonObject) -> str:

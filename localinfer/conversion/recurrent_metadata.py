@@ -42,8 +42,8 @@ def mamba_hparams(config: JsonObject, hp: HParams) -> HParams:
 def mamba(config: JsonObject, hp: HParams, *, normed: bool = False) -> Fields:  # noqa: ARG001
     """Return the shape of the recurrent states, and whether dt, B and C are normalized (`normed`)."""
     shape = {"conv_kernel": "width", "state_size": "n_key", "time_step_rank": "rank", "inner_size": "n_values"}
-    found = {f"ssm.{key}": Field.uint32(hp.sizes[name]) for key, name in shape.items()}
-    return found | {"ssm.dt_b_c_rms": Field.flag(normed)}
+    fields = {f"ssm.{key}": Field.uint32(hp.sizes[name]) for key, name in shape.items()}
+    return fields | {"ssm.dt_b_c_rms": Field.flag(normed)}
 
 
 def mamba_with_norms(config: JsonObject, hp: HParams) -> Fields:
@@ -100,7 +100,7 @@ def granite_hybrid(config: JsonObject, hp: HParams) -> Fields:
     """Return Granite 4's hybrid metadata. Recurrent layers have no KV heads; attention layers usually have no rope."""
     uses_rope = config.get("position_embedding_type", str, "nope") == "rope"
     heads = np.array([hp.n_head_kv if kind == "full_attention" else 0 for kind in hp.layer_types], np.int32)
-    found = (
+    fields = (
         ssm_shape(config, hp)
         | ({} if uses_rope else UNLIMITED_CONTEXT)
         | {
@@ -111,7 +111,7 @@ def granite_hybrid(config: JsonObject, hp: HParams) -> Fields:
             ),
         }
     )
-    return found | (experts(config, hp) if hp.n_expert else {})
+    return fields | (experts(config, hp) if hp.n_expert else {})
 
 
 def granite_without_states(config: JsonObject, hp: HParams) -> Fields:  # noqa: ARG001
@@ -128,11 +128,11 @@ def nemotron_h(config: JsonObject, hp: HParams) -> Fields:
     kinds = {"attention.head_count_kv": ("full_attention", hp.n_head_kv), "feed_forward_length": ("mlp", hp.n_ff)}
     if hp.n_expert:
         kinds["feed_forward_length"] = "moe", hp.n_ff_expert
-    found = {
+    fields = {
         key: Field.numbers(np.array([number if kind == of else 0 for of in hp.layer_types], np.int32))
         for key, (kind, number) in kinds.items()
     }
-    return ssm_shape(config, hp) | found | UNLIMITED_CONTEXT
+    return ssm_shape(config, hp) | fields | UNLIMITED_CONTEXT
 
 
 def nemotron_h_moe(config: JsonObject, hp: HParams) -> Fields:

@@ -44,7 +44,7 @@ def periodic_pattern(period: int, n_layer: int, *, first_is_full: bool = False) 
 
 
 def full_attention_value(config: JsonObject, key: str, common_key: str, maximum: int, default: int) -> int:
-    """Return a value of the full-attention layers: from its own `key`, or from `common_key` in per_layer_config."""
+    """Return a value of the full-attention layers: from `key`, or from `common_key` in per_layer_config."""
     if key in config.values:
         return config.positive_int(key, maximum)
     kinds, layers = config.get("layer_types", list, []), config.child("per_layer_config")
@@ -67,14 +67,14 @@ def fields(architecture: Architecture, hparams: HParams) -> dict[str, Field]:
     """Return the keys of sliding-window layers, without those that have their default value."""
     if not hparams.sliding_window:
         return {}
-    found = {"attention.sliding_window": Field.uint32(hparams.sliding_window)}
+    metadata = {"attention.sliding_window": Field.uint32(hparams.sliding_window)}
     if architecture.has_window_rope:
-        found["rope.freq_base_swa"] = Field.float32(hparams.rope_swa.theta)
+        metadata["rope.freq_base_swa"] = Field.float32(hparams.rope_swa.theta)
     if architecture.writes_window_flags:
-        found["attention.sliding_window_pattern"] = Field.flags(hparams.is_sliding)
+        metadata["attention.sliding_window_pattern"] = Field.flags(hparams.is_sliding)
     elif hparams.is_sliding != periodic_pattern(architecture.window_period or 0, hparams.n_layer):
-        found["attention.sliding_window_pattern"] = pattern_field(hparams.is_sliding)
-    return found
+        metadata["attention.sliding_window_pattern"] = pattern_field(hparams.is_sliding)
+    return metadata
 
 
 def pattern_field(sliding: tuple[bool, ...]) -> Field:

@@ -80,14 +80,14 @@ def gguf_name_map(architecture: str, n_layer: int) -> Callable[[str], str | None
     return lambda name: table.get_name(name, try_suffixes=ENDINGS)
 
 
-def architecture_name(name: str, own: Mapping[str, str]) -> str | None:
-    """Return GGUF's name of a tensor from the architecture's own table, or None."""
-    if name in own:
-        return own[name]
-    found = BLOCK_TENSOR.fullmatch(name)
-    if found and found["name"] + found["ending"] in own:
-        return f"blk.{found['block']}.{own[found['name'] + found['ending']]}"
-    return f"blk.{found['block']}.{own[found['name']]}{found['ending']}" if found and found["name"] in own else None
+def architecture_name(name: str, table: Mapping[str, str]) -> str | None:
+    """Return GGUF's name of a tensor from the architecture's table, or None."""
+    if name in table:
+        return table[name]
+    match = BLOCK_TENSOR.fullmatch(name)
+    if match and match["name"] + match["ending"] in table:
+        return f"blk.{match['block']}.{table[match['name'] + match['ending']]}"
+    return f"blk.{match['block']}.{table[match['name']]}{match['ending']}" if match and match["name"] in table else None
 
 
 def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -102,7 +102,7 @@ def text_model_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTe
 
 
 def member_index(one: re.Match[str]) -> int:
-    """Return the index of a stacked tensor's member."""
+    """Return the index of a tensor among those that are stacked."""
     return LERP_LETTERS.index(one["letter"]) if one["letter"] else int(one["number"] or one["expert"])
 
 

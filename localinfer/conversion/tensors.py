@@ -88,11 +88,14 @@ def convert(
     remaining = dict(present)
     tensors: dict[str, SourceTensor] = {}
     for wanted in expected_tensors(architecture, hparams, present):
-        part, here = wanted.source_kind(architecture, present), wanted.layer_hparams(hparams)
-        source = wanted.full_name(part)
+        kind, layer_hparams = wanted.source_kind(architecture, present), wanted.layer_hparams(hparams)
+        source = wanted.full_name(kind)
         blocks, scales = (source.replace(".weight", ending) for ending in (".blocks", ".scales"))
         if wanted.kind in architecture.mxfp4_rows and {blocks, scales} <= present.keys():
-            shape, rows = shape_of(wanted.kind, architecture.shapes, here), architecture.mxfp4_rows[wanted.kind]
+            shape, rows = (
+                shape_of(wanted.kind, architecture.shapes, layer_hparams),
+                architecture.mxfp4_rows[wanted.kind],
+            )
             load = mxfp4.repack_mxfp4(present[blocks], present[scales], shape, rows)
             tensors[wanted.name] = SourceTensor(wanted.name, shape, MXFP4, load)
             remaining = {name: tensor for name, tensor in remaining.items() if name not in (blocks, scales)}
@@ -103,11 +106,14 @@ def convert(
             raise folder.error(f"tensor {checkpoint_name(present, source)}: is missing")
         remaining.pop(source, None)
         if hparams.ternary_scale_power and wanted.kind in architecture.ternary_tensors:
-            shape, scale = shape_of(wanted.kind, architecture.shapes, here), remaining.pop(f"{source}_scale", None)
+            shape, scale = (
+                shape_of(wanted.kind, architecture.shapes, layer_hparams),
+                remaining.pop(f"{source}_scale", None),
+            )
             load = ternary.unpack_ternary(present[source], scale, shape, hparams.ternary_scale_power)
             tensors[wanted.name] = SourceTensor(wanted.name, shape, F32, load)
         else:
-            tensors[wanted.name] = convert_tensor(present[source], wanted, part, architecture, here)
+            tensors[wanted.name] = convert_tensor(present[source], wanted, kind, architecture, layer_hparams)
             if present[source].dtype == nvfp4.DTYPE:
                 tensors |= {each.name: each for each in matrix_scales(wanted, source, present, remaining)}
     for name, tensor in remaining.items():
@@ -147,12 +153,12 @@ def expected_tensors(architecture: Architecture, hparams: HParams, present: Tens
     ]
     for block in range(hparams.n_layer + hparams.n_mtp_layers):
         ffn_tensors = architecture.moe_tensors if hparams.has_experts(block) else architecture.dense_tensors
-        own = architecture.layer_type_tensors[hparams.layer_types[block]] if architecture.layer_type_tensors else ()
+        of_type = architecture.layer_type_tensors[hparams.layer_types[block]] if architecture.layer_type_tensors else ()
         for kind in (
             *architecture.layer_tensors,
             *(architecture.not_first_layer_tensors if block else ()),
             *ffn_tensors,
-            *own,
+            *of_type,
         ):
             yield ExpectedTensor(block, kind, architecture.no_weight_suffix)
         if block < hparams.n_layer:
@@ -196,7 +202,7 @@ def convert_tensor(
     """Return the converted tensor. A matrix keeps its type, and its values are only moved; a norm or bias becomes F32.
 
     `source_kind` is the kind of the checkpoint tensor; if it is a fused tensor, the reorder function selects the
-    part.
+    rows.
     """
     kind = wanted.kind
     is_separate = kind in architecture.fused_sources and source_kind == kind

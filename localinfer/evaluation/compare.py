@@ -29,9 +29,9 @@ class Scores:
     same_top: NDArray[np.bool_]  # whether both have the same most probable token
 
     @classmethod
-    def concatenate(cls, parts: Iterable["Scores"]) -> "Scores":
+    def concatenate(cls, scores: Iterable["Scores"]) -> "Scores":
         """Return the scores of all parts."""
-        columns = zip(*([getattr(part, field.name) for field in fields(cls)] for part in parts), strict=True)
+        columns = zip(*([getattr(each, field.name) for field in fields(cls)] for each in scores), strict=True)
         return cls(*map(np.concatenate, columns))
 
 
@@ -44,13 +44,13 @@ def compare(base: Engine, other: Engine, chunks: Iterable[Tokens]) -> Iterator[S
     finite.
     """
     require_same_vocabulary(base, other)
-    found: list[Scores] = []
+    scores: list[Scores] = []
     for chunk in chunks:
         both = zip(score_chunk(base, chunk), score_chunk(other, chunk), strict=True)
-        found.append(Scores.concatenate(score(p, q, tokens) for (p, tokens), (q, _) in both))
-        require_finite(base, found[-1].base)
-        require_finite(other, found[-1].other)
-        yield Scores.concatenate(found)
+        scores.append(Scores.concatenate(score(p, q, tokens) for (p, tokens), (q, _) in both))
+        require_finite(base, scores[-1].base)
+        require_finite(other, scores[-1].other)
+        yield Scores.concatenate(scores)
 
 
 def require_same_vocabulary(base: Engine, other: Engine) -> None:
@@ -98,8 +98,8 @@ class Distribution:
     @classmethod
     def of(cls, values: Values) -> "Distribution":
         """Return the distribution of some values."""
-        found = np.quantile(values, QUANTILES).tolist()
-        return cls(Mean.of(values), dict(zip(QUANTILES, found, strict=True)))
+        quantiles = np.quantile(values, QUANTILES).tolist()
+        return cls(Mean.of(values), dict(zip(QUANTILES, quantiles, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 For every matrix, the squares of its inputs are summed per column over all tokens of all chunks, as llama-imatrix does:
 an error in a column with large inputs costs more. With covariance, all products of pairs of inputs, X^T X, are summed,
 which quantization with error feedback needs (Frantar et al., 2022). The principal components of the inputs are always
-computed. Matrices with the same inputs share them. Each expert has sums of its own, over the tokens routed to it, and
+computed. Matrices with the same inputs share them. Each expert has separate sums, over the tokens routed to it, and
 no components or covariance.
 """
 
@@ -114,7 +114,7 @@ def unused_experts(matrix: Imatrix) -> Mapping[str, Sequence[int]]:
 
 def natural_key(name: str) -> list[int | str]:
     """Return a sort key for a name, in which numbers are ordered by value."""
-    return [int(part) if part.isdecimal() else part for part in name.split(".")]
+    return [int(component) if component.isdecimal() else component for component in name.split(".")]
 
 
 # --- merging ---

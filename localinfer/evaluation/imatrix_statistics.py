@@ -30,20 +30,20 @@ class Statistics:
     most: float
     mean: float
     deviation: float
-    active: float  # the share of the columns above ACTIVE
+    active: float  # the fraction of the columns above ACTIVE
     entropy: float  # in bits: log2(n) if all columns are equally important
-    outlier_share: float  # the part that is more than a standard deviation off the mean (Dumitru et al., 2024: ZD)
+    outlier_fraction: float  # the fraction more than a standard deviation from the mean (Dumitru et al., 2024: ZD)
     similarity: float | None  # cosine similarity with the same matrix of the previous layer
 
 
 def by_matrix(matrix: Imatrix) -> list[Statistics]:
     """Return the statistics of every matrix, grouped by kind, the most important ones first."""
     means = {name: entry.means.astype(np.float64).ravel() for name, entry in matrix.entries.items()}
-    found = [
+    statistics = [
         compute_statistics(name, layer_of(name), values, means.get(previous_layer_name(name)))
         for name, values in means.items()
     ]
-    return sorted(found, key=lambda each: (BLOCK.sub("", each.name), -each.total))
+    return sorted(statistics, key=lambda each: (BLOCK.sub("", each.name), -each.total))
 
 
 def by_layer(matrix: Imatrix) -> list[Statistics]:
@@ -79,15 +79,15 @@ def compute_statistics(name: str, layer: int | None, means: Means, previous: Mea
         deviation=deviation,
         active=float((means > ACTIVE).mean()),
         entropy=entropy(means),
-        outlier_share=float((distance > deviation).mean()),
+        outlier_fraction=float((distance > deviation).mean()),
         similarity=cosine(means, previous) if comparable and previous is not None else None,
     )
 
 
 def entropy(means: Means) -> float:
-    """Return the entropy, in bits, of the columns' shares of the total."""
-    shares = means[means > 0] / means.sum()
-    return float(-(shares * np.log2(shares)).sum())
+    """Return the entropy, in bits, of the columns' fractions of the total."""
+    fractions = means[means > 0] / means.sum()
+    return float(-(fractions * np.log2(fractions)).sum())
 
 
 def cosine(a: Means, b: Means) -> float:
@@ -98,10 +98,10 @@ def cosine(a: Means, b: Means) -> float:
 
 def layer_of(name: str) -> int | None:
     """Return the layer number in a tensor name, or None."""
-    found = BLOCK.match(name)
-    return int(found[1]) if found else None
+    match = BLOCK.match(name)
+    return int(match[1]) if match else None
 
 
 def previous_layer_name(name: str) -> str:
     """Return the name of the same tensor in the previous layer."""
-    return BLOCK.sub(lambda found: f"blk.{int(found[1]) - 1}.", name)
+    return BLOCK.sub(lambda match: f"blk.{int(match[1]) - 1}.", name)

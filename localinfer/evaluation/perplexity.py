@@ -58,7 +58,7 @@ def perplexity(engine: Engine, chunks: Iterable[Tokens]) -> Iterator[Mean]:
 
 
 def score_chunk(engine: Engine, chunk: Tokens) -> Iterator[tuple[Logits, Tokens]]:
-    """Yield in parts the logits of a chunk's second half, (rows, n_vocab), and the next tokens, (rows,)."""
+    """Yield the logits of a chunk's second half, (rows, n_vocab), and the next tokens, (rows,), some rows at a time."""
     engine.reset()
     at = len(chunk) // 2
     for logits in engine.logits_in_batches(chunk[:-1], skip=at):

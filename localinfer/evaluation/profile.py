@@ -87,7 +87,7 @@ def profile(engine: Engine, prompt: Sequence[int], decoded: Sequence[int], progr
             progress(f"{name}, run {run} of {RUNS}")
             runs[name].append([run_batch(engine, batch) for batch in tokens[name]])
     tick = clock.seconds_per_tick()
-    fastest = {name: min(found[1:], key=seconds) for name, found in runs.items()}
+    fastest = {name: min(batches_of_runs[1:], key=seconds) for name, batches_of_runs in runs.items()}
     phases = [summarize_phase(engine, name, batches, tick) for name, batches in fastest.items() if batches]
     return Profile(engine.graph.ops, phases, tick)
 
@@ -98,7 +98,7 @@ def seconds(batches: Sequence[Batch]) -> float:
 
 
 def split(tokens: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yield consecutive parts of at most `size` tokens."""
+    """Yield consecutive slices of at most `size` tokens."""
     return (tokens[first : first + size] for first in range(0, len(tokens), size))
 
 
@@ -135,9 +135,9 @@ def divide_time(timestamps: Timestamps, threads: int) -> tuple[dict[int, tuple[f
     for tick, op, change in sorted(moments):
         if busy:
             for each, count in active.items():
-                share = (tick - before) * count / busy
-                running[each] += share
-                waiting[each] += share * (threads - busy) / threads
+                duration = (tick - before) * count / busy
+                running[each] += duration
+                waiting[each] += duration * (threads - busy) / threads
         elif running:
             idle += tick - before
         before, busy = tick, busy + change
@@ -158,8 +158,8 @@ def op_kind(op: Op) -> str:
 
 def op_layer(op: Op) -> str:
     """Return the layer of an op; one name for all ops outside of layers."""
-    found = LAYER.match(op.name)
-    return f"layer {found[1]}" if found else "outside of layers"
+    match = LAYER.match(op.name)
+    return f"layer {match[1]}" if match else "outside of layers"
 
 
 def group_ops(profile: Profile, phase: Phase, name_of: Callable[[Op], str]) -> dict[str, OpTime]:

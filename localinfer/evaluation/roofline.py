@@ -23,7 +23,7 @@ from quant.jit.cpu import target
 from quant.jit.kernel import Kernel
 from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
 
-STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than the caches hold; the part read in one run
+STREAMED_BYTES, PIECE_BYTES = 512 << 20, 128 << 20  # more than the caches hold; the bytes read in one run
 SHARE_OF_MEMORY = 4  # use at most a fourth of the available memory
 RUNS = 24  # the best one counts; many short ones, so that some are undisturbed ...
 MIN_SECONDS = 0.004  # ... but long enough that waking the threads, 50 us, is negligible
@@ -77,7 +77,7 @@ def measure(threads: int) -> Roofline:
             record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
             run, at = KernelFunction(addresses[kernel]), record.ctypes.data
             begin = time.perf_counter()
-            list(pool.map(lambda part: run(at, part, threads, 0), range(threads)))
+            list(pool.map(lambda thread: run(at, thread, threads, 0), range(threads)))
             return time.perf_counter() - begin
 
         rates = {kind: multiply_rate(kind, threads, seconds) for kind in MULTIPLY}

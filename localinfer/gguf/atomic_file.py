@@ -61,7 +61,7 @@ def raise_write_errors(path: Path, size: int) -> Iterator[None]:
 def atomic_files(sizes: Mapping[Path, int], *, replace: bool, mode: int = 0o666) -> Iterator[list[AtomicFile]]:
     """Create files of these sizes, filled with zeros, which all appear when the block ends.
 
-    An existing file is kept until then and needs `replace=True`. `mode` is the permission bits before the umask.
+    An existing file stays until then and needs `replace=True`. `mode` is the permission bits before the umask.
     """
     for path in sizes:
         require_writable_path(path, replace)
@@ -116,8 +116,8 @@ def remove_leftovers(path: Path) -> None:
     """Delete the temporary files of processes that were killed while they wrote this file."""
     pattern = re.compile(re.escape(f".{path.name}.tmp-") + r"(\d+)")
     for leftover in path.parent.iterdir():
-        found = pattern.fullmatch(leftover.name)
-        if found and not is_running(int(found[1])):
+        match = pattern.fullmatch(leftover.name)
+        if match and not is_running(int(match[1])):
             with contextlib.suppress(OSError):
                 leftover.unlink()
 

@@ -52,4 +52,4 @@ def describe_directory(path: Path) -> str:
     if not (path / "config.json").is_file():
         return ""
     command = f"`localinfer quantize {printable(str(path))} OUT.gguf Q8_0`"
-    return f"a checkpoint; {command} makes a model of it, or says why that cannot be"
+    return f"a checkpoint; {command} converts it, or reports why it cannot"

@@ -137,7 +137,7 @@ def _owners(f: GGUF) -> dict[str, str]:
         raise f.error(OWNERS, f"{len(owners)} owners of inputs for {len(names)} names")
     for owner in owners:
         if not any(owner + suffix in f.tensors for suffix in (COMPONENTS, COVARIANCE)):
-            raise f.error(OWNERS, f"{printable(owner)} has nothing to share")
+            raise f.error(OWNERS, f"{printable(owner)} has no statistics to share")
     return dict(zip(names, owners, strict=True))
 
 
@@ -147,9 +147,9 @@ def _input_statistics(
     """Return the input statistics of all tensors that have them, as views on the file; sharing tensors get the same
     object.
     """
-    own = [name.removesuffix(suffix) for name in f.tensors if name.endswith(suffix)]
-    found = {name: read(f, name) for name in own}
-    return found | {name: found[owner] for name, owner in owners.items() if owner in found}
+    stored_names = [name.removesuffix(suffix) for name in f.tensors if name.endswith(suffix)]
+    statistics = {name: read(f, name) for name in stored_names}
+    return statistics | {name: statistics[owner] for name, owner in owners.items() if owner in statistics}
 
 
 def _components(f: GGUF, name: str) -> PrincipalComponents:
@@ -251,14 +251,14 @@ def _legacy_text(cursor: Cursor, field: str) -> str:
 
 
 def _as_legacy(imatrix: Imatrix) -> tuple[int, Pieces]:
-    parts = [struct.pack("<i", len(imatrix.entries))]
+    pieces = [struct.pack("<i", len(imatrix.entries))]
     for name, entry in sorted(imatrix.entries.items()):
         most = int(entry.counts.max(initial=0))
         calls = max(1, -(-most // imatrix.chunk_size) if imatrix.chunk_size else most)
         values = (entry.means * np.float32(calls)).astype("<f4")
-        parts += [_legacy_string(name), struct.pack("<ii", calls, values.size), values.tobytes()]
-    parts += [struct.pack("<i", imatrix.chunk_count), _legacy_string((imatrix.datasets or ("",))[-1])]
-    content = b"".join(parts)
+        pieces += [_legacy_string(name), struct.pack("<ii", calls, values.size), values.tobytes()]
+    pieces += [struct.pack("<i", imatrix.chunk_count), _legacy_string((imatrix.datasets or ("",))[-1])]
+    content = b"".join(pieces)
     return len(content), [(0, content)]
 
 

@@ -108,9 +108,9 @@ class FileInMemory(MappedFile):
             return os.preadv(self._descriptor, [memory], at)
         with self._seeking:  # on Windows all threads share one file position
             os.lseek(self._descriptor, at, os.SEEK_SET)
-            part = os.read(self._descriptor, len(memory))
-        memory[: len(part)] = part
-        return len(part)
+            data = os.read(self._descriptor, len(memory))
+        memory[: len(data)] = data
+        return len(data)
 
 
 def allocate_huge_pages(n_bytes: int) -> mmap.mmap:

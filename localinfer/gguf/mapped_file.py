@@ -50,12 +50,12 @@ class MappedFile:
 
     def error(self, field: str, problem: str, kind: type[LocalInferError] = LocalInferError) -> LocalInferError:
         """Return a one-line error about this file. `field` is printed unchanged: escape text from the file."""
-        return kind(": ".join(part for part in (printable(str(self.path)), field, problem) if part))
+        return kind(": ".join(text for text in (printable(str(self.path)), field, problem) if text))
 
     def check_unchanged(self) -> None:
         """Raise LocalInferError if the file was truncated or overwritten since it was opened.
 
-        A file that was replaced by renaming is fine: the mapping keeps the old one.
+        A file that was replaced by renaming is fine: the mapping still has the old one.
         """
         if _identity(os.fstat(self._descriptor)) != self._identity:
             raise self.error("", "file changed or truncated while in use")
@@ -86,10 +86,10 @@ class MappedFile:
         self.check_unchanged()
         page = start - start % mmap.ALLOCATIONGRANULARITY
         try:
-            part = mmap.mmap(self._descriptor, start - page + n_bytes, access=mmap.ACCESS_READ, offset=page)
+            mapping = mmap.mmap(self._descriptor, start - page + n_bytes, access=mmap.ACCESS_READ, offset=page)
         except (OSError, ValueError) as error:
             raise self.error("", f"cannot be mapped into memory: {error}") from None
-        return np.frombuffer(part, np.uint8, n_bytes, start - page)
+        return np.frombuffer(mapping, np.uint8, n_bytes, start - page)
 
     def _open(self) -> int:
         try:

@@ -1,6 +1,6 @@
 """GGUF reader: open a model file and return its metadata and tensor table, memory-mapped without copying.
 
-A model is one file or several split files. Each split is validated on its own, then all of them together. Files are
+A model is one file or several split files. Each split is validated separately, then all of them together. Files are
 untrusted: every count, length, offset, alignment and shape is checked against the actual file size before use, with
 Python integers, which do not overflow. Code that uses an open `GGUF` needs no further bounds checks. The reader does
 not depend on model architectures: callers check the keys and tensors that a model needs and the tensor types.
@@ -187,15 +187,16 @@ def open_gguf(path: str | Path, open_file: Callable[[Path], MappedFile] = Mapped
     `open_file` selects how a file is opened (mapped by default).
     Raises LocalInferError with `<path>: <key or tensor>: <what is wrong>`.
     """
-    part = open_split(Path(path), open_file)
-    count = part.get("split.count", int, 1)
+    split = open_split(Path(path), open_file)
+    count = split.get("split.count", int, 1)
     if count == 1:
-        return part
-    names = split_paths(part.path, count)
+        return split
+    names = split_paths(split.path, count)
     if not names:
         ending = f"-NNNNN-of-{count:05d}.gguf"
-        raise part.error("split.count", f"a file of a model with {count} splits must have a name that ends in {ending}")
-    return _join_splits([part if name == part.path else open_split(name, open_file) for name in names])
+        problem = f"a file of a model with {count} splits must have a name that ends in {ending}"
+        raise split.error("split.count", problem)
+    return _join_splits([split if name == split.path else open_split(name, open_file) for name in names])
 
 
 def open_split(path: Path, open_file: Callable[[Path], MappedFile] = MappedFile) -> GGUF:
@@ -208,30 +209,31 @@ def open_split(path: Path, open_file: Callable[[Path], MappedFile] = MappedFile)
     alignment = _checked_alignment(header, metadata)
     infos = _read_table(header, n_tensors)
     data_offset = _align(header.position, alignment)
-    tensors = _place_tensors(header, infos, alignment, data_offset)
+    tensors = _locate_tensors(header, infos, alignment, data_offset)
     used = sum(_align(tensor.nbytes, alignment) for tensor in tensors.values())
     trailing = max(0, file.size - data_offset - used)
     return GGUF(version, metadata, spans, tensors, alignment, data_offset, trailing, (file,))
 
 
-def _join_splits(parts: list[GGUF]) -> GGUF:
+def _join_splits(splits: list[GGUF]) -> GGUF:
     """Combine the files of a split model, given in order. Raises LocalInferError if they do not belong together."""
     tensors: dict[str, Tensor] = {}
-    for number, part in enumerate(parts):
-        if part.get("split.count", int, 1) != len(parts):
-            raise part.error("split.count", f"must be {len(parts)} as in the other splits")
-        if part.get("split.no", int, 0) != number:
-            raise part.error("split.no", f"must be {number} in the file of this name")
-        for tensor in part.tensors.values():
+    for number, split in enumerate(splits):
+        if split.get("split.count", int, 1) != len(splits):
+            raise split.error("split.count", f"must be {len(splits)} as in the other splits")
+        if split.get("split.no", int, 0) != number:
+            raise split.error("split.no", f"must be {number} in the file of this name")
+        for tensor in split.tensors.values():
             if tensor.name in tensors:
-                raise part.error(tensor.name, "is also in another split of the model")
+                raise split.error(tensor.name, "is also in another split of the model")
             tensors[tensor.name] = replace(tensor, split_index=number)
-    for part in parts:
-        expected = part.get("split.tensors.count", int, len(tensors))
+    for split in splits:
+        expected = split.get("split.tensors.count", int, len(tensors))
         if expected != len(tensors):
-            raise part.error("split.tensors.count", f"{expected}, but {len(tensors)} tensors are in the splits")
-    files = tuple(file for part in parts for file in part.files)
-    return replace(parts[0], tensors=tensors, trailing_bytes=sum(part.trailing_bytes for part in parts), files=files)
+            raise split.error("split.tensors.count", f"{expected}, but {len(tensors)} tensors are in the splits")
+    files = tuple(file for split in splits for file in split.files)
+    trailing_bytes = sum(split.trailing_bytes for split in splits)
+    return replace(splits[0], tensors=tensors, trailing_bytes=trailing_bytes, files=files)
 
 
 def read_value(path: Path, wanted: str) -> Value | None:
@@ -380,7 +382,7 @@ def _read_info(header: Cursor, name: str) -> _TensorInfo:
     return _TensorInfo(name, tuple(reversed(dims)), type_id, header.integer(8, name))
 
 
-def _place_tensors(
+def _locate_tensors(
     header: Cursor, infos: dict[str, _TensorInfo], alignment: int, data_offset: int
 ) -> dict[str, Tensor]:
     """Return the tensors with their data. They must fill the data section in table order, without gaps or overlaps."""

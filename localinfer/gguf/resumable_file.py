@@ -53,7 +53,7 @@ class ResumableFile:
             yield os.pread(self.file.descriptor, min(CHUNK_BYTES, self.n_bytes - at), at)
 
     def save_progress(self, done: int, at: int = 0) -> None:
-        """Sync all bytes written so far and record the progress, so that it survives a crash."""
+        """Sync all bytes written so far and store the progress, so that it survives a crash."""
         with raise_write_errors(self.file.path, self.file.size):
             os.fsync(self.file.descriptor)
         content = json.dumps({"identity": dict(self.identity), "done": done, "at": at}).encode()
@@ -67,7 +67,7 @@ class ResumableFile:
         self.steps_done = self.n_bytes = 0
 
     def remove(self) -> None:
-        """Delete the unfinished file and its record."""
+        """Delete the unfinished file and its progress file."""
         self.file.temporary.unlink(missing_ok=True)
         self.state_file.unlink(missing_ok=True)
 
@@ -138,7 +138,7 @@ def load_progress(made: ResumableFile) -> tuple[int, int, str]:
         return 0, 0, ""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         notes = json.loads(made.state_file.read_bytes())
-        other = [word for word, value in made.identity.items() if notes["identity"].get(word) != value]
+        other = [key for key, value in made.identity.items() if notes["identity"].get(key) != value]
         if other:
             return 0, 0, f"it has another {' and another '.join(other)}"
         done, at = int(notes["done"]), int(notes["at"])
@@ -176,7 +176,7 @@ def find_unfinished(folder: Path) -> Iterator[UnfinishedFile]:
     for notes in sorted(folder.glob(".*.unfinished.json")):
         temporary = notes.with_suffix("")
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            identity = {str(word): str(value) for word, value in json.loads(notes.read_bytes())["identity"].items()}
+            identity = {str(key): str(value) for key, value in json.loads(notes.read_bytes())["identity"].items()}
             status = temporary.stat()
             written = min(status.st_size, 512 * getattr(status, "st_blocks", 0))
             yield UnfinishedFile(identity, (temporary, notes), max(status.st_size, 1), written / max(status.st_size, 1))

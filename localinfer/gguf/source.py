@@ -61,7 +61,7 @@ class Field:
 
     @classmethod
     def numbers(cls, values: NDArray[Any]) -> "Field":
-        """Encode an array of numbers in its own dtype."""
+        """Encode an array of numbers in its dtype."""
         little = values.astype(values.dtype.newbyteorder("<"))
         return cls._array(NUMBER_TYPES[little.dtype], len(values), little.tobytes())
 

@@ -13,7 +13,7 @@ def split_names(prefix: str, count: int) -> list[str]:
 
 def split_paths(path: Path, count: int) -> list[Path]:
     """Return the paths of all `count` splits, given one of them; an empty list if its name is not a split name."""
-    found = NAME.fullmatch(path.name)
-    if not found or int(found["count"]) != count:
+    match = NAME.fullmatch(path.name)
+    if not match or int(match["count"]) != count:
         return []
-    return [path.with_name(name) for name in split_names(found["prefix"], count)]
+    return [path.with_name(name) for name in split_names(match["prefix"], count)]

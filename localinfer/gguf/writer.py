@@ -48,10 +48,10 @@ def make_layout(fields: Mapping[str, Field], tensors: Iterable[TensorInfo]) -> L
     for entry in table:
         offsets.append(end)
         end = align(end + entry.nbytes, alignment)
-    parts = [MAGIC, struct.pack("<IQQ", VERSIONS[-1], len(table), len(fields))]
-    parts += [encode_string(key) + struct.pack("<I", field.type) + field.data for key, field in fields.items()]
-    parts += [encode_tensor_info(entry, offset) for entry, offset in zip(table, offsets, strict=True)]
-    header = b"".join(parts)
+    chunks = [MAGIC, struct.pack("<IQQ", VERSIONS[-1], len(table), len(fields))]
+    chunks += [encode_string(key) + struct.pack("<I", field.type) + field.data for key, field in fields.items()]
+    chunks += [encode_tensor_info(entry, offset) for entry, offset in zip(table, offsets, strict=True)]
+    header = b"".join(chunks)
     header = header.ljust(align(len(header), alignment), b"\0")
     offsets_by_name = {entry.name: len(header) + offset for entry, offset in zip(table, offsets, strict=True)}
     return Layout(header, offsets_by_name, len(header) + end)

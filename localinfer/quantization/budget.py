@@ -4,7 +4,7 @@
 
 For every tensor, the noise of every type is measured (`localinfer.quantization.noise`), and each byte is spent where it
 removes the most noise. All matrices have the same weight, except the output matrix, whose noise is not averaged out by
-later layers: its weight is `OUTPUT_SHARE` of the number of matrices. This module does not write files.
+later layers: its weight is `OUTPUT_WEIGHT` of the number of matrices. This module does not write files.
 """
 
 import re
@@ -36,7 +36,7 @@ from quant import ggml
 from quant.jit import loader
 
 BASE_RECIPE = "Q8_0"  # a recipe without exceptions, for the tensors that are not chosen here
-OUTPUT_SHARE = 0.3  # had the least KL divergence with SmolLM2 at the sizes of Q3_K_M and Q4_K_M
+OUTPUT_WEIGHT = 0.3  # had the least KL divergence with SmolLM2 at the sizes of Q3_K_M and Q4_K_M
 TYPES = (
     *("IQ2_XXS", "IQ2_XS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K"),
     *("IQ4_XS", "Q4_0", "IQ4_NL", "Q4_K", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16"),
@@ -72,11 +72,11 @@ class Target:
 
 def parse_size(text: str) -> Target:
     """Parse 700MB, 0.7GB, 650MiB or a number of bytes. Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text, re.ASCII)
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
-    if not found or found[2].lower() not in units:
+    if not match or match[2].lower() not in units:
         raise ValueError(f"must be a number of bytes, or with a unit such as 700MB, 0.7GB or 650MiB, not {text!r}")
-    return Target(text, size=floor(Fraction(found[1]) * units[found[2].lower()]))
+    return Target(text, size=floor(Fraction(match[1]) * units[match[2].lower()]))
 
 
 def parse_bits(text: str) -> Target:
@@ -101,7 +101,7 @@ def plan_for_target(
 ) -> QuantizationPlan:
     """Return the plan with the least noise within the target; the recipe of the request is ignored.
 
-    Type overrides of the user are kept. Raises UsageError if the target cannot be reached.
+    The user's type overrides take precedence. Raises UsageError if the target cannot be reached.
     """
     plan = make_plan(source, replace(request, recipe=BASE_RECIPE))
     candidates = {
@@ -138,7 +138,7 @@ def bytes_used(plan: QuantizationPlan, target: Target, keep_split: bool) -> int:
     """Return the number of bytes that count towards the target."""
     if target.size is None:
         return sum(ggml.nbytes(plan.types[each.name], each.n_elements) for each in plan.source.tensors.values())
-    outputs = plan_outputs(plan.source, Path("out"), plan.types, plan.fields, keep_split)
+    outputs = plan_outputs(replace(plan.source, fields=plan.fields), Path("out"), plan.types, keep_split)
     return sum(output.layout.size for output in outputs)
 
 
@@ -165,11 +165,11 @@ class TypeOption(NamedTuple):
 def candidates_for(tensor: SourceTensor, weighted: bool) -> list[str]:
     """Return the names of the types that a tensor may get, smallest first.
 
-    None is larger than the tensor's own type, which is the last. `weighted`: whether the tensor's importance is known.
+    None is larger than the tensor's present type, which is the last. `weighted`: the tensor's importance is known.
     """
     allowed = [name for name in TYPES if weighted or name not in NEED_IMATRIX]
-    there = {compatible_type(tensor, name) for name in allowed}
-    size = {name: ggml.nbytes(NUMBER_OF_TYPE[name], tensor.n_elements) for name in there}
+    compatible = {compatible_type(tensor, name) for name in allowed}
+    size = {name: ggml.nbytes(NUMBER_OF_TYPE[name], tensor.n_elements) for name in compatible}
     smaller = [name for name in TYPES if size.get(name, tensor.nbytes) < tensor.nbytes]
     return [*sorted(smaller, key=size.__getitem__), tensor.type_name]
 
@@ -200,7 +200,7 @@ def measure_options(
     options: dict[str, list[TypeOption]] = {}
     for name, kinds in candidates.items():
         is_output = role_of(name, tied) == "output"
-        tensor, weight = tensors[name], OUTPUT_SHARE * len(candidates) if is_output else 1.0
+        tensor, weight = tensors[name], OUTPUT_WEIGHT * len(candidates) if is_output else 1.0
         for kind in kinds:
             number = NUMBER_OF_TYPE[kind]
             cost = align(ggml.nbytes(number, tensor.n_elements), alignment)
@@ -220,14 +220,14 @@ def choose_options(options: Mapping[str, Sequence[TypeOption]], limit: int) -> d
     options then use up the rest of the budget.
     """
     curves = {name: convex_hull(each) for name, each in options.items()}
-    found = {name: curve[0] for name, curve in curves.items()}
-    left = limit - sum(option.cost for option in found.values())
+    chosen = {name: curve[0] for name, curve in curves.items()}
+    remaining = limit - sum(option.cost for option in chosen.values())
     steps = [(name, *step) for name, curve in curves.items() for step in pairwise(curve)]
     for name, before, after in sorted(steps, key=lambda step: slope(*step[1:])):
-        if found[name] == before and after.cost - before.cost <= left:
-            found[name] = after
-            left -= after.cost - before.cost
-    return spend_remaining(options, found, left)
+        if chosen[name] == before and after.cost - before.cost <= remaining:
+            chosen[name] = after
+            remaining -= after.cost - before.cost
+    return spend_remaining(options, chosen, remaining)
 
 
 def convex_hull(options: Iterable[TypeOption]) -> list[TypeOption]:
@@ -248,19 +248,19 @@ def slope(before: TypeOption, after: TypeOption) -> float:
 
 
 def spend_remaining(
-    options: Mapping[str, Sequence[TypeOption]], found: Mapping[str, TypeOption], left: int
+    options: Mapping[str, Sequence[TypeOption]], chosen: Mapping[str, TypeOption], remaining: int
 ) -> dict[str, TypeOption]:
     """Return the choice after taking any better options that the remaining bytes allow, steepest first."""
-    full = dict(found)
+    full = dict(chosen)
     while True:
         steps = [
             (slope(full[name], option), name, option)
             for name, each in options.items()
             for option in each
-            if option.noise < full[name].noise and 0 < option.cost - full[name].cost <= left
+            if option.noise < full[name].noise and 0 < option.cost - full[name].cost <= remaining
         ]
         if not steps:
             return full
         _, name, option = min(steps, key=lambda step: step[0])
-        left -= option.cost - full[name].cost
+        remaining -= option.cost - full[name].cost
         full[name] = option

@@ -9,6 +9,7 @@ compensates for the errors of earlier blocks, as in GPTQ (Frantar et al., 2022).
 of the chunks and the covariances of one block. Finished blocks survive an interruption.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -43,7 +44,7 @@ from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import ExpertInputStatistics, InputStatistics, WeightInputs
 from localinfer.runtime.probe import ActivationProbe
 from localinfer.version import VERSION
-from quant.encoders.feedback import DESCENT_SWEEPS, MIN_ROWS, is_scalar_type
+from quant.encoders.feedback import DESCENT_SWEEPS, is_scalar_type
 from quant.jit.loader import Progress
 
 OUTPUT = "output.weight"
@@ -65,8 +66,8 @@ class CalibrationObserver:
         `discarded` says why an earlier run cannot be resumed.
         """
 
-    def on_step(self, what: str, share: float) -> None:
-        """Called before each step, with its description and the finished share of the work, 0 to 1."""
+    def on_step(self, what: str, fraction: float) -> None:
+        """Called before each step, with its description and the finished fraction of the work, 0 to 1."""
 
     def on_tensor(self, tensor: SourceTensor, done: int) -> None:
         """Called when `done` weights of a tensor are encoded."""
@@ -92,7 +93,7 @@ def calibrate(
     """
     source = plan.source
     out = out.resolve() if out.is_symlink() else out
-    [output] = plan_outputs(source, out, plan.types, plan.fields, keep_split=False)
+    [output] = plan_outputs(dataclasses.replace(source, fields=plan.fields), out, plan.types, keep_split=False)
     require_not_source(source, out)
     require_writable_path(out, replace)
     with threadpool_limits(1, "blas"), open_engine(source.files[0], chunks, threads, compiling) as exact:
@@ -162,7 +163,7 @@ class _CalibrationRun:
         self._cost_so_far = 0.0
 
     def run(self, compiling: Progress | None) -> None:
-        """Write all parts of the file that an earlier run has not written."""
+        """Write everything that an earlier run has not written."""
         self._observer.on_start(self._file.steps_done, self._blocks, self._file.discard_reason)
         encoder_factory = make_encoder_factory("normal", with_default_importance(self._source, {}, "normal"))
         if not self._file.steps_done:
@@ -256,7 +257,7 @@ class _CalibrationRun:
             for tensor in tensors:
                 number, offset = self._types[tensor.name], self._output.layout.offsets[tensor.name]
                 job = TensorJob(self._source, tensor, number, self._file.file, offset, None)
-                submit_tensor(pool, job, encoder_factory, MIN_ROWS, on_tensor)
+                submit_tensor(pool, job, encoder_factory, on_tensor)
 
     def _run_block(self, rounded: Engine, number: int, states: Floats) -> None:
         """Propagate the residual streams through a finished block."""

@@ -15,7 +15,7 @@ from localinfer.quantization.rows import Matrix, get_decoder
 from quant.encoders.block_feedback import BlockFeedbackEncoder, is_codebook_type
 from quant.encoders.cholesky import CholeskyFactor, factorize
 from quant.encoders.covariance import Covariance
-from quant.encoders.feedback import FeedbackEncoder, feedback_kernel, is_scalar_type
+from quant.encoders.feedback import MIN_ROWS, FeedbackEncoder, feedback_kernel, is_scalar_type
 from quant.jit import loader
 
 Floats = NDArray[np.float32]
@@ -49,7 +49,7 @@ def make_feedback_factory(
             return BlockFeedbackEncoder(matrix.type, factor, get_decoder(matrix.type).rows, paths.jit_dir()).encode
         return FeedbackEncoder(matrix.type, factor, paths.jit_dir()).encode
 
-    return make_encoder
+    return EncoderFactory(make_encoder, MIN_ROWS)
 
 
 def make_factor_lookup(covariances: Mapping[str, Covariance], threads: int = 1) -> FactorLookup:

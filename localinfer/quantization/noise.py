@@ -1,7 +1,7 @@
 """Measurement of the quantization noise of tensor types, on a sample of the rows of a model's matrices.
 
     noise = measure_noise(source, {"output.weight": [Q4_K, Q6_K]}, encoder_factory=..., importance={}, threads=2)
-    noise["output.weight"][Q6_K]        # 0.0001: one part in ten thousand
+    noise["output.weight"][Q6_K]        # 0.0001: one ten-thousandth
 
 The noise of a type is sum(w * (y - x)**2) / sum(w * x**2) over the weights x of the sample, their decoded values y, and
 the importance w of their columns. It is the relative power of the noise in the matrix's output for uncorrelated inputs.
@@ -57,19 +57,19 @@ def _measure_one(
     type_number: int,
     encoder_factory: EncoderFactory,
     importance: Floats | None,
-    found: dict[int, float],
+    noise_by_type: dict[int, float],
 ) -> None:
     data = load_bytes(source, tensor)
     sampled = list(matrices(tensor, type_number))
-    shares = []
+    ratios = []
     for matrix in (sampled[number] for number in evenly_spaced(len(sampled), MAX_EXPERTS)):
         x = sample_rows(source, matrix, data)
         out = np.empty((len(x), ggml.nbytes(type_number, matrix.n)), np.uint8)
         encoder_factory(matrix)(x, out)
         y = np.empty_like(x)
         get_decoder(type_number).rows(out.reshape(-1), y)
-        shares.append(relative_noise(x, y, None if importance is None else importance[matrix.number]))
-    found[type_number] = float(np.mean(shares))
+        ratios.append(relative_noise(x, y, None if importance is None else importance[matrix.number]))
+    noise_by_type[type_number] = float(np.mean(ratios))
 
 
 def sample_rows(source: Source, matrix: Matrix, data: Bytes, most: int = MAX_ROWS) -> Floats:

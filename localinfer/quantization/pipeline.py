@@ -1,19 +1,20 @@
 """Encode a model by a quantization plan: compile the kernels, choose the encoders, write the file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from localinfer.quantization.default_importance import with_default_importance
 from localinfer.quantization.feedback_encoders import compile_feedback, make_factor_lookup, make_feedback_factory
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import (
+    NEW_FILE,
+    OutputOptions,
     Progress,
     RowObserver,
     compile_kernels,
     make_encoder_factory,
     quantize,
 )
-from quant.encoders.feedback import MIN_ROWS
-from quant.encoders.low_rank import LANES
 from quant.jit import loader
 
 EFFORTS = ("fast", "normal", "max")
@@ -30,8 +31,7 @@ def write_plan(
     *,
     effort: str = "normal",
     threads: int = 1,
-    replace: bool = False,
-    keep_split: bool = False,
+    options: OutputOptions = NEW_FILE,
     progress: Progress | None = None,
     compiling: loader.Progress | None = None,
     observer: RowObserver | None = None,
@@ -48,13 +48,11 @@ def write_plan(
     compile_kernels(plan.old_types, plan.changed_types, search, compiling, low_rank=bool(plan.components))
     importance = with_default_importance(plan.source, plan.importance, search)
     encoder_factory = make_encoder_factory(search, importance, plan.components)
-    min_rows = LANES if plan.components else 1
     if uses_feedback(plan, effort):
         compile_feedback(plan.changed_types, compiling)
         factors = make_factor_lookup(plan.covariances, threads)
         encoder_factory = make_feedback_factory(importance, factors, plan.components)
-        min_rows = MIN_ROWS
     return quantize(
-        plan.source, out, plan.types, encoder_factory=encoder_factory, fields=plan.fields, least_rows=min_rows,
-        threads=threads, replace=replace, keep_split=keep_split, progress=progress, observer=observer,
+        replace(plan.source, fields=plan.fields), out, plan.types, encoder_factory=encoder_factory, threads=threads,
+        options=options, progress=progress, observer=observer,
     )  # fmt: skip

@@ -210,7 +210,7 @@ def importance_for(
 
     Raises LocalInferError if an entry does not have the size of its tensor.
     """
-    found: dict[str, Floats] = {}
+    importance: dict[str, Floats] = {}
     for name, entry in imatrix.entries.items():
         tensor = source.tensors.get(name)
         wanted = not included or any(text in name for text in included)
@@ -219,13 +219,13 @@ def importance_for(
         n = tensor.shape[-1]
         expected = math.prod(tensor.shape[:-2]) * n
         if entry.means.size == expected:
-            found[name] = np.ascontiguousarray(entry.means.reshape(-1, n))
+            importance[name] = np.ascontiguousarray(entry.means.reshape(-1, n))
         elif name not in EMBEDDINGS:
             problem = f"has {entry.means.size} values in the importance matrix, but {expected} columns"
             raise _error(source, name, f"{problem}: it belongs to another model")
-    if not found:
+    if not importance:
         raise LocalInferError(f"{printable(str(source.path))}: the importance matrix has none of its tensors")
-    return found
+    return importance
 
 
 def components_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -233,13 +233,13 @@ def components_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Fl
 
     Only matrices that have an importance and no experts have them. Matrices that share inputs share the array.
     """
-    known = {name: imatrix.entries[name] for name in importance if len(source.tensors[name].shape) == 2}
+    entries = {name: imatrix.entries[name] for name in importance if len(source.tensors[name].shape) == 2}
     scaled = {
         entry.components: entry.components.rows.T / np.sqrt(max(entry.counts[0], 1))
-        for entry in known.values()
+        for entry in entries.values()
         if entry.components
     }
-    return {name: scaled[entry.components] for name, entry in known.items() if entry.components}
+    return {name: scaled[entry.components] for name, entry in entries.items() if entry.components}
 
 
 def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, Floats]) -> dict[str, Covariance]:
@@ -247,8 +247,8 @@ def covariances_for(source: Source, imatrix: Imatrix, importance: Mapping[str, F
 
     Only matrices that have an importance and no experts have one.
     """
-    known = {name: imatrix.entries[name].covariance for name in importance if len(source.tensors[name].shape) == 2}
-    return {name: covariance for name, covariance in known.items() if covariance is not None}
+    stored = {name: imatrix.entries[name].covariance for name in importance if len(source.tensors[name].shape) == 2}
+    return {name: covariance for name, covariance in stored.items() if covariance is not None}
 
 
 # --- metadata ---

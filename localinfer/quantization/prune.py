@@ -30,8 +30,8 @@ def prune_layers(source: Source, layers: Collection[int]) -> Source:
     if not layers:
         return source
     architecture, count = _layer_count(source)
-    kept = [number for number in range(count) if number not in layers]
-    if not kept or kept[0] >= count - _n_mtp_layers(source.fields, architecture) or max(layers) >= count:
+    remaining = [number for number in range(count) if number not in layers]
+    if not remaining or remaining[0] >= count - _n_mtp_layers(source.fields, architecture) or max(layers) >= count:
         raise UsageError(f"--prune-layers: {max(layers)}: the model has layers 0 to {count - 1}; one must remain")
     if _is_local_by_number(source.fields, architecture):
         warnings.warn(
@@ -40,19 +40,19 @@ def prune_layers(source: Source, layers: Collection[int]) -> Source:
     tensors = {
         name: replace(tensor, name=name) for name, tensor in renumber_layers(source.tensors, frozenset(layers)).items()
     }
-    return replace(source, fields=_fields_of(source.fields, architecture, count, kept), tensors=tensors)
+    return replace(source, fields=_fields_of(source.fields, architecture, count, remaining), tensors=tensors)
 
 
 def renumber_layers(named: Mapping[str, Value], pruned: Collection[int]) -> dict[str, Value]:
     """Return the entries without those named after a pruned layer; the others get their new layer numbers."""
-    found: dict[str, Value] = {}
+    renumbered: dict[str, Value] = {}
     for name, value in named.items():
         match = IN_LAYER.match(name)
         if match is None:
-            found[name] = value
+            renumbered[name] = value
         elif (number := int(match[1])) not in pruned:
-            found[f"blk.{number - sum(each < number for each in set(pruned))}.{name[match.end() :]}"] = value
-    return found
+            renumbered[f"blk.{number - sum(each < number for each in set(pruned))}.{name[match.end() :]}"] = value
+    return renumbered
 
 
 def _layer_count(source: Source) -> tuple[str, int]:
@@ -77,13 +77,15 @@ def _is_local_by_number(fields: Mapping[str, Field], architecture: str) -> bool:
     return f"{architecture}.attention.sliding_window" in fields and (pattern is None or pattern.length is None)
 
 
-def _fields_of(fields: Mapping[str, Field], architecture: str, count: int, kept: Sequence[int]) -> dict[str, Field]:
-    """Return the metadata with the new layer count, and arrays of one value per layer reduced to the kept layers."""
-    found = dict(fields)
+def _fields_of(fields: Mapping[str, Field], architecture: str, count: int, layers: Sequence[int]) -> dict[str, Field]:
+    """Return the metadata with the new layer count, and arrays of one value per layer reduced to `layers`."""
+    pruned = dict(fields)
     for key, field in fields.items():
         name = key.removeprefix(f"{architecture}.")
         if name != key and name not in NOT_PER_LAYER and field.length == count:
-            found[key] = field.take(kept)
+            pruned[key] = field.take(layers)
     if n_mtp_layers := _n_mtp_layers(fields, architecture):
-        found[f"{architecture}.{MTP_LAYERS_KEY}"] = Field.uint32(sum(number >= count - n_mtp_layers for number in kept))
-    return {**found, f"{architecture}.block_count": Field.uint32(len(kept))}
+        pruned[f"{architecture}.{MTP_LAYERS_KEY}"] = Field.uint32(
+            sum(number >= count - n_mtp_layers for number in layers)
+        )
+    return {**pruned, f"{architecture}.block_count": Field.uint32(len(layers))}

@@ -46,16 +46,42 @@ from localinfer.quantization.worker_pool import WorkerPool
 from quant import FORMATS, ggml
 from quant.encoders.block_feedback import BlockLowRankEncoder, compute_block_gains, is_codebook_type
 from quant.encoders.encoder import Encoder, encoder_kernel
-from quant.encoders.low_rank import LowRankEncoder, low_rank_kernels, make_tables, supports_low_rank
+from quant.encoders.low_rank import LANES, LowRankEncoder, low_rank_kernels, make_tables, supports_low_rank
 from quant.jit import loader
 
 RowEncoder = Callable[[Floats, Bytes], None]  # x, (rows, n) -> out, (rows, row_bytes); thread-safe
-EncoderFactory = Callable[[Matrix], RowEncoder]
 RowObserver = Callable[[Matrix, int, Floats, Bytes], None]  # matrix, first row, x, out; must be thread-safe
 T = TypeVar("T")
 InputFunction = Callable[[Floats, Floats], T]  # arguments: mean squares, (n,), and components, (n, r)
 CACHED_INPUTS = 8  # results of cached_per_tensor; the matrices of a layer have about four different inputs
 Progress = Callable[[SourceTensor, int], None]  # tensor, number of its weights that are done; called in order
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFactory:
+    """Creates the encoder of a matrix, which encodes at least `min_rows` rows at a time, or all rows of the matrix."""
+
+    make_encoder: Callable[[Matrix], RowEncoder]
+    min_rows: int = 1
+
+    def __call__(self, matrix: Matrix) -> RowEncoder:
+        """Return the encoder of a matrix."""
+        return self.make_encoder(matrix)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Options of the files to write.
+
+    `replace` allows existing files to be replaced. With `keep_split`, there is one file for each file of the source,
+    named OUT-00001-of-00003.gguf and so on.
+    """
+
+    replace: bool = False
+    keep_split: bool = False
+
+
+NEW_FILE = OutputOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +99,35 @@ def quantize(
     types: Mapping[str, int],
     *,
     encoder_factory: EncoderFactory,
-    fields: Mapping[str, Field] | None = None,
-    least_rows: int = 1,
     threads: int = 1,
-    replace: bool = False,
-    keep_split: bool = False,
+    options: OutputOptions = NEW_FILE,
     progress: Progress | None = None,
     observer: RowObserver | None = None,
 ) -> list[Path]:
-    """Write the source's tensors, converted to `types`, and its metadata or `fields`.
+    """Write the source's tensors, converted to `types`, and its metadata. Return the paths of the files.
 
     `types` maps tensor names to ggml type numbers. Every value is checked to be finite. `encoder_factory` is called
-    once for each matrix that changes its type; its encoder receives at least `least_rows` rows at a time. The
-    `observer` receives each slice before and after encoding. With `keep_split`, the files are named after `out`:
-    OUT-00001-of-00003.gguf. Returns the paths of the files. Raises LocalInferError and then leaves no file behind.
+    once for each matrix that changes its type. The `observer` receives each slice before and after encoding. Raises
+    LocalInferError and then leaves no file behind.
     """
-    out = resolve_output_link(out) if out.is_symlink() else out  # replace the target of the link, not the link
-    outputs = plan_outputs(source, out, types, source.fields if fields is None else fields, keep_split)
+    out = resolve_symlink(out) if out.is_symlink() else out  # replace the target of the link, not the link
+    outputs = plan_outputs(source, out, types, options.keep_split)
     for output in outputs:
         require_not_source(source, output.path)
     sizes = {output.path: output.layout.size for output in outputs}
     with ExitStack() as stack:
-        files = stack.enter_context(atomic_files(sizes, replace=replace))
+        files = stack.enter_context(atomic_files(sizes, replace=options.replace))
         stack.enter_context(threadpool_limits(1, "blas"))  # the worker threads already use all cores
         pool = stack.enter_context(WorkerPool(threads))
         for file, output in zip(files, outputs, strict=True):
             file.write_at(0, output.layout.header)
             for tensor in output.tensors:
                 job = TensorJob(source, tensor, types[tensor.name], file, output.layout.offsets[tensor.name], observer)
-                submit_tensor(pool, job, encoder_factory, least_rows, progress)
+                submit_tensor(pool, job, encoder_factory, progress)
     return list(sizes)
 
 
-def resolve_output_link(link: Path) -> Path:
+def resolve_symlink(link: Path) -> Path:
     """Return the path that a symbolic link leads to, whether or not it exists."""
     end = Path(os.path.realpath(link))
     if end.is_symlink():
@@ -113,15 +135,14 @@ def resolve_output_link(link: Path) -> Path:
     return end
 
 
-def plan_outputs(
-    source: Source, out: Path, types: Mapping[str, int], fields: Mapping[str, Field], keep_split: bool
-) -> list[Output]:
+def plan_outputs(source: Source, out: Path, types: Mapping[str, int], keep_split: bool) -> list[Output]:
     """Return the files to write: one, or one for each file of the source."""
+    fields = source.fields
     count = 1 + max((tensor.split_index for tensor in source.tensors.values()), default=0)
     if not keep_split or count == 1:
         return [_output(out, fields, types, list(source.tensors.values()))]
-    found = NAME.fullmatch(out.name)
-    names = split_names(found["prefix"] if found else out.name.removesuffix(".gguf"), count)
+    match = NAME.fullmatch(out.name)
+    names = split_names(match["prefix"] if match else out.name.removesuffix(".gguf"), count)
     outputs = []
     for number, name in enumerate(names):
         tensors = [tensor for tensor in source.tensors.values() if tensor.split_index == number]
@@ -162,14 +183,14 @@ class TensorJob:
 
 
 def submit_tensor(
-    pool: WorkerPool, job: TensorJob, encoder_factory: EncoderFactory, least_rows: int, progress: Progress | None
+    pool: WorkerPool, job: TensorJob, encoder_factory: EncoderFactory, progress: Progress | None
 ) -> None:
-    """Submit all slices of a tensor, of at least `least_rows` rows each."""
+    """Submit all slices of a tensor, of at least as many rows each as the encoders need."""
     data = load_bytes(job.source, job.tensor)
     done = 0
     for matrix in matrices(job.tensor, job.type):
         encode = encoder_factory(matrix) if job.type != job.tensor.type else None
-        for row_slice in row_slices(matrix, data, least_rows):
+        for row_slice in row_slices(matrix, data, encoder_factory.min_rows):
             done += math.prod(row_slice.shape)
             pool.submit(
                 partial(_encode_slice, job, row_slice, encode),
@@ -281,7 +302,7 @@ def make_encoder_factory(
 
         return encode
 
-    return make_encoder
+    return EncoderFactory(make_encoder, LANES if components else 1)
 
 
 def cached_per_tensor(
@@ -292,7 +313,7 @@ def cached_per_tensor(
     The result is cached for tensors that share the array of their components, if they are close to each other in a
     file.
     """
-    owners = {id(shared): name for name, shared in components.items()}
+    owners = {id(array): name for name, array in components.items()}
 
     @lru_cache(CACHED_INPUTS)
     def compute(owner: str, find: InputFunction[T]) -> T:

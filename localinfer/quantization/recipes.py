@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 FLOATS = ("F32", "F16", "BF16")
-COPY = "COPY"  # no recipe: every tensor keeps its type
+COPY = "COPY"  # no recipe: no tensor changes its type
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
@@ -109,7 +109,7 @@ def choose_types(
 
 
 def keep_type(tensor: Tensor) -> Choice:
-    """Return the tensor's own type as its choice."""
+    """Return the tensor's present type as its choice."""
     name = TYPES[tensor.type].name
     return Choice(name, name)
 
@@ -164,8 +164,8 @@ def by_layer(tensor: Tensor) -> tuple[int, str]:
 
 def layer_of(name: str, default: int) -> int:
     """Return the layer number in a tensor name, or the default."""
-    found = re.match(r"blk\.(\d+)\.", name)
-    return int(found[1]) if found else default
+    match = re.match(r"blk\.(\d+)\.", name)
+    return int(match[1]) if match else default
 
 
 def role_of(name: str, tied: bool) -> str:
@@ -213,8 +213,8 @@ def _override(name: str, role: str, overrides: TypeOverrides) -> str | None:
 
 def _apply_rules(recipe: str, role: str, case: Case) -> str:
     rules = RULES.get(role, ()) if role == "output" else EXPERTS_ONLY + RULES.get(role, ())
-    found = (each.type for each in rules if recipe in each.recipes and all(holds(case) for holds in each.conditions))
-    chosen = next(found, BASE) or case.base
+    types = (each.type for each in rules if recipe in each.recipes and all(holds(case) for holds in each.conditions))
+    chosen = next(types, BASE) or case.base
     if role == "attn_v" and recipe not in LOW.split() and seventy_billion(case):
         return RAISED.get(chosen, chosen)
     return chosen

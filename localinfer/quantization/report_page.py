@@ -97,9 +97,9 @@ def plot(tensors: Sequence[Tensor]) -> Plot | None:
 
     lines = []
     for number, kind in enumerate(dict.fromkeys(tensor["kind"] for tensor in with_errors)):
-        own = sorted((tensor for tensor in with_errors if tensor["kind"] == kind), key=lambda each: each["layer"])
-        points = [(x(each["layer"]), y(each["relative_error"])) for each in own]
-        lines.append(Line(kind, COLOURS[number % len(COLOURS)], points, [*map(tooltip, own)]))
+        of_kind = sorted((tensor for tensor in with_errors if tensor["kind"] == kind), key=lambda each: each["layer"])
+        points = [(x(each["layer"]), y(each["relative_error"])) for each in of_kind]
+        lines.append(Line(kind, COLOURS[number % len(COLOURS)], points, [*map(tooltip, of_kind)]))
     step = max(1, -(-(deepest + 1) // 16))
     layers = [Tick(x(layer), str(layer)) for layer in range(0, deepest + 1, step)]
     return Plot(lines, layers, [Tick(y(value), f"{100 * value:g} %") for value in ticks])

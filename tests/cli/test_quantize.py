@@ -316,11 +316,12 @@ SLOW = """
 import sys, time
 import localinfer.quantization.pipeline
 from cli.__main__ import main
+from localinfer.quantization.quantize import EncoderFactory
 
 def make_slow_encoder_factory(*_):
     def make_encoder(matrix):
         return lambda x, out: time.sleep(0.5)
-    return make_encoder
+    return EncoderFactory(make_encoder)
 
 localinfer.quantization.pipeline.make_encoder_factory = make_slow_encoder_factory
 sys.argv[0] = "localinfer"

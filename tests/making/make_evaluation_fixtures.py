@@ -1,6 +1,6 @@
-"""Write tests/data/judging_*.json: llama.cpp's perplexity and importance matrix of a model on data/varied.txt.
+"""Write tests/data/evaluation_*.json: llama.cpp's perplexity and importance matrix of a model on data/varied.txt.
 
-    python tests/making/make_evaluation_fixtures.py judging_smollm2 path/to/smollm2.gguf
+    python tests/making/make_evaluation_fixtures.py evaluation_smollm2 path/to/smollm2.gguf
 
 Needs the dependency groups `test` and `bench`. The text is split as in llama-perplexity and llama-imatrix, into
 chunks of 512 tokens. The values are those of the first two chunks, [perplexity, error], without and with flash

@@ -61,6 +61,6 @@ def find_architecture(config: JsonObject) -> tuple[Architecture, JsonObject]:
         what = f"{printable(repr(name), 80)} is not supported; the most similar supported class is {nearest}"
         raise config.error("architectures", what, UnsupportedError)
     text_model = config.child("text_config").get("model_type", str, "")
-    found = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
-    architecture = found if isinstance(found, Architecture) else found(config)
+    entry = BY_TEXT_MODEL.get((name, text_model), BY_CLASS[name])
+    architecture = entry if isinstance(entry, Architecture) else entry(config)
     return architecture, normalize_keys(config, architecture.key_aliases, architecture.defaults)

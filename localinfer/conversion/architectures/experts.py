@@ -1,4 +1,4 @@
-"""Mixture-of-experts architectures without a family module of their own."""
+"""Mixture-of-experts architectures that belong to no family module."""
 
 from localinfer.conversion import attention_metadata, expert_metadata
 from localinfer.conversion.architecture import Architecture

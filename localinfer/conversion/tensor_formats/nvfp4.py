@@ -63,7 +63,7 @@ def join_matrices(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
     shape.
     """
     remaining: dict[str, StoredTensor] = dict(stored)
-    found: dict[str, StoredTensor] = {}
+    joined: dict[str, StoredTensor] = {}
     for name, scales in stored.items():
         if scales.dtype == "F8_E4M3" and len(scales.shape) == 2 and name.endswith(".weight_scale"):
             weight = name.removesuffix("_scale")
@@ -71,9 +71,9 @@ def join_matrices(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
             if codes is None or codes.dtype != "U8":
                 continue
             del remaining[name]
-            found[weight] = make_matrix(weight, codes, scales)
-            found |= {each.name: each for each in take_scales(weight.removesuffix(".weight"), remaining)}
-    return {name: each for name, each in remaining.items() if not (found and name.endswith(KV_CACHE_SCALES))} | found
+            joined[weight] = make_matrix(weight, codes, scales)
+            joined |= {each.name: each for each in take_scales(weight.removesuffix(".weight"), remaining)}
+    return {name: each for name, each in remaining.items() if not (joined and name.endswith(KV_CACHE_SCALES))} | joined
 
 
 def make_matrix(name: str, codes: StoredTensor, scales: StoredTensor) -> Nvfp4Matrix:

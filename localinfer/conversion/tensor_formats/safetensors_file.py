@@ -2,7 +2,7 @@
 
 The safetensors library reads and validates the headers. It also verifies that the tensors fill the rest of the file
 without gaps, in the order it reports, so the bytes can be views of the mapped file. BF16, which numpy does not know,
-is kept unchanged. Pickles are never opened.
+stays unchanged. Pickles are never opened.
 """
 
 import re

@@ -78,7 +78,7 @@ def token_id(table: JsonObject, key: str) -> int:
 
 
 def reject_duplicates(folder: CheckpointFolder, tokens: TokenList) -> None:
-    """Raise LocalInferError if two tokens have the same text: a reader could not tell them apart."""
+    """Raise LocalInferError if two tokens have the same text: a reader could not distinguish them."""
     if len(tokens.ids_by_text()) < len(tokens.by_id):
         seen: dict[str, int] = {}
         for id, token in sorted(tokens.by_id.items()):
@@ -90,16 +90,16 @@ def reject_duplicates(folder: CheckpointFolder, tokens: TokenList) -> None:
 def fields(tokens: TokenList, n_vocab: int) -> dict[str, Field]:
     """Return the keys of the vocabulary, padded to the number of embedding rows."""
     padded = tokens.padded(n_vocab)
-    found = {
+    metadata = {
         "model": Field.text(tokens.model),
         **({"pre": Field.text(tokens.pre)} if tokens.pre else {}),
         "tokens": Field.texts([token.text for token in padded]),
         "token_type": Field.numbers(np.array([token.type for token in padded], np.int32)),
     }
     if tokens.model in ("llama", "t5"):
-        found["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
+        metadata["scores"] = Field.numbers(np.array([token.score for token in padded], np.float32))
     elif tokens.model not in ("bert", "rwkv"):
-        found["merges"] = Field.texts(tokens.merges)
+        metadata["merges"] = Field.texts(tokens.merges)
     if tokens.adds_space is not None:
-        found["add_space_prefix"] = Field.flag(tokens.adds_space)
-    return {KEY_PREFIX + key: field for key, field in (found | dict(tokens.extra_fields)).items()}
+        metadata["add_space_prefix"] = Field.flag(tokens.adds_space)
+    return {KEY_PREFIX + key: field for key, field in (metadata | dict(tokens.extra_fields)).items()}

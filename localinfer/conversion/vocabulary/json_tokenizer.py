@@ -1,6 +1,6 @@
 """Read tokenizer.json of the `tokenizers` library: tokens, merges, and the pre-tokenizer.
 
-WordPiece and Unigram have modules of their own. Two kinds of BPE are read here: byte-level BPE, which writes bytes
+WordPiece and Unigram have separate modules. Two kinds of BPE are read here: byte-level BPE, which writes bytes
 as characters (gpt2 in GGUF), and SentencePiece's, with "▁" for spaces and byte fallback (llama in GGUF). The
 sequence of pre-tokenizer steps must match a known one as a whole.
 """
@@ -33,7 +33,7 @@ CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 CASED = r"[^\r\n\p{{L}}\p{{N}}]?{0}*{1}+{2}|[^\r\n\p{{L}}\p{{N}}]?{0}+{1}*{2}"
 LETTERS_WITH_MARKS = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
-SPACE_SYMBOL = "Ġ"  # space within a token, unlike the space between the two parts of a merge
+SPACE_SYMBOL = "Ġ"  # space within a token, unlike the space between the two texts of a merge
 GPT2_REGEX, EACH_DIGIT = "ByteLevel", "Digits"  # steps with a name instead of a pattern
 
 # Splitting steps -> tokenizer.ggml.pre without and with ignore_merges.
@@ -76,7 +76,7 @@ def read(file: JsonObject, characters: str = "") -> TokenList:
             return character_bpe_tokens(model, ids, pairs, characters)
         return sentencepiece_tokens(model, ids, pairs, [*steps[0], *steps[1]])
     by_id = {id: Token(text) for text, id in ids.items()}
-    merges = [" ".join(part.replace(" ", SPACE_SYMBOL) for part in pair) for pair in pairs]
+    merges = [" ".join(half.replace(" ", SPACE_SYMBOL) for half in pair) for pair in pairs]
     known = known_tokenizers.identify(dict(file.values))
     pre = known or pre_tokenizer(file, steps[1], model.get("ignore_merges", bool, False))
     return TokenList("gpt2", pre, by_id, merges)
@@ -95,16 +95,16 @@ def read_merges(model: JsonObject) -> Iterator[tuple[str, str]]:
     """Yield pairs of texts in order of their rank; older files separate the two by a space."""
     for index, merge in enumerate(model.get("merges", list)):
         pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) and part for part in pair)):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) and text for text in pair)):
             raise model.error(f"merges[{index}]", f"{printable(repr(merge), 80)} is not a pair of strings")
         yield pair[0], pair[1]
 
 
-def flatten_steps(file: JsonObject, key: str, members: str) -> Iterator[JsonObject]:
+def flatten_steps(file: JsonObject, key: str, list_key: str) -> Iterator[JsonObject]:
     """Yield the steps of a normalizer or pre-tokenizer, which may be a single step or a sequence."""
     step = file.child(key)
     if step.values.get("type") == "Sequence":
-        yield from step.children(members)
+        yield from step.children(list_key)
     elif step.values:
         yield step
 

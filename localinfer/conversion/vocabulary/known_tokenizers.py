@@ -1,4 +1,4 @@
-"""Byte-level tokenizers that llama.cpp knows, identified as llama.cpp does: by the ids of a test text.
+"""Byte-level tokenizers that llama.cpp supports, identified as llama.cpp does: by the ids of a test text.
 
 The table maps `tokenizer.ggml.pre` to prefixes of the SHA-256 of the text's ids, formatted as a Python list. A
 modified vocabulary has other ids and is identified by its splitting patterns instead: see json_tokenizer.py.

@@ -37,7 +37,7 @@ def parse_line(path: Path, number: int, line: str) -> bytes:
         token = ast.literal_eval(literal) if len(line) <= MAX_LINE else None
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         token = None
-    found = token.encode(errors="replace") if isinstance(token, str) else token
-    if not isinstance(found, bytes) or (id, length) != (str(number), str(len(found))):
+    encoded = token.encode(errors="replace") if isinstance(token, str) else token
+    if not isinstance(encoded, bytes) or (id, length) != (str(number), str(len(encoded))):
         raise LocalInferError(f"{printable(str(path))}: line {number}: is not a token")
-    return found
+    return encoded

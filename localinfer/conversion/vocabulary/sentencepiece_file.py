@@ -34,7 +34,7 @@ def read(path: Path, content: bytes) -> TokenList:
     than BPE.
     """
     by_id: dict[int, Token] = {}
-    kind, adds_space = 1, True  # the format's own defaults
+    kind, adds_space = 1, True  # the format's defaults
     try:
         for number, value in parse_fields(content):
             if number == 1:
@@ -51,12 +51,12 @@ def read(path: Path, content: bytes) -> TokenList:
     return TokenList("llama", "default", by_id, adds_space=adds_space)
 
 
-def parse_piece(parts: dict[int, Value]) -> Token:
-    kind = int(parts.get(3, NORMAL))
+def parse_piece(fields: dict[int, Value]) -> Token:
+    kind = int(fields.get(3, NORMAL))
     if not NORMAL <= kind <= BYTE:
         raise ValueError(f"type {kind} of a token")
-    (score,) = struct.unpack("<f", as_bytes(parts.get(2, bytes(4))))
-    text = as_bytes(parts.get(1, b"")).decode()
+    (score,) = struct.unpack("<f", as_bytes(fields.get(2, bytes(4))))
+    text = as_bytes(fields.get(1, b"")).decode()
     return user_defined(text, score) if kind == USER_DEFINED else Token(text, kind, score)
 
 

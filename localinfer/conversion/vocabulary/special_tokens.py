@@ -18,7 +18,7 @@ TEXT_FILES = (TOKENIZER_CONFIG, "special_tokens_map.json")
 GENERATION = "generation_config.json"
 ID_FILES = (CONFIG, GENERATION)
 
-# Hugging Face's name -> GGUF's ("seperator" is GGUF's own name).
+# Hugging Face's name -> GGUF's (GGUF spells it "seperator").
 NAMES = {
     "bos": "bos",
     "eos": "eos",
@@ -127,19 +127,19 @@ def templates(tokenizer: JsonObject) -> Iterator[list[JsonObject]]:
 def template_fields(folder: CheckpointFolder) -> dict[str, Field]:
     """Return the default chat template, and others by name."""
     by_name = read_templates(folder)
-    found = {f"{TEMPLATE}.{name}": Field.text(text) for name, text in by_name.items() if name != "default"}
-    if found:
-        found[f"{TEMPLATE}s"] = Field.texts([name for name in by_name if name != "default"])
+    fields = {f"{TEMPLATE}.{name}": Field.text(text) for name, text in by_name.items() if name != "default"}
+    if fields:
+        fields[f"{TEMPLATE}s"] = Field.texts([name for name in by_name if name != "default"])
     if "default" in by_name:
-        found[TEMPLATE] = Field.text(by_name["default"])
-    return found
+        fields[TEMPLATE] = Field.text(by_name["default"])
+    return fields
 
 
 def read_templates(folder: CheckpointFolder) -> dict[str, str]:
     """Return name -> template; a separate file takes precedence over a value in another file."""
-    own = folder.read_text("chat_template.jinja")
-    if own is not None:
-        return {"default": own, **more_templates(folder)}
+    template = folder.read_text("chat_template.jinja")
+    if template is not None:
+        return {"default": template, **more_templates(folder)}
     for name in (TOKENIZER_CONFIG, "chat_template.json"):
         table = folder.optional_json(name)
         value = table.values.get("chat_template")
@@ -154,5 +154,5 @@ def read_templates(folder: CheckpointFolder) -> dict[str, str]:
 def more_templates(folder: CheckpointFolder) -> dict[str, str]:
     """Return the templates for other purposes, each in a file of its name."""
     files = sorted((folder.path / MORE_TEMPLATES).glob("*.jinja"))
-    found = {file.stem: folder.read_text(f"{MORE_TEMPLATES}/{file.name}") for file in files}
-    return {name: text for name, text in found.items() if text is not None}
+    templates = {file.stem: folder.read_text(f"{MORE_TEMPLATES}/{file.name}") for file in files}
+    return {name: text for name, text in templates.items() if text is not None}

@@ -39,14 +39,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < 1e30
 
 
-def steps(file: JsonObject, key: str, members: str, known: set[str]) -> list[JsonObject]:
+def steps(file: JsonObject, key: str, list_key: str, known: set[str]) -> list[JsonObject]:
     """Return the steps of a normalizer or pre-tokenizer, a single one or a sequence."""
     step = file.child(key)
-    found = step.children(members) if step.values.get("type") == "Sequence" else [step] if step.values else []
-    for each in found:
+    found_steps = step.children(list_key) if step.values.get("type") == "Sequence" else [step] if step.values else []
+    for each in found_steps:
         if each.get("type", str) not in known:
             raise each.error("type", f"{printable(repr(each.values['type']), 40)} is not supported", UnsupportedError)
-    return found
+    return found_steps
 
 
 def charsmap(step: JsonObject) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":

@@ -54,9 +54,8 @@ def write_dithered(source: Path, target: Path, seed: int = 1) -> Path:
         found = dithered_source(from_gguf(source), seed)
         mixture = make_plan(found, Request("F32"))
         compile_kernels({tensor.type for tensor in from_gguf(source).tensors.values()}, {F32}, "normal")
-        quantize(
-            found, target, mixture.types, encoder_factory=make_encoder_factory("normal", {}), fields=mixture.fields
-        )
+        source_with_fields = replace(found, fields=mixture.fields)
+        quantize(source_with_fields, target, mixture.types, encoder_factory=make_encoder_factory("normal", {}))
     return target
 
 

@@ -171,7 +171,7 @@ def test_result_is_independent_of_batch_size(engine: Engine) -> None:
 
 def test_sums_match_llama_cpp(smollm2: Path) -> None:
     """Compare sums over all columns of a matrix; llama.cpp rounds activations to 8 bits."""
-    recorded = json.loads((DATA / "judging_smollm2.json").read_text())
+    recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
     engine = Engine(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
     found = collected(engine, head=True)
     engine.close()
@@ -260,9 +260,9 @@ def test_statistics_of_four_columns() -> None:
     assert first.entropy == pytest.approx(
         -(1 / 8 * math.log2(1 / 8) + 1 / 4 * math.log2(1 / 4) + 5 / 8 * math.log2(5 / 8))
     )
-    assert first.outlier_share == 0.25
+    assert first.outlier_fraction == 0.25
     assert first.similarity == pytest.approx(8 / math.sqrt(4 * 30))
-    assert (second.entropy, second.deviation, second.outlier_share, second.similarity) == (2, 0, 0, None)
+    assert (second.entropy, second.deviation, second.outlier_fraction, second.similarity) == (2, 0, 0, None)
     assert [each.total for each in by_layer(matrix)] == [4, 8]
     assert by_layer(matrix)[1].similarity == first.similarity
 

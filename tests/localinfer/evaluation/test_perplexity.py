@@ -141,7 +141,7 @@ def test_perplexity_matches_llama_cpp(smollm2: Path, precision: str, share: floa
 
     Its own result with flash attention differs by 0.0026.
     """
-    recorded = json.loads((DATA / "judging_smollm2.json").read_text())
+    recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
     value, error = recorded["perplexity"]["off"]
     engine = Engine(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
     try:

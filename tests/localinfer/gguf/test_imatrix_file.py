@@ -80,7 +80,7 @@ def test_shared_input_statistics_are_stored_once(tmp_path: Path) -> None:
         ({"x.in_cov": (2, 2), "x.in_cov_chunks": None}, {}, "x.in_cov_chunks: is missing"),
         ({"x.in_dirs": (4, 3)}, {}, "x: has principal components of 3 inputs, but 2 columns"),
         ({"x.in_dirs": (257, 2)}, {}, "x.in_dirs: has 257 components, at most 256"),
-        ({}, {"names": ["x"], "owners": ["y"]}, "owners: y has nothing to share"),
+        ({}, {"names": ["x"], "owners": ["y"]}, "owners: y has no statistics to share"),
         ({"x.in_cov": (2, 2)}, {"names": ["x"]}, "owners: 0 owners of inputs for 1 names"),
     ],
 )

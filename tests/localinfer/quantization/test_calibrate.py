@@ -27,11 +27,10 @@ from localinfer.options import Options
 from localinfer.quantization.calibrate import CalibrationObserver, calibrate
 from localinfer.quantization.feedback_encoders import make_factor_lookup, make_feedback_factory
 from localinfer.quantization.plan import QuantizationPlan, Request, make_plan, parse_pattern
-from localinfer.quantization.quantize import quantize
+from localinfer.quantization.quantize import OutputOptions, quantize
 from localinfer.quantization.recipes import TypeOverrides
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
-from quant.encoders.feedback import MIN_ROWS
 
 TEXT = DATA / "varied.txt"
 TOKENS, CHUNKS = 64, 4
@@ -102,7 +101,7 @@ def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
     plan = plan_of(model, *patterns, imatrix=tmp_path / "imatrix.gguf", calibrated=False)
     encoder_factory = make_feedback_factory(plan.importance, make_factor_lookup(plan.covariances))
     out = tmp_path / "by_imatrix.gguf"
-    quantize(plan.source, out, plan.types, encoder_factory=encoder_factory, least_rows=MIN_ROWS, replace=True)
+    quantize(plan.source, out, plan.types, encoder_factory=encoder_factory, options=OutputOptions(replace=True))
     return out
 
 
@@ -155,9 +154,9 @@ class Interrupting(CalibrationObserver):
     def on_start(self, done: int, blocks: int, discarded: str) -> None:
         self.found = done, discarded
 
-    def on_step(self, what: str, share: float) -> None:
-        assert self.shares[-1] <= share <= 1
-        self.shares.append(share)
+    def on_step(self, what: str, fraction: float) -> None:
+        assert self.shares[-1] <= fraction <= 1
+        self.shares.append(fraction)
         if self.where in what:
             raise KeyboardInterrupt
 

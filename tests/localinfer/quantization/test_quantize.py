@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.reader import open_gguf
 from localinfer.gguf.source import Field, Source, SourceTensor
-from localinfer.quantization.quantize import Matrix, make_encoder_factory, quantize
+from localinfer.quantization.quantize import Matrix, OutputOptions, make_encoder_factory, quantize
 from quant.encoders.encoder import Encoder
 
 F32, F16, Q8_0 = (int(GGMLQuantizationType[name]) for name in ("F32", "F16", "Q8_0"))
 PLAIN = make_encoder_factory("normal", {})
+REPLACE = OutputOptions(replace=True)
 LARGE_SHAPE = (3, 700, 256)  # several slices for each of three experts
 
 
@@ -71,7 +73,9 @@ class TestOutput:
 
     def test_other_metadata(self, model: Path, tmp_path: Path) -> None:
         fields = {"general.architecture": Field.text("llama"), "general.alignment": Field.uint32(256)}
-        out = open_gguf(written(model, tmp_path / "out.gguf", fields=fields))
+        source = replace(from_gguf(model), fields=fields)
+        quantize(source, tmp_path / "out.gguf", to_q8_0(source), encoder_factory=PLAIN)
+        out = open_gguf(tmp_path / "out.gguf")
         assert (out.metadata, out.alignment) == ({"general.architecture": "llama", "general.alignment": 256}, 256)
 
     def test_readable_by_gguf_package(self, model: Path, tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ class TestOutput:
         with pytest.raises(UsageError, match="--force"):
             written(model, out)
         assert out.read_bytes() == b"old"
-        written(model, out, replace=True)
+        written(model, out, options=REPLACE)
         assert open_gguf(out).tensors
 
 
@@ -219,7 +223,7 @@ def test_source_is_never_overwritten(tmp_path: Path, other_name: Callable[[Path]
     path = tiny_llama(tmp_path / "m.gguf", type="F16", n_layer=1)
     before, out = path.read_bytes(), other_name(path)
     with pytest.raises(UsageError, match="is the input file"):
-        written(path, out, replace=True)
+        written(path, out, options=REPLACE)
     assert path.read_bytes() == before
 
 
@@ -250,7 +254,7 @@ class TestSplit:
 
     @pytest.mark.parametrize("name", ["out.gguf", "out", "out-00001-of-00009.gguf"])
     def test_keep_split(self, parts: list[Path], tmp_path: Path, name: str) -> None:
-        written(parts[0], tmp_path / name, keep_split=True)
+        written(parts[0], tmp_path / name, options=OutputOptions(keep_split=True))
         new = sorted(tmp_path.glob("out*"))
         assert [path.name for path in new] == [f"out-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
         back = from_gguf(new[2])
@@ -261,7 +265,7 @@ class TestSplit:
 
     def test_source_is_never_overwritten(self, parts: list[Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is the input file"):
-            written(parts[0], tmp_path / "m.gguf", keep_split=True, replace=True)
+            written(parts[0], tmp_path / "m.gguf", options=OutputOptions(replace=True, keep_split=True))
 
 
 class TestMaliciousSources:
@@ -276,7 +280,7 @@ class TestMaliciousSources:
             (tmp_path / "odd.gguf").write_bytes(odd.content)
             source = from_gguf(tmp_path / "odd.gguf")
             types = {name: tensor.type for name, tensor in source.tensors.items()}
-            quantize(source, tmp_path / "out.gguf", types, encoder_factory=PLAIN, replace=True)
+            quantize(source, tmp_path / "out.gguf", types, encoder_factory=PLAIN, options=REPLACE)
             copied = from_gguf(tmp_path / "out.gguf")
             assert copied.fields == source.fields, odd.name
             assert [tensor.load().tobytes() for tensor in copied.tensors.values()] == [
@@ -296,5 +300,5 @@ class TestMaliciousSources:
             with contextlib.suppress(LocalInferError):
                 source = from_gguf(path)
                 types = {name: tensor.type for name, tensor in source.tensors.items()}
-                quantize(source, out, types, encoder_factory=PLAIN, replace=True)
+                quantize(source, out, types, encoder_factory=PLAIN, options=REPLACE)
                 assert from_gguf(out).fields == source.fields

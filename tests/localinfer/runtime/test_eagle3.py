@@ -104,7 +104,8 @@ def changed(path: Path, **fields: Field) -> Path:
     out, source = path.with_name("changed.gguf"), from_gguf(path)
     types = {name: tensor.type for name, tensor in source.tensors.items()}
     named = {f"eagle3.{key}": field for key, field in fields.items()}
-    quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}), fields={**source.fields, **named})
+    source = replace(source, fields={**source.fields, **named})
+    quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}))
     return out
 
 
