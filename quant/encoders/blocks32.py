@@ -32,7 +32,7 @@ from quant.jit.vectors import (
     store,
     u8x16,
 )
-from quant.packing.nibbles import Block, field_offset
+from quant.packing.format_spec import Block, FormatSpec, field_offset
 
 SCALES, MINS = NUMBERS, NUMBERS + 64  # offsets in scratch memory
 
@@ -62,10 +62,11 @@ def signed_absmax(x: int) -> Any:
     return load(float32, x + 4 * int64(popcount(before)))
 
 
-def make_encode_ggml(block: Block, zero: int, bits: int, store_codes32: Any) -> Any:
+def make_encode_ggml(spec: FormatSpec, block: Block, store_codes32: Any) -> Any:
     """Make the inlined function encode_ggml(x, y), which encodes one block as ggml does."""
-    to_codes = make_to_codes(2**bits - 1)
-    d_at, m_at, last = field_offset(block, "d"), 0 if zero else field_offset(block, "m"), float32(2**bits - 1)
+    zero, top = spec.zero_point, 2**spec.bits - 1
+    to_codes, last = make_to_codes(top), float32(top)
+    d_at, m_at = field_offset(block, "d"), 0 if zero else field_offset(block, "m")
 
     @inline
     def symmetric(x: int, y: int) -> None:
@@ -94,12 +95,13 @@ def make_encode_ggml(block: Block, zero: int, bits: int, store_codes32: Any) -> 
 # --- searched -----------------------------------------------------------------------------------------------------
 
 
-def make_encode_searched(block: Block, zero: int, bits: int, store_codes32: Any, effort: str) -> Any:
+def make_encode_searched(spec: FormatSpec, block: Block, store_codes32: Any, effort: str) -> Any:
     """Make the inlined encode_searched(x, importance, count, y, scratch), which encodes up to sixteen blocks."""
+    zero, levels = spec.zero_point, 2**spec.bits
     normalize, weigh = make_normalize(32, 1), make_weigh(32, 1)
     search_symmetric, center = make_search_symmetric(32, zero), make_center(32)
-    search_affine = make_search_affine(32, 2**bits, False, effort)
-    to_codes, d_at, size = make_to_codes(2**bits - 1), field_offset(block, "d"), block.itemsize
+    search_affine = make_search_affine(32, levels, False, effort)
+    to_codes, d_at, size = make_to_codes(levels - 1), field_offset(block, "d"), block.itemsize
     m_at = 0 if zero else field_offset(block, "m")
 
     @inline
@@ -136,16 +138,14 @@ def make_encode_searched(block: Block, zero: int, bits: int, store_codes32: Any,
     return encode_searched
 
 
-def make_encode(block: Block, zero: int, bits: int, store_codes32: Any, effort: str) -> Any:
+def make_encode(spec: FormatSpec, block: Block, store_codes32: Any, effort: str) -> Any:
     """Make the inlined function encode of `quant.encoders.encoder`.
 
-    A weight is d * (code - zero), or d * code + m if zero is 0. store_codes32(block, codes) stores the codes of a
-    block, u8x32.
+    A weight is d * (code - zero_point), or d * code + m if the zero point is 0. store_codes32(block, codes) stores the
+    codes of a block, u8x32.
     """
-    encode_ggml, encode_searched = (
-        make_encode_ggml(block, zero, bits, store_codes32),
-        make_encode_searched(block, zero, bits, store_codes32, effort),
-    )
+    encode_ggml = make_encode_ggml(spec, block, store_codes32)
+    encode_searched = make_encode_searched(spec, block, store_codes32, effort)
     size = block.itemsize
 
     @inline

@@ -10,9 +10,10 @@ from numba import float32, int32, int64, uint32
 
 from quant.encoders.searches.lattice import END, Lattice, make_fit_row, make_row_number
 from quant.encoders.searches.scales import make_odd_multiple, make_search, make_try_scales
-from quant.encoders.searches.tiles import make_build_tile, make_encode_by_tiles
-from quant.jit.vectors import extract, f32x16, i32x16, inline, load, select, splat, store
+from quant.encoders.searches.tiles import make_encode_superblocks
+from quant.jit.vectors import f32x16, i32x16, inline, load, select, splat, store
 from quant.packing.codebooks import load_codebook
+from quant.packing.format_spec import FormatSpec
 
 LATTICE = Lattice((load_codebook("iq1_s") + 1).view(np.uint8))  # its values are 0, 1 and 2
 SHIFT_UP = -1 + 1 / 8  # added to a value, this gives the code
@@ -66,24 +67,20 @@ def row_at(scratch: int, group: int, row: int, shift: int) -> Any:
     return uint32(number_of_row(int64(pair)))
 
 
-def make_encode(group: int, shared_rows: int, block_bytes: int, store_block: Any, effort: str) -> Any:
-    """Make the inlined function encode of `quant.encoders.encoder`.
+def make_encode(spec: FormatSpec, shared_rows: int, store_block: Any, effort: str) -> Any:
+    """Make the inlined function encode of `quant.encoders.encoder`; `shared_rows` rows share a shift.
 
-    store_block(scratch, d, k, first, block) writes one block of groups whose lanes start at `first`. The scales are odd
-    multiples of d, up to 15.
+    The scales are odd multiples of d, up to 15. `quant.encoders.searches.tiles.make_encode_superblocks` describes
+    store_block.
     """
-    fit, groups = make_fit(group, shared_rows), 256 // group
-    build_tile = make_build_tile(group, groups)
-    search = make_search(
-        fit, make_try_scales(fit, group, TARGET_CODES), make_odd_multiple(15), 2, DIVISORS, groups, effort
-    )
+    fit = make_fit(spec.group_size, shared_rows)
+    try_scales = make_try_scales(fit, spec.group_size, TARGET_CODES)
+    search = make_search(fit, try_scales, make_odd_multiple(15), 2, DIVISORS, spec.n_groups, effort)
 
     @inline
-    def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        build_tile(x, importance, unit, scratch)
+    def encode_groups(scratch: int) -> Any:
         d, k = search(scratch)
         fit(scratch, d * k)
-        for first in range(0, 16, groups):
-            store_block(scratch, extract(d, first), k, first, y + block_bytes * (first // groups))
+        return d, k
 
-    return make_encode_by_tiles(group, 16 // groups * block_bytes, encode_tile)
+    return make_encode_superblocks(spec, encode_groups, store_block)

@@ -5,7 +5,6 @@ magnitudes. If a format stores only an even number of negative weights in eight,
 the least importance * weight**2. Its magnitude becomes negative.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,9 @@ from numba import float32, int32, int64, uint8, uint32
 
 from quant.encoders.searches.lattice import END, Lattice, make_fit_row, make_row_number
 from quant.encoders.searches.scales import make_odd_multiple, make_search, make_try_scales
-from quant.encoders.searches.tiles import WEIGHTS, load_importance, load_weights, make_build_tile, make_encode_by_tiles
-from quant.jit.vectors import (
-    absolute,
-    extract,
-    f32x16,
-    i32x16,
-    inline,
-    load,
-    popcount,
-    select,
-    splat,
-    store,
-)
+from quant.encoders.searches.tiles import WEIGHTS, load_importance, load_weights, make_encode_superblocks
+from quant.jit.vectors import absolute, extract, f32x16, i32x16, inline, load, popcount, select, splat, store
+from quant.packing.format_spec import FormatSpec
 
 # Candidates for the ratio of the largest scale of a block to d.
 DIVISORS = [25 + 0.8 * i for i in range(16)]
@@ -123,11 +112,20 @@ def scale_at(k: Any, group: int) -> Any:
 
 
 @inline
-def store_scale_nibbles(k: Any, first: int, count: int, place: int) -> None:
+def store_scale_nibbles(k: Any, first: int, count: int, address: int) -> None:
     """Store the scale codes of `count` groups, two in a byte, the first in the low nibble."""
     for group in range(first, first + count, 2):
         packed = scale_at(k, group) | (scale_at(k, group + 1) << uint32(4))
-        store(place + (group - first) // 2, uint8(packed))
+        store(address + (group - first) // 2, uint8(packed))
+
+
+@inline
+def word_of_signs_and_scale(scratch: int, k: Any, group: int) -> Any:
+    """Return the signs and the scale code of 32 columns in one uint32: see `quant.packing.codebook_signs`."""
+    word = scale_at(k, group) << uint32(28)
+    for eight in range(4):
+        word |= (signs_at(scratch, group, eight) & uint32(127)) << uint32(7 * eight)
+    return uint32(word)
 
 
 def target_codes(least: float, most: float, effort: str) -> list[float]:
@@ -136,24 +134,29 @@ def target_codes(least: float, most: float, effort: str) -> list[float]:
 
 
 def make_encode(
-    lattice: Lattice, group: int, even: bool, targets: Sequence[float], block_bytes: int, store_block: Any, effort: str
+    lattice: Lattice,
+    spec: FormatSpec,
+    targets: tuple[float, float],
+    store_block: Any,
+    effort: str,
+    *,
+    even_signs: bool,
 ) -> Any:
     """Make the inlined function encode of `quant.encoders.encoder`.
 
-    store_block(scratch, d, k, first, block) writes one block of groups whose lanes start at `first`. The scales are odd
-    multiples of d, up to 31.
+    The trials map the largest magnitude of a group to codes between the two `targets`. The scales are odd multiples of
+    d, up to 31. `even_signs`: the format stores only even numbers of negative weights in eight.
+    `quant.encoders.searches.tiles.make_encode_superblocks` describes store_block.
     """
-    fit, split_signs, groups = make_fit(lattice, group), make_split_signs(group, even), 256 // group
-    build_tile = make_build_tile(group, groups)
-    search = make_search(fit, make_try_scales(fit, group, targets), make_odd_multiple(31), 2, DIVISORS, groups, effort)
+    fit, split_signs = make_fit(lattice, spec.group_size), make_split_signs(spec.group_size, even_signs)
+    try_scales = make_try_scales(fit, spec.group_size, target_codes(*targets, effort))
+    search = make_search(fit, try_scales, make_odd_multiple(31), 2, DIVISORS, spec.n_groups, effort)
 
     @inline
-    def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
-        build_tile(x, importance, unit, scratch)
+    def encode_groups(scratch: int) -> Any:
         split_signs(scratch)
         d, k = search(scratch)
         fit(scratch, d * k)
-        for first in range(0, 16, groups):
-            store_block(scratch, extract(d, first), k, first, y + block_bytes * (first // groups))
+        return d, k
 
-    return make_encode_by_tiles(group, 16 // groups * block_bytes, encode_tile)
+    return make_encode_superblocks(spec, encode_groups, store_block)

@@ -12,18 +12,7 @@ from numba import float32, int32, int64, uint16
 from quant.jit.emit import constant, emit_load
 from quant.jit.simd import emit_f16_to_f32
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import (
-    bitcast,
-    f16x16,
-    f32x16,
-    inline,
-    load,
-    load_half,
-    store,
-    store_half,
-    u16x16,
-    u32x16,
-)
+from quant.jit.vectors import bitcast, f16x16, f32x16, inline, load, load_half, store, store_half, u16x16, u32x16
 
 KernelBody = Callable[..., None]
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}

@@ -7,15 +7,13 @@ plus the zero point.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint8, uint16, uint32, uint64
+from numba import float32, uint8, uint16, uint32, uint64
 
 from quant.encoders.lattice_deltas import SUMS, make_encode, row_at, shift_at
 from quant.encoders.lattice_groups import scale_at
-from quant.formats.iq1_s import ZERO_POINT, entries, make_unpack_3bit
 from quant.jit.vectors import (
     bitcast,
     bits_from_mask,
-    concat,
     convert,
     extract,
     f16x16,
@@ -36,8 +34,10 @@ from quant.jit.vectors import (
     u64x4,
     u64x8,
 )
-from quant.packing.codebooks import unpack_nibbles
+from quant.packing.codebook_scales import odd_multiples16
 from quant.packing.format_spec import FormatSpec
+from quant.packing.iq1_codebook import ZERO_POINT, codes_with_positive_delta, make_unpack_3bit
+from quant.packing.nibbles import unpack_nibbles
 
 BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 assert BLOCK.itemsize == 56
@@ -52,8 +52,7 @@ unpack_3bit = make_unpack_3bit(u64x4)
 def codes64(block: int, j: int) -> Any:
     high = unpack_nibbles(load(u8x16, block + QH))  # the codebook has 2048 rows: the lookup ignores the fourth bit
     wide = convert(u16x32, high) << splat(u16x32, uint16(8))
-    numbers = bitcast(u64x8, convert(u16x32, load(u8x32, block + QS)) | wide)
-    codes = concat(entries(extract(numbers, int64(2 * j))), entries(extract(numbers, int64(2 * j + 1))))
+    codes = codes_with_positive_delta(bitcast(u64x8, convert(u16x32, load(u8x32, block + QS)) | wide), j)
     negative = bits_from_mask(high > splat(u8x32, uint8(7))) >> uint32(8 * j)
     none, two = splat(u64x8, uint64(0)), splat(u64x8, uint64(0x0202020202020202))
     return codes - bitcast(u8x64, select(mask_from_bits(uint8(negative)), two, none))
@@ -61,27 +60,20 @@ def codes64(block: int, j: int) -> Any:
 
 @inline
 def super_scale(block: int) -> Any:
-    """Return d, a half precision number whose bits are spread over the four scale words, in every lane."""
+    """Return d, a half precision number whose bits are spread over the four 16-bit words of `scales`."""
     packed = load(uint64, block + SCALES)
     low = ((packed >> uint64(12)) & uint64(0x000F)) | ((packed >> uint64(24)) & uint64(0x00F0))
     high = ((packed >> uint64(36)) & uint64(0x0F00)) | ((packed >> uint64(48)) & uint64(0xF000))
-    return convert(f32x16, bitcast(f16x16, splat(u16x16, uint16(low | high))))
+    return extract(convert(f32x16, bitcast(f16x16, splat(u16x16, uint16(low | high)))), 0)
 
 
 @inline
 def scales(block: int) -> Any:
-    scale = convert(f32x16, bitcast(u16x16, unpack_3bit(convert(u64x4, load(u16x4, block + SCALES)))))
-    return (scale + scale + splat(f32x16, float32(1.0))) * (super_scale(block) * splat(f32x16, float32(0.125)))
+    scale = bitcast(u16x16, unpack_3bit(convert(u64x4, load(u16x4, block + SCALES))))
+    return odd_multiples16(scale, super_scale(block) * float32(0.125))
 
 
-SPEC = FormatSpec(
-    bits=5,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=codes64,
-    scales=scales,
-    zero_point=ZERO_POINT,
-)
+SPEC = FormatSpec(bits=5, group_size=16, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
@@ -115,4 +107,4 @@ def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode(16, 1, SIZE, store_block, effort)
+    return make_encode(SPEC, 1, store_block, effort)

@@ -7,16 +7,13 @@ plus the zero point.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint8, uint16, uint32, uint64
+from numba import float32, uint8, uint16, uint32, uint64
 
 from quant.encoders.lattice_deltas import make_encode, row_at, shift_at
 from quant.encoders.lattice_groups import scale_at
 from quant.jit.vectors import (
     bitcast,
-    concat,
     convert,
-    extract,
-    f32x8,
     inline,
     load,
     load_half,
@@ -30,8 +27,9 @@ from quant.jit.vectors import (
     u16x32,
     u64x8,
 )
-from quant.packing.codebooks import load_codebook, make_codebook_lookup
+from quant.packing.codebook_scales import odd_multiples8
 from quant.packing.format_spec import FormatSpec
+from quant.packing.iq1_codebook import ZERO_POINT, codes_with_positive_delta, make_unpack_3bit
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
 assert BLOCK.itemsize == 50
@@ -39,56 +37,30 @@ D, QS, QH, SIZE = 0, 2, 34, 50
 
 # Byte i of qs and three bits of qh are the index of a codebook row.
 # qh:  SsssDDDCCCBBBAAA    S: the sign of delta   s: the scale   A-D: the high bits of four rows, the first in A
-ZERO_POINT = 16
-entries = make_codebook_lookup(ZERO_POINT + 8 * load_codebook("iq1_s") + 1, bits=16)
-first_and_third = make_shuffle([0] * 32 + [2] * 32)
-
-
-def make_unpack_3bit(kind: Any) -> Any:
-    """Return the inlined function threes(v): four 3-bit numbers from each u64 lane, first in the lowest bits, 16 bits
-    each.
-    """
-
-    @inline
-    def threes(v: Any) -> Any:
-        pairs = v | (v << splat(kind, uint64(13)))
-        return (pairs | (pairs << splat(kind, uint64(26)))) & splat(kind, uint64(0x0007000700070007))
-
-    return threes
-
-
-unpack_3bit = make_unpack_3bit(u64x8)
+first_and_third, unpack_3bit = make_shuffle([0] * 32 + [2] * 32), make_unpack_3bit(u64x8)
 
 
 @inline
 def codebook_rows(block: int) -> Any:
-    """Return the indices of the codebook rows, four in a lane."""
+    """Return the indices of the codebook rows, u64x8, four in a lane."""
     high = unpack_3bit(convert(u64x8, load(u16x8, block + QH))) << splat(u64x8, uint64(8))
     return bitcast(u64x8, convert(u16x32, load(u8x32, block + QS))) | high
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    numbers = codebook_rows(block)
-    codes = concat(entries(extract(numbers, int64(2 * j))), entries(extract(numbers, int64(2 * j + 1))))
+    codes = codes_with_positive_delta(codebook_rows(block), j)
     negative = uint32((load(uint32, block + QH + 4 * j) >> uint32(14)) & uint32(0x00020002))
     return codes - first_and_third(bitcast(u8x4, negative))
 
 
 @inline
 def scales(block: int) -> Any:
-    scale = convert(f32x8, (load(u16x8, block + QH) >> splat(u16x8, uint16(12))) & splat(u16x8, uint16(7)))
-    return (scale + scale + splat(f32x8, float32(1.0))) * splat(f32x8, load_half(block + D) * float32(0.125))
+    scale = (load(u16x8, block + QH) >> splat(u16x8, uint16(12))) & splat(u16x8, uint16(7))
+    return odd_multiples8(scale, load_half(block + D) * float32(0.125))
 
 
-SPEC = FormatSpec(
-    bits=5,
-    group_size=32,
-    superblock_bytes=SIZE,
-    codes64=codes64,
-    scales=scales,
-    zero_point=ZERO_POINT,
-)
+SPEC = FormatSpec(bits=5, group_size=32, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
@@ -110,4 +82,4 @@ def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode(32, 4, SIZE, store_block, effort)
+    return make_encode(SPEC, 4, store_block, effort)

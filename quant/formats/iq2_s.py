@@ -1,4 +1,4 @@
-"""IQ2_S: 256 weights in 82 bytes. A weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
+"""IQ2_S: 256 weights in 82 bytes. A weight is d / 8 * (1 + 2 * scale) * number, eight numbers from a codebook.
 
 The scale has 4 bits. A number is 8, 25 or 43, with a sign.
 """
@@ -6,23 +6,14 @@ The scale has 4 bits. A number is 8, 25 or 43, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, uint8, uint32, uint64
+from numba import uint8, uint32, uint64
 
-from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles, target_codes
+from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles
 from quant.encoders.searches.lattice import Lattice
-from quant.jit.vectors import (
-    concat,
-    convert,
-    f32x16,
-    inline,
-    load,
-    load_half,
-    splat,
-    store,
-    store_half,
-    u8x8,
-)
-from quant.packing.codebooks import apply_signs, load_codebook, make_split_codebook_lookup, unpack_nibbles
+from quant.jit.vectors import concat, inline, load, store, store_half
+from quant.packing.codebook_scales import make_nibble_scales
+from quant.packing.codebook_signs import apply_signs
+from quant.packing.codebooks import load_codebook, make_split_codebook_lookup
 from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)])
@@ -31,8 +22,8 @@ D, QS, SIGNS, QH, SCALES, SIZE = 0, 2, 34, 66, 74, 82
 
 # Byte i of qs and two bits of byte i // 4 of qh, the first in the lowest, are the index of a codebook row. Byte i of
 # signs has a bit for each of its columns.
-ZERO_POINT = 64
-entries = make_split_codebook_lookup(ZERO_POINT + load_codebook("iq2_s"), bits=2)
+CODEBOOK, FACTOR, ZERO_POINT = load_codebook("iq2_s"), 1 / 8, 64
+entries = make_split_codebook_lookup(ZERO_POINT + CODEBOOK, bits=2)
 
 
 @inline
@@ -43,25 +34,13 @@ def codes64(block: int, j: int) -> Any:
     return apply_signs(codes, ZERO_POINT, load(uint64, block + SIGNS + 8 * j))
 
 
-@inline
-def scales(block: int) -> Any:
-    scale = convert(f32x16, unpack_nibbles(load(u8x8, block + SCALES)))
-    return (scale + splat(f32x16, float32(0.5))) * splat(f32x16, load_half(block + D) * float32(0.25))
-
-
-SPEC = FormatSpec(
-    bits=7,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=codes64,
-    scales=scales,
-    zero_point=ZERO_POINT,
-)
+scales = make_nibble_scales(D, SCALES, 16, FACTOR)
+SPEC = FormatSpec(bits=7, group_size=16, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-LATTICE = Lattice(load_codebook("iq2_s").view(np.uint8), 1 / 8)
+LATTICE = Lattice(CODEBOOK.view(np.uint8), FACTOR)
 row_at = make_row_at(LATTICE)
 
 
@@ -83,4 +62,4 @@ def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode(LATTICE, 16, False, target_codes(3.75, 9.0, effort), SIZE, store_block, effort)
+    return make_encode(LATTICE, SPEC, (3.75, 9.0), store_block, effort, even_signs=False)

@@ -1,4 +1,4 @@
-"""IQ2_XS: 256 weights in 74 bytes. A weight is d / 4 * (0.5 + scale) * number, eight numbers from a codebook.
+"""IQ2_XS: 256 weights in 74 bytes. A weight is d / 8 * (1 + 2 * scale) * number, eight numbers from a codebook.
 
 The scale has 4 bits. A number is 8, 25 or 43, with a sign.
 """
@@ -6,28 +6,14 @@ The scale has 4 bits. A number is 8, 25 or 43, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint16, uint32, uint64
+from numba import uint16, uint32, uint64
 
-from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles, target_codes
+from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles
 from quant.encoders.searches.lattice import Lattice
-from quant.jit.vectors import (
-    bitcast,
-    concat,
-    convert,
-    extract,
-    f32x16,
-    inline,
-    load,
-    load_half,
-    splat,
-    store,
-    store_half,
-    u8x8,
-    u8x32,
-    u16x32,
-    u64x4,
-)
-from quant.packing.codebooks import add_parity_sign, apply_signs, load_codebook, make_codebook_lookup, unpack_nibbles
+from quant.jit.vectors import concat, convert, inline, load, splat, store, store_half, u8x32, u16x32
+from quant.packing.codebook_scales import make_nibble_scales
+from quant.packing.codebook_signs import apply_signs, unpack_signs
+from quant.packing.codebooks import load_codebook, make_codebook_lookup
 from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
@@ -35,8 +21,8 @@ assert BLOCK.itemsize == 74
 D, QS, SCALES, SIZE = 0, 2, 66, 74
 
 # qs:  nine bits are the index of a codebook row, seven are the signs of its columns, the first in the lowest
-ZERO_POINT = 64
-entries = make_codebook_lookup(ZERO_POINT + load_codebook("iq2_xs"), bits=16)
+CODEBOOK, FACTOR, ZERO_POINT = load_codebook("iq2_xs"), 1 / 8, 64
+entries = make_codebook_lookup(ZERO_POINT + CODEBOOK, bits=16)
 
 
 @inline
@@ -44,28 +30,16 @@ def codes64(block: int, j: int) -> Any:
     at = block + QS + 16 * j
     codes = concat(entries(load(uint64, at)), entries(load(uint64, at + 8)))
     sevens = convert(u8x32, load(u16x32, block + QS) >> splat(u16x32, uint16(9)))
-    return apply_signs(codes, ZERO_POINT, extract(bitcast(u64x4, add_parity_sign(sevens)), int64(j)))
+    return apply_signs(codes, ZERO_POINT, unpack_signs(sevens, j))
 
 
-@inline
-def scales(block: int) -> Any:
-    scale = convert(f32x16, unpack_nibbles(load(u8x8, block + SCALES)))
-    return (scale + splat(f32x16, float32(0.5))) * splat(f32x16, load_half(block + D) * float32(0.25))
-
-
-SPEC = FormatSpec(
-    bits=7,
-    group_size=16,
-    superblock_bytes=SIZE,
-    codes64=codes64,
-    scales=scales,
-    zero_point=ZERO_POINT,
-)
+scales = make_nibble_scales(D, SCALES, 16, FACTOR)
+SPEC = FormatSpec(bits=7, group_size=16, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-LATTICE = Lattice(load_codebook("iq2_xs").view(np.uint8), 1 / 8)
+LATTICE = Lattice(CODEBOOK.view(np.uint8), FACTOR)
 row_at = make_row_at(LATTICE)
 
 
@@ -81,4 +55,4 @@ def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode(LATTICE, 16, True, target_codes(3.75, 9.0, effort), SIZE, store_block, effort)
+    return make_encode(LATTICE, SPEC, (3.75, 9.0), store_block, effort, even_signs=True)

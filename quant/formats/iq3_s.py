@@ -6,30 +6,29 @@ The scale has 4 bits. A number is odd and at most 15, with a sign.
 from typing import Any
 
 import numpy as np
-from numba import float32, int64, uint8, uint16, uint32, uint64
+from numba import int64, uint8, uint16, uint32, uint64
 
-from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles, target_codes
+from quant.encoders.lattice_groups import make_encode, make_row_at, signs_at, store_scale_nibbles
 from quant.encoders.searches.lattice import Lattice
 from quant.jit.vectors import (
     bitcast,
     concat,
     convert,
     extract,
-    f32x8,
     inline,
     load,
-    load_half,
     mask_from_bits,
     select,
     splat,
     store,
     store_half,
-    u8x4,
     u8x16,
     u16x16,
     u64x4,
 )
-from quant.packing.codebooks import apply_signs, load_codebook, make_codebook_lookup, unpack_nibbles
+from quant.packing.codebook_scales import make_nibble_scales
+from quant.packing.codebook_signs import apply_signs
+from quant.packing.codebooks import load_codebook, make_codebook_lookup
 from quant.packing.format_spec import FormatSpec
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)])
@@ -37,8 +36,8 @@ assert BLOCK.itemsize == 110
 D, QS, QH, SIGNS, SCALES, SIZE = 0, 2, 66, 74, 106, 110
 
 # Byte i of qs and bit i of qh are the index of a codebook row. signs has a bit for each column.
-ZERO_POINT = 16
-entries = make_codebook_lookup(ZERO_POINT + load_codebook("iq3_s"), bits=16)
+CODEBOOK, ZERO_POINT = load_codebook("iq3_s"), 16
+entries = make_codebook_lookup(ZERO_POINT + CODEBOOK, bits=16)
 
 
 @inline
@@ -57,25 +56,13 @@ def codes64(block: int, j: int) -> Any:
     return apply_signs(concat(low, high), ZERO_POINT, load(uint64, block + SIGNS + 8 * j))
 
 
-@inline
-def scales(block: int) -> Any:
-    scale = convert(f32x8, unpack_nibbles(bitcast(u8x4, load(uint32, block + SCALES))))
-    return (scale + scale + splat(f32x8, float32(1.0))) * splat(f32x8, load_half(block + D))
-
-
-SPEC = FormatSpec(
-    bits=5,
-    group_size=32,
-    superblock_bytes=SIZE,
-    codes64=codes64,
-    scales=scales,
-    zero_point=ZERO_POINT,
-)
+scales = make_nibble_scales(D, SCALES, 8, 1.0)
+SPEC = FormatSpec(bits=5, group_size=32, superblock_bytes=SIZE, codes64=codes64, scales=scales, zero_point=ZERO_POINT)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
 
-LATTICE = Lattice(load_codebook("iq3_s").view(np.uint8))
+LATTICE = Lattice(CODEBOOK.view(np.uint8))
 row_at = make_row_at(LATTICE)
 
 
@@ -97,4 +84,4 @@ def store_block(scratch: int, d: float, k: Any, first: int, block: int) -> None:
 
 def make_row_encoder(effort: str) -> Any:
     """Return the inlined function that encodes a row: see `quant.encoders.encoder`."""
-    return make_encode(LATTICE, 32, False, target_codes(10.0, 18.5, effort), SIZE, store_block, effort)
+    return make_encode(LATTICE, SPEC, (10.0, 18.5), store_block, effort, even_signs=False)

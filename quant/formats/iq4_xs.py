@@ -8,7 +8,6 @@ from numba import int32, uint8, uint16, uint32
 from quant.encoders.searches.scales import make_integer_multiple, make_search, make_try_scales
 from quant.encoders.searches.table import load_nibbles, make_encode_groups, make_fit, target_codes
 from quant.encoders.searches.tiles import make_build_tile, make_encode_by_tiles
-from quant.formats.iq4_nl import CODES, KVALUES, ZERO_POINT
 from quant.jit.vectors import (
     convert,
     extract,
@@ -27,6 +26,7 @@ from quant.jit.vectors import (
 )
 from quant.packing.bit_planes import make_nibbles_in_halves
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
+from quant.packing.iq4_codebook import CODES, KVALUES, ZERO_POINT
 from quant.packing.nibbles import nibbles64
 
 BLOCK = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])

@@ -10,15 +10,10 @@ from quant.encoders.vector_math import store_scale
 from quant.jit.vectors import (
     absolute,
     bits_from_mask,
-    convert,
-    f16x8,
-    f32x8,
     f32x16,
     fma,
     inline,
     load,
-    load_half,
-    make_gather,
     mask_from_bits,
     reduce_sum,
     select,
@@ -28,13 +23,13 @@ from quant.jit.vectors import (
     u8x64,
 )
 from quant.packing.format_spec import FormatSpec
+from quant.packing.half_scales import make_half_scales
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 QS, SIZE = 2, 18
 
 # A code is 0 or 2, so that the zero point is 1. qs: bit i belongs to column i and is set for d.
-eight_scales = make_gather(f16x8, [SIZE * (group // 4) for group in range(8)], 2, 2 * SIZE)
 
 
 @inline
@@ -49,16 +44,7 @@ def codes32(row: int, k: int) -> Any:
     return select(mask_from_bits(bits), splat(u8x32, uint8(2)), splat(u8x32, uint8(0)))
 
 
-@inline
-def scales(superblock: int) -> Any:
-    return convert(f32x8, eight_scales(superblock))
-
-
-@inline
-def scale(row: int, g: int) -> Any:
-    return load_half(row + SIZE * (g // 4))
-
-
+scales, group_scale = make_half_scales(BLOCK, groups=4)
 SPEC = FormatSpec(
     bits=2,
     group_size=32,
@@ -66,7 +52,7 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     codes32=codes32,
-    group_scale=scale,
+    group_scale=group_scale,
     zero_point=1,
 )
 

@@ -11,16 +11,12 @@ from quant.jit.vectors import (
     absolute,
     bitcast,
     convert,
-    f16x8,
-    f32x8,
     f32x16,
     fma,
     gather,
     i32x16,
     inline,
     load,
-    load_half,
-    make_gather,
     maximum,
     minimum,
     reduce_max,
@@ -36,13 +32,13 @@ from quant.jit.vectors import (
     u32x16,
 )
 from quant.packing.format_spec import FormatSpec
+from quant.packing.half_scales import make_half_scales
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 assert BLOCK.itemsize == 18
 QS, SIZE = 2, 18
 
 # qs: byte i holds columns 4i .. 4i + 3, the first in the lowest bits
-eight_scales = make_gather(f16x8, [SIZE * (group // 2) for group in range(8)], 2, 4 * SIZE)
 
 
 def make_unpack_2bit(kind: Any) -> Any:
@@ -71,16 +67,7 @@ def codes32(row: int, k: int) -> Any:
     return bitcast(u8x32, unpack_2bit_x8(convert(u32x8, load(u8x8, row + SIZE * (k // 2) + QS + 8 * (k % 2)))))
 
 
-@inline
-def scales(superblock: int) -> Any:
-    return convert(f32x8, eight_scales(superblock))
-
-
-@inline
-def scale(row: int, g: int) -> Any:
-    return load_half(row + SIZE * (g // 2))
-
-
+scales, group_scale = make_half_scales(BLOCK, groups=2)
 SPEC = FormatSpec(
     bits=2,
     group_size=32,
@@ -88,7 +75,7 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     codes32=codes32,
-    group_scale=scale,
+    group_scale=group_scale,
     zero_point=1,
 )
 

@@ -9,19 +9,7 @@ from numba import uint32, uint64
 
 from quant.encoders.affine_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
-from quant.jit.vectors import (
-    bitcast,
-    convert,
-    f16x8,
-    f32x8,
-    inline,
-    load,
-    make_shuffle,
-    negative,
-    store,
-    u8x8,
-    u8x32,
-)
+from quant.jit.vectors import bitcast, convert, f16x8, f32x8, inline, load, make_shuffle, negative, store, u8x8, u8x32
 from quant.packing.bit_planes import make_nibbles_in_evens, make_store_nibble_pairs, make_two_planes
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 

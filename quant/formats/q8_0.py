@@ -10,15 +10,11 @@ from quant.jit.vectors import (
     absolute,
     concat,
     convert,
-    f16x8,
-    f32x8,
     f32x16,
     i8x16,
     i32x16,
     inline,
     load,
-    load_half,
-    make_gather,
     maximum,
     minimum,
     reduce_max,
@@ -28,6 +24,7 @@ from quant.jit.vectors import (
     u8x64,
 )
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
+from quant.packing.half_scales import make_half_scales
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 assert BLOCK.itemsize == 34
@@ -43,22 +40,9 @@ def codes64(block: int, j: int) -> Any:
     return concat(load(u8x32, at), load(u8x32, at + SIZE)) ^ splat(u8x64, FLIP)
 
 
-eight_scales = make_gather(f16x8, range(D, 8 * SIZE, SIZE), 2, 8 * SIZE)
-
-
-@inline
-def scales(block: int) -> Any:
-    return convert(f32x8, eight_scales(block))
-
-
 @inline
 def codes32(row: int, k: int) -> Any:
     return load(u8x32, row + SIZE * k + QS) ^ splat(u8x32, FLIP)
-
-
-@inline
-def scale(row: int, g: int) -> Any:
-    return load_half(row + SIZE * g + D)
 
 
 @inline
@@ -92,6 +76,7 @@ def make_row_encoder(effort: str) -> Any:
     return encode_row
 
 
+scales, group_scale = make_half_scales(BLOCK)
 SPEC = FormatSpec(
     bits=8,
     group_size=32,
@@ -99,7 +84,7 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     codes32=codes32,
-    group_scale=scale,
+    group_scale=group_scale,
     zero_point=128,
     code_layout=CodeLayout(
         ((BitField(QS, bits=8),), (BitField(QS + 16, bits=8),)),

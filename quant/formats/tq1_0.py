@@ -13,11 +13,9 @@ from quant.jit.vectors import (
     concat,
     convert,
     extract,
-    f32x8,
     i32x16,
     inline,
     load,
-    load_half,
     make_constant,
     make_lookup256,
     make_shuffle,
@@ -31,6 +29,7 @@ from quant.jit.vectors import (
     u32x16,
 )
 from quant.packing.format_spec import FormatSpec
+from quant.packing.half_scales import make_superblock_scale
 
 BLOCK = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
 assert BLOCK.itemsize == 54
@@ -124,17 +123,12 @@ def make_codes64_by_lookup() -> Any:
 codes64 = make_codes64_by_lookup() if target().has_byte_permute else make_codes64_by_multiplication()
 
 
-@inline
-def scales(block: int) -> Any:
-    return splat(f32x8, load_half(block + D))
-
-
 SPEC = FormatSpec(
     bits=2,
     group_size=32,
     superblock_bytes=SIZE,
     codes64=codes64,
-    scales=scales,
+    scales=make_superblock_scale(D),
     zero_point=1,
 )
 

@@ -7,9 +7,10 @@ from numba import int32
 
 from quant.encoders.ternary import largest_magnitude, trits
 from quant.encoders.vector_math import safe_reciprocal, store_scale
-from quant.jit.vectors import convert, f32x8, i32x16, inline, load, load_half, splat, store, u8x16, u8x32
+from quant.jit.vectors import convert, i32x16, inline, load, splat, store, u8x16, u8x32
 from quant.packing.bit_planes import make_2bit_codes_in_fours, make_two_planes
 from quant.packing.format_spec import FormatSpec
+from quant.packing.half_scales import make_superblock_scale
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 assert BLOCK.itemsize == 66
@@ -24,17 +25,12 @@ def codes64(block: int, j: int) -> Any:
     return twos(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
 
 
-@inline
-def scales(block: int) -> Any:
-    return splat(f32x8, load_half(block + D))
-
-
 SPEC = FormatSpec(
     bits=2,
     group_size=32,
     superblock_bytes=SIZE,
     codes64=codes64,
-    scales=scales,
+    scales=make_superblock_scale(D),
     zero_point=1,
     order="fours",
     ordered_codes=make_2bit_codes_in_fours(QS),

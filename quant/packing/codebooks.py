@@ -1,4 +1,4 @@
-"""The codebooks of the IQ formats, and shared functions to look up entries and apply signs.
+"""The codebooks of the IQ formats, and their lookup.
 
 A codebook lists the rows of 4 or 8 numbers for which a format has a code. The codebooks are part of ggml's formats.
 codebooks.npz stores them as int8 (count, columns); tests/making/make_codebooks.py extracts them from the gguf package:
@@ -17,24 +17,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types, uint8, uint32
+from numba import types
 from numpy.typing import NDArray
 
-from quant.jit.emit import I32, I64, constant
-from quant.jit.vectors import (
-    Vector,
-    bitcast,
-    inline,
-    intrinsic,
-    lowering,
-    mask_from_bits,
-    popcount,
-    select,
-    splat,
-    u8x32,
-    u8x64,
-    u32x8,
-)
+from quant.jit.emit import I32, I64
+from quant.jit.vectors import Vector, intrinsic, lowering
 
 FILE = Path(__file__).with_name("codebooks.npz")
 
@@ -47,8 +34,6 @@ def load_codebook(name: str) -> NDArray[np.int8]:
     return table
 
 
-# --- lookup -------------------------------------------------------------------------------------------------------
-#
 # Row indices are bit fields of scalar integers. Extracting each of them from a vector register would be slower, and so
 # is the gather instruction of AVX-512. Indices are taken modulo the table size, a power of two, so no file content can
 # cause a read outside the table.
@@ -57,15 +42,15 @@ def load_codebook(name: str) -> NDArray[np.int8]:
 def emit_table_rows(b: ir.IRBuilder, table: NDArray[np.int8], numbers: Sequence[ir.Value]) -> ir.Value:
     """Return rows of a table, one after the other, as bytes. The table becomes a constant of the object file."""
     size, columns = table.shape
-    stored = ir.ArrayType(ir.IntType(8 * columns), size)
-    variable = ir.GlobalVariable(b.module, stored, b.module.get_unique_name("codebook"))
+    kind = ir.ArrayType(ir.IntType(8 * columns), size)
+    variable = ir.GlobalVariable(b.module, kind, b.module.get_unique_name("codebook"))
     variable.linkage, variable.global_constant, variable.align = "internal", True, 64
-    variable.initializer = ir.Constant(stored, table.view(f"<u{columns}")[:, 0].tolist())
+    variable.initializer = ir.Constant(kind, table.view(f"<u{columns}")[:, 0].tolist())
     row = {4: ir.FloatType(), 8: ir.DoubleType()}[columns]  # LLVM merges loads of these types into the vector
-    place = b.bitcast(variable, row.as_pointer())
+    first_row = b.bitcast(variable, row.as_pointer())
     rows = ir.Constant(ir.VectorType(row, len(numbers)), ir.Undefined)
     for lane, number in enumerate(numbers):
-        entry = b.load(b.gep(place, [number], inbounds=True, source_etype=row))
+        entry = b.load(b.gep(first_row, [number], inbounds=True, source_etype=row))
         rows = b.insert_element(rows, entry, I32(lane))
     return b.bitcast(rows, ir.VectorType(ir.IntType(8), len(numbers) * columns))
 
@@ -110,44 +95,3 @@ def make_split_codebook_lookup(table: NDArray[np.int8], bits: int) -> Any:
         return lowering(Vector(types.uint8, columns * 4), [types.uint32, high], emit)
 
     return entries
-
-
-# --- signs --------------------------------------------------------------------------------------------------------
-
-
-@inline
-def apply_signs(codes: Any, zero: int, negative: int) -> Any:
-    """Negate the codes, relative to their zero point `zero`, whose bit in `negative` is set, lowest bit first."""
-    return select(mask_from_bits(negative), splat(u8x64, uint8(2 * zero)) - codes, codes)
-
-
-@inline
-def unpack_signs(packed: Any) -> Any:
-    """Return the signs of 8 times 32 columns, one bit each, from u32x8 with four times seven bits.
-
-    The eighth sign makes the number of negative weights even.
-    """
-    first = packed & splat(u32x8, uint32(0x0000007F))
-    second = (packed << splat(u32x8, uint32(1))) & splat(u32x8, uint32(0x00007F00))
-    third = (packed << splat(u32x8, uint32(2))) & splat(u32x8, uint32(0x007F0000))
-    fourth = (packed << splat(u32x8, uint32(3))) & splat(u32x8, uint32(0x7F000000))
-    return add_parity_sign(bitcast(u8x32, first | second | third | fourth))
-
-
-@inline
-def add_parity_sign(sevens: Any) -> Any:
-    """Add the eighth sign to each seven: it makes the number of set bits even."""
-    return sevens | (popcount(sevens) << splat(u8x32, uint8(7)))
-
-
-@intrinsic
-def unpack_nibbles(typingctx: Any, packed: Any) -> Any:
-    """Return two 4-bit numbers from each byte, the lower first."""
-    count = packed.lanes
-    in_turn = ir.Constant(ir.VectorType(I32, 2 * count), [i // 2 + i % 2 * count for i in range(2 * count)])
-
-    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        [v] = args
-        return b.shuffle_vector(b.and_(v, constant(v.type, 15)), b.lshr(v, constant(v.type, 4)), in_turn)
-
-    return lowering(Vector(types.uint8, 2 * count), [packed], emit)

@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from quant.jit.vectors import f32x8, f32x16
 
 KernelBody = Callable[..., None]
+InlinedFunction = Any
+Block = np.dtype[np.void]  # a numpy record type with the fields of a block
+
+
+def field_offset(block: Block, field: str) -> int:
+    """Return the offset of a field in a block, in bytes."""
+    assert block.fields is not None
+    return int(block.fields[field][1])
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,19 @@ A numpy record type describes the block, with these fields as far as the format 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numba import uint8, uint16, uint32, uint64
+from llvmlite import ir
+from numba import types, uint8, uint16, uint32, uint64
 
+from quant.jit.emit import I32, constant
 from quant.jit.vectors import (
+    Vector,
     bitcast,
     bits_from_mask,
     concat,
-    convert,
-    f16x8,
-    f16x16,
-    f32x8,
-    f32x16,
     inline,
+    intrinsic,
     load,
-    load_half,
+    lowering,
     make_constant,
     make_gather,
     make_lookup16,
@@ -38,20 +36,19 @@ from quant.jit.vectors import (
     u8x64,
     u32x16,
 )
-from quant.packing.format_spec import BitField, BitPlaneField, CodeLayout
-
-InlinedFunction = Any
-Block = np.dtype[np.void]
+from quant.packing.format_spec import (
+    BitField,
+    BitPlaneField,
+    Block,
+    CodeLayout,
+    FormatSpec,
+    InlinedFunction,
+    field_offset,
+)
+from quant.packing.half_scales import make_half_scales, make_half_scales_and_mins
 
 low_then_high = make_constant(u32x16, ([0] * 4 + [4] * 4) * 2)
 first_half, second_half = make_shuffle(range(16)), make_shuffle(range(16, 32))
-evens, odds = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
-
-
-def field_offset(block: Block, field: str) -> int:
-    """Return the offset of a field in a block, in bytes."""
-    assert block.fields is not None
-    return int(block.fields[field][1])
 
 
 @inline
@@ -67,6 +64,19 @@ def nibbles32(address: int) -> Any:
     """Return the codes of a run of 16 bytes in column order."""
     pairs = load(u8x16, address)
     return concat(pairs & splat(u8x16, uint8(15)), pairs >> splat(u8x16, uint8(4)))
+
+
+@intrinsic
+def unpack_nibbles(typingctx: Any, packed: Any) -> Any:
+    """Return two 4-bit numbers from each byte of a vector, the lower first."""
+    count = packed.lanes
+    in_turn = ir.Constant(ir.VectorType(I32, 2 * count), [i // 2 + i % 2 * count for i in range(2 * count)])
+
+    def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
+        [v] = args
+        return b.shuffle_vector(b.and_(v, constant(v.type, 15)), b.lshr(v, constant(v.type, 4)), in_turn)
+
+    return lowering(Vector(types.uint8, 2 * count), [packed], emit)
 
 
 def make_4bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction]:
@@ -121,29 +131,19 @@ def make_5bit_codes(block: Block) -> tuple[InlinedFunction, InlinedFunction, Inl
     return codes64, codes32, ordered
 
 
-def make_store_4bit(block: Block) -> InlinedFunction:
-    """Return the inlined function store_codes32(block, codes), which packs 4-bit codes, u8x32. The block's scales stay
-    unchanged.
+def make_store_codes32(block: Block) -> InlinedFunction:
+    """Return the inlined function store_codes32(block, codes), which packs 32 codes, u8x32, into nibbles and, if the
+    block has the field qh, into fifth bits. It leaves the block's scales unchanged.
     """
-    qs = field_offset(block, "qs")
+    qs, has_fifth_bits = field_offset(block, "qs"), "qh" in (block.names or ())
+    qh = field_offset(block, "qh") if has_fifth_bits else 0
 
     @inline
     def store_codes32(block: int, codes: Any) -> None:
-        store(
-            block + qs, (first_half(codes) & splat(u8x16, uint8(15))) | (second_half(codes) << splat(u8x16, uint8(4)))
-        )
-
-    return store_codes32
-
-
-def make_store_5bit(block: Block) -> InlinedFunction:
-    """Return the inlined function store_codes32(block, codes) for nibbles with separate fifth bits."""
-    qh, store_low_bits = field_offset(block, "qh"), make_store_4bit(block)
-
-    @inline
-    def store_codes32(block: int, codes: Any) -> None:
-        store_low_bits(block, codes)
-        store(block + qh, bits_from_mask(codes > splat(u8x32, uint8(15))))
+        low, high = first_half(codes) & splat(u8x16, uint8(15)), second_half(codes) << splat(u8x16, uint8(4))
+        store(block + qs, low | high)
+        if has_fifth_bits:
+            store(block + qh, bits_from_mask(codes > splat(u8x32, uint8(15))))
 
     return store_codes32
 
@@ -183,49 +183,34 @@ def nibble_layout(block: Block, table: Sequence[int] = ()) -> CodeLayout:
     return CodeLayout(sixteens, block.itemsize, table=tuple(table), leading_halves=("d" in fields) + ("m" in fields))
 
 
-def make_half_scales(block: Block) -> tuple[InlinedFunction, InlinedFunction]:
-    """Return the inlined functions `scales` and `group_scale` of a format whose scale is the half precision field d."""
-    size, d = block.itemsize, field_offset(block, "d")
-    eight_scales = make_gather(f16x8, range(d, 8 * size, size), 2, 8 * size)
+def make_nibble_spec(block: Block, bits: int, zero_point: int, table: Sequence[int] = ()) -> FormatSpec:
+    """Return the specification of a format with the fields described above. Codes have `bits` bits.
 
-    @inline
-    def scales(superblock: int) -> Any:
-        return convert(f32x8, eight_scales(superblock))
-
-    @inline
-    def group_scale(row: int, g: int) -> Any:
-        return load_half(row + g * size + d)
-
-    return scales, group_scale
-
-
-def make_half_scales_and_mins(
-    block: Block,
-) -> tuple[InlinedFunction, InlinedFunction, InlinedFunction, InlinedFunction]:
-    """Return the inlined functions `scales`, `mins`, `group_scale` and `group_min`, for the adjacent half precision
-    fields d (scale) and m (min).
+    If `table` is not empty, nibbles index it, and its numbers plus `zero_point` are the codes.
     """
-    size, d, m = block.itemsize, field_offset(block, "d"), field_offset(block, "m")
-    eight_pairs = make_gather(f16x16, range(d, 8 * size, size), 4, 8 * size)
-
-    @inline
-    def both(superblock: int) -> Any:
-        return convert(f32x16, eight_pairs(superblock))
-
-    @inline
-    def scales(superblock: int) -> Any:
-        return evens(both(superblock))
-
-    @inline
-    def mins(superblock: int) -> Any:
-        return odds(both(superblock))
-
-    @inline
-    def group_scale(row: int, g: int) -> Any:
-        return load_half(row + g * size + d)
-
-    @inline
-    def group_min(row: int, g: int) -> Any:
-        return load_half(row + g * size + m)
-
-    return scales, mins, group_scale, group_min
+    fields, codes = block.names or (), [number + zero_point for number in table]
+    if table:
+        codes64, codes32, ordered = make_table_codes(block, codes)
+    else:
+        codes64, codes32, ordered = make_5bit_codes(block) if "qh" in fields else make_4bit_codes(block)
+    mins, group_min = None, None
+    if "m" in fields:
+        scales, mins, group_scale, group_min = make_half_scales_and_mins(block)
+    else:
+        scales, group_scale = make_half_scales(block)
+    return FormatSpec(
+        bits=bits,
+        group_size=32,
+        superblock_bytes=8 * block.itemsize,
+        codes64=codes64,
+        scales=scales,
+        mins=mins,
+        codes32=codes32,
+        group_scale=group_scale,
+        group_min=group_min,
+        zero_point=zero_point,
+        order="halves",
+        ordered_codes=ordered,
+        table=table,
+        code_layout=nibble_layout(block, codes),
+    )

@@ -13,7 +13,8 @@ from typing import Any
 from numba import float32, int64, uint8
 
 from quant.encoders.objective import make_emphasize
-from quant.jit.vectors import absolute, f32x16, gather, inline, load, maximum, minimum, select, splat, store
+from quant.jit.vectors import absolute, extract, f32x16, gather, inline, load, maximum, minimum, select, splat, store
+from quant.packing.format_spec import FormatSpec
 
 LANES = 16
 WEIGHTS, IMPORTANCE, TRIALS, FREE = 0, 2048, 4096, 12288  # offsets in scratch memory
@@ -130,3 +131,23 @@ def make_encode_by_tiles(group: int, tile_bytes: int, encode_tile: Any) -> Any:
                     store(y + start // columns * tile_bytes + i, load(uint8, target + i))
 
     return encode
+
+
+def make_encode_superblocks(spec: FormatSpec, encode_groups: Any, store_block: Any) -> Any:
+    """Make the inlined function encode of `quant.encoders.encoder` for a format with 256 columns in a block.
+
+    encode_groups(scratch) searches the scales of a tile. It returns d for each group, the same for all groups of a
+    block, and the scales as multiples of d. store_block(scratch, d, k, first, block) writes the block of the groups
+    from lane `first` on, where d is float32 and k the multiples.
+    """
+    group, groups, size = spec.group_size, spec.n_groups, spec.superblock_bytes
+    build_tile = make_build_tile(group, groups)
+
+    @inline
+    def encode_tile(x: int, importance: int, unit: float, y: int, scratch: int) -> None:
+        build_tile(x, importance, unit, scratch)
+        d, k = encode_groups(scratch)
+        for first in range(0, LANES, groups):
+            store_block(scratch, extract(d, first), k, first, y + size * (first // groups))
+
+    return make_encode_by_tiles(group, LANES // groups * size, encode_tile)
