@@ -68,7 +68,7 @@ def open_engine(name: str, given: Layer, defaults: Layer, status: screen.Status)
         from localinfer.runtime.engine import Engine
 
         environment, named = from_environment(os.environ), resolve.default_options(name)
-        return Engine(open_gguf(path), merge(given, environment, defaults, named), status)
+        return Engine.load(open_gguf(path), merge(given, environment, defaults, named), status)
 
 
 def find_or_fetch(name: str, status: screen.Status) -> Path:

@@ -180,7 +180,7 @@ def open_engine(name: str | Path, keywords: LoadKeywords) -> Engine:
     """Open a model without a session. Keywords take precedence over the environment and the chunk size."""
     environment, named = from_environment(os.environ), resolve.default_options(name)
     options = merge(from_keywords(keywords), environment, {"ctx_size": CHUNK_SIZE}, named)
-    return Engine(open_gguf(resolve.find(name)), options)
+    return Engine.load(open_gguf(resolve.find(name)), options)
 
 
 def split(engine: Engine, text: str, max_chunks: int) -> Chunks:

@@ -151,7 +151,7 @@ def opened_model(name: str, given: Layer, *, interactive: bool) -> Iterator["Mod
 def context_summary(model: "Model") -> str:
     """Return the context length and the memory of the KV cache."""
     trained = f" of {model.n_ctx_train:,}" if model.n_ctx < model.n_ctx_train else ""
-    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.kv_bytes)}"
+    return f"context {model.n_ctx:,}{trained} tokens, {screen.mib(model.engine.compiled_graph.kv_bytes)}"
 
 
 def answer_as_json(chat: "Chat", message: str) -> None:

@@ -23,7 +23,7 @@ from cli.loading import find_or_fetch
 from cli.measure.bench_results import WRITERS, BenchModel, Result, Test, peak_line
 from cli.measure.plot import plot, plot_path
 from localinfer.errors import UsageError
-from localinfer.graph.cost import NO_COST, Cost
+from localinfer.graph.cost import Cost
 from localinfer.options import FLAGS, Options, from_environment, merge
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def measure(model: str, tests: Sequence[Test], given: Options, repetitions: int)
     for count in dict.fromkeys(test.threads for test in tests):
         options = dataclasses.replace(given, ctx_size=n_ctx, threads=count)
         with status.busy(f"loading {screen.one_line(model)}"):
-            engine = Engine(f, options, status)
+            engine = Engine.load(f, options, status)
         subject = describe_model(f, dataclasses.replace(given, precision=engine.compiled_graph.precision))
         try:
             for test in (each for each in tests if each.threads == count):
@@ -175,9 +175,11 @@ def run(engine: "Engine", test: Test, repetitions: int, status: screen.Status) -
 
 def amount(engine: "Engine", test: Test) -> Cost:
     """Return the cost of one repetition of a test."""
-    prompt = [engine.evaluation_cost(test.n_prompt, test.depth)] if test.n_prompt else []
-    answer = [engine.evaluation_cost(1, test.depth + test.n_prompt + token) for token in range(test.n_gen)]
-    return sum([*prompt, *answer], NO_COST)
+    from localinfer.evaluation.roofline import evaluation_cost
+
+    prefill = evaluation_cost(engine.graph, test.n_prompt, test.depth)
+    n_past = test.depth + test.n_prompt
+    return sum((evaluation_cost(engine.graph, 1, n_past + token) for token in range(test.n_gen)), prefill)
 
 
 def fill_cache(engine: "Engine", depth: int) -> None:

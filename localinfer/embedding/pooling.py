@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.runtime.batch import Segment, split_batches
 from localinfer.runtime.engine import Engine
 
 Floats = NDArray[np.float32]
@@ -56,7 +57,7 @@ def fits_in_batch(engine: Engine, lengths: Sequence[int]) -> bool:
 
 def batch_sums(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequence[Ids]) -> Floats:
     """Return the sums of the selected states of texts that fit in one batch."""
-    engine.evaluate_packed(texts, types)
+    engine.runner.evaluate_packed(engine.sequence, texts, types)
     ends = np.cumsum([len(text) for text in texts])
     owners = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
     rows = {"mean": np.arange(ends[-1]), "cls": np.r_[0, ends[:-1]], "last": ends - 1}[pooling]
@@ -67,8 +68,8 @@ def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
     """Return the sum of the selected states of a text that needs several batches; only causal models support that."""
     engine.reset()
     total, done = np.zeros((1, engine.compiled_graph.builder.embedding_length), np.float32), 0
-    for batch in engine.batches(text):
-        engine.append(batch)
+    for batch in split_batches(text, engine.graph.batch):
+        engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
         positions = np.arange(done, done + len(batch))
         done += len(batch)
         rows = np.flatnonzero(

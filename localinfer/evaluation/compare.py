@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from localinfer.errors import UsageError
 from localinfer.evaluation.perplexity import Mean, Tokens, Values, require_finite, score_chunk
 from localinfer.gguf.reader import StringArray
-from localinfer.runtime.engine import Engine, Logits
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.engine import Engine
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.1, 0.05, 0.01, 0.001, 0.0)
 TOKENS = "tokenizer.ggml.tokens"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.runtime.engine import Engine, Logits
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.engine import Engine
 
 Values = NDArray[np.float64]
 Tokens = NDArray[np.int32]

@@ -15,7 +15,8 @@ from functools import cache
 import numpy as np
 
 from localinfer import paths
-from localinfer.graph.cost import Cost
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.cost import NO_COST, Cost
 from localinfer.kernels.layout import OPERAND_RING, products_shape, round_bytes
 from localinfer.runtime import machine
 from quant.jit import loader
@@ -102,3 +103,9 @@ def multiply_rate(kind: str, threads: int, seconds: Callable[..., float]) -> flo
         rounds *= 2
     best = min(seconds(MULTIPLY[kind], operands.ctypes.data, rounds, result.ctypes.data) for _ in range(RUNS))
     return threads * rounds * math.prod(products_shape(kind)) / best
+
+
+def evaluation_cost(graph: ComputeGraph, tokens: int, n_past: int) -> Cost:
+    """Return the cost of evaluating `tokens` tokens after `n_past` cached ones, with logits after the last one."""
+    batches = [(first, min(graph.batch, tokens - first)) for first in range(0, tokens, graph.batch)]
+    return sum((graph.cost(count, n_past + first, first + count == tokens) for first, count in batches), NO_COST)

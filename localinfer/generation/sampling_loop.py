@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from localinfer.generation.pieces import Piece
 from localinfer.generation.token_selection import SelectPiece
-from localinfer.runtime.engine import Engine, Logits, StepInput
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 if TYPE_CHECKING:
     from localinfer.generation.speculative.speculative_decoder import SpeculativeRun
@@ -24,9 +26,14 @@ class SamplingLoop:
     """
 
     def __init__(
-        self, engine: Engine, choose: SelectPiece, is_last: Callable[[Piece], bool], remaining: Callable[[int], int], *,
+        self,
+        engine: SequenceEngine,
+        choose: SelectPiece,
+        is_last: Callable[[Piece], bool],
+        remaining: Callable[[int], int],
+        *,
         is_synchronous: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.speculation: SpeculativeRun | None = None
         self._engine, self._choose, self._is_last, self._remaining = engine, choose, is_last, remaining
         self._is_synchronous = is_synchronous

@@ -23,7 +23,7 @@ from localinfer.generation.sampling.logprobs import log_probabilities
 from localinfer.generation.sampling_loop import SamplingLoop
 from localinfer.generation.token_selection import SamplerFunction, TokenSelector, checked_sampler, with_logprobs
 from localinfer.options import Options, parse_speculation_types
-from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ class GenerationSession:
     """Runs of one engine, one at a time."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, progress: Progress | None = None, draft: Engine | None = None
+        self,
+        engine: SequenceEngine,
+        tokenizer: Tokenizer,
+        progress: Progress | None = None,
+        draft: SequenceEngine | None = None,
     ) -> None:
         """`draft` is the engine of a draft model."""
         self._engine = engine
@@ -108,7 +112,7 @@ class GenerationSession:
         if not prompt:
             raise UsageError("the prompt is empty, and this model adds no BOS token")
         length = len(prompt) + len(answer_prefix)
-        if length > self._engine.n_ctx and not self._engine.uses_ring_buffer:
+        if length > self._engine.n_ctx and not self._engine.runner.uses_ring_buffer:
             raise ContextOverflowError(
                 f"the prompt has {length} tokens, the context holds {self._engine.n_ctx}; {CONTEXT_HINT}"
             )
@@ -219,8 +223,12 @@ class GenerationSession:
 
     def _speculative_run(self, options: Options, stats: Stats) -> "SpeculativeRun | None":
         """Return the speculative decoding of a run, or None if the options or the model exclude it."""
-        available = {"ngram", *(["draft"] if self._draft else []), *(["head"] if self._engine.has_draft_head else [])}
-        names = parse_speculation_types(options.spec_type) & available
+        has_drafter = {
+            "ngram": True,
+            "draft": self._draft is not None,
+            "head": self._engine.compiled_graph.has_draft_head,
+        }
+        names = {name for name in parse_speculation_types(options.spec_type) if has_drafter.get(name)}
         if not names or not options.spec_draft_n_max:
             return None
         from localinfer.generation.speculative.speculative_decoder import SpeculativeDecoder
@@ -231,7 +239,7 @@ class GenerationSession:
     def _remaining_tokens(self, options: Options, prompt_tokens: int, generated_tokens: int) -> int:
         """Return the number of tokens that may still be generated when all but the last one have been evaluated."""
         length = prompt_tokens + generated_tokens - 1
-        context = self._engine.n_ctx - length if not self._engine.uses_ring_buffer else self._engine.n_ctx
+        context = self._engine.n_ctx - length if not self._engine.runner.uses_ring_buffer else self._engine.n_ctx
         limit = options.n_predict - generated_tokens if options.n_predict > 0 else context
         return min(context, limit)
 

@@ -10,7 +10,7 @@ from localinfer.generation.session import GenerationSession
 from localinfer.gguf.reader import GGUF, Tensor, Value
 from localinfer.model.shared_resources import SharedResources
 from localinfer.options import FLAGS, Options, from_keywords, merge
-from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.tokenizer import Tokenizer
 
 
@@ -24,7 +24,7 @@ class ModelBase:
         f: GGUF,
         options: Options,
         tokenizer: Tokenizer,
-        engine: Engine,
+        engine: SequenceEngine,
         session: GenerationSession,
         resources: SharedResources,
     ) -> None:

@@ -28,7 +28,7 @@ from localinfer.options import (
 )
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime import weight_loading
-from localinfer.runtime.engine import Engine, require_address_space
+from localinfer.runtime.engine import Engine
 
 if TYPE_CHECKING:  # the scheduler is only needed for concurrent runs
     from localinfer.runtime.scheduler import Scheduler
@@ -65,13 +65,15 @@ def _check_name(value: object) -> str | Path:
 class LoadedModel(Model):
     """The model of a file, which owns its engine, its draft model and the process of its chat template."""
 
+    engine: Engine
+
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
-        require_address_space(f)
+        weight_loading.require_address_space(f)
         f = weight_loading.load_weights(f, options, progress)
         found = tokenizer.from_gguf(f)  # before the engine: its library aborts the process if memory runs out
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
-        engine = Engine(f, options, progress, head)
+        engine = Engine.load(f, options, progress, head)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
         session = GenerationSession(engine, found, progress, self._draft)
         super().__init__(f, options, found, engine, session, SharedResources(f, found, engine, session))
@@ -86,11 +88,11 @@ class LoadedModel(Model):
         """Return the handle for a scheduler slot: see `Model.concurrent`."""
         from localinfer.runtime.scheduler import Scheduler
 
-        with self.engine.page_table_lock:
+        with self.engine.runner.page_table_lock:
             if slot not in self._concurrent:
-                self._scheduler = self._scheduler or Scheduler(self.engine)
+                self._scheduler = self._scheduler or Scheduler(self.engine.runner)
                 if self._draft:
-                    self._draft_scheduler = self._draft_scheduler or Scheduler(self._draft)
+                    self._draft_scheduler = self._draft_scheduler or Scheduler(self._draft.runner)
                 self._concurrent[slot] = ConcurrentModel(self, self._scheduler, self._draft_scheduler)
             return self._concurrent[slot]
 

@@ -71,7 +71,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         ContextOverflowError if the context is full, IncompleteOutputError if the output does not satisfy its
         constraint.
         """
-        self.engine.require_predictions()
+        self.engine.compiled_graph.require_output_layer()
         run_options = self._run_options(options)
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
         return self._run(tokens, run_options, sampler)
@@ -107,7 +107,7 @@ class Model(TextGeneration, ChatPrompts, Embeddings, CacheFiles):
         from localinfer.chat_template.conversation import Conversation
 
         self.engine.require_open()
-        self.engine.require_predictions()
+        self.engine.compiled_graph.require_output_layer()
         conversation = Conversation(
             messages=messages, tools=tools, documents=documents, template_kwargs=template_kwargs or {},
             continue_final_message=continue_final_message)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer import architectures, paths
-from localinfer.errors import NotEnoughMemoryError
+from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.attention import Context
 from localinfer.graph.buffers import Buffer
@@ -95,7 +95,24 @@ class CompiledGraph:
         """Whether the model has an output layer. Encoders have none."""
         return self.builder.logits_buffer is not None
 
-    def place_batch(
+    def require_output_layer(self) -> None:
+        """Raise UnsupportedError for an encoder, which has no output layer."""
+        if not self.has_output_layer:
+            f = self.files[0]
+            what = f"{f.get('general.architecture', str)} is an encoder and does not predict tokens"
+            raise f.error("", f"{what}; `localinfer embed` computes embeddings with it", UnsupportedError)
+
+    @property
+    def has_draft_head(self) -> bool:
+        """Whether the model has a draft head, which predicts the token after the next one (MTP, EAGLE-3)."""
+        return self.builder.draft_head is not None
+
+    @property
+    def kv_bytes(self) -> int:
+        """The memory of the KV cache and recurrent states, in bytes."""
+        return self.builder.cache_bytes
+
+    def set_inputs(
         self, ids: NDArray[np.int32], positions: NDArray[np.int64], types: NDArray[np.int32] | int = 0
     ) -> None:
         """Write a batch of token ids, positions and token types (segment ids of text pairs) where the kernels read

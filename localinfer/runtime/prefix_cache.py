@@ -1,50 +1,82 @@
-"""The prefix cache: unused sequences, kept because later prompts may begin with the same tokens."""
+"""The prefix cache: finds the longest cached prefix of a prompt, and evicts sequences when memory runs out."""
 
 from collections import abc
 
-from localinfer.runtime.sequence import Sequence
+from localinfer.runtime.request import RequestOwner
+from localinfer.runtime.sequence import Sequence, common_prefix_length
 
 MIN_SHARED_TOKENS = 32  # shorter prefixes are evaluated again rather than waited for or cached
-MAX_CACHED_SEQUENCES = 64  # in the prefix cache, with at most `n_ctx` tokens in total
+MAX_CACHED_SEQUENCES = 64  # sequences that no engine uses, with at most `n_ctx` tokens in total
 
 
 class PrefixCache:
-    """A least-recently-used cache of sequences with at most `max_tokens` tokens in total.
+    """The sequences whose prefixes can be reused: those of all engines, and unused ones, which are evicted first.
 
-    Sequences share pages with those that were forked from them. The caller holds `Engine.page_table_lock`.
+    The unused sequences have at most `max_tokens` tokens in total. Sequences share pages with those that were forked
+    from them. The caller holds `ModelRunner.page_table_lock`.
     """
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
-        self._sequences: list[Sequence] = []  # least recently used first
+        self._engines: list[RequestOwner] = []
+        self._unused: list[Sequence] = []  # least recently used first
 
-    def __iter__(self) -> abc.Iterator[Sequence]:
-        return iter(self._sequences)
+    def register(self, engine: RequestOwner) -> None:
+        """Add an engine, whose sequence can then be reused."""
+        self._engines.append(engine)
 
-    def add(self, sequence: Sequence) -> None:
+    def longest_prefix(self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int) -> tuple[Sequence, int]:
+        """Return the sequence with the longest reusable prefix of `tokens`, at most `max_tokens`, and its length.
+
+        The engine's own sequence is preferred.
+        """
+        others = [each.sequence for each in self._engines if each is not engine]
+        sequences = [engine.sequence, *others, *self._unused]
+        lengths = [each.rewind_target(min(common_prefix_length(each.tokens, tokens), max_tokens)) for each in sequences]
+        best = max(range(len(lengths)), key=lengths.__getitem__)
+        return sequences[best], lengths[best]
+
+    def fork_prefix(self, engine: RequestOwner, source: Sequence, length: int) -> None:
+        """Give an engine a fork of `source`, of which it uses the first `length` tokens.
+
+        The engine's own sequence becomes an unused one. If it is `source` itself and would lose only a few tokens, the
+        engine keeps it.
+        """
+        previous = engine.sequence
+        if source is not previous or len(previous) >= length + MIN_SHARED_TOKENS:
+            engine.sequence = source.fork()
+            self._add_unused(previous)
+        self._mark_used(source, length)
+
+    def evict(self) -> bool:
+        """Discard a sequence: the least recently used one, or else that of an idle engine. Return whether there was
+        one."""
+        if self._unused:
+            self._unused.pop(0).reset()
+            return True
+        idle = (engine.sequence for engine in self._engines if engine.is_idle and engine.sequence.tokens)
+        sequence = next(idle, None)
+        if sequence is not None:
+            sequence.reset()
+        return sequence is not None
+
+    def _add_unused(self, sequence: Sequence) -> None:
         """Add a sequence that no engine uses any more. A short one is discarded."""
         if len(sequence) < MIN_SHARED_TOKENS:
             sequence.reset()
             return
-        self._sequences.append(sequence)
-        while len(self._sequences) > MAX_CACHED_SEQUENCES or sum(map(len, self._sequences)) > self._max_tokens:
+        self._unused.append(sequence)
+        while len(self._unused) > MAX_CACHED_SEQUENCES or sum(map(len, self._unused)) > self._max_tokens:
             self.evict()
 
-    def mark_used(self, sequence: Sequence, n_shared: int) -> None:
-        """Make a sequence the most recently used one after its first `n_shared` tokens were forked.
+    def _mark_used(self, sequence: Sequence, length: int) -> None:
+        """Make an unused sequence the most recently used one after its first `length` tokens were forked.
 
-        Discard it if it has no further tokens. A sequence that is not in the cache is ignored.
+        Discard it if it has no further tokens. A sequence of an engine is ignored.
         """
-        if sequence in self._sequences:
-            self._sequences.remove(sequence)
-            if len(sequence) > n_shared:
-                self.add(sequence)
+        if sequence in self._unused:
+            self._unused.remove(sequence)
+            if len(sequence) > length:
+                self._add_unused(sequence)
             else:
                 sequence.reset()
-
-    def evict(self) -> bool:
-        """Discard the least recently used sequence. Return whether there was one."""
-        if not self._sequences:
-            return False
-        self._sequences.pop(0).reset()
-        return True

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from localinfer.errors import UnsupportedError
 from localinfer.graph.buffers import Buffer
 from localinfer.graph.compute_graph import Product
-from localinfer.runtime.engine import Engine, Tokens
+from localinfer.runtime.batch import Ids, Segment, Tokens, output_row_batches, split_batches
+from localinfer.runtime.engine import Engine
 from localinfer.runtime.input_statistics import WeightInputs
 from quant.matmul.layout import RUN_WORDS
 
@@ -20,7 +21,8 @@ class ActivationProbe:
     """A probe of an engine. No other code may use the engine at the same time."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._compiled_graph, self._sequence = engine, engine.compiled_graph, engine.sequence
+        self._engine, self._runner, self._sequence = engine, engine.runner, engine.sequence
+        self._compiled_graph = engine.compiled_graph
 
     def layer_inputs(self, tokens: Tokens, *, include_output_layer: bool = False) -> Iterator[WeightInputs]:
         """Append `tokens` and yield the inputs of all layers' weights, and of the output layer with
@@ -29,11 +31,11 @@ class ActivationProbe:
         Weights that share an input come together, with some of its rows: those of a batch, of one expert in a batch, or
         of a part of a batch in the output layer. The rows are valid until the next item.
         """
-        for batch in self._engine.batches(self._engine.validate_tokens(tokens)):
-            self._engine.place_batch(batch)
+        for batch in split_batches(self._engine.validate_tokens(tokens), self._engine.graph.batch):
+            self._set_inputs(batch)
             yield from self._inputs(0, self._compiled_graph.output_layer_ops[0], len(batch))
             self._sequence.commit(batch.tolist())
-            for rows in self._engine.output_row_batches(len(batch)) if include_output_layer else ():
+            for rows in self._output_row_batches(len(batch)) if include_output_layer else ():
                 self._compiled_graph.select_output_rows(rows)
                 yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows))
 
@@ -47,7 +49,7 @@ class ActivationProbe:
             if first <= product.first_op < end:
                 products_by_input.setdefault((product.first_op, product.x), []).append(product)
         for (stage, x), products in products_by_input.items():
-            self._engine.run(first, stage, tokens)
+            self._runner.run(first, stage, tokens)
             first = stage
             names = dict.fromkeys(product.weight.name for product in products)  # a matrix may be used in several slices
             weights = [self._engine.file.tensors[name] for name in names]
@@ -59,7 +61,7 @@ class ActivationProbe:
             for expert, begin, count in words[1 : 1 + RUN_WORDS * int(words[0])].reshape(-1, RUN_WORDS).tolist():
                 yield WeightInputs(weights, rows[begin : begin + count], expert)
         if run_all:
-            self._engine.run(first, end, tokens)
+            self._runner.run(first, end, tokens)
 
     # --- block by block, for a text that begins at position 0 and fits in one batch ---
 
@@ -73,14 +75,14 @@ class ActivationProbe:
             raise self._engine.file.error("general.architecture", what, UnsupportedError)
         self._sequence.reset()
         ids = self._engine.validate_tokens(tokens)
-        self._engine.place_batch(ids)
-        self._engine.run(0, self._compiled_graph.builder.block_starts[0], len(ids))
+        self._set_inputs(ids)
+        self._runner.run(0, self._compiled_graph.builder.block_starts[0], len(ids))
         return self._compiled_graph.residual_stream(len(ids)).copy()
 
     def run_block(self, number: int, x: Floats) -> None:
         """Replace `x`, the residual stream before a block, with the one after it."""
         self._load_residual_stream(x)
-        self._engine.run(*self._compiled_graph.builder.block_ops(number), len(x))
+        self._runner.run(*self._compiled_graph.builder.block_ops(number), len(x))
         x[:] = self._compiled_graph.residual_stream(len(x))
 
     def block_inputs(self, number: int, x: Floats) -> Iterator[WeightInputs]:
@@ -91,12 +93,20 @@ class ActivationProbe:
     def output_layer_inputs(self, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of the output layer, as `layer_inputs`. `x` is the residual stream before it."""
         self._load_residual_stream(x)
-        for rows in self._engine.output_row_batches(len(x)):
+        for rows in self._output_row_batches(len(x)):
             self._compiled_graph.select_output_rows(rows)
             yield from self._inputs(*self._compiled_graph.output_layer_ops, len(rows), run_all=False)
 
     def _load_residual_stream(self, x: Floats) -> None:
         """Clear the cache and write `x` into the residual stream's buffer."""
         self._sequence.reset()
-        self._engine.place_batch(np.zeros(len(x), np.int32))
+        self._set_inputs(np.zeros(len(x), np.int32))
         self._compiled_graph.residual_stream(len(x))[:] = x
+
+    def _set_inputs(self, ids: Ids) -> None:
+        """Write the inputs of a batch of the engine's sequence where the kernels read them."""
+        self._runner.set_inputs([Segment(self._sequence, ids)])
+
+    def _output_row_batches(self, count: int) -> Iterator[Ids]:
+        """Yield the row numbers of a batch of `count` tokens, as many at a time as the output layer evaluates."""
+        return output_row_batches(count, self._engine.graph.outputs)

@@ -1,11 +1,13 @@
-"""Requests: what the scheduler runs for a sequence, and slices of them that share a batch."""
+"""Requests: what the scheduler runs for a sequence."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from enum import Enum
+from typing import Protocol
 
 import numpy as np
 
-from localinfer.runtime.engine import DecodeLoop, Ids, Logits
+from localinfer.runtime.batch import Ids, Logits
+from localinfer.runtime.decode_loop import DecodeLoop
 from localinfer.runtime.sequence import Sequence
 
 SHORT_REQUEST_TOKENS = 64  # requests up to this length go first: decode steps with their draft tokens
@@ -13,7 +15,7 @@ POLL_SECONDS = 0.1  # seconds between a waiting thread's checks of its condition
 
 
 class RequestOwner(Protocol):
-    """The part of an engine that the scheduler uses: one sequence, and the thread that waits for its requests."""
+    """What the scheduler uses of an engine: one sequence, and the thread that waits for its requests."""
 
     sequence: Sequence
     is_idle: bool
@@ -26,6 +28,19 @@ class RequestOwner(Protocol):
 
     def wake(self) -> None:
         """Wake the thread. Repeated calls have no effect."""
+
+
+class RequestState(Enum):
+    """The state of a request.
+
+    The scheduler submits a CREATED request, which is then WAITING. It is RUNNING as part of a batch, and after that
+    either FINISHED or, if it has more tokens, WAITING again. A cancelled request goes from WAITING back to CREATED.
+    """
+
+    CREATED = "created"  # not submitted to the scheduler, or cancelled
+    WAITING = "waiting"  # in the scheduler's queue
+    RUNNING = "running"  # part of the current batch, and still in the queue
+    FINISHED = "finished"  # all tokens are evaluated, or an error occurred
 
 
 @dataclass(eq=False)
@@ -41,29 +56,27 @@ class Request:
     logits: Logits | None = None
     decode_loop: DecodeLoop | None = None
     step: int = 0  # number of the decode step
-    next_step: "Request | None" = None  # the decode loop's next step, once this one is finished
+    next_step: "Request | None" = None  # the decode loop's next step, once this one is evaluated
     n_past: int = 0  # cached tokens before the request
     n_done: int = 0  # evaluated tokens
     n_copied_rows: int = 0  # rows of `logits` that are filled
     error: BaseException | None = None
-    is_running: bool = False  # it is part of the current batch
-    is_submitted: bool = False  # it is queued, running or finished
-    is_awaited: bool = False  # its thread waits for it
+    state: RequestState = RequestState.CREATED
 
     @property
     def sequence(self) -> Sequence:
         return self.engine.sequence
 
     @property
-    def is_finished(self) -> bool:
-        """Whether all tokens are evaluated, or an error occurred. The request may still be part of the
-        current batch."""
-        return self.n_done == len(self.ids) or self.error is not None
+    def is_awaited(self) -> bool:
+        """Whether the engine's thread waits for this request, and not for an earlier step."""
+        return self.step == self.engine.awaited_step
 
     @property
     def is_superseded(self) -> bool:
         """Whether the request is finished and the decode loop's next step is submitted."""
-        return not self.is_running and self.is_finished and self.next_step is not None and self.next_step.is_submitted
+        next_step = self.next_step if self.state is RequestState.FINISHED else None
+        return next_step is not None and next_step.state is not RequestState.CREATED
 
     @property
     def is_short(self) -> bool:
@@ -94,13 +107,10 @@ class Request:
         elif self.decode_loop and self.decode_loop.process_logits(logits):
             self.next_step = request_for_step(self.decode_loop, self.engine, self.step + 1)
 
-
-class BatchSlice(NamedTuple):
-    """A request's part of a batch: its next tokens, and the row numbers of those whose logits are needed."""
-
-    request: Request
-    ids: Ids
-    rows: Ids
+    def end_batch(self) -> None:
+        """Update the state after a batch that the request was part of."""
+        is_complete = self.n_done == len(self.ids) or self.error is not None
+        self.state = RequestState.FINISHED if is_complete else RequestState.WAITING
 
 
 def request_for_step(decode_loop: DecodeLoop, engine: RequestOwner, step: int = 0) -> Request:

@@ -1,10 +1,10 @@
 """The scheduler: continuous batching of requests from several sequences, with prefix caching.
 
-    scheduler = Scheduler(engine)
-    sequence = ScheduledEngine(scheduler)  # an engine for a thread of its own; at most `graph.sequences` of them
-    sequence.evaluate(tokens)              # waits until the tokens are evaluated, batched with other requests
-    sequence.run_step(decode_loop)         # the same for a decode step; the next step starts before it is requested
-    sequence.mark_idle()                   # batches no longer wait for the sequence
+    scheduler = Scheduler(model_runner)
+    engine = ScheduledEngine(scheduler)  # for a thread of its own; at most `graph.sequences` of them
+    engine.evaluate(tokens)              # waits until the tokens are evaluated, batched with other requests
+    engine.run_step(decode_loop)         # the same for a decode step; the next step starts before it is requested
+    engine.mark_idle()                   # batches no longer wait for the engine
 
 A scheduler thread, which lives as long as there are requests, runs one batch after the other. Before a batch it waits
 for the sequences of the last batch as long as new requests of theirs keep arriving. Short requests go first, as decode
@@ -24,88 +24,51 @@ evaluating the same prefix, the request waits for it and then shares its pages. 
 used cached prefix is evicted, then the sequence of an idle engine.
 """
 
-import atexit
-import contextlib
 import threading
-import time
-from collections import abc, deque
-from dataclasses import dataclass
-from itertools import accumulate
+from collections import abc
 
-from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError
-from localinfer.runtime.compiled_graph import Floats
-from localinfer.runtime.engine import (
-    DraftHeadInput,
-    Engine,
-    Logits,
-    Segment,
-    common_prefix_length,
-    concatenated,
-)
+from localinfer.runtime.draft_head_batcher import DraftHeadBatcher
+from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.pending_prompts import PendingPrompts
 from localinfer.runtime.prefix_cache import MIN_SHARED_TOKENS, PrefixCache
-from localinfer.runtime.request import POLL_SECONDS, BatchSlice, Request, RequestOwner
+from localinfer.runtime.request import POLL_SECONDS, Request, RequestOwner, RequestState
+from localinfer.runtime.request_batch import RequestSlice, run_batch, select_batch
+from localinfer.runtime.scheduler_thread import SchedulerThread
 from localinfer.runtime.sequence import Sequence
 from localinfer.runtime.thread_pool import OnOp
+from localinfer.runtime.wake_queue import MIN_WOKEN, WakeQueue
 from quant.jit.loader import Progress
 
-PREFILL_SLICE_TOKENS = 64  # prompt tokens in a batch with decode steps; they take some tenths of a second
 ARRIVAL_TIMEOUT = 0.005  # seconds that a batch waits for the next request of the last batch's sequences
-IDLE_SECONDS = 1.0  # the scheduler thread ends after this long without requests
-MIN_WOKEN = 4  # threads to wake in each batch; a quarter of them if there are more than 16
-RESERVATION_SECONDS = 2.0  # others wait this long for an announced prompt to be submitted
-
-
-@dataclass(eq=False)
-class DraftHeadRequest:
-    """A pending evaluation of the draft head. `result` is its logits and hidden state, or the error."""
-
-    input: DraftHeadInput
-    result: tuple[Logits, Floats] | Exception | None = None
-
-
-@dataclass(frozen=True)
-class PrefixReservation:
-    """A prompt whose prefix a sequence has just reused, and whose rest it is about to submit."""
-
-    tokens: abc.Sequence[int]
-    expires: float  # `time.monotonic()` in seconds
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the reservation has not expired."""
-        return time.monotonic() < self.expires
 
 
 class Scheduler:
-    """Schedules the requests of all sequences of an engine into batches."""
+    """Schedules the requests of all sequences of a model into batches."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._engines: list[RequestOwner] = []
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+        self.draft_heads = DraftHeadBatcher(runner)
         # Notified after each batch, and when a sequence is no longer expected.
-        self._condition = threading.Condition(engine.page_table_lock)
-        self._waiting: list[Request] = []
-        self._draft_head_requests: deque[DraftHeadRequest] = deque()
-        self._expected: set[Sequence] = set()  # of the last batch, without a new request yet
+        self._condition = threading.Condition(runner.page_table_lock)
+        self._queue: list[Request] = []  # waiting and running requests in order of arrival
         self._running: list[Request] = []  # the batch that is being computed
-        # Engines with a finished step and a submitted next one, longest waiting first.
-        self._wake_queue: deque[RequestOwner] = deque()
-        self._to_wake: deque[RequestOwner] = deque()  # to be woken once the next batch runs
-        self._woken: set[RequestOwner] = set()  # woken, without a new request yet
-        self._thread: threading.Thread | None = None  # the scheduler thread, while it lives
+        self._expected: set[Sequence] = set()  # sequences of the last batch, without a new request yet
+        self._wake_queue = WakeQueue(runner.compiled_graph)
         self._direct_sequence: Sequence | None = None  # evaluated directly by its own thread
         self._direct_thread: threading.Thread | None = None  # the thread that evaluates it
-        self._is_shut_down = False  # the process is about to exit
-        self._reservations: dict[Sequence, PrefixReservation] = {}
-        self._prefix_cache = PrefixCache(engine.n_ctx)
-        engine.evict = self._evict
-        engine.compiled_graph.add_idle_work(self._to_wake, self._wake_engines)
+        self._pending_prompts = PendingPrompts(self._queue)
+        self._prefix_cache = PrefixCache(runner.compiled_graph.n_ctx)
+        runner.evict = self._prefix_cache.evict
+        self._thread = SchedulerThread(
+            self._condition, lambda: bool(self._queue), lambda: self._direct_sequence is not None, self._run_next_batch
+        )
 
     def register(self, engine: RequestOwner) -> None:
         """Add an engine, whose cached prefixes are then shared."""
-        self._engines.append(engine)
+        with self._condition:
+            self._prefix_cache.register(engine)
 
-    # --- running requests ---
+    # --- requests ---
 
     def run(self, request: Request, on_op: OnOp | None = None) -> None:
         """Run a request and wait until it is finished. If `on_op` raises, the tokens evaluated so far stay in the
@@ -114,23 +77,18 @@ class Scheduler:
         try:
             with self._condition:
                 engine.awaited_step, engine.may_run_directly = request.step, runs_uninterrupted()
-                if not request.is_submitted:
+                next_step = request.next_step if request.state is RequestState.FINISHED else None
+                if request.state is RequestState.CREATED:
                     self._submit(request)
-                elif (
-                    request.next_step
-                    and not request.next_step.is_submitted
-                    and not request.is_running
-                    and self._runs_ahead(engine)
-                ):
-                    self._submit(request.next_step)
-                request.is_awaited = request.is_running or not request.is_finished
-                self._woken.discard(engine)
-                is_last = request.is_running and not self._woken
+                elif next_step and next_step.state is RequestState.CREATED and self._runs_ahead(engine):
+                    self._submit(next_step)
+                all_returned = self._wake_queue.mark_returned(engine)
+                is_last = request.state is RequestState.RUNNING and all_returned
             if is_last:
-                self.engine.compiled_graph.run_idle_work()
-            while request.is_running or not request.is_finished:
+                self.runner.compiled_graph.run_idle_work()
+            while request.state is not RequestState.FINISHED:
                 if on_op:
-                    on_op(len(self.engine.graph.ops) * request.n_done // len(request.ids))
+                    on_op(len(self.runner.graph.ops) * request.n_done // len(request.ids))
                 engine.sleep()
         except BaseException:
             self.cancel(engine)
@@ -138,24 +96,76 @@ class Scheduler:
         if request.error:
             raise request.error
 
+    def cancel(self, engine: RequestOwner) -> None:
+        """Withdraw the engine's requests.
+
+        A running batch is completed first, and a KeyboardInterrupt is delayed until then, as the batch changes the
+        sequence.
+        """
+        interrupt: KeyboardInterrupt | None = None
+        with self._condition:
+            while self._thread.is_alive and any(request.engine is engine for request in self._running):
+                try:
+                    self._condition.wait(POLL_SECONDS)
+                except KeyboardInterrupt as error:
+                    interrupt = error
+            for request in [request for request in self._queue if request.engine is engine]:
+                self._queue.remove(request)
+                request.state = RequestState.CREATED
+        if interrupt:
+            raise interrupt
+
+    def pause(self, engine: RequestOwner, *, is_idle: bool = False) -> None:
+        """Stop waiting for the engine's next request. The pages of an idle engine may be evicted."""
+        with self._condition:
+            engine.is_idle = engine.is_idle or is_idle
+            self._pending_prompts.withdraw(engine.sequence)
+            self._expected.discard(engine.sequence)
+            self._wake_queue.mark_returned(engine)
+            self._condition.notify_all()
+
+    def _submit(self, request: Request) -> None:
+        """Queue a request for the next batches."""
+        self._thread.start()
+        request.state = RequestState.WAITING
+        self._queue.append(request)
+        self._pending_prompts.withdraw(request.sequence)
+        self._mark_arrived(request.sequence)
+
+    def _mark_arrived(self, sequence: Sequence) -> None:
+        """Stop waiting for a sequence."""
+        self._expected.discard(sequence)
+        if not self._expected:
+            self._condition.notify_all()
+
+    def _runs_ahead(self, engine: RequestOwner) -> bool:
+        """Return whether a decode loop's next step starts before it is requested."""
+        return not engine.may_run_directly or self._has_other_work(engine.sequence)
+
+    def _has_other_work(self, sequence: Sequence) -> bool:
+        """Return whether other sequences run, have requests, or are expected to have some soon."""
+        return bool(self._running or self._queue or self._direct_sequence or self._expected - {sequence})
+
+    # --- direct evaluation, without the scheduler thread ---
+
     def try_begin_direct(self, sequence: Sequence) -> bool:
-        """Reserve the engine for direct evaluation by this thread, unless other sequences have requests. Return whether
+        """Reserve the model for direct evaluation by this thread, unless other sequences have requests. Return whether
         this succeeded.
 
         The caller must then call `end_direct`; requests that arrive meanwhile wait for that.
         """
         with self._condition:
-            if self._is_shut_down or self._has_other_work(sequence) or not runs_uninterrupted():
+            if self._thread.is_shut_down or self._has_other_work(sequence) or not runs_uninterrupted():
                 return False
             self._direct_sequence, self._direct_thread = sequence, threading.current_thread()
-            self._reservations.pop(sequence, None)
+            self._pending_prompts.withdraw(sequence)
             self._expected.discard(sequence)
             return True
 
     def end_direct(self) -> None:
         """End a direct evaluation. Requests that arrived meanwhile wait for the sequence's next step."""
         with self._condition:
-            if self._waiting and self._direct_sequence:
+            if self._queue and self._direct_sequence:
                 self._expected.add(self._direct_sequence)
                 self._condition.notify_all()  # only here: waking the scheduler thread costs a fraction of a step
             self._direct_sequence = self._direct_thread = None
@@ -166,135 +176,24 @@ class Scheduler:
             while self._direct_sequence is sequence and self._direct_thread and self._direct_thread.is_alive():
                 self._condition.wait(POLL_SECONDS)
 
-    def _has_other_work(self, sequence: Sequence) -> bool:
-        """Return whether other sequences run, have requests, or are expected to have some soon."""
-        return bool(self._running or self._waiting or self._direct_sequence or self._expected - {sequence})
-
-    def _runs_ahead(self, engine: RequestOwner) -> bool:
-        """Return whether a decode loop's next step starts before it is requested."""
-        return not engine.may_run_directly or self._has_other_work(engine.sequence)
-
-    def cancel(self, engine: RequestOwner) -> None:
-        """Withdraw the engine's requests.
-
-        A running batch is completed first, and a KeyboardInterrupt is delayed until then, as the batch changes the
-        sequence.
-        """
-        interrupt: KeyboardInterrupt | None = None
-        with self._condition:
-            while self._is_thread_alive() and any(request.engine is engine for request in self._running):
-                try:
-                    self._condition.wait(POLL_SECONDS)
-                except KeyboardInterrupt as error:
-                    interrupt = error
-            for request in [request for request in self._waiting if request.engine is engine]:
-                self._waiting.remove(request)
-                request.is_submitted = False
-        if interrupt:
-            raise interrupt
-
-    def evaluate_draft_head(self, input: DraftHeadInput) -> tuple[Logits, Floats]:
-        """Evaluate the draft head; see `Engine.evaluate_draft_head`. Concurrent calls share a batch."""
-        request = DraftHeadRequest(input)
-        self._draft_head_requests.append(request)
-        try:
-            with self.engine.lock:  # between two batches
-                while request.result is None:
-                    self._run_draft_head_batch(request)
-        except BaseException:  # the sequence may change: no other thread may evaluate it
-            with contextlib.suppress(ValueError):
-                self._draft_head_requests.remove(request)
-            raise
-        if isinstance(request.result, Exception):
-            raise request.result
-        return request.result
-
-    def _run_draft_head_batch(self, own: "DraftHeadRequest") -> None:
-        """Evaluate a batch of pending draft head requests. After an interrupt, requests of other threads are queued
-        again."""
-        batch = [
-            self._draft_head_requests.popleft()
-            for _ in range(min(len(self._draft_head_requests), self.engine.graph.sequences))
-        ]
-        try:
-            logits, states = self.engine.evaluate_draft_head_batch([each.input for each in batch])
-            for number, each in enumerate(batch):
-                each.result = logits[number].copy(), states[number]
-        except Exception as error:
-            for each in batch:
-                each.result = error
-        finally:
-            self._draft_head_requests.extend(each for each in batch if each.result is None and each is not own)
-
-    def pause(self, engine: RequestOwner, *, is_idle: bool = False) -> None:
-        """Stop waiting for the engine's next request. The pages of an idle engine may be evicted."""
-        with self._condition:
-            engine.is_idle = engine.is_idle or is_idle
-            self._reservations.pop(engine.sequence, None)
-            self._expected.discard(engine.sequence)
-            self._woken.discard(engine)
-            self._condition.notify_all()
-
-    def _submit(self, request: Request) -> None:
-        """Queue a request for the next batches."""
-        if self._thread is None:
-            self._thread = self._start_thread()
-        request.is_submitted = True
-        self._waiting.append(request)
-        self._reservations.pop(request.sequence, None)
-        self._mark_arrived(request.sequence)
-
-    def _mark_arrived(self, sequence: Sequence) -> None:
-        """Stop waiting for a sequence."""
-        self._expected.discard(sequence)
-        if not self._expected:
-            self._condition.notify_all()
-
-    def _start_thread(self) -> threading.Thread:
-        """Start the scheduler thread.
-
-        Python stops daemon threads in the midst of a batch when the process exits, and a thread that waits for that
-        batch would wait forever. `shutdown` ends it before.
-        """
-        if self._is_shut_down:
-            raise LocalInferError("the process is about to exit: no more tokens can be evaluated")
-        thread = threading.Thread(target=self._run_loop, daemon=True, name="localinfer-scheduler")
-        try:
-            thread.start()
-        except RuntimeError as error:  # no memory for a stack, or too many threads
-            raise NotEnoughMemoryError(f"scheduler thread: {error}") from None
-        atexit.register(self.shutdown)
-        return thread
-
-    def _is_thread_alive(self) -> bool:
-        """Return whether the scheduler thread runs. In a forked process it does not."""
-        return self._thread is not None and self._thread.is_alive()
-
     def is_computing_thread(self) -> bool:
         """Return whether the current thread evaluates batches."""
-        return threading.current_thread() in (self._thread, self._direct_thread)
+        return self._thread.is_current or threading.current_thread() is self._direct_thread
 
-    def shutdown(self) -> None:
-        """End the scheduler thread after its current batch, before the process exits."""
-        if (thread := self._thread) is not None and thread.is_alive():
-            with self._condition:
-                self._is_shut_down = True
-                self._condition.notify_all()
-            thread.join()
+    # --- batches, in the scheduler thread ---
 
-    def _run_loop(self) -> None:
-        """Run batches until there have been no requests for a while."""
-        while True:
-            with self._condition:
-                self._condition.wait_for(
-                    lambda: (self._waiting and not self._direct_sequence) or self._is_shut_down, IDLE_SECONDS
-                )
-                if self._is_shut_down or not self._waiting:
-                    self._thread = None
-                    atexit.unregister(self.shutdown)
-                    return
-            self._wait_for_expected()
-            self._run_next_batch()
+    def _run_next_batch(self) -> None:
+        """Run one batch of queued requests."""
+        self._wait_for_expected()
+        batch = self._begin_batch()
+        try:
+            if batch:  # empty if all requests were cancelled
+                run_batch(self.runner, batch)
+        except BaseException as error:  # waiting threads raise it; the scheduler thread continues
+            for request in self._running:
+                request.error = error
+        finally:
+            self._end_batch()
 
     def _wait_for_expected(self) -> None:
         """Wait for new requests of the last batch's sequences as long as they keep arriving."""
@@ -304,50 +203,16 @@ class Scheduler:
                 if len(self._expected) == missing:
                     self._expected.clear()
 
-    def _run_next_batch(self) -> None:
-        """Run one batch of queued requests."""
+    def _begin_batch(self) -> list[RequestSlice]:
+        """Select the next batch, and mark its requests as running."""
         with self._condition:
-            batch = self._select_batch()
-            self._running = [part.request for part in batch]
+            batch = select_batch(self._queue, self.runner.graph)
+            self._running = [each.request for each in batch]
             for request in self._running:
-                request.is_running = True
-        try:
-            if batch:  # empty if all requests were cancelled
-                self._run_batch(batch)
-        except BaseException as error:  # waiting threads raise it; the scheduler thread continues
-            for request in self._running:
-                request.error = error
-        finally:
-            self._finish_batch()
+                request.state = RequestState.RUNNING
+            return batch
 
-    def _run_batch(self, batch: abc.Sequence[BatchSlice]) -> None:
-        """Evaluate a batch. If memory or context runs out, evaluate each request alone so that only the affected ones
-        fail."""
-        try:
-            self._evaluate_slices(batch)
-        except (ContextOverflowError, NotEnoughMemoryError):
-            if len(batch) == 1:
-                raise
-            for part in batch:
-                try:
-                    self._evaluate_slices([part])
-                except LocalInferError as error:
-                    part.request.error = error
-
-    def _evaluate_slices(self, batch: abc.Sequence[BatchSlice]) -> None:
-        """Evaluate a batch and hand each request its logits."""
-        before = accumulate((len(part.ids) for part in batch), initial=0)
-        rows = concatenated([part.rows + first for part, first in zip(batch, before, strict=False)])
-        with self.engine.lock:  # the next evaluation overwrites the logits
-            logits = self.engine.evaluate_segments([Segment(part.request.sequence, part.ids) for part in batch], rows)
-            before = accumulate((len(part.rows) for part in batch), initial=0)
-            for part, first in zip(batch, before, strict=False):
-                try:
-                    part.request.advance(len(part.ids), logits[first : first + len(part.rows)])
-                except BaseException as error:  # raised by its decode loop: other requests continue
-                    part.request.error = error
-
-    def _finish_batch(self) -> None:
+    def _end_batch(self) -> None:
         """Update the queue after a batch: submit the next steps of decode loops, and wake the threads of finished
         requests.
 
@@ -355,12 +220,12 @@ class Scheduler:
         """
         with self._condition:
             batch, self._running = self._running, []
-            self._waiting = [request for request in self._waiting if not request.is_finished]
-            finished = [request for request in batch if request.is_finished]
-            has_others = len(finished) + len(self._waiting) > 1
-            max_lead = min(len(finished) // MIN_WOKEN, MIN_WOKEN)
             for request in batch:
-                request.is_running = False
+                request.end_batch()
+            finished = [request for request in batch if request.state is RequestState.FINISHED]
+            self._queue[:] = [request for request in self._queue if request.state is not RequestState.FINISHED]
+            has_others = len(finished) + len(self._queue) > 1
+            max_lead = min(len(finished) // MIN_WOKEN, MIN_WOKEN)
             for request in finished:
                 engine, next_step = request.engine, request.next_step
                 is_close_behind = (
@@ -371,40 +236,9 @@ class Scheduler:
                 elif next_step or not request.decode_loop:
                     self._expected.add(engine.sequence)
                 if request.is_awaited:
-                    (self._wake_queue if next_step else self._to_wake).append(engine)
-            at_once = bool(self._expected) or not self._waiting
-            n_woken = len(self._wake_queue) if at_once else max(MIN_WOKEN, -(-len(self._wake_queue) // MIN_WOKEN))
-            self._to_wake += [self._wake_queue.popleft() for _ in range(min(n_woken, len(self._wake_queue)))]
-            if at_once:
-                self._wake_engines()
+                    self._wake_queue.add(engine, has_next_step=next_step is not None)
+            self._wake_queue.schedule(at_once=bool(self._expected) or not self._queue)
             self._condition.notify_all()
-
-    def _wake_engines(self) -> None:
-        """Wake the threads of the engines in `_to_wake`."""
-        due = list[RequestOwner]()
-        with contextlib.suppress(IndexError):  # empty: two threads may do this at once
-            while True:
-                due.append(self._to_wake.popleft())
-        self._woken.update(due)
-        for engine in due:
-            engine.wake()
-
-    def _select_batch(self) -> list[BatchSlice]:
-        """Return the next batch: short requests first, then in order of arrival."""
-        graph, chosen = self.engine.graph, list[BatchSlice]()
-        short = [request for request in self._waiting if request.is_short]
-        long = [request for request in self._waiting if not request.is_short]
-        free_tokens, outputs = graph.batch, graph.outputs
-        for request in [*short, *long]:
-            if len(chosen) == graph.sequences:
-                break
-            limit = min(free_tokens, PREFILL_SLICE_TOKENS) if short and not request.is_short else free_tokens
-            ids = request.next_ids(limit)
-            rows = request.output_rows(len(ids))
-            if len(ids) and len(rows) <= outputs:
-                chosen.append(BatchSlice(request, ids, rows))
-                free_tokens, outputs = free_tokens - len(ids), outputs - len(rows)
-        return chosen
 
     # --- prefix caching ---
 
@@ -416,71 +250,22 @@ class Scheduler:
         The prefix comes from the engine's own sequence, another engine's, or the prefix cache. If another sequence is
         about to evaluate a longer prefix, wait for that.
         """
+        pending = self._pending_prompts
         with self._condition:
             engine.is_idle = False
-            self._reservations.pop(engine.sequence, None)
+            pending.withdraw(engine.sequence)
             self._mark_arrived(engine.sequence)
-            source, n_reused = self._best_source(engine, tokens, max_tokens)
-            while pending := self._pending_source(engine, tokens[:max_tokens], n_reused + MIN_SHARED_TOKENS):
-                sequence, n = pending
-                while len(sequence) < n and self._pending_tokens(sequence):
+            source, length = self._prefix_cache.longest_prefix(engine, tokens, max_tokens)
+            while longer := pending.find_prefix(engine.sequence, tokens[:max_tokens], length + MIN_SHARED_TOKENS):
+                sequence, pending_length = longer
+                while len(sequence) < pending_length and pending.tokens_of(sequence):
                     self._condition.wait(POLL_SECONDS)
                     if progress:
                         progress("prefill", 0, len(tokens))
-                source, n_reused = self._best_source(engine, tokens, max_tokens)
-            before = engine.sequence
-            if source is not before or len(before) >= n_reused + MIN_SHARED_TOKENS:
-                engine.sequence = source.fork()
-                self._prefix_cache.add(before)
-            self._prefix_cache.mark_used(source, n_reused)
-            self._reservations[engine.sequence] = PrefixReservation(tokens, time.monotonic() + RESERVATION_SECONDS)
-            return engine.sequence.rewind(n_reused)
-
-    def _best_source(self, engine: RequestOwner, tokens: abc.Sequence[int], max_tokens: int) -> tuple[Sequence, int]:
-        """Return the sequence with the longest reusable prefix of `tokens`, and its length."""
-        sequences = [
-            engine.sequence,
-            *(each.sequence for each in self._engines if each is not engine),
-            *self._prefix_cache,
-        ]
-        n_reused = [
-            each.rewind_target(min(common_prefix_length(each.tokens, tokens), max_tokens)) for each in sequences
-        ]
-        best = max(range(len(n_reused)), key=n_reused.__getitem__)
-        return sequences[best], n_reused[best]
-
-    def _pending_source(
-        self, engine: RequestOwner, tokens: abc.Sequence[int], min_tokens: int
-    ) -> tuple[Sequence, int] | None:
-        """Return a sequence that is evaluating at least the first `min_tokens` of `tokens`, and the length of the
-        prefix."""
-        for sequence in [*self._reservations, *(request.sequence for request in self._waiting)]:
-            if engine.sequence.can_rewind and sequence is not engine.sequence:
-                n = common_prefix_length([*sequence.tokens, *self._pending_tokens(sequence)], tokens)
-                if n >= max(min_tokens, len(sequence) + 1):
-                    return sequence, n
-        return None
-
-    def _pending_tokens(self, sequence: Sequence) -> abc.Sequence[int]:
-        """Return the tokens that are queued or announced for a sequence."""
-        for request in self._waiting:
-            if request.sequence is sequence:
-                return list(map(int, request.ids[request.n_done :]))
-        reservation = self._reservations.get(sequence)
-        return reservation.tokens[len(sequence) :] if reservation and reservation.is_valid else ()
-
-    def _evict(self) -> bool:
-        """Evict a sequence: the least recently used one of the prefix cache, or else that of an idle engine.
-
-        Return whether there was one.
-        """
-        if self._prefix_cache.evict():
-            return True
-        idle = (engine.sequence for engine in self._engines if engine.is_idle and engine.sequence.tokens)
-        sequence = next(idle, None)
-        if sequence is not None:
-            sequence.reset()
-        return sequence is not None
+                source, length = self._prefix_cache.longest_prefix(engine, tokens, max_tokens)
+            self._prefix_cache.fork_prefix(engine, source, length)
+            pending.announce(engine.sequence, tokens)
+            return engine.sequence.rewind(length)
 
 
 def runs_uninterrupted() -> bool:

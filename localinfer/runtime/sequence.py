@@ -125,3 +125,9 @@ class Sequence:
         if self.rewind_target(len(tokens)) != len(tokens):
             raise ValueError(f"the cache does not hold {len(tokens)} tokens")
         self.tokens[:] = tokens
+
+
+def common_prefix_length(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
+    """Return the length of the common prefix of two token sequences."""
+    pairs = zip(a, b, strict=False)
+    return next((n for n, (left, right) in enumerate(pairs) if left != right), min(len(a), len(b)))

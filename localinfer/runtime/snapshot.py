@@ -29,7 +29,7 @@ from localinfer.gguf.mapped_file import MappedFile
 from localinfer.gguf.reader import GGUF
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine
+from localinfer.runtime.sequence_engine import SequenceEngine
 from localinfer.version import VERSION
 
 MAGIC = b"LISNAPSH"
@@ -51,7 +51,7 @@ MISMATCH_MESSAGES = {  # field of the identity: the error message when it differ
 }
 
 
-def snapshot_identity(engine: Engine, options: Options) -> Identity:
+def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
     """Return everything that determines the contents and the memory layout of the cache."""
     context, graph = engine.compiled_graph.builder.context, engine.graph
     architecture = Path(options.architecture).read_bytes() if options.architecture else b""
@@ -82,7 +82,7 @@ def model_digest(f: GGUF) -> str:
     return digest.hexdigest()
 
 
-def save(path: Path, engine: Engine, options: Options) -> None:
+def save(path: Path, engine: SequenceEngine, options: Options) -> None:
     """Write a snapshot, replacing an existing file. Raises LocalInferError if it cannot be written."""
     with engine.lock:
         tokens = np.array(engine.sequence.tokens, "<i4")
@@ -103,7 +103,7 @@ def save(path: Path, engine: Engine, options: Options) -> None:
         file.write_at(offset, digest.digest())
 
 
-def load(path: Path, engine: Engine, options: Options) -> int:
+def load(path: Path, engine: SequenceEngine, options: Options) -> int:
     """Replace the default sequence with a snapshot and return its number of tokens.
 
     Raises LocalInferError for a snapshot that is damaged or belongs to another model or other options, UsageError for

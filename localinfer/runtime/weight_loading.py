@@ -4,13 +4,17 @@ Importing this module does not import `localinfer.gguf.in_memory`; only `--no-mm
 """
 
 import gc
+from collections.abc import Iterable
 
 from localinfer.errors import NotEnoughMemoryError
+from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
 from localinfer.options import Options
 from localinfer.runtime import machine
 from localinfer.runtime.compiled_graph import build_graph_within_memory
 from quant.jit.loader import Progress
+
+LIBRARY_BYTES = 192 << 20  # address space for LLVM and the tokenizer's libraries
 
 
 def load_weights(f: GGUF, options: Options, progress: Progress | None = None) -> GGUF:
@@ -37,3 +41,18 @@ def require_memory_for_weights(f: GGUF, options: Options) -> None:
             f"{builder.context.n_ctx} tokens are needed, {available / 2**30:.1f} GiB are available"
         )
         raise f.error("--no-mmap", f"{what}; --mmap reads what is needed of the file, when it is", NotEnoughMemoryError)
+
+
+def lock_in_memory(files: Iterable[GGUF]) -> list[str]:
+    """Lock mapped model files in memory (`--mlock`). Return a message for each file that cannot be locked."""
+    problems = {printable(str(each.path)): each.lock() for f in files for each in f.files}
+    return [f"{path}: {problem}" for path, problem in problems.items() if problem]
+
+
+def require_address_space(f: GGUF) -> None:
+    """Raise NotEnoughMemoryError if the address space is too small for the libraries, one of which would abort the
+    process."""
+    available = machine.address_space()
+    if available < LIBRARY_BYTES:
+        what = f"needs {LIBRARY_BYTES >> 20} MiB of address space to load, {available >> 20} MiB are left (ulimit -v)"
+        raise f.error("", what, NotEnoughMemoryError)

@@ -15,7 +15,7 @@ from localinfer.runtime.engine import Engine
 
 path, out, *ids = sys.argv[1:]
 tokens = [int(each) for each in ids]
-engine = Engine(open_gguf(Path(path)), Options(threads=2, ctx_size=32, precision="high"))
+engine = Engine.load(open_gguf(Path(path)), Options(threads=2, ctx_size=32, precision="high"))
 prompt = engine.logits(tokens)
 engine.rewind(0)
 alone = np.concatenate([engine.logits([token]) for token in tokens])

@@ -164,7 +164,7 @@ def localinfer(path: Path, *, threads: int, n_ctx: int, **options: str) -> Evalu
     from localinfer.runtime.engine import Engine
 
     chosen: dict[str, Any] = {"threads": threads, "ctx_size": n_ctx, "batch_size": BATCH, **options}
-    return Engine(open_gguf(path), Options(**chosen))
+    return Engine.load(open_gguf(path), Options(**chosen))
 
 
 def llama_cpp(path: Path, *, threads: int, n_ctx: int, flash_attn: str = "auto") -> Evaluator:

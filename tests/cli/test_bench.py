@@ -15,9 +15,9 @@ from cli.measure.bench_results import BenchModel, Result
 from cli.measure.plot import plot
 from cli.output_files import writable_path, write_atomically
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.evaluation.roofline import Roofline
+from localinfer.evaluation.roofline import Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
-from localinfer.graph.cost import Cost
+from localinfer.graph.cost import NO_COST, Cost
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 
@@ -93,11 +93,11 @@ def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
     ]
 
     found = json.loads(run("bench", model, *arguments, "-o", "json")[1])
-    engine = Engine(open_gguf(model), Options(ctx_size=8, threads=1))
-    prompt, tokens = engine.evaluation_cost(5, 3), engine.evaluation_cost(1, 3) + engine.evaluation_cost(1, 4)
+    engine = Engine.load(open_gguf(model), Options(ctx_size=8, threads=1))
+    prompt, first, second = (evaluation_cost(engine.graph, *work) for work in ((5, 3), (1, 3), (1, 4)))
     engine.close()
     assert [(each["bytes"], each["macs"]) for each in found[2:4]] == [
-        (amount.nbytes, amount.macs) for amount in (prompt, tokens)
+        (amount.nbytes, amount.macs) for amount in (prompt, first + second)
     ]
     for each in found:
         mean = each["avg_ts"] / (each["n_prompt"] or each["n_gen"])
@@ -116,8 +116,8 @@ def test_several_models_and_both_kinds_in_one_test(run: Run, model: Path, tmp_pa
     assert [(row["model_filename"], row["test"]) for row in rows] == [
         (str(path), test) for path in (model, other) for test in ("pp5+tg2", "pp3+tg1")
     ]
-    engine = Engine(open_gguf(model), Options(ctx_size=8, threads=1))
-    amounts = engine.evaluation_cost(5, 0) + engine.evaluation_cost(1, 5) + engine.evaluation_cost(1, 6)
+    engine = Engine.load(open_gguf(model), Options(ctx_size=8, threads=1))
+    amounts = sum((evaluation_cost(engine.graph, *work) for work in ((5, 0), (1, 5), (1, 6))), NO_COST)
     engine.close()
     assert int(rows[0]["bytes"]) == amounts.nbytes
     code, out, _ = run("bench", model, "-p", 2, "-n", 0, "-r", 1, "-o", "jsonl", "-ub", 1, "-ngl", "99", "-fa", "0,1")

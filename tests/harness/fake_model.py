@@ -34,7 +34,7 @@ class FakeModel:
     """The part of `Model`'s interface that the commands use."""
 
     n_ctx = n_ctx_train = 2048
-    engine = SimpleNamespace(sequence=[], kv_bytes=3 << 20)
+    engine = SimpleNamespace(sequence=[], compiled_graph=SimpleNamespace(kv_bytes=3 << 20))
     tokenizer = SimpleNamespace(eog=[102], encode=lambda text, **how: [len(text)])
 
     def __init__(self, name: str | Path, progress: Progress, **options: object) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 
 from localinfer import GenerationResult, Model
 from localinfer.generation.speculative.draft_length import DraftLengthModel, PassCost
-from localinfer.runtime.engine import Engine, Segment
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.engine import Engine
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
 HIGH_TEMPERATURE: dict[str, Any] = {"temp": 1.5, "top_k": 0, "min_p": 0.0, "seed": 7}
@@ -46,10 +47,11 @@ def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
         engine.evaluate(ids[first : first + 30])
         alone.append(engine.evaluate_draft_head(ids[50], 30)[0].copy())
     engine.reset()
-    a, b = engine.new_sequence(), engine.new_sequence()
+    a, b = engine.runner.new_sequence(), engine.runner.new_sequence()
     for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
         texts = ids[:30][part], ids[20:50][part]
-        engine.evaluate_segments([Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)])
+        segments = [Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)]
+        engine.runner.evaluate_segments(segments)
     for sequence, expected in zip((a, b), alone, strict=True):
         engine.sequence = sequence.fork()
         np.testing.assert_array_equal(engine.evaluate_draft_head(ids[50], 30)[0], expected)

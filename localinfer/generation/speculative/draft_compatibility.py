@@ -18,7 +18,7 @@ DRAFT_MODEL = "a draft model", "draft", "draft-simple", "head"
 
 
 def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progress | None = None) -> Engine:
-    """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine` raises."""
+    """Return an engine for the draft model in `f`, with the draft options. Raises what `Engine.load` raises."""
     draft_options = replace(
         options,
         ctx_size=options.ctx_size_draft or target.n_ctx,
@@ -28,7 +28,7 @@ def load_draft_engine(f: GGUF, target: Engine, options: Options, progress: Progr
         cache_type_v=options.spec_draft_type_v,
         architecture="",
     )
-    return Engine(f, draft_options, progress)
+    return Engine.load(f, draft_options, progress)
 
 
 def require_same_vocabulary(draft: GGUF, target: GGUF) -> None:

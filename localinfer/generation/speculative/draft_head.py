@@ -9,8 +9,9 @@ from time import perf_counter
 
 from localinfer.generation.speculative.draft_length import DraftLengthModel
 from localinfer.generation.speculative.draft_model import DraftModel
+from localinfer.runtime.batch import Logits
 from localinfer.runtime.compiled_graph import Floats
-from localinfer.runtime.engine import Engine, Logits
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 
@@ -18,7 +19,7 @@ OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 class DraftHead(DraftModel):
     """A drafter like `DraftModel` that uses the engine of the target model."""
 
-    def __init__(self, engine: Engine, length_model: DraftLengthModel) -> None:
+    def __init__(self, engine: SequenceEngine, length_model: DraftLengthModel) -> None:
         super().__init__(engine, length_model, engine.n_vocab, relative_head_cost(engine))
         self._position = 0  # position of the last evaluated token
         self._state: Floats | None = None  # the head's hidden state of that token
@@ -41,7 +42,7 @@ class DraftHead(DraftModel):
         return logits
 
 
-def relative_head_cost(engine: Engine) -> float:
+def relative_head_cost(engine: SequenceEngine) -> float:
     """Return the weight bytes that one draft token reads, relative to those of one token of the model."""
     blocks = engine.compiled_graph.builder.block_count
     sizes, *head_sizes = ({name: each.nbytes for name, each in f.tensors.items()} for f in engine.compiled_graph.files)

@@ -12,7 +12,8 @@ from time import perf_counter
 import numpy as np
 
 from localinfer.generation.speculative.draft_length import DraftLengthModel, RunningMedian
-from localinfer.runtime.engine import Engine, Logits
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 N_PROBABILITY_BINS = 10  # the acceptance rate is measured for each bin of the draft model's probability
 PRIOR_ACCEPTANCE = 0.9  # high, so that drafting is tried at first
@@ -46,7 +47,9 @@ class DraftModel:
 
     is_cheap = False
 
-    def __init__(self, engine: Engine, length_model: DraftLengthModel, n_vocab: int, relative_cost: float) -> None:
+    def __init__(
+        self, engine: SequenceEngine, length_model: DraftLengthModel, n_vocab: int, relative_cost: float
+    ) -> None:
         """Initialize the drafter.
 
         `length_model` and `n_vocab` are those of the target model, and `relative_cost` estimates the time of a draft
@@ -87,7 +90,7 @@ class DraftModel:
         n_free = self._engine.n_ctx - len(self._ids)
         self._min_tokens, self._max_tokens = (
             min_tokens,
-            min(max_tokens, n_free) if not self._engine.uses_ring_buffer else max_tokens,
+            min(max_tokens, n_free) if not self._engine.runner.uses_ring_buffer else max_tokens,
         )
         _, self._speedup = self._length_model.best_length(
             repeat(self._acceptance.value), min_tokens, self._max_tokens, self._relative_cost

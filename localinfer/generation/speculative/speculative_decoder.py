@@ -26,7 +26,9 @@ from localinfer.generation.speculative.draft_model import DraftModel
 from localinfer.generation.speculative.prompt_lookup import PromptLookup
 from localinfer.generation.token_selection import SelectPiece
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine, Logits, StepInput
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.sequence_engine import SequenceEngine
 
 
 class Drafter(Protocol):
@@ -56,7 +58,7 @@ class SpeculativeRun:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SequenceEngine,
         drafters: Sequence[Drafter],
         length_model: DraftLengthModel,
         stats: Stats,
@@ -140,7 +142,7 @@ class SpeculativeRun:
 class SpeculativeDecoder:
     """The drafters and measurements of a model, kept between runs."""
 
-    def __init__(self, engine: Engine, draft: Engine | None) -> None:
+    def __init__(self, engine: SequenceEngine, draft: SequenceEngine | None) -> None:
         self._engine = engine
         self._length_model = DraftLengthModel()
         self._draft_model = (
@@ -150,7 +152,7 @@ class SpeculativeDecoder:
             if draft
             else None
         )
-        self._draft_head = DraftHead(engine, self._length_model) if engine.has_draft_head else None
+        self._draft_head = DraftHead(engine, self._length_model) if engine.compiled_graph.has_draft_head else None
 
     def new_run(self, tokens: Sequence[int], names: Collection[str], options: Options, stats: Stats) -> SpeculativeRun:
         """Return the speculative decoding of a run after these tokens, with the drafters `names`:
@@ -168,6 +170,6 @@ class SpeculativeDecoder:
         return speculation
 
 
-def weight_bytes(engine: Engine) -> int:
+def weight_bytes(engine: SequenceEngine) -> int:
     """Return the bytes of an engine's weights, an upper bound of the bytes that a pass reads."""
     return sum(tensor.nbytes for tensor in engine.file.tensors.values())

@@ -22,7 +22,8 @@ from localinfer.evaluation.compare import score
 from localinfer.evaluation.perplexity import Tokens, Values, log_sum_exp, require_finite, score_chunk
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine, Logits
+from localinfer.runtime.batch import Logits
+from localinfer.runtime.engine import Engine
 
 N_CTX = 512
 
@@ -68,7 +69,7 @@ class DivergenceEvaluator:
 
     def _engine(self, file: GGUF) -> Engine:
         options = Options(ctx_size=N_CTX, batch_size=N_CTX, precision="high", threads=self.threads)
-        return Engine(file, options)
+        return Engine.load(file, options)
 
 
 def scored_logits(engine: Engine, chunks: Chunks) -> Iterator[tuple[Logits, Tokens]]:

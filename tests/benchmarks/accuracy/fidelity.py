@@ -100,7 +100,7 @@ def localinfer_decode(job: Job, out: Logits) -> None:
     from localinfer.runtime.engine import Engine
 
     options = Options(threads=job.threads, ctx_size=len(job.tokens))
-    engine = Engine(open_gguf(job.path), options)
+    engine = Engine.load(open_gguf(job.path), options)
     for i, token in enumerate(job.tokens):
         out[i] = engine.evaluate([token])
     engine.close()

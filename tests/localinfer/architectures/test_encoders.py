@@ -26,13 +26,13 @@ each = pytest.mark.parametrize("name", reference_models.ENCODERS)
 @contextlib.contextmanager
 def engine(name: str, folder: Path, type: str, options: Options) -> Iterator[Engine]:
     path = checkpoints.as_type(reference_models.checkpoint(name, folder), folder / "model.gguf", type)
-    with contextlib.closing(Engine(open_gguf(path), options)) as running:
+    with contextlib.closing(Engine.load(open_gguf(path), options)) as running:
         yield running
 
 
 def states(running: Engine, *texts: list[int]) -> list[np.ndarray]:
     """Return the hidden states of each text's tokens."""
-    running.evaluate_packed([np.array(text, np.int32) for text in texts])
+    running.runner.evaluate_packed(running.sequence, [np.array(text, np.int32) for text in texts])
     found = running.compiled_graph.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
     return np.split(found, np.cumsum([len(text) for text in texts])[:-1])
 

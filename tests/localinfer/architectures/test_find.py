@@ -39,7 +39,7 @@ NEW = {"general.architecture": "tinyllm"} | {
 
 
 def logits(path: Path, architecture: str = "") -> np.ndarray:
-    engine = Engine(open_gguf(path), Options(threads=1, ctx_size=64, architecture=architecture))
+    engine = Engine.load(open_gguf(path), Options(threads=1, ctx_size=64, architecture=architecture))
     found = engine.logits([5, 6, 7])
     engine.close()
     return found

@@ -65,7 +65,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> File:
 
 @contextlib.contextmanager
 def engine(path: Path, options: Options) -> Iterator[Engine]:
-    with contextlib.closing(Engine(open_gguf(path), options)) as running:
+    with contextlib.closing(Engine.load(open_gguf(path), options)) as running:
         yield running
 
 

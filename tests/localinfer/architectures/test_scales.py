@@ -63,7 +63,7 @@ def test_products_are_multiplied_with_their_scales(name: str, tmp_path: Path) ->
     assert any(tensor.endswith(".scale") for tensor in open_gguf(path).tensors)
     by_oracle = naive.forward(naive.Model(open_gguf(path)), proof.ids)[proof.positions]
     np.testing.assert_allclose(by_oracle, proof.logits, rtol=0, atol=1e-4)
-    with closing(Engine(open_gguf(path), EXACT)) as engine:
+    with closing(Engine.load(open_gguf(path), EXACT)) as engine:
         whole = engine.logits(proof.ids)
         engine.reset()
         one_by_one = np.concatenate([engine.logits([id]) for id in proof.ids[:40]])
@@ -75,4 +75,4 @@ def test_a_non_finite_scale_is_an_error(tmp_path: Path) -> None:
     file, name = open_gguf(written("llama2", tmp_path)), "blk.0.attn_q.scale"
     tensors = {**file.tensors, name: replace(file.tensors[name], data=np.float32([np.nan]).view(np.uint8))}
     with pytest.raises(LocalInferError, match=r"attn_q.scale: is not finite"):
-        Engine(replace(file, tensors=tensors), EXACT)
+        Engine.load(replace(file, tensors=tensors), EXACT)

@@ -49,7 +49,7 @@ def test_engine_logits_are_those_of_transformers(name: str, files: dict[str, GGU
     """Weights, keys and values are F32, so results differ only by the order of summation."""
     ids, logits = expected(name)
     options = Options(threads=1, ctx_size=32, precision="high", cache_type_k="f32", cache_type_v="f32")
-    with contextlib.closing(Engine(files[name], options)) as engine:
+    with contextlib.closing(Engine.load(files[name], options)) as engine:
         np.testing.assert_allclose(engine.logits(ids), logits, rtol=0, atol=2e-5)
 
 

@@ -52,7 +52,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def engine(model: Path) -> Iterator[Engine]:
-    opened = Engine(open_gguf(model), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    opened = Engine.load(open_gguf(model), Options(threads=2, ctx_size=N_CTX, precision="high"))
     yield opened
     opened.close()
 
@@ -98,7 +98,7 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
 def test_sums_per_expert(tmp_path: Path) -> None:
     """An expert's sums cover the tokens routed to it; only matrices that all tokens use have a covariance."""
     path = tiny_qwen3moe(tmp_path / "m.gguf", type="F32")
-    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high", cache_type_k="f32"))
+    engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high", cache_type_k="f32"))
     chunk = cut(engine)[0][:23]  # so few that some experts multiply row by row, others in tiles
     collector, watched = Collector(engine, covariance=True), RecordingModel(path)
     assert [*collector.collect([chunk])] == [1]
@@ -157,7 +157,7 @@ def test_collecting_does_not_change_results(engine: Engine) -> None:
 
 
 def test_result_is_independent_of_batch_size(engine: Engine) -> None:
-    other = Engine(engine.file, Options(threads=1, ctx_size=N_CTX, precision="high", batch_size=24))
+    other = Engine.load(engine.file, Options(threads=1, ctx_size=N_CTX, precision="high", batch_size=24))
     one, two = (collected(each, head=True, covariance=True) for each in (engine, other))
     other.close()
     for name, entry in one.entries.items():
@@ -172,7 +172,7 @@ def test_result_is_independent_of_batch_size(engine: Engine) -> None:
 def test_sums_match_llama_cpp(smollm2: Path) -> None:
     """Compare sums over all columns of a matrix; llama.cpp rounds activations to 8 bits."""
     recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
-    engine = Engine(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
+    engine = Engine.load(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
     found = collected(engine, head=True)
     engine.close()
     totals = {name: float(entry.sums.sum()) for name, entry in found.entries.items()}
@@ -183,7 +183,7 @@ def test_sums_match_llama_cpp(smollm2: Path) -> None:
 def test_inputs_that_are_not_finite(tmp_path: Path) -> None:
     nan = np.full(256, np.nan, np.float32)
     path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_norm.weight": nan})
-    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
     with pytest.raises(
         LocalInferError, match=r"m\.gguf: tensor blk\.1\.attn_q\.weight: has inputs that are not finite"
     ):

@@ -29,7 +29,7 @@ IDLE = {"gemma3n-25": [f"blk.{layer}.attn_{each}.weight" for layer in range(20, 
 def test_every_quantized_matrix_has_importance(name: str, tmp_path: Path) -> None:
     """Every matrix except embedding tables has sums; the model is quantized with them and evaluated."""
     source, ids = open_checkpoint(reference_models.checkpoint(name, tmp_path)), reference_models.expected(name).ids
-    with closing(Engine(open_gguf(checkpoints.as_f32(source.path, tmp_path / "f32.gguf")), EXACT)) as engine:
+    with closing(Engine.load(open_gguf(checkpoints.as_f32(source.path, tmp_path / "f32.gguf")), EXACT)) as engine:
         collector = Collector(engine, head=True)
         assert [*collector.collect([np.array(ids, np.int32)])] == [1]
     write_imatrix(tmp_path / "imatrix.gguf", collector.to_imatrix("text"))
@@ -43,5 +43,5 @@ def test_every_quantized_matrix_has_importance(name: str, tmp_path: Path) -> Non
     encoder_factory = make_encoder_factory("fast", plan.importance)
     quantize(replace(source, fields=plan.fields), out, plan.types, encoder_factory=encoder_factory)
     if name not in reference_models.ENCODERS:
-        with closing(Engine(open_gguf(out), EXACT)) as engine:
+        with closing(Engine.load(open_gguf(out), EXACT)) as engine:
             assert np.isfinite(engine.evaluate(ids[:8])).all()

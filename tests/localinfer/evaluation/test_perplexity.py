@@ -44,7 +44,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def engines(models: list[Path]) -> Iterator[list[Engine]]:
-    opened = [Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high")) for path in models]
+    opened = [Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high")) for path in models]
     yield opened
     for engine in opened:
         engine.close()
@@ -119,7 +119,7 @@ def test_perplexity_agrees_with_the_oracle(engines: list[Engine], cut: chunks.Ch
 def test_result_is_independent_of_batch_size(engines: list[Engine], cut: chunks.Chunks) -> None:
     """Batches of 24: the first scored token is in the middle of the second one."""
     options = Options(threads=2, ctx_size=N_CTX, precision="high", batch_size=24)
-    engine = Engine(engines[0].file, options)
+    engine = Engine.load(engines[0].file, options)
     try:
         assert list(perplexity(engine, cut)) == list(perplexity(engines[0], cut))
     finally:
@@ -128,7 +128,7 @@ def test_result_is_independent_of_batch_size(engines: list[Engine], cut: chunks.
 
 def test_weights_that_are_not_finite(tmp_path: Path, engines: list[Engine], cut: chunks.Chunks) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{"output_norm.weight": np.full(256, np.nan, np.float32)})
-    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
     for found in (perplexity(engine, cut), compare(engines[0], engine, cut), compare(engine, engines[0], cut)):
         with pytest.raises(LocalInferError, match=r"m\.gguf: logits: are not finite"):
             next(found)
@@ -143,7 +143,7 @@ def test_perplexity_matches_llama_cpp(smollm2: Path, precision: str, share: floa
     """
     recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
     value, error = recorded["perplexity"]["off"]
-    engine = Engine(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
+    engine = Engine.load(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
     try:
         text = TEXT.read_text().removesuffix("\n")
         found = chunks.split_text(
@@ -178,7 +178,7 @@ def test_kl_divergence_matches_definition(engines: list[Engine], cut: chunks.Chu
 
 
 def test_model_equals_itself(engines: list[Engine], cut: chunks.Chunks) -> None:
-    copy = Engine(engines[0].file, Options(threads=1, ctx_size=N_CTX, precision="high"))
+    copy = Engine.load(engines[0].file, Options(threads=1, ctx_size=N_CTX, precision="high"))
     *_, scores = compare(engines[0], copy, cut)
     copy.close()
     assert not scores.divergence.any()
@@ -226,7 +226,7 @@ def test_vocabularies_must_match(pieces: list[str], tmp_path: Path, engines: lis
     changed = [*tokens[:-1], *pieces] if len(pieces) == 1 else [*tokens[:-2], *pieces]
     assert changed != tokens
     path = tiny_llama(tmp_path / "m.gguf", **{"tokenizer.ggml.tokens": Field("ARRAY", changed, "STRING")})
-    other = Engine(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
+    other = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
     with pytest.raises(UsageError, match=rf"m\.gguf: tokenizer\.ggml\.tokens: .*token {len(changed) - len(pieces)} is"):
         next(compare(engines[0], other, np.zeros((2, N_CTX), np.int32)))
     other.close()

@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def found(tmp_path: Path) -> Profile:
     """A profile of a tiny model, in batches of 8 on two threads, then on one."""
     options = Options(ctx_size=64, batch_size=8, threads=1, threads_batch=2)
-    engine = Engine(open_gguf(tiny_llama(tmp_path / "tiny.gguf")), options)
+    engine = Engine.load(open_gguf(tiny_llama(tmp_path / "tiny.gguf")), options)
     result = profile(engine, PROMPT, ANSWER, lambda _: None)
     engine.close()
     return result
@@ -84,7 +84,7 @@ def test_times_add_up_to_total(found: Profile) -> None:
 
 
 def test_every_op_runs_once_per_batch(found: Profile, tmp_path: Path) -> None:
-    engine = Engine(open_gguf(tmp_path / "tiny.gguf"), Options(ctx_size=64, batch_size=8))
+    engine = Engine.load(open_gguf(tmp_path / "tiny.gguf"), Options(ctx_size=64, batch_size=8))
     first, then = engine.graph.cost(8, 0, 1), engine.graph.cost(4, 8, 1)
     answer = [engine.graph.cost(1, past, 1) for past in (12, 13, 14)]
     engine.close()
@@ -105,7 +105,7 @@ def test_ops_have_the_names_of_tensors(found: Profile) -> None:
 
 
 def test_timestamps_do_not_change_results(tmp_path: Path) -> None:
-    engine = Engine(open_gguf(tiny_gemma3(tmp_path / "tiny.gguf")), Options(ctx_size=64, threads=2))
+    engine = Engine.load(open_gguf(tiny_gemma3(tmp_path / "tiny.gguf")), Options(ctx_size=64, threads=2))
     plain = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
     engine.reset()
     engine.compiled_graph.enable_timestamps()

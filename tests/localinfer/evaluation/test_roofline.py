@@ -13,7 +13,7 @@ from tiny import tiny_gemma3, tiny_llama
 
 from localinfer import paths
 from localinfer.evaluation import roofline
-from localinfer.evaluation.roofline import MULTIPLY, STREAMS, Roofline
+from localinfer.evaluation.roofline import MULTIPLY, STREAMS, Roofline, evaluation_cost
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.cost import NO_COST, Cost, CostModel
 from localinfer.kernels.layout import OPERAND_BYTES, OPERAND_RING, products_shape, round_bytes
@@ -74,10 +74,10 @@ def test_sliding_window_limits_reads(tmp_path: Path) -> None:
 
 def test_engine_counts_evaluated_work(tmp_path: Path) -> None:
     """Batches of 4: logits after the last token only, and later batches attend to earlier ones."""
-    engine = Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
+    engine = Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
     plan = engine.graph
     parts = [plan.cost(4, 3, 0), plan.cost(4, 7, 0), plan.cost(2, 11, 1)]
-    assert engine.evaluation_cost(10, n_past=3) == sum(parts, NO_COST)
+    assert evaluation_cost(plan, 10, n_past=3) == sum(parts, NO_COST)
     engine.close()
 
 

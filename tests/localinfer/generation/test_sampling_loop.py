@@ -8,8 +8,8 @@ import pytest
 from tiny import tiny_llama
 
 import localinfer
-from localinfer.errors import ContextOverflowError
 from localinfer import Model, Piece
+from localinfer.errors import ContextOverflowError
 
 PROMPT = [1, 5, 6, 7, 5, 6, 7, 5, 6]
 SAMPLED: dict[str, Any] = {"temp": 1.0, "seed": 3, "n_predict": 30}

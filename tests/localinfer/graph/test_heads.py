@@ -28,4 +28,4 @@ def with_count(name: str, key: str, count: int, folder: Path) -> Path:
 def test_latent_attention_has_one_key_head(name: str, count: int, tmp_path: Path) -> None:
     path = with_count(name, "head_count_kv", count, tmp_path)
     with pytest.raises(LocalInferError, match=r"attention\.head_count_kv: makes \d+ values of a token in blk.0.attn"):
-        Engine(open_gguf(path), Options(ctx_size=64, threads=1))
+        Engine.load(open_gguf(path), Options(ctx_size=64, threads=1))

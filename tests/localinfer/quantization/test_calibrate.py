@@ -77,7 +77,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gemma3])
 def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Path]) -> None:
     path = make(tmp_path / "m.gguf")
-    engine = Engine(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
+    engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
     chunk, probe = chunks_of(path)[0], ActivationProbe(engine)
     expected = {each.names: each.x.copy() for each in probe.layer_inputs(chunk, include_output_layer=True)}
     x, found = probe.embed(chunk), {}
@@ -93,7 +93,7 @@ def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Pat
 
 def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances of another file's matrices."""
-    engine = Engine(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
+    engine = Engine.load(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
     collector = Collector(engine, head=True, covariance=True)
     list(collector.collect(chunks_of(model)))
     engine.close()

@@ -28,7 +28,7 @@ each = pytest.mark.parametrize("name", eagle3_heads.NAMES)
 @contextlib.contextmanager
 def opened(pair: Pair, **options: str | int) -> Iterator[Engine]:
     files = [open_gguf(path) for path in (pair.model, pair.head)]
-    with contextlib.closing(Engine(files[0], replace(EXACT, **options), draft_head=files[1])) as engine:  # type: ignore[arg-type]
+    with contextlib.closing(Engine.load(files[0], replace(EXACT, **options), draft_head=files[1])) as engine:  # type: ignore[arg-type]
         yield engine
 
 
@@ -66,8 +66,8 @@ def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
 def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
     pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair) as engine, opened(pair, spec_type="none") as plain:
-        assert engine.has_draft_head
-        assert not plain.has_draft_head
+        assert engine.compiled_graph.has_draft_head
+        assert not plain.compiled_graph.has_draft_head
         np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
 
 

@@ -89,7 +89,7 @@ def round_activations(x: naive.Floats) -> naive.Floats:
 @contextmanager
 def engine(path: Path, **options: Any) -> Iterator[Engine]:
     """Open an engine with two threads and a context of N tokens, unless the options differ."""
-    opened = Engine(open_gguf(path), Options(**({"threads": 2, "ctx_size": N, "precision": "high"} | options)))
+    opened = Engine.load(open_gguf(path), Options(**({"threads": 2, "ctx_size": N, "precision": "high"} | options)))
     try:
         yield opened
     finally:
@@ -406,7 +406,7 @@ def test_sliding_window_memory(tmp_path: Path) -> None:
     options = {"ctx_size": 4096, "batch_size": 16}
     with engine(tiny_gemma3(tmp_path / "g.gguf"), **options) as sliding:
         one_layer = 2 * 2 * 256 * 4096  # keys and values, two bytes, one head of 256
-        assert sliding.kv_bytes < 2 * one_layer  # one of the seven layers has full attention
+        assert sliding.compiled_graph.kv_bytes < 2 * one_layer  # one of the seven layers has full attention
 
 
 @pytest.mark.parametrize("tiny", TINY)
@@ -537,13 +537,13 @@ def test_zero_embeddings_give_uniform_logits(tmp_path: Path) -> None:
 def test_unsupported_row_length(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf", type="F32", n_ff=500)
     with pytest.raises(LocalInferError, match="feed_forward_length"):
-        Engine(open_gguf(path), Options())
+        Engine.load(open_gguf(path), Options())
 
 
 def test_missing_tensor_is_named(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{"blk.1.attn_q.weight": None})
     with pytest.raises(LocalInferError, match=r"blk\.1\.attn_q\.weight"):
-        Engine(open_gguf(path), Options())
+        Engine.load(open_gguf(path), Options())
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")

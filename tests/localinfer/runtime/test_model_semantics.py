@@ -43,7 +43,7 @@ def error_of(path: Path, kind: type[LocalInferError] = LocalInferError) -> str:
     """Return the error line of loading the file, without its path; `inspect` reports the same."""
     f = open_gguf(path)
     with pytest.raises(kind) as caught:
-        Engine(f, OPTIONS)
+        Engine.load(f, OPTIONS)
     with pytest.raises(kind) as planned:
         memory_requirements(f, OPTIONS)
     line = str(caught.value)
@@ -55,7 +55,7 @@ def error_of(path: Path, kind: type[LocalInferError] = LocalInferError) -> str:
 
 @contextlib.contextmanager
 def engine(path: Path, options: Options = OPTIONS) -> Iterator[Engine]:
-    with contextlib.closing(Engine(open_gguf(path), options)) as running:
+    with contextlib.closing(Engine.load(open_gguf(path), options)) as running:
         yield running
 
 

@@ -18,7 +18,8 @@ from speculative_helpers import check_draft_head_isolation
 from localinfer.errors import NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.engine import DraftHeadInput, Engine, Segment
+from localinfer.runtime.batch import DraftHeadInput, Segment
+from localinfer.runtime.engine import Engine
 from localinfer.runtime.scheduled_engine import ScheduledEngine
 from localinfer.runtime.scheduler import Scheduler
 
@@ -28,7 +29,7 @@ LENGTHS = (1, 7, 30, 31, 90)  # evaluated tokens
 
 @contextlib.contextmanager
 def opened(path: Path, **options: str) -> Iterator[Engine]:
-    with contextlib.closing(Engine(open_gguf(path), replace(EXACT, **options))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), replace(EXACT, **options))) as engine:
         yield engine
 
 
@@ -64,8 +65,8 @@ def test_head_continues_its_own_draft(tmp_path: Path) -> None:
 def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
     path, ids = draft_head_models.with_head("qwen35", tmp_path, "Q8_0"), reference_models.expected("qwen35").ids
     with opened(path) as engine, opened(path, spec_type="none") as plain:
-        assert engine.has_draft_head
-        assert not plain.has_draft_head
+        assert engine.compiled_graph.has_draft_head
+        assert not plain.compiled_graph.has_draft_head
         np.testing.assert_array_equal(engine.logits(ids), plain.logits(ids))
 
 
@@ -73,12 +74,13 @@ def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
     """Compare after tokens of the text and after draft tokens."""
     path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
     with opened(path) as engine:
-        sequences = engine.new_sequence(), engine.new_sequence()
-        engine.evaluate_segments([Segment(s, np.array(ids[n : n + 20 + n], np.int32)) for n, s in enumerate(sequences)])
+        sequences = engine.runner.new_sequence(), engine.runner.new_sequence()
+        segments = [Segment(s, np.array(ids[n : n + 20 + n], np.int32)) for n, s in enumerate(sequences)]
+        engine.runner.evaluate_segments(segments)
         inputs = [DraftHeadInput(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
         for _ in range(2):
-            alone = [[found[0].copy() for found in engine.evaluate_draft_head_batch([look])] for look in inputs]
-            logits, states = engine.evaluate_draft_head_batch(inputs)
+            alone = [[found[0].copy() for found in engine.runner.evaluate_draft_head([look])] for look in inputs]
+            logits, states = engine.runner.evaluate_draft_head(inputs)
             for number, (expected_logits, expected_state) in enumerate(alone):
                 np.testing.assert_array_equal(logits[number], expected_logits)
                 np.testing.assert_array_equal(states[number], expected_state)
@@ -88,20 +90,20 @@ def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
 def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
     with opened(path) as engine:
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine.runner)
         both = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
         for number, scheduled in enumerate(both):
             scheduled.evaluate(ids[number : number + 30])
         alone = [scheduled.evaluate_draft_head(ids[50], 30)[0] for scheduled in both]
         together: list[int] = []
-        evaluate_batch = engine.evaluate_draft_head_batch
+        evaluate_batch = engine.runner.evaluate_draft_head
         monkeypatch.setattr(
-            engine, "evaluate_draft_head_batch", lambda inputs: together.append(len(inputs)) or evaluate_batch(inputs)
+            engine.runner, "evaluate_draft_head", lambda inputs: together.append(len(inputs)) or evaluate_batch(inputs)
         )
         with ThreadPoolExecutor(2) as threads:
             with engine.lock:  # as during a batch
                 found = [threads.submit(scheduled.evaluate_draft_head, ids[50], 30) for scheduled in both]
-                while len(scheduler._draft_head_requests) < 2:
+                while len(scheduler.draft_heads) < 2:
                     time.sleep(0.001)
             for each, expected in zip(found, alone, strict=True):
                 np.testing.assert_array_equal(each.result()[0], expected)
@@ -111,12 +113,12 @@ def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.M
 def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
     with opened(path) as engine:
-        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
         expected = scheduled.evaluate_draft_head(ids[50], 30)[0]
         for error in (NotEnoughMemoryError("no pages"), KeyboardInterrupt()):
             with monkeypatch.context() as patch:
-                patch.setattr(engine, "evaluate_draft_head_batch", Mock(side_effect=error))
+                patch.setattr(engine.runner, "evaluate_draft_head", Mock(side_effect=error))
                 with pytest.raises(type(error)):
                     scheduled.evaluate_draft_head(ids[50], 30)
             np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[50], 30)[0], expected)
@@ -134,6 +136,6 @@ def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
         engine.evaluate(ids[:30])
         expected = engine.evaluate_draft_head(ids[30], 30)[0].copy()
         engine.reset()
-        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
         np.testing.assert_array_equal(scheduled.evaluate_draft_head(ids[30], 30)[0], expected)

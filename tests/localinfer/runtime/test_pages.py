@@ -27,7 +27,7 @@ def test_only_chosen_experts_are_read(tmp_path: Path) -> None:
     """A mixture-of-experts model that is larger than memory can still run, as unused experts are not read."""
     path = tiny_qwen3moe(tmp_path / "m.gguf", n_layer=1, n_embd=8192)  # a system may map a few hundred KB at a time
     size = path.stat().st_size
-    with contextlib.closing(Engine(open_gguf(path), OPTIONS)) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), OPTIONS)) as engine:
         assert in_memory(path) < 0.1 * size
         engine.evaluate([5])
         assert in_memory(path) < 0.8 * size  # three of ten experts, and the system's read-ahead
@@ -35,7 +35,7 @@ def test_only_chosen_experts_are_read(tmp_path: Path) -> None:
 
 def test_locked_files_are_read_at_once(tmp_path: Path) -> None:
     path = tiny_qwen3moe(tmp_path / "m.gguf")
-    with contextlib.closing(Engine(open_gguf(path), Options(threads=1, ctx_size=64, mlock=True))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(threads=1, ctx_size=64, mlock=True))) as engine:
         refused = [each for each in engine.warnings if "cannot be locked" in each]
         if refused:
             assert refused == [f"{path}: cannot be locked in memory: Cannot allocate memory"]

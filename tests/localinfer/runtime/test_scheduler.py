@@ -21,7 +21,9 @@ from localinfer.errors import ContextOverflowError
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.cache.page_pool import OutOfPagesError, PagePool
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine, Segment, StepInput
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.engine import Engine
 from localinfer.runtime.scheduled_engine import ScheduledEngine
 from localinfer.runtime.scheduler import Scheduler
 
@@ -57,7 +59,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     tiny, given = CASES[request.param]
     options = {"threads": 2, "ctx_size": 200, "parallel": SEQUENCES} | given
     path = tiny(tmp_path / "m.gguf", type=options.pop("type", "Q8_0"))
-    with contextlib.closing(Engine(open_gguf(path), Options(**options))) as running:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(**options))) as running:
         yield running
 
 
@@ -74,7 +76,7 @@ def evaluate_alone(engine: Engine, tokens: Sequence[int], answers: int) -> list[
 def test_segments_are_bit_identical_to_separate_evaluation(engine: Engine) -> None:
     """Slices of prompts share batches with single tokens of others."""
     expected = [evaluate_alone(engine, prompt, 0)[0] for prompt in PROMPTS]
-    sequences = [engine.new_sequence() for _ in PROMPTS]
+    sequences = [engine.runner.new_sequence() for _ in PROMPTS]
     while left := [(s, p) for s, p in zip(sequences, PROMPTS, strict=True) if len(s) < len(p)]:
         sizes = [
             1 + (5 * number + 3 * len(s)) % (engine.graph.batch // SEQUENCES) for number, (s, _) in enumerate(left)
@@ -83,7 +85,7 @@ def test_segments_are_bit_identical_to_separate_evaluation(engine: Engine) -> No
             Segment(s, np.array(p[len(s) : len(s) + n], np.int32)) for (s, p), n in zip(left, sizes, strict=True)
         ]
         ends = np.cumsum([len(each.ids) for each in segments])
-        logits = engine.evaluate_segments(segments, (ends - 1).astype(np.int32)).copy()
+        logits = engine.runner.evaluate_segments(segments, (ends - 1).astype(np.int32)).copy()
         for (s, p), row in zip(left, logits, strict=True):
             if len(s) == len(p):
                 np.testing.assert_array_equal(row, expected[sequences.index(s)])
@@ -91,7 +93,7 @@ def test_segments_are_bit_identical_to_separate_evaluation(engine: Engine) -> No
 
 def test_batched_answers_are_bit_identical_to_separate_ones(engine: Engine) -> None:
     expected = [evaluate_alone(engine, prompt, 20) for prompt in PROMPTS]
-    scheduler = Scheduler(engine)
+    scheduler = Scheduler(engine.runner)
 
     def answer(scheduled: ScheduledEngine, prompt: list[int], expected: list[Logits]) -> None:
         for _ in range(2):  # the second run reuses cached tokens
@@ -131,7 +133,7 @@ def first_token(scheduled: ScheduledEngine, prompt: Sequence[int]) -> int:
 def test_decode_loops_are_identical_to_separate_ones(engine: Engine) -> None:
     """Some loops run to their end, some are abandoned, and one raises an error."""
     expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, 20)] for prompt in PROMPTS]
-    scheduler = Scheduler(engine)
+    scheduler = Scheduler(engine.runner)
 
     def answer(number: int, scheduled: ScheduledEngine) -> None:
         prompt, steps = PROMPTS[number], 20 - 3 * number
@@ -153,8 +155,8 @@ def test_decode_loops_are_identical_to_separate_ones(engine: Engine) -> None:
 
 def test_next_step_starts_before_it_is_requested(tmp_path: Path) -> None:
     """Exactly one step starts ahead."""
-    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
-        scheduled = ScheduledEngine(Scheduler(engine))
+    with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
+        scheduled = ScheduledEngine(Scheduler(engine.runner))
         loop = Greedy(first_token(scheduled, PREFIX), 9)
         for step in range(1, 4):
             scheduled.run_step(loop)
@@ -167,10 +169,10 @@ def test_decode_loops_run_only_a_few_steps_ahead(tmp_path: Path) -> None:
     """This also holds for slow threads. Steps ahead of an abandoned loop are discarded."""
     count, steps, ahead = 8, 25, 3
     options = Options(threads=2, ctx_size=200, parallel=count)
-    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
+    with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
         prompts = [PREFIX[: 9 + 5 * number] for number in range(count)]
         expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, steps + ahead)] for prompt in prompts]
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine.runner)
 
         def answer(number: int, scheduled: ScheduledEngine) -> int:
             loop, most = Greedy(first_token(scheduled, prompts[number]), 99), 0
@@ -188,9 +190,9 @@ def test_decode_loops_run_only_a_few_steps_ahead(tmp_path: Path) -> None:
 
 
 def test_scheduler_thread_ends_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localinfer.runtime.scheduler.IDLE_SECONDS", 0.05)
-    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
-        expected, scheduled = evaluate_alone(engine, PREFIX, 0)[0], ScheduledEngine(Scheduler(engine))
+    monkeypatch.setattr("localinfer.runtime.scheduler_thread.IDLE_SECONDS", 0.05)
+    with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine:
+        expected, scheduled = evaluate_alone(engine, PREFIX, 0)[0], ScheduledEngine(Scheduler(engine.runner))
         for _ in range(2):
             np.testing.assert_array_equal(scheduled.evaluate(PREFIX), expected)
             scheduled.reset()
@@ -201,15 +203,15 @@ def test_shared_prefix_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.Mon
     """All sequences request the prefix before any of them has evaluated it."""
     path = tiny_llama(tmp_path / "m.gguf")
     prompts = [[*PREFIX, number, 7, 9] for number in range(6)]
-    with contextlib.closing(Engine(open_gguf(path), Options(threads=2, ctx_size=200, parallel=6))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(threads=2, ctx_size=200, parallel=6))) as engine:
         expected = [evaluate_alone(engine, prompt, 0)[0] for prompt in prompts]
-        scheduler, computed, compute = Scheduler(engine), [], engine.evaluate_segments
+        scheduler, computed, compute = Scheduler(engine.runner), [], engine.runner.evaluate_segments
 
         def counted(segments: Sequence[Segment], rows: NDArray[np.int32]) -> Logits:
             computed.append(sum(len(each.ids) for each in segments))
             return compute(segments, rows)
 
-        monkeypatch.setattr(engine, "evaluate_segments", counted)
+        monkeypatch.setattr(engine.runner, "evaluate_segments", counted)
 
         def read(scheduled: ScheduledEngine, prompt: list[int]) -> Logits:
             with scheduled.lock:
@@ -224,11 +226,11 @@ def test_shared_prefix_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_prefix_reservation_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localinfer.runtime.scheduler.RESERVATION_SECONDS", 0.05)
+    monkeypatch.setattr("localinfer.runtime.pending_prompts.RESERVATION_SECONDS", 0.05)
     path = tiny_llama(tmp_path / "m.gguf")
-    with contextlib.closing(Engine(open_gguf(path), Options(threads=2, ctx_size=200, parallel=2))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(threads=2, ctx_size=200, parallel=2))) as engine:
         expected = evaluate_alone(engine, PREFIX, 0)[0]
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine.runner)
         silent, other = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
         silent.reuse_prefix(PREFIX, len(PREFIX) - 1)
         other.reuse_prefix(PREFIX, len(PREFIX) - 1)
@@ -239,7 +241,7 @@ def test_forks_are_independent(engine: Engine) -> None:
     """Both sequences append to the shared tokens and rewind into them."""
     first, second, third = PREFIX, [*PREFIX[:70], *PROMPTS[2][50:]], [*PREFIX[:33], 1, 2]
     expected = [evaluate_alone(engine, tokens, 5) for tokens in (first, second, third)]
-    one = engine.new_sequence()
+    one = engine.runner.new_sequence()
     feed(engine, one, first)
     two, three = one.fork(), one.fork()
     for fork, n in ((two, 70), (three, 33)):
@@ -259,7 +261,7 @@ def test_forks_are_independent(engine: Engine) -> None:
 def feed(engine: Engine, sequence: Any, tokens: Sequence[int]) -> Logits:
     for first in range(0, len(tokens), engine.graph.batch):
         part = np.array(tokens[first : first + engine.graph.batch], np.int32)
-        logits = engine.evaluate_segments([Segment(sequence, part)], np.array([len(part) - 1], np.int32))
+        logits = engine.runner.evaluate_segments([Segment(sequence, part)], np.array([len(part) - 1], np.int32))
     return logits[0].copy()
 
 
@@ -279,14 +281,14 @@ def test_pages_are_reference_counted() -> None:
 def test_single_sequence_runs_in_its_own_thread(tmp_path: Path) -> None:
     """Steps run in the caller's thread while no other sequence has requests."""
     with (
-        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
         ThreadPoolExecutor(1, "own") as own,
         ThreadPoolExecutor(1, "other") as others,
     ):
         expected = [
             [int(row.argmax()) for row in evaluate_alone(engine, prompt, 60)] for prompt in (PREFIX, PREFIX[:7])
         ]
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine.runner)
         one, other = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
         loop, other_loop = Greedy(first_token(one, PREFIX), 99), Greedy(first_token(other, PREFIX[:7]), 99)
         other.mark_idle()
@@ -313,11 +315,11 @@ def test_single_sequence_runs_in_its_own_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [ArithmeticError, SystemExit])
 def test_failed_direct_step_does_not_block_others(tmp_path: Path, place: str, error: type[BaseException]) -> None:
     with (
-        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
         ThreadPoolExecutor(1) as own,
     ):
         expected = [int(row.argmax()) for row in evaluate_alone(engine, PREFIX, 3)]
-        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled = ScheduledEngine(Scheduler(engine.runner))
 
         def fail(*_: object) -> None:
             raise error
@@ -334,10 +336,10 @@ def test_failed_direct_step_does_not_block_others(tmp_path: Path, place: str, er
 
 def test_close_waits_for_a_direct_step(tmp_path: Path) -> None:
     with (
-        contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
+        contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
         ThreadPoolExecutor(1) as own,
     ):
-        scheduled = ScheduledEngine(Scheduler(engine))
+        scheduled = ScheduledEngine(Scheduler(engine.runner))
         loop = Greedy(first_token(scheduled, PREFIX), 99)
         is_there, goes_on, take = threading.Event(), threading.Event(), loop.process_logits
 
@@ -361,10 +363,10 @@ def test_close_waits_for_a_direct_step(tmp_path: Path) -> None:
 def test_full_context_does_not_block_others(tmp_path: Path) -> None:
     """One of two sequences reaches the end of the context."""
     options = Options(parallel=2, ctx_size=128)
-    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
+    with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
         prompts = [PREFIX[:64], PREFIX[:7]]
         expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, 64)] for prompt in prompts]
-        scheduler = Scheduler(engine)
+        scheduler = Scheduler(engine.runner)
         running = [ScheduledEngine(scheduler) for _ in prompts]
         courses = [
             Greedy(first_token(scheduled, prompt), 99) for scheduled, prompt in zip(running, prompts, strict=True)

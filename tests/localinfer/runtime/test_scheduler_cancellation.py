@@ -18,7 +18,9 @@ from tiny import tiny_llama
 from localinfer.errors import LocalInferError, NotEnoughMemoryError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine, Segment, StepInput
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.decode_loop import StepInput
+from localinfer.runtime.engine import Engine
 from localinfer.runtime.scheduled_engine import ScheduledEngine
 from localinfer.runtime.scheduler import Scheduler
 
@@ -45,19 +47,19 @@ class GreedyLoop:
 @pytest.fixture(name="engine")
 def opened(tmp_path: Path) -> Iterator[Engine]:
     options = Options(threads=2, ctx_size=200, parallel=2)
-    with contextlib.closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
+    with contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), options)) as engine:
         yield engine
 
 
 def slow_down(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each batch take a while."""
-    compute = engine.evaluate_segments
+    compute = engine.runner.evaluate_segments
 
     def slow(segments: Sequence[Segment], rows: NDArray[np.int32]) -> Logits:
         time.sleep(0.1)
         return compute(segments, rows)
 
-    monkeypatch.setattr(engine, "evaluate_segments", slow)
+    monkeypatch.setattr(engine.runner, "evaluate_segments", slow)
 
 
 def run_steps(scheduled: ScheduledEngine, steps: int) -> list[int]:
@@ -72,7 +74,8 @@ def run_steps(scheduled: ScheduledEngine, steps: int) -> list[int]:
 @pytest.mark.parametrize("presses", [1, 3])
 def test_sequence_is_usable_after_ctrl_c(presses: int, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache matches the tokens after any number of interrupts within a batch."""
-    scheduled, compute, batches = ScheduledEngine(Scheduler(engine)), engine.evaluate_segments, iter(range(1000))
+    scheduled = ScheduledEngine(Scheduler(engine.runner))
+    compute, batches = engine.runner.evaluate_segments, iter(range(1000))
     expected = run_steps(scheduled, 8)
 
     def interrupted(segments: Sequence[Segment], rows: NDArray[np.int32]) -> Logits:
@@ -81,7 +84,7 @@ def test_sequence_is_usable_after_ctrl_c(presses: int, engine: Engine, monkeypat
             time.sleep(0.05)
         return compute(segments, rows)
 
-    monkeypatch.setattr(engine, "evaluate_segments", interrupted)
+    monkeypatch.setattr(engine.runner, "evaluate_segments", interrupted)
     loop = GreedyLoop(scheduled)
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
         try:
@@ -95,7 +98,7 @@ def test_sequence_is_usable_after_ctrl_c(presses: int, engine: Engine, monkeypat
 
 @pytest.mark.parametrize("error", [ArithmeticError, SystemExit, KeyboardInterrupt])
 def test_scheduler_thread_survives_errors(engine: Engine, error: type[BaseException]) -> None:
-    scheduled = ScheduledEngine(Scheduler(engine))
+    scheduled = ScheduledEngine(Scheduler(engine.runner))
     expected = run_steps(scheduled, 5)
 
     def breaks(count: int) -> None:
@@ -111,7 +114,7 @@ def test_scheduler_thread_survives_errors(engine: Engine, error: type[BaseExcept
 
 def test_run_collected_by_the_scheduler_thread(engine: Engine) -> None:
     """Any thread may collect garbage; an unreferenced run then leaves its sequence."""
-    scheduled = ScheduledEngine(Scheduler(engine))
+    scheduled = ScheduledEngine(Scheduler(engine.runner))
     expected = run_steps(scheduled, 5)
     loop = GreedyLoop(scheduled, lambda count: scheduled.mark_idle() if count == 3 else None)
     for _ in range(5):
@@ -121,7 +124,7 @@ def test_run_collected_by_the_scheduler_thread(engine: Engine) -> None:
 
 
 def test_thread_start_failure_is_reported(engine: Engine) -> None:
-    scheduled = ScheduledEngine(Scheduler(engine))
+    scheduled = ScheduledEngine(Scheduler(engine.runner))
     before = threading.stack_size(1 << 47)
     try:
         with pytest.raises(NotEnoughMemoryError):
@@ -132,7 +135,7 @@ def test_thread_start_failure_is_reported(engine: Engine) -> None:
 
 
 def test_direct_use_of_the_engine_does_not_change_logits(engine: Engine) -> None:
-    scheduler = Scheduler(engine)
+    scheduler = Scheduler(engine.runner)
     pair = [ScheduledEngine(scheduler), ScheduledEngine(scheduler)]
     expected = run_steps(pair[0], 60)
     is_over = threading.Event()
@@ -156,7 +159,7 @@ def test_direct_use_of_the_engine_does_not_change_logits(engine: Engine) -> None
 
 
 def test_closing_during_a_step_raises(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduled = ScheduledEngine(Scheduler(engine))
+    scheduled = ScheduledEngine(Scheduler(engine.runner))
     loop = GreedyLoop(scheduled)
     slow_down(engine, monkeypatch)
     threading.Timer(0.25, engine.close).start()
@@ -170,11 +173,11 @@ ENDS = """
     import os, sys, time
     import localinfer
     model = localinfer.load(sys.argv[1], ctx_size=200, parallel=2, threads=1)
-    scheduled, compute = model.concurrent(0), model.engine.evaluate_segments
+    scheduled, compute = model.concurrent(0), model.engine.runner.evaluate_segments
     def slow(*given):
         time.sleep(0.2)
         return compute(*given)
-    model.engine.evaluate_segments = slow
+    model.engine.runner.evaluate_segments = slow
     pieces = scheduled.stream([5, 6, 7], n_predict=50, ignore_eos=True)
     next(pieces), next(pieces)
 """

@@ -28,7 +28,7 @@ def opened() -> Iterator[Opening]:
 
         def open_engine(path: Path, **changed: Any) -> tuple[Engine, Options]:
             options = Options(**(USUAL | changed))
-            engine = Engine(open_gguf(path), options)
+            engine = Engine.load(open_gguf(path), options)
             stack.callback(engine.close)
             return engine, options
 

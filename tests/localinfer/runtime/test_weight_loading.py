@@ -28,7 +28,7 @@ IDS = list(range(3, 30))
 
 
 def logits(path: Path, options: Options) -> NDArray[np.float32]:
-    with closing(Engine(open_gguf(path), options)) as engine:
+    with closing(Engine.load(open_gguf(path), options)) as engine:
         assert engine.file.in_memory is not options.mmap
         return engine.logits(IDS)
 
@@ -65,7 +65,7 @@ def test_is_read_once(tmp_path: Path) -> None:
     """Several engines can share a file that is in memory."""
     read = weight_loading.load_weights(open_gguf(tiny_llama(tmp_path / "m.gguf")), READ)
     assert weight_loading.load_weights(read, READ) is read
-    with closing(Engine(read, READ)) as engine:
+    with closing(Engine.load(read, READ)) as engine:
         assert engine.file is read
 
 
@@ -74,7 +74,7 @@ def test_not_enough_memory(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
     os.truncate(path, 2 * machine.available_memory())
     with pytest.raises(NotEnoughMemoryError) as error:
-        Engine(open_gguf(path), READ)
+        Engine.load(open_gguf(path), READ)
     assert re.fullmatch(
         rf"{path}: --no-mmap: \d+\.\d GiB of weights and 0\.0 GiB for 64 tokens are needed, \d+\.\d GiB are available; "
         r"--mmap reads what is needed of the file, when it is",
@@ -100,6 +100,6 @@ def test_memory_requirements_include_the_whole_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_can_be_locked(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
-    with closing(Engine(open_gguf(path), replace(READ, mlock=True))) as engine:
+    with closing(Engine.load(open_gguf(path), replace(READ, mlock=True))) as engine:
         [kilobytes] = re.findall(r"VmLck:\s+(\d+) kB", Path("/proc/self/status").read_text())
         assert engine.warnings or 1024 * int(kilobytes) >= path.stat().st_size

@@ -76,7 +76,7 @@ def test_concurrent_text_is_the_same(model: Model) -> None:
 
 def test_model_without_a_head(tmp_path: Path) -> None:
     with localinfer.load(tiny_llama(tmp_path / "m.gguf"), ctx_size=64, threads=1) as model:
-        assert not model.engine.has_draft_head
+        assert not model.engine.compiled_graph.has_draft_head
         assert generate(model, spec_type="draft-mtp", n_predict=20).stats.drafted_tokens == 0
 
 

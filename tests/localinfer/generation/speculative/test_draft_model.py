@@ -35,7 +35,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(target: Path) -> Iterator[Engine]:
-    opened = Engine(open_gguf(target), Options(ctx_size=128, threads=1))
+    opened = Engine.load(open_gguf(target), Options(ctx_size=128, threads=1))
     yield opened
     opened.close()
 

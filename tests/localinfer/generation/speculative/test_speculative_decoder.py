@@ -119,7 +119,7 @@ def test_speculative_decoding_does_not_change_the_text(
     assert pieces == alone  # including texts and probabilities
     assert same_problem == problem
     assert (stats.generated_tokens, stats.finish_reason) == (before.generated_tokens, before.finish_reason)
-    if sampling != "stop" and model.engine.can_rewind:
+    if sampling != "stop" and model.engine.sequence.can_rewind:
         assert model._session.tokens == cached
     if mistakes == 0.0 and len(alone) > 10:
         assert stats.accepted_tokens > 0

@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_a_restored_cache_continues_with_the_same_bits(case: str, tmp_path: Path) -> None:
     tiny, options = CASES[case]
     path = tiny(tmp_path / "m.gguf")
-    with closing(Engine(open_gguf(path), Options(**({"threads": 1, "ctx_size": 200} | options)))) as engine:
+    with closing(Engine.load(open_gguf(path), Options(**({"threads": 1, "ctx_size": 200} | options)))) as engine:
         engine.evaluate(IDS[:120])
         saved = engine.sequence.save()
         expected = engine.logits(IDS[120:])
@@ -38,7 +38,7 @@ def test_a_restored_cache_continues_with_the_same_bits(case: str, tmp_path: Path
 
 
 def test_only_pages_in_use_are_saved(tmp_path: Path) -> None:
-    with closing(Engine(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(threads=1, ctx_size=512))) as engine:
+    with closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(threads=1, ctx_size=512))) as engine:
         engine.evaluate(IDS[:10])
         saved = sum(part.nbytes for parts in engine.sequence.save() for part in parts)
-        assert saved < engine.kv_bytes / 4
+        assert saved < engine.compiled_graph.kv_bytes / 4

@@ -12,7 +12,8 @@ import reference_models
 from localinfer.gguf.reader import open_gguf
 from localinfer.graph.cache.recurrent_state import MAX_CHECKPOINTS, MAX_DRAFT_STATES
 from localinfer.options import Options
-from localinfer.runtime.engine import Engine, Segment
+from localinfer.runtime.batch import Segment
+from localinfer.runtime.engine import Engine
 from localinfer.runtime.thread_pool import OnOp
 
 IDS = reference_models.expected("lfm2").ids
@@ -26,7 +27,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(path: Path) -> Iterator[Engine]:
-    with contextlib.closing(Engine(open_gguf(path), Options(ctx_size=128, threads=2))) as running:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(ctx_size=128, threads=2))) as running:
         yield running
 
 
@@ -81,7 +82,7 @@ def test_rejected_draft_tokens_are_rewound(engine: Engine, monkeypatch: pytest.M
 
 
 def test_draft_tokens_do_not_affect_other_sequences(path: Path) -> None:
-    with contextlib.closing(Engine(open_gguf(path), Options(ctx_size=128, parallel=2, threads=1))) as engine:
+    with contextlib.closing(Engine.load(open_gguf(path), Options(ctx_size=128, parallel=2, threads=1))) as engine:
         whole = engine.logits(IDS)
         engine.reset()
         engine.evaluate(IDS[:30])
@@ -90,7 +91,8 @@ def test_draft_tokens_do_not_affect_other_sequences(path: Path) -> None:
         assert engine.rewind(35) == 35
         assert other.rewind(33) == 33
         np.testing.assert_array_equal(engine.logits(IDS[35:]), whole[35:])
-        [row] = engine.evaluate_segments([Segment(other, np.array(IDS[33:34], np.int32))], np.array([0], np.int32))
+        segment = Segment(other, np.array(IDS[33:34], np.int32))
+        [row] = engine.runner.evaluate_segments([segment], np.array([0], np.int32))
         np.testing.assert_array_equal(row, whole[33])
 
 
@@ -129,4 +131,4 @@ def test_graph_size_includes_states(engine: Engine) -> None:
     state = engine.compiled_graph.builder.states
     assert state.nbytes == (1 + MAX_CHECKPOINTS + MAX_DRAFT_STATES) * 3 * 4 * 2 * 96
     rings = engine.compiled_graph.builder.attention.rings.values()
-    assert engine.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)
+    assert engine.compiled_graph.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)

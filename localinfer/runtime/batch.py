@@ -1,0 +1,76 @@
+"""Batches: tokens of one or several sequences that are evaluated together."""
+
+from collections import abc
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.errors import UsageError
+from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.sequence import Sequence
+
+Ids = NDArray[np.int32]
+Logits = NDArray[np.float32]
+Tokens = abc.Sequence[int] | abc.Iterator[int] | Ids
+AnyInteger = TypeVar("AnyInteger", np.int32, np.int64)
+
+NO_ROWS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """New tokens of a sequence within a batch. They follow the tokens that the sequence has cached."""
+
+    sequence: Sequence
+    ids: Ids
+
+
+@dataclass(frozen=True, eq=False)
+class DraftHeadInput:
+    """The input of the draft head for one sequence: a token `id` at a `position` that the model has not evaluated yet.
+
+    `previous_state` is the draft head's own hidden state of the previous token, if the model has not evaluated that
+    one either.
+    """
+
+    sequence: Sequence
+    id: int
+    position: int
+    previous_state: Floats | None = None
+
+    @property
+    def state(self) -> Floats | float:
+        """Return the hidden state of the previous token."""
+        return self.sequence.hidden_state(self.position - 1) if self.previous_state is None else self.previous_state
+
+
+def token_ids(tokens: Tokens, n_vocab: int) -> Ids:
+    """Return token ids as an int32 array.
+
+    Raises UsageError unless there is at least one id and all are within the vocabulary.
+    """
+    ids = np.asarray(list(tokens) if isinstance(tokens, abc.Iterator) else tokens)  # numpy rejects iterators
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise UsageError("tokens: expected a non-empty flat list of token ids")
+    numbers = ids.tolist()  # faster than numpy for few ids
+    if min(numbers) < 0 or max(numbers) >= n_vocab:
+        raise UsageError(f"tokens: a token id is out of range, 0 to {n_vocab - 1}")
+    return ids.astype(np.int32)
+
+
+def split_batches(ids: Ids, size: int) -> list[Ids]:
+    """Split tokens into batches of at most `size`."""
+    return [ids[first : first + size] for first in range(0, len(ids), size)]
+
+
+def output_row_batches(count: int, size: int, skip: int = 0) -> abc.Iterator[Ids]:
+    """Yield the row numbers of a batch of `count` tokens but the first `skip`, at most `size` at a time."""
+    for start in range(skip, count, size):
+        yield np.arange(start, min(start + size, count), dtype=np.int32)
+
+
+def concatenate(arrays: abc.Sequence[NDArray[AnyInteger]]) -> NDArray[AnyInteger]:
+    """Return the concatenation of arrays; a single array is returned as it is."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,0 +1,177 @@
+"""The model runner: evaluates batches of tokens of any sequences with a model's compiled graph.
+
+It knows nothing of text. A batch appends the tokens of its segments to their sequences.
+"""
+
+import os
+import threading
+from collections import abc
+
+import numpy as np
+
+from localinfer.errors import ContextOverflowError, LocalInferError, NotEnoughMemoryError
+from localinfer.graph.cache.page_pool import OutOfPagesError
+from localinfer.kernels.layout import UNLIMITED_WINDOW
+from localinfer.runtime.batch import NO_ROWS, DraftHeadInput, Ids, Logits, Segment, concatenate
+from localinfer.runtime.compiled_graph import CompiledGraph, Floats
+from localinfer.runtime.sequence import Sequence
+from localinfer.runtime.thread_pool import OnOp
+
+MAX_POSITION = UNLIMITED_WINDOW  # kernels count positions with 32 bits
+
+
+class ModelRunner:
+    """Evaluates batches with a compiled graph.
+
+    One thread at a time evaluates: it holds `lock`. `page_table_lock` protects the caches of all sequences; it is only
+    held for short times. `evict` is called when no page is free: it discards a cached sequence, and returns whether
+    there was one.
+    """
+
+    def __init__(self, compiled_graph: CompiledGraph, *, uses_ring_buffer: bool) -> None:
+        self.compiled_graph, self.graph = compiled_graph, compiled_graph.graph
+        self.uses_ring_buffer = uses_ring_buffer
+        self.lock, self.page_table_lock = threading.RLock(), threading.RLock()
+        self.evict: abc.Callable[[], bool] = lambda: False
+        self._closed, self._process = False, os.getpid()
+
+    def new_sequence(self) -> Sequence:
+        """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages."""
+        return Sequence(self.compiled_graph.builder.sequence_caches())
+
+    # --- batches ---
+
+    def evaluate_segments(
+        self, segments: abc.Sequence[Segment], rows: Ids = NO_ROWS, on_op: OnOp | None = None
+    ) -> Logits:
+        """Evaluate tokens of several sequences in one batch.
+
+        Return the logits of the given rows, which count through all segments, float32 (len(rows), n_vocab), valid until
+        the next call. Without rows, the output layer is skipped. The batch has at most `graph.batch` tokens of at most
+        `graph.sequences` different sequences, and at most `graph.outputs` rows. Each sequence gets the same bits as
+        alone. `on_op` receives the number of the current op regularly.
+
+        Raises NotEnoughMemoryError if there are too few pages, and ContextOverflowError if the tokens do not fit into
+        the context; the sequences are then unchanged.
+        """
+        with self.lock:
+            if len(rows):
+                self.compiled_graph.require_output_layer()
+            for each in segments:
+                self.require_context_space(each.sequence, len(each.ids))
+            with self.page_table_lock:
+                for each in segments:
+                    self._reserve(each.sequence, len(each.ids))
+                self.set_inputs(segments)
+            logits = self.compiled_graph.select_output_rows(rows)
+            tokens = sum(len(each.ids) for each in segments)
+            try:
+                for first, end in self.compiled_graph.op_ranges(logits=len(rows) > 0):
+                    self.run(first, end, tokens, on_op)
+            except BaseException:
+                with self.page_table_lock:
+                    for each in segments:  # undo partial updates, or discard what they affect
+                        each.sequence.rewind(len(each.sequence))
+                raise
+            with self.page_table_lock:
+                for each in segments:
+                    each.sequence.commit(each.ids.tolist())
+            return logits
+
+    def evaluate_output_layer(self, rows: Ids) -> Logits:
+        """Return the logits of rows of the last batch, float32 (len(rows), n_vocab), valid until the next call."""
+        logits = self.compiled_graph.select_output_rows(rows)
+        self.run(*self.compiled_graph.output_layer_ops, len(rows))
+        return logits
+
+    def evaluate_draft_head(self, inputs: abc.Sequence[DraftHeadInput]) -> tuple[Logits, Floats]:
+        """Evaluate the draft head for several sequences, at most `graph.sequences`, in one pass.
+
+        Return logits (len(inputs), n_vocab), valid until the next call, and hidden states (len(inputs), n),
+        bit-identical to separate evaluations. The sequences do not change.
+        """
+
+        def place() -> None:
+            for at, each in enumerate(inputs):
+                each.sequence.place_draft_head(each.position, at)
+
+        with self.lock:
+            with self.page_table_lock:
+                self._retry_after_eviction(place)
+                ids, positions = ([each.id for each in inputs], [each.position for each in inputs])
+                self.compiled_graph.set_inputs(np.array(ids, np.int32), np.array(positions))
+            logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
+            return logits, states.copy()
+
+    def evaluate_packed(self, sequence: Sequence, texts: abc.Sequence[Ids], types: abc.Sequence[Ids] = ()) -> None:
+        """Evaluate independent texts in one batch; `compiled_graph.hidden_states` then returns their hidden states.
+
+        Nothing is cached. The texts take the pages of `sequence`, whose tokens are discarded. `types` are the token
+        types (segment ids) of text pairs.
+        """
+        with self.lock:
+            self.require_open()
+            lengths = [len(text) for text in texts]
+            with self.page_table_lock:
+                self._retry_after_eviction(lambda: sequence.pack(lengths))
+            positions = np.concatenate([np.arange(length) for length in lengths])
+            self.compiled_graph.set_inputs(np.concatenate(texts), positions, np.concatenate(types) if types else 0)
+            self.run(0, self.compiled_graph.output_layer_ops[0], len(positions))
+
+    def set_inputs(self, segments: abc.Sequence[Segment]) -> None:
+        """Write the inputs of a batch where the kernels read them. Each segment follows its sequence's
+        cached tokens."""
+        positions = [np.arange(len(each.sequence), len(each.sequence) + len(each.ids)) for each in segments]
+        self.compiled_graph.set_inputs(concatenate([each.ids for each in segments]), concatenate(positions))
+        at = 0
+        for each in segments:
+            each.sequence.place(len(each.ids), at)
+            at += len(each.ids)
+
+    def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
+        """Run the ops `first` to `end - 1` for a batch of `tokens` tokens. `on_op` receives the current op's number
+        regularly."""
+        with self.lock:
+            self.require_open()
+            self.compiled_graph.run(first, end, tokens, on_op)
+
+    # --- cache space ---
+
+    def require_context_space(self, sequence: Sequence, count: int) -> None:
+        """Raise ContextOverflowError unless `count` more tokens fit into the context."""
+        n_past, n_ctx = len(sequence), self.compiled_graph.n_ctx
+        if not self.uses_ring_buffer and n_past + count > n_ctx:
+            raise ContextOverflowError(
+                f"context is full: {n_past} + {count} tokens do not fit in {n_ctx}; "
+                "--ctx-size sets a larger one, --ctx-policy ring overwrites the oldest tokens"
+            )
+        if n_past + count > MAX_POSITION:
+            raise ContextOverflowError(f"context is full: the largest position is {MAX_POSITION}")
+
+    def _reserve(self, sequence: Sequence, count: int) -> None:
+        """Allocate cache space for `count` more tokens of a sequence. Raises NotEnoughMemoryError."""
+        self._retry_after_eviction(lambda: sequence.reserve(count))
+
+    def _retry_after_eviction(self, allocate: abc.Callable[[], None]) -> None:
+        """Call `allocate`, and evict other cached sequences as long as it runs out of pages."""
+        while True:
+            try:
+                return allocate()
+            except OutOfPagesError:
+                if not self.evict():
+                    raise NotEnoughMemoryError("context: all KV cache pages are in use") from None
+
+    # --- closing ---
+
+    def require_open(self) -> None:
+        """Raise LocalInferError after `close`, and in a forked process, which has no worker threads."""
+        if self._closed:
+            raise LocalInferError("the model is closed")
+        if os.getpid() != self._process:
+            raise LocalInferError("the model was loaded by another process, of which this one is a fork")
+
+    def close(self) -> None:
+        """End the threads. A batch of another thread is completed first; later calls raise LocalInferError."""
+        self._closed = True
+        with self.lock:
+            self.compiled_graph.close()

@@ -1,0 +1,191 @@
+"""The interface of engines. An engine evaluates the token ids of one sequence, and returns logits."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import abc
+
+import numpy as np
+
+from localinfer.runtime.batch import NO_ROWS, Ids, Logits, Tokens, split_batches, token_ids
+from localinfer.runtime.compiled_graph import Floats
+from localinfer.runtime.decode_loop import DecodeLoop
+from localinfer.runtime.model_runner import ModelRunner
+from localinfer.runtime.thread_pool import OnOp
+from quant.jit.loader import Progress
+
+
+class SequenceEngine(ABC):
+    """An engine for one sequence, whose cached tokens are `sequence.tokens`.
+
+    One thread at a time uses it. A caller that needs the sequence unchanged between calls holds `lock`.
+    """
+
+    def __init__(self, runner: ModelRunner, lock: "threading.RLock", max_batch: int) -> None:
+        """`max_batch` is the maximum number of tokens of a call of `_evaluate_batch`."""
+        self.runner, self.compiled_graph, self.graph = runner, runner.compiled_graph, runner.graph
+        self.file = runner.compiled_graph.files[0]
+        self.n_ctx, self.n_vocab = runner.compiled_graph.n_ctx, runner.compiled_graph.n_vocab
+        self.lock, self.sequence = lock, runner.new_sequence()
+        self._max_batch = max_batch
+
+    @property
+    def n_past(self) -> int:
+        """The number of cached tokens."""
+        return len(self.sequence)
+
+    # --- tokens in, logits out ---
+
+    def evaluate(self, tokens: Tokens, progress: Progress | None = None, *, rewindable_suffix: int = 0) -> Logits:
+        """Append `tokens` and return the logits after the last one, float32 (n_vocab,). They are valid until the next
+        call.
+
+        With `rewindable_suffix`, the sequence can later be rewound to where that many last tokens begin: models with
+        recurrent state evaluate these in a batch of their own, after a checkpoint.
+
+        Raises ContextOverflowError if the tokens do not fit and the cache is no ring buffer. After a KeyboardInterrupt
+        the sequence holds the completed batches, or as many tokens as it can rewind to; see `n_past`.
+        """
+        with self.lock:
+            self.compiled_graph.require_output_layer()
+            ids, n_done, n_ops = self.validate_tokens(tokens), 0, len(self.graph.ops)
+            needs_checkpoint = rewindable_suffix > 0 and not self.sequence.can_rewind
+            n_prefix = max(0, len(ids) - rewindable_suffix) if needs_checkpoint else 0
+            prefix, suffix = (split_batches(each, self._max_batch) for each in (ids[:n_prefix], ids[n_prefix:]))
+            *batches, last = [*prefix, *suffix]
+            for batch in batches:
+                self._evaluate_batch(batch, on_op=prefill_callback(progress, n_done, len(batch), len(ids), n_ops))
+                n_done += len(batch)
+                if n_done == n_prefix:
+                    self.checkpoint()
+            on_op = prefill_callback(progress, n_done, len(last), len(ids), n_ops)
+            logits = self._evaluate_batch(last, np.array([len(last) - 1], np.int32), on_op)
+            if progress:
+                progress("prefill", len(ids), len(ids))
+            return logits.reshape(-1)
+
+    @property
+    def max_step_tokens(self) -> int:
+        """The maximum number of tokens of `evaluate_draft`."""
+        return min(self.graph.batch, self.graph.outputs)
+
+    def evaluate_draft(self, tokens: Tokens, skip: int = 0) -> Logits:
+        """Evaluate a few tokens in one pass and return the logits after each but the first `skip`.
+
+        The logits are float32 (len(tokens) - skip, n_vocab), valid until the next call, and bit-identical to those of
+        tokens that are evaluated one by one. Errors are those of `evaluate`.
+
+        All tokens after the first `skip` + 1 are draft tokens. The caller must call `rewind` afterwards: it goes back
+        to any of them, or to fewer tokens if recurrent states are too large to be stored after each, but at least to
+        the tokens before the draft.
+        """
+        with self.lock:
+            self.compiled_graph.require_output_layer()
+            ids = self.validate_tokens(tokens)
+            assert len(ids) <= self.max_step_tokens
+            if len(ids) > skip + 1:
+                self.sequence.begin_draft(skip + 1)
+            return self._evaluate_batch(ids, np.arange(skip, len(ids), dtype=np.int32))
+
+    def run_step(self, decode_loop: DecodeLoop) -> None:
+        """Run one step of a decode loop, as `evaluate_draft` does."""
+        decode_loop.process_logits(self.evaluate_draft(*decode_loop.next_tokens()))
+
+    def logits(self, tokens: Tokens) -> Logits:
+        """Append `tokens` and return the logits after each, float32 (len(tokens), n_vocab)."""
+        with self.lock:
+            ids = self.validate_tokens(tokens)
+            result = np.empty((len(ids), self.n_vocab), np.float32)
+            n_done = 0
+            for rows in self.logits_in_batches(ids):
+                result[n_done : n_done + len(rows)] = rows
+                n_done += len(rows)
+            return result
+
+    @abstractmethod
+    def logits_in_batches(self, tokens: Tokens, skip: int = 0) -> abc.Iterator[Logits]:
+        """Append `tokens` and yield the logits after each but the first `skip`, several rows at a time.
+
+        Each yielded array is valid until the next one. The caller must exhaust the iterator.
+        """
+
+    @abstractmethod
+    def evaluate_draft_head(
+        self, id: int, position: int, previous_state: Floats | None = None
+    ) -> tuple[Logits, Floats]:
+        """Evaluate the draft head for a token at a position that the model has not evaluated yet.
+
+        Return its logits, float32 (n_vocab,), valid until the next call, and its hidden state of the token. Pass that
+        as `previous_state` to draft one token further. The sequence does not change.
+        """
+
+    @abstractmethod
+    def _evaluate_batch(self, ids: Ids, rows: Ids = NO_ROWS, on_op: OnOp | None = None) -> Logits:
+        """Append a batch of tokens. Return the logits of the given rows; without rows skip the output layer."""
+
+    def validate_tokens(self, tokens: Tokens) -> Ids:
+        """Return the ids as an int32 array.
+
+        Raises UsageError unless it has at least one id and all are within the vocabulary, ContextOverflowError if they
+        do not fit into the context.
+        """
+        self.require_open()
+        ids = token_ids(tokens, self.n_vocab)
+        self.runner.require_context_space(self.sequence, len(ids))
+        return ids
+
+    # --- the cache ---
+
+    def rewind(self, n: int) -> int:
+        """Discard all but the first `n` tokens and return how many remain.
+
+        That is 0 if a sliding window no longer holds what token `n` attends to, and the position of a checkpoint before
+        `n` for recurrent states.
+        """
+        with self.runner.page_table_lock:
+            return self.sequence.rewind(n)
+
+    @abstractmethod
+    def reuse_prefix(self, tokens: abc.Sequence[int], max_tokens: int, progress: Progress | None = None) -> int:
+        """Replace the cached tokens by the longest cached prefix of `tokens`, at most `max_tokens`. Return its length.
+
+        If another sequence is about to evaluate a longer prefix, wait for that, and report to `progress` meanwhile.
+        """
+
+    def checkpoint(self) -> None:
+        """Keep the current length as a rewind target for some time."""
+        with self.lock, self.runner.page_table_lock:
+            self.sequence.checkpoint()
+
+    def reset(self) -> None:
+        """Discard all cached tokens."""
+        with self.runner.page_table_lock:
+            self.sequence.reset()
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Announce that the next step may take a while. Batches of other sequences do not wait for it."""
+
+    # --- closing ---
+
+    def require_open(self) -> None:
+        """Raise LocalInferError if the model is closed, and in a forked process, which has no worker threads."""
+        self.runner.require_open()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what belongs to this engine."""
+
+
+def prefill_callback(progress: Progress | None, n_done: int, count: int, total: int, n_ops: int) -> OnOp | None:
+    """Return a callback that converts op numbers to evaluated tokens, as all layers take similar time.
+
+    It reports to `progress` for a batch of `count` tokens after `n_done` of `total` tokens.
+    """
+    if progress is None:
+        return None
+
+    def report(op: int) -> None:
+        progress("prefill", n_done + count * op // n_ops, total)
+
+    report(0)
+    return report
