@@ -86,7 +86,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
-    from localinfer.graph.experts import active_parameters
+    from localinfer.graph.mixture_of_experts import active_parameters
     from localinfer.runtime.compiled_graph import memory_requirements
 
     try:
@@ -98,7 +98,7 @@ def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
 
 def parameters(f: GGUF) -> dict[str, int]:
     """Return the number of parameters and, for a mixture-of-experts model, of active parameters."""
-    from localinfer.graph.experts import active_parameters
+    from localinfer.graph.mixture_of_experts import active_parameters
 
     total, active = sum(tensor.n_elements for tensor in f.tensors.values()), active_parameters(f)[0]
     return {"total": total} if active == total else {"total": total, "active": active}

@@ -1,4 +1,5 @@
-"""Model architectures: one file each, whose function `build(g)` defines the compute graph with a `GraphBuilder`.
+"""Model architectures: one file each, whose function `build(g)` computes a forward pass with the operations of
+a `Builder` (`localinfer.graph.builder`).
 
 A file is named after the GGUF architecture, with `-` and `.` replaced by `_`. Users can add architectures with a Python
 file (`--architecture`) or with a package that has an entry point `localinfer.architectures`.
@@ -8,13 +9,14 @@ import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from localinfer.errors import LocalInferError, UnsupportedError, UsageError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.builder import Builder
 
-BuildFunction = Callable[[GraphBuilder], None]  # adds a whole forward pass to the graph
+BuildFunction = Callable[[Builder[Any]], None]  # adds a whole forward pass to the graph
 
 ENTRY_POINTS = "localinfer.architectures"
 EAGLE3 = "eagle3"  # a draft head, not a model: see `localinfer.graph.eagle3`

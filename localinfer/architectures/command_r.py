@@ -1,19 +1,20 @@
 """Command R (Cohere, 2024): parallel branches after one LayerNorm without bias, and scaled logits. The larger model
 normalises each head of queries and keys."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with parallel branches; the logits are multiplied by `logit_scale`."""
+    head_norm = "per_head" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("interleaved")),
+        attention=AttentionSpec(g.rope("interleaved"), head_norm=head_norm),
         parallel=True,
         pre_norms=ONE_NORM,
-        head_norm="per_head" if g.has("blk.0.attn_q_norm.weight") else "none",
         logit_scale=g.hparams.positive("logit_scale", 1.0),
     )
     build_decoder(g, spec)

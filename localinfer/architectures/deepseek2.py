@@ -4,40 +4,42 @@ The large models also compress queries to a low rank. V3 adds a bias to the rout
 the sum of their two best experts; V2 ranks them by their best expert.
 """
 
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.decoder import AttentionSpec, BranchOutput, DecoderSpec, build_decoder
-from localinfer.graph.experts import Router
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
+from localinfer.graph.latent_attention import read_latent_shape
+from localinfer.graph.mixture_of_experts import has_experts, read_router
+from localinfer.graph.model_properties import Block
+from localinfer.graph.router import Router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with latent attention; the leading `leading_dense_block_count` layers have no experts."""
     dense = g.hparams.count("leading_dense_block_count", 0, minimum=0)
-    is_v3 = g.has(f"blk.{min(dense, g.block_count - 1)}.exp_probs_b.bias")
-    router = g.router("sigmoid" if is_v3 else "softmax", best_per_group=2 if is_v3 else 1) if g.has_experts else None
-    latent_decoder(g, router)
+    is_v3 = g.tensors.has(f"blk.{min(dense, g.block_count - 1)}.exp_probs_b.bias")
+    gating, best_per_group = ("sigmoid", 2) if is_v3 else ("softmax", 1)
+    latent_decoder(g, read_router(g, gating, best_per_group=best_per_group) if has_experts(g) else None)
 
 
-def latent_decoder(g: GraphBuilder, router: Router | None) -> None:
+def latent_decoder(g: Builder[X], router: Router | None) -> None:
     """Build a decoder with multi-head latent attention, whose dimensions come from the file's metadata."""
-    shape, rope = g.latent_shape(), g.rope("interleaved", amplified=False)
+    shape = read_latent_shape(g.hparams)
+    attention = AttentionSpec(g.rope("interleaved", amplified=False), scale=shape.scale)
 
-    def latent_attention(blk: Block, h: Buffer) -> BranchOutput:
+    def latent_attention(blk: Block, h: X) -> BranchOutput[X]:
         n = blk.heads.count
         q_input = h
-        if g.has(f"{blk}attn_q_a.weight"):
+        if g.tensors.has(f"{blk}attn_q_a.weight"):
             rank = g.hparams.count("attention.q_lora_rank")
             q_input = g.norm(g.matmul(h, f"{blk}attn_q_a", rank), f"{blk}attn_q_a_norm")
         q = g.matmul(
             q_input, f"{blk}attn_q" if q_input is h else f"{blk}attn_q_b", n * (shape.nope_dim + shape.rope_dim)
         )
-        q_nope, q_rope = g.split(q, n, shape.nope_dim, shape.rope_dim)
-        q = g.join(n, q_rope, g.head_matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
+        q_nope, q_rope = g.per_head.split(q, n, shape.nope_dim, shape.rope_dim)
+        q = g.per_head.join(n, q_rope, g.per_head.matmul(q_nope, f"{blk}attn_k_b", n, shape.rank))
         latent, k_rope = g.slices(h, f"{blk}attn_kv_a_mqa", shape.rank, shape.rope_dim)
-        k = g.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
-        y = g.attend(blk, q, k, rope=rope, scale=shape.scale)
-        return BranchOutput(g.head_matmul(y, f"{blk}attn_v_b", n, shape.value_dim), "attn_output")
+        k = g.per_head.join(1, k_rope, g.norm(latent, f"{blk}attn_kv_a_norm"))
+        y = g.attend(blk, q, k, None, attention)  # the values are the latent part of the keys
+        return BranchOutput(g.per_head.matmul(y, f"{blk}attn_v_b", n, shape.value_dim), "attn_output")
 
-    spec = DecoderSpec(attention=AttentionSpec(rope), mixer=latent_attention, router=router)
-    build_decoder(g, spec)
+    build_decoder(g, DecoderSpec(attention=attention, router=router), latent_attention)

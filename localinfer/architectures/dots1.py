@@ -1,12 +1,12 @@
 """dots.llm1 (rednote, 2025): as qwen3moe, with shared experts, a dense first layer and a biased router."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata says."""
-    spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("halves")), head_norm="before_rope", router=g.router("sigmoid", normed=True)
-    )
-    build_decoder(g, spec)
+    attention = AttentionSpec(g.rope("halves"), head_norm="before_rope")
+    build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, "sigmoid", normed=True)))

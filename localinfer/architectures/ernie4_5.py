@@ -1,10 +1,11 @@
 """ERNIE 4.5 (Baidu, 2025), the dense models: as Llama."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """As Llama."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
     build_decoder(g, spec)

@@ -1,11 +1,13 @@
 """ERNIE 4.5 MoE (Baidu, 2025): as Llama, with a dense first layer, a biased router and shared experts."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with normalised expert weights. The router tensors tell which layers are mixtures of experts."""
     g.hparams.accept("interleave_moe_layer_step")
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), router=g.router(normed=True))
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), router=read_router(g, normed=True))
     build_decoder(g, spec)

@@ -2,11 +2,12 @@
 
 import math
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """The embedding is scaled by sqrt(n_embd)."""
     spec = DecoderSpec(
         attention=AttentionSpec(g.rope("halves")), activation="gelu", embedding_scale=math.sqrt(g.embedding_length)

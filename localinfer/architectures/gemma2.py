@@ -2,25 +2,33 @@
 windows."""
 
 import math
+from dataclasses import replace
 
-from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention import sliding_layers
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
+from localinfer.graph.sliding_window import read_sliding_window
 
 BLOCKS_27B = 46  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
 PATTERN = 2  # every second layer has full attention
 WINDOW = 4096  # tokens, unless the file says otherwise
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """All layers have the same rotary embedding."""
-    n, rope, window = g.embedding_length, g.rope("halves"), g.sliding_window(WINDOW)
+    n = g.embedding_length
+    full = AttentionSpec(
+        g.rope("halves"),
+        scale=(n / g.attention_heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
+        cap=g.hparams.number("attn_logit_softcapping", 50.0),
+    )
+    local = replace(full, window=read_sliding_window(g.hparams, WINDOW))
     spec = DecoderSpec(
-        attention=[AttentionSpec(rope, window if sliding else 0) for sliding in g.sliding_layers(PATTERN, WINDOW)],
+        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN, WINDOW)],
         activation="gelu",
         post_norms=POST_NORMS,
         embedding_scale=math.sqrt(n),
-        scale=(n / g.heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
-        cap=g.hparams.number("attn_logit_softcapping", 50.0),
         logit_cap=g.hparams.number("final_logit_softcapping", 30.0),
     )
     build_decoder(g, spec)

@@ -2,25 +2,28 @@
 full-attention layer."""
 
 import math
+from dataclasses import replace
 
-from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention import rope_swa, sliding_layers
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
+from localinfer.graph.sliding_window import read_sliding_window
 
 BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
 PATTERN = 6  # every sixth layer has full attention, unless the file says otherwise
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """The embedding is scaled by sqrt(n_embd). Sliding-window layers have their own RoPE base."""
     n = g.embedding_length
-    full = AttentionSpec(g.rope("halves"))
-    local = AttentionSpec(g.rope_swa("halves"), g.sliding_window())
+    scale = (n / g.attention_heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None
+    full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=scale)
+    local = replace(full, rope=rope_swa(g, "halves"), window=read_sliding_window(g.hparams))
     spec = DecoderSpec(
-        attention=[local if sliding else full for sliding in g.sliding_layers(PATTERN)],
+        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
         activation="gelu",
-        head_norm="before_rope",
         post_norms=POST_NORMS,
         embedding_scale=math.sqrt(n),
-        scale=(n / g.heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
     )
     build_decoder(g, spec)

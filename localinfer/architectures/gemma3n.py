@@ -7,17 +7,18 @@ last layers reuse the keys and values of earlier layers.
 
 import math
 
-from localinfer.architectures.gemma4 import attend
-from localinfer.graph.decoder import AttentionSpec, BranchOutput, add_branch
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.architectures.gemma4 import attend, attention_specs
+from localinfer.graph.attention import kv_source_layers
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import BranchOutput, add_branch
+from localinfer.graph.feed_forward import feed_forward
 
 SPARSE_BLOCKS, STD_MULTIPLIER = 10, 1.6448536  # keep the largest 5 % of the gate, unless the file says otherwise
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """The file gives the number of streams. Layers compute with the first one."""
-    full, local = AttentionSpec(g.rope("halves")), AttentionSpec(g.rope_swa("halves"), g.sliding_window())
-    sources, slides = g.kv_source_layers(), g.sliding_layers(0)
+    specs, sources = attention_specs(g), kv_source_layers(g)
     count = g.hparams.count("altup.num_inputs", 4, minimum=2, maximum=16)
     active = g.hparams.count("altup.active_idx", 0, minimum=0)
     if active:
@@ -26,27 +27,21 @@ def build(g: GraphBuilder) -> None:
         "activation_sparsity_scale", g.block_count, lambda block: STD_MULTIPLIER if block < SPARSE_BLOCKS else -math.inf
     )
     n, size = g.embedding_length, g.hparams.count("embedding_length_per_layer_input", 256)
-    x = g.embed(math.sqrt(n))
-    inputs, xs = g.per_layer_inputs(x, size), g.altup(x, count)
+    x = g.embeddings.tokens(math.sqrt(n))
+    inputs, streams = g.embeddings.per_layer(x, size), g.altup(x, count)
     for blk in g.blocks():
-        x = xs.predict(blk)
-        h, spec = g.norm(x, f"{blk}attn_norm"), local if slides[blk.number] else full
-        low = g.matmul(h, f"{blk}laurel_l", g.n_rows(f"{blk}laurel_l"))
+        x = streams.predict(blk)
+        h = g.norm(x, f"{blk}attn_norm")
+        low = g.matmul(h, f"{blk}laurel_l", g.tensors.n_rows(f"{blk}laurel_l"))
         laurel = g.norm(g.matmul(low, f"{blk}laurel_r", n), f"{blk}laurel_post_norm")
         g.add(laurel, h)
-        add_branch(
-            g,
-            x,
-            BranchOutput(attend(g, h, blk, spec, sources[blk.number]), "attn_output"),
-            blk,
-            "post_attention_norm",
-            1.0,
-        )
+        a = attend(g, h, blk, specs[blk.number], sources[blk.number])
+        add_branch(g, x, BranchOutput(a, "attn_output"), blk, "post_attention_norm")
         g.add(x, laurel)
         g.scale(x, math.sqrt(1 / 2))
-        f = g.feed_forward(g.norm(x, f"{blk}ffn_norm"), blk, "gelu", std_multiplier=std_multipliers[blk.number])
-        add_branch(g, x, BranchOutput(f, "ffn_down"), blk, "post_ffw_norm", 1.0)
-        first = xs.correct(blk, x)
+        f = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "gelu", std_multiplier=std_multipliers[blk.number])
+        add_branch(g, x, BranchOutput(f, "ffn_down"), blk, "post_ffw_norm")
+        first = streams.correct(blk, x)
         e = g.gate(g.matmul(first, f"{blk}inp_gate", size), inputs, "gelu", first=size * blk.number)
-        xs.add_to_inactive(g.norm(g.matmul(e, f"{blk}proj", n), f"{blk}post_norm"))
-    g.logits(xs.merge(), cap=g.hparams.number("final_logit_softcapping", 30.0))
+        streams.add_to_inactive(g.norm(g.matmul(e, f"{blk}proj", n), f"{blk}post_norm"))
+    g.logits(streams.merge(), cap=g.hparams.number("final_logit_softcapping", 30.0))

@@ -2,9 +2,9 @@
 side."""
 
 from localinfer.architectures import gemma3
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.builder import Builder, X
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """The embeddings are the hidden states after the last norm."""
     gemma3.build(g)

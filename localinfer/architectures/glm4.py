@@ -1,10 +1,11 @@
 """GLM-4 (Zhipu AI, 2025): norms before and after each branch, fused gate and up matrices, RoPE on half of each head."""
 
-from localinfer.graph.decoder import POST_NORMS, AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Biases are used where the file has them."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")), post_norms=POST_NORMS)
     build_decoder(g, spec)

@@ -1,19 +1,20 @@
 """GLM-4.5 and 4.6 (Zhipu AI, 2025): as dots1, with biases and RoPE on half of each head. The larger model normalises
 heads."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with a sigmoid router, whose weights are normalised and scaled as the metadata says."""
-    head_norm = "before_rope" if g.has("blk.0.attn_q_norm.weight") else "none"
-    router = g.router("sigmoid", normed=True)
+    head_norm = "before_rope" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
+    router = read_router(g, "sigmoid", normed=True)
     spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("halves")),
-        head_norm=head_norm,
+        attention=AttentionSpec(g.rope("halves"), head_norm=head_norm),
         pre_norms=NORMS,
         qkv_bias=True,
         router=router,

@@ -1,21 +1,26 @@
 """gpt-oss (OpenAI, 2025): experts with biases, alternating sliding windows, and a learned attention sink per head."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from dataclasses import replace
+
+from localinfer.graph.attention import sliding_layers
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
+from localinfer.graph.sliding_window import read_sliding_window
 
 NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
 PATTERN = 2  # every second layer has full attention
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Expert weights are the softmax of the chosen logits. All layers have the same rotary embedding."""
-    rope = g.rope("halves", truncate=False)
-    specs = [AttentionSpec(rope, g.sliding_window() if sliding else 0) for sliding in g.sliding_layers(PATTERN)]
+    full = AttentionSpec(g.rope("halves", truncate=False), sinks=True)
+    local = replace(full, window=read_sliding_window(g.hparams))
     spec = DecoderSpec(
-        attention=specs,
+        attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
         activation="clamped_swiglu",
         pre_norms=NORMS,
-        router=g.router("softmax_of_chosen"),
-        sinks=True,
+        router=read_router(g, "softmax_of_chosen"),
     )
     build_decoder(g, spec)

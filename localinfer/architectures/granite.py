@@ -1,12 +1,13 @@
 """Granite 3 (IBM, 2024): as Llama, with multipliers for the embedding, the scores, the branches and the logits."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, Mixer, build_decoder
-from localinfer.graph.experts import Router
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, Mixer, build_decoder
 from localinfer.graph.recurrence import RECURRENT_KEYS
+from localinfer.graph.router import Router
 
 
-def build(g: GraphBuilder, router: Router | None = None, mixer: Mixer | None = None) -> None:
+def build(g: Builder[X], router: Router | None = None, mixer: Mixer[X] | None = None) -> None:
     """The logits are divided by `logit_scale`.
 
     The variants have experts or recurrent layers, and files have the keys for these even where there are none. The key
@@ -14,13 +15,15 @@ def build(g: GraphBuilder, router: Router | None = None, mixer: Mixer | None = N
     """
     hparams, rope = g.hparams, g.rope("interleaved")
     hparams.accept("expert_shared_feed_forward_length", *RECURRENT_KEYS)
+    attention = AttentionSpec(
+        rope if hparams.flag("rope.scaling.finetuned", True) else None,
+        scale=hparams.number("attention.scale", 0.0) or None,
+    )
     spec = DecoderSpec(
-        attention=AttentionSpec(rope if hparams.flag("rope.scaling.finetuned", True) else None),
+        attention=attention,
         embedding_scale=hparams.positive("embedding_scale", 1.0),
         residual_scale=hparams.positive("residual_scale", 1.0),
-        scale=hparams.number("attention.scale", 0.0) or None,
         logit_scale=1 / hparams.positive("logit_scale"),
         router=router,
-        mixer=mixer,
     )
-    build_decoder(g, spec)
+    build_decoder(g, spec, mixer)

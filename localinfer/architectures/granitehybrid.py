@@ -2,17 +2,18 @@
 
 from localinfer.architectures import granite
 from localinfer.architectures.mamba2 import state_space
-from localinfer.graph.buffers import Buffer
+from localinfer.graph.builder import Builder, X
 from localinfer.graph.decoder import BranchOutput
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block
+from localinfer.graph.mixture_of_experts import has_experts, read_router
+from localinfer.graph.model_properties import Block
+from localinfer.graph.recurrence import read_recurrence
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Layers without key heads are Mamba 2 layers."""
-    shape = g.recurrence("add")
+    shape = read_recurrence(g.hparams, "add")
 
-    def mixer(blk: Block, h: Buffer) -> BranchOutput | None:
+    def mixer(blk: Block, h: X) -> BranchOutput[X] | None:
         return None if blk.heads.count_kv else BranchOutput(state_space(g, blk, h, shape), "ssm_out")
 
-    granite.build(g, g.router(normed=True) if g.has_experts else None, mixer)
+    granite.build(g, read_router(g, normed=True) if has_experts(g) else None, mixer)

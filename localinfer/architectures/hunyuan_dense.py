@@ -1,10 +1,10 @@
 """Hunyuan (Tencent, 2025), the dense models: as Llama, with NeoX-style RoPE and heads normalised after RoPE."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """As Llama, with normalised heads."""
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="after_rope")
-    build_decoder(g, spec)
+    build_decoder(g, DecoderSpec(attention=AttentionSpec(g.rope("halves"), head_norm="after_rope")))

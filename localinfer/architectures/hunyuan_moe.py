@@ -1,10 +1,12 @@
 """Hunyuan MoE (Tencent, 2025): as hunyuan-dense, with a mixture of experts and a shared expert."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with normalised expert weights."""
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="after_rope", router=g.router(normed=True))
-    build_decoder(g, spec)
+    attention = AttentionSpec(g.rope("halves"), head_norm="after_rope")
+    build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, normed=True)))

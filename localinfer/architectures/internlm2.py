@@ -1,10 +1,11 @@
 """InternLM2 (Shanghai AI Laboratory, 2024): Llama whose checkpoints store queries, keys and values as one matrix."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """As Llama."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
     build_decoder(g, spec)

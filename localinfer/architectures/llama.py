@@ -1,13 +1,15 @@
 """Llama (Touvron et al., 2023) and its relatives: Mistral, SmolLM2, TinyLlama, Yi, ...; Mixtral (Jiang et al., 2024)
 has experts."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import has_experts, read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Pre-norm attention and a SwiGLU feed-forward network on a residual stream."""
     spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("interleaved")), router=g.router(normed=True) if g.has_experts else None
+        attention=AttentionSpec(g.rope("interleaved")), router=read_router(g, normed=True) if has_experts(g) else None
     )
     build_decoder(g, spec)

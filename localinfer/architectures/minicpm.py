@@ -3,11 +3,12 @@ metadata."""
 
 import math
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """The logits are divided by `logit_scale`, as in granite. Early files need defaults for it."""
     hparams = g.hparams
     spec = DecoderSpec(

@@ -1,10 +1,11 @@
 """Mistral Small 3 and Ministral 3 (Mistral AI, 2025): as Llama, with YaRN and attention temperature scaling."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """As Llama."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("interleaved")))
     build_decoder(g, spec)

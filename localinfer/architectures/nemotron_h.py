@@ -2,36 +2,41 @@
 feed-forward network with squared ReLU."""
 
 from localinfer.architectures.mamba2 import state_space
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.experts import Router
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block
+from localinfer.graph.attention import qkv
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.feed_forward import feed_forward
+from localinfer.graph.mixture_of_experts import shared_expert
+from localinfer.graph.model_properties import Block
+from localinfer.graph.recurrence import read_recurrence
+from localinfer.graph.router import Router
 
 
-def build(g: GraphBuilder, router: Router | None = None) -> None:
+def build(g: Builder[X], router: Router | None = None) -> None:
     """The tensors of a layer tell its kind. A variant has experts instead of the feed-forward network."""
     g.hparams.accept("rope.dimension_count", "rope.freq_base")  # in the files, but there is no RoPE
     g.uses_layer_norm = False  # some files have the epsilon under the LayerNorm key
-    n, shape, x = g.embedding_length, g.recurrence("add"), g.embed()
+    n, shape, x = g.embedding_length, read_recurrence(g.hparams, "add"), g.embeddings.tokens()
     for blk in g.blocks():
         h = g.norm(x, f"{blk}attn_norm")
         if blk.heads.count_kv:
-            q, k, v = g.qkv(h, blk)
-            g.matmul(g.attend(blk, q, k, v, rope=None), f"{blk}attn_output", n, add_to=x)
-        elif g.has(f"{blk}ssm_in.weight"):
+            q, k, v = qkv(g, h, blk)
+            g.matmul(g.attend(blk, q, k, v, AttentionSpec()), f"{blk}attn_output", n, add_to=x)
+        elif g.tensors.has(f"{blk}ssm_in.weight"):
             g.matmul(state_space(g, blk, h, shape), f"{blk}ssm_out", n, add_to=x)
         elif router:
             g.add(x, routed_experts(g, h, blk, router))
-            g.add(x, g.shared_expert(h, blk, "relu_squared", gated=False))
+            g.add(x, shared_expert(g, h, blk, "relu_squared", gated=False))
         else:
-            g.matmul(g.feed_forward(h, blk, "relu_squared", gated=False), f"{blk}ffn_down", n, add_to=x)
+            g.matmul(feed_forward(g, h, blk, "relu_squared", gated=False), f"{blk}ffn_down", n, add_to=x)
     g.logits(x)
 
 
-def routed_experts(g: GraphBuilder, h: Buffer, blk: Block, router: Router) -> Buffer:
+def routed_experts(g: Builder[X], h: X, blk: Block, router: Router) -> X:
     """Return the output of the chosen experts. In some models the experts work on a lower-dimensional latent vector."""
     down, up = f"{blk}ffn_latent_down", f"{blk}ffn_latent_up"
-    if not g.has(f"{down}.weight"):
-        return g.experts(h, blk, router, "relu_squared", gated=False)
-    y = g.experts(g.matmul(h, down, g.n_rows(down)), blk, router, "relu_squared", gated=False, routed_by=h)
+    if not g.tensors.has(f"{down}.weight"):
+        return g.experts.apply(h, blk, router, "relu_squared", gated=False)
+    latent = g.matmul(h, down, g.tensors.n_rows(down))
+    y = g.experts.apply(latent, blk, router, "relu_squared", gated=False, router_input=h)
     return g.matmul(y, up, g.embedding_length)

@@ -1,9 +1,9 @@
 """Nomic Embed (Nussbaum et al., 2024): BERT with rotary embeddings and SwiGLU, mostly without biases."""
 
-from localinfer.graph.encoder import encoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.encoder import build_encoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Encoder with NeoX-style RoPE."""
-    encoder(g, activation="silu", gated=True, rope=g.rope("halves"))
+    build_encoder(g, activation="silu", gated=True, rope=g.rope("halves"))

@@ -1,10 +1,12 @@
 """OLMoE (Muennighoff et al., 2024): norms over whole rows of queries and keys, and many small experts."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Expert weights are the probabilities, not normalised."""
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), row_norm=True, router=g.router())
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), row_norm=True, router=read_router(g))
     build_decoder(g, spec)

@@ -1,10 +1,11 @@
 """Qwen2 and Qwen2.5 (Alibaba, 2024): as Llama, with QKV biases and NeoX-style RoPE."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """As Llama, with biases."""
     spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), qkv_bias=True)
     build_decoder(g, spec)

@@ -1,10 +1,12 @@
 """Qwen1.5 and Qwen2 MoE (Alibaba, 2024): as qwen2, with experts and a gated shared expert."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Expert weights are the probabilities, not normalised."""
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), qkv_bias=True, router=g.router())
+    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), qkv_bias=True, router=read_router(g))
     build_decoder(g, spec)

@@ -1,9 +1,10 @@
 """Qwen3.5 MoE (Alibaba, 2026): as qwen35, with experts and a gated shared expert."""
 
 from localinfer.architectures import qwen35
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with normalised expert weights."""
-    qwen35.build(g, g.router(normed=True))
+    qwen35.build(g, read_router(g, normed=True))

@@ -1,10 +1,12 @@
 """Qwen3 MoE (Alibaba, 2025): as qwen3, with many small experts."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
+from localinfer.graph.mixture_of_experts import read_router
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Decoder with normalised expert weights."""
-    spec = DecoderSpec(attention=AttentionSpec(g.rope("halves")), head_norm="before_rope", router=g.router(normed=True))
-    build_decoder(g, spec)
+    attention = AttentionSpec(g.rope("halves"), head_norm="before_rope")
+    build_decoder(g, DecoderSpec(attention=attention, router=read_router(g, normed=True)))

@@ -2,26 +2,26 @@
 time mixing has a matrix-valued state per head with a generalised delta rule; the channel mixing is a plain feed-forward
 network with squared ReLU. All layers get the values of the first layer."""
 
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block, multiple_of_32
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.hyperparameters import multiple_of_32
+from localinfer.graph.model_properties import Block
 from localinfer.graph.time_mix import HeadInputs
 
 RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Low-rank matrices compute the decay (w), the in-context learning rate (a), the value residual mix (v) and the
     gate (g)."""
-    n, x = g.embedding_length, g.embed()
+    n, x = g.embedding_length, g.embeddings.tokens()
     ranks = {kind: multiple_of_32(g.hparams, f"attention.{name}_lora_rank") for kind, name in RANKS.items()}
     if g.hparams.count("token_shift_count", 2) != 2:
         raise g.hparams.unsupported("token_shift_count", g.hparams.count("token_shift_count"))
     g.norm(x, "token_embd_norm", in_place=True)
-    g.ignore(*(f"blk.0.time_mix_v{number}.weight" for number in range(3)))
+    g.tensors.accept(*(f"blk.0.time_mix_v{number}.weight" for number in range(3)))
     first = g.persistent_buffer(n)
 
-    def low_rank(blk: Block, x: Buffer, kind: str, activation: str = "none") -> Buffer:
+    def low_rank(blk: Block, x: X, kind: str, activation: str = "none") -> X:
         name = f"{blk}time_mix_{kind}"
         hidden = g.gate(g.matmul(x, f"{name}1", ranks[kind]), None, activation)
         y = g.matmul(hidden, f"{name}2", n)
@@ -29,17 +29,17 @@ def build(g: GraphBuilder) -> None:
 
     for blk in g.blocks():
         h = g.norm(x, f"{blk}attn_norm")
-        xr, xw, xk, xv, xa, xg = g.lerps(h, g.token_shift(h), f"{blk}time_mix_lerp_fused", 6)
+        xr, xw, xk, xv, xa, xg = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}time_mix_lerp_fused", 6)
         q = g.matmul(xr, f"{blk}time_mix_receptance", n)
         k, v = g.matmul(xk, f"{blk}time_mix_key", n), g.matmul(xv, f"{blk}time_mix_value", n)
         if blk.number == 0:
             g.copy(v, first)
         else:
-            v = g.lerp(v, first, g.gate(low_rank(blk, xv, "v"), None, "sigmoid"))
-        y = g.time_mix(blk, HeadInputs(q, low_rank(blk, xw, "w", "tanh"), k, v, low_rank(blk, xa, "a")))
+            v = g.recurrent.lerp(v, first, g.gate(low_rank(blk, xv, "v"), None, "sigmoid"))
+        y = g.recurrent.time_mix(blk, HeadInputs(q, low_rank(blk, xw, "w", "tanh"), k, v, low_rank(blk, xa, "a")))
         g.matmul(g.gate(y, low_rank(blk, xg, "g", "sigmoid")), f"{blk}time_mix_output", n, add_to=x)
         h = g.norm(x, f"{blk}attn_norm_2")
-        [h] = g.lerps(h, g.token_shift(h), f"{blk}channel_mix_lerp_k", 1)
+        [h] = g.recurrent.lerps(h, g.recurrent.token_shift(h), f"{blk}channel_mix_lerp_k", 1)
         f = g.matmul(h, f"{blk}channel_mix_key", multiple_of_32(g.hparams, "feed_forward_length"))
         g.matmul(g.gate(f, None, "relu_squared"), f"{blk}channel_mix_value", n, add_to=x)
     g.logits(x)

@@ -1,12 +1,13 @@
 """SmolLM3 (Hugging Face, 2025): as Llama, without RoPE in every fourth layer."""
 
-from localinfer.graph.decoder import AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 PATTERN = 4
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Every fourth layer has no rotary embedding (NoPE; Yang et al., 2025)."""
     with_rope, without_rope = AttentionSpec(g.rope("interleaved")), AttentionSpec(None)
     spec = DecoderSpec(

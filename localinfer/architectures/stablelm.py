@@ -1,18 +1,19 @@
 """StableLM (Stability AI, 2023): LayerNorms. The 12B model has parallel branches and a norm per head."""
 
-from localinfer.graph.decoder import PRE_NORMS, AttentionSpec, DecoderSpec, build_decoder
-from localinfer.graph.graph_builder import GraphBuilder
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.decoder import PRE_NORMS, DecoderSpec, build_decoder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 
 
-def build(g: GraphBuilder) -> None:
+def build(g: Builder[X]) -> None:
     """Branches are parallel if the file has one norm for both. RoPE is partial."""
-    parallel = g.hparams.flag("use_parallel_residual", not g.has("blk.0.ffn_norm.weight"))
+    parallel = g.hparams.flag("use_parallel_residual", not g.tensors.has("blk.0.ffn_norm.weight"))
+    head_norm = "per_head" if g.tensors.has("blk.0.attn_q_norm.weight") else "none"
     spec = DecoderSpec(
-        attention=AttentionSpec(g.rope("halves")),
+        attention=AttentionSpec(g.rope("halves"), head_norm=head_norm),
         parallel=parallel,
         pre_norms=ONE_NORM if parallel else PRE_NORMS,
-        head_norm="per_head" if g.has("blk.0.attn_q_norm.weight") else "none",
     )
     build_decoder(g, spec)

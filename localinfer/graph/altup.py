@@ -5,17 +5,19 @@ The kernels are in `localinfer.kernels.altup`.
 
 from localinfer.graph import matrix_products
 from localinfer.graph.buffers import Buffer
-from localinfer.graph.graph_builder_base import Block, GraphBuilderBase
+from localinfer.graph.builder import AltUpStreams, Builder
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.model_properties import Block
 from localinfer.graph.tensors import matrix_slice
 from localinfer.kernels.signatures import ADD_TO_INACTIVE, COPY, CORRECT, MATCH_RMS, PREDICT
 
 
-class AltUp:
-    """The residual streams, [token][stream][n_embd]. The first is x; the others are altup_proj . x, scaled to the RMS
-    of x."""
+class AltUpRecorder(AltUpStreams[Buffer]):
+    """Records operations on the residual streams, [token][stream][n_embd]. The first is x; the others are
+    altup_proj . x, scaled to the RMS of x."""
 
-    def __init__(self, g: GraphBuilderBase, x: Buffer, count: int) -> None:
-        self._g, self._graph, self._count, self._n = g, g.graph, count, x.n
+    def __init__(self, g: Builder[Buffer], graph: ComputeGraph, x: Buffer, count: int) -> None:
+        self._g, self._graph, self._count, self._n = g, graph, count, x.n
         matrices = g.tensors.tensor("altup_proj.weight", count - 1, x.n, x.n)
         self._streams, self._predicted = self._graph.buffer(count * x.n), self._graph.buffer(count * x.n)
         self._copy(x, self._streams)
@@ -25,7 +27,6 @@ class AltUp:
                 self._copy(y, self._streams, y_first=number * x.n)
 
     def predict(self, blk: Block) -> Buffer:
-        """Predict each stream after the layer; return the prediction of the first one, which is the layer's input."""
         first = self._graph.buffer(self._n)
         self._copy(self._streams, first)
         m, weight = self._modalities(blk, first), f"{blk}altup_predict_coef.weight"
@@ -37,7 +38,6 @@ class AltUp:
         return first
 
     def correct(self, blk: Block, y: Buffer) -> Buffer:
-        """Correct all streams by the layer's output y; return the first one, scaled."""
         first, m, weight = self._graph.buffer(self._n), self._modalities(blk, y), f"{blk}altup_correct_coef.weight"
         self._graph.op(
             f"{blk}correct", CORRECT, y.rows, chunks=(0, 4), y=y, predicted=self._predicted, m=m, count=self._count,
@@ -47,7 +47,6 @@ class AltUp:
         return first
 
     def add_to_inactive(self, branch: Buffer) -> None:
-        """Add branch to all streams but the first."""
         self._graph.op(
             "add",
             ADD_TO_INACTIVE,
@@ -60,8 +59,6 @@ class AltUp:
         )
 
     def merge(self) -> Buffer:
-        """Return the mean of the first stream and the projections of the others by altup_unembd_proj, scaled to its
-        RMS."""
         n, first, y = self._n, self._graph.buffer(self._n), self._graph.buffer(self._n)
         matrices = self._g.tensors.tensor("altup_unembd_proj.weight", self._count - 1, n, n)
         self._copy(self._streams, first)

@@ -6,13 +6,15 @@ Architectures differ in the fields of `DecoderSpec`. What these cannot express, 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic
 
-from localinfer.graph.buffers import Buffer
-from localinfer.graph.experts import Router
-from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block
-from localinfer.graph.mtp import BlockFunction
-from localinfer.graph.rope import Rope
+from localinfer.graph.attention import qkv
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import BlockFunction, Builder, X
+from localinfer.graph.feed_forward import feed_forward
+from localinfer.graph.mixture_of_experts import expert_feed_forward
+from localinfer.graph.model_properties import Block
+from localinfer.graph.router import Router
 
 PRE_NORMS: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
 POST_NORMS: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forward": "post_ffw_norm"}
@@ -20,25 +22,15 @@ NO_BRANCH_NORMS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
-class AttentionSpec:
-    """The attention of a layer: rotary embedding (None: no positions), sliding window (0: full attention), whether
-    attention is `chunked`, and the norm of the heads if it differs from the other layers'."""
-
-    rope: Rope | None
-    window: int = 0
-    chunked: bool = False
-    head_norm: str | None = None
-
-
-@dataclass(frozen=True)
-class BranchOutput:
+class BranchOutput(Generic[X]):
     """The output of a branch, and the name of the matrix that projects it to the residual stream ("": none)."""
 
-    branch: Buffer
+    branch: X
     matrix: str
 
 
-Mixer = Callable[[Block, Buffer], BranchOutput | None]
+# Replaces the attention of the layers for which it does not return None.
+Mixer = Callable[[Block, X], BranchOutput[X] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +38,25 @@ class DecoderSpec:
     """A decoder by what distinguishes it from others. Its defaults are Llama's.
 
     `attention` is that of all layers, or a list with one entry per layer. The strings in `pre_norms` and `post_norms`
-    name the norms before and after each branch. The fields without a comment are arguments of `GraphBuilder`'s methods.
+    name the norms before and after each branch. The fields without a comment are arguments of a builder's operations.
     """
 
     attention: AttentionSpec | Sequence[AttentionSpec]
     activation: str = "silu"
     gated: bool = True
-    head_norm: str = "none"  # the norm of each head of queries and keys: see `GraphBuilder.attend`
     row_norm: bool = False  # RMSNorm over whole rows of queries and keys
     pre_norms: Mapping[str, str] = field(default_factory=lambda: PRE_NORMS)
     post_norms: Mapping[str, str] = field(default_factory=lambda: NO_BRANCH_NORMS)
     parallel: bool = False  # both branches have the residual stream before the layer as input
     sub_norms: bool = False  # a norm before the last matrix of each branch
     router: Router | None = None  # layers with a router tensor are mixtures of experts, possibly with a shared expert
-    sinks: bool = False
     qkv_bias: bool = False
     learned_positions: bool = False
     embedding_norm: bool = False  # a norm of the embedding, which also replaces a missing first norm
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
-    scale: float | None = None
-    cap: float = 0.0
     logit_scale: float = 1.0
     logit_cap: float = 0.0
-    mixer: Mixer | None = None  # replaces attention in the layers where it does not return None
     output_norm: str = "output_norm"
 
     def attention_of(self, blk: Block) -> AttentionSpec:
@@ -79,24 +66,25 @@ class DecoderSpec:
         return self.attention[min(blk.number, len(self.attention) - 1)]
 
 
-def build_decoder(g: GraphBuilder, spec: DecoderSpec) -> None:
+def build_decoder(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None = None) -> None:
     """Build a whole decoder: embedding, layers, output layer and MTP head."""
-    x = g.embed(spec.embedding_scale)
+    x = g.embeddings.tokens(spec.embedding_scale)
     if spec.learned_positions:
-        g.add_positions(x)
+        g.embeddings.add_positions(x)
     if spec.embedding_norm:
         g.norm(x, "token_embd_norm", in_place=True)
-    apply_block = partial(apply_decoder_block, g, spec)
-    apply_blocks(g, x, apply_block)
+    apply_block: BlockFunction[X] = partial(apply_decoder_block, g, spec, mixer)
+    for blk in g.blocks():
+        apply_block(blk, x)
     g.logits(x, scale=spec.logit_scale, cap=spec.logit_cap, norm=spec.output_norm)
     g.add_mtp_head(x, apply_block, spec.output_norm)
 
 
-def apply_decoder_block(g: GraphBuilder, spec: DecoderSpec, blk: Block, x: Buffer) -> None:
+def apply_decoder_block(g: Builder[X], spec: DecoderSpec, mixer: Mixer[X] | None, blk: Block, x: X) -> None:
     """Apply one layer to the residual stream x: attention and feed-forward, one after the other or in parallel."""
-    has_no_norm = spec.embedding_norm and not g.has(f"{blk}{spec.pre_norms['attention']}.weight")
+    has_no_norm = spec.embedding_norm and not g.tensors.has(f"{blk}{spec.pre_norms['attention']}.weight")
     h = g.norm(x, f"{blk}{spec.pre_norms['attention']}") if spec.pre_norms and not has_no_norm else x
-    mixed = spec.mixer(blk, h) if spec.mixer else None
+    mixed = mixer(blk, h) if mixer else None
     attention = attention_branch(g, spec, blk, h) if mixed is None else mixed
     if not spec.parallel:
         add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
@@ -104,51 +92,35 @@ def apply_decoder_block(g: GraphBuilder, spec: DecoderSpec, blk: Block, x: Buffe
         h = x
     elif not spec.parallel or spec.pre_norms["feed_forward"] != spec.pre_norms["attention"]:
         h = g.norm(x, f"{blk}{spec.pre_norms['feed_forward']}")
-    feed_forward = feed_forward_branch(g, spec, blk, h)
+    network = feed_forward_branch(g, spec, blk, h)
     if spec.parallel:
         add_branch(g, x, attention, blk, spec.post_norms.get("attention"), spec.residual_scale)
-    add_branch(g, x, feed_forward, blk, spec.post_norms.get("feed_forward"), spec.residual_scale)
+    add_branch(g, x, network, blk, spec.post_norms.get("feed_forward"), spec.residual_scale)
 
 
-def attention_branch(g: GraphBuilder, spec: DecoderSpec, blk: Block, h: Buffer) -> BranchOutput:
+def attention_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
     """Return the output of a layer's attention."""
-    attention = spec.attention_of(blk)
-    q, k, v = g.qkv(h, blk, bias=spec.qkv_bias)
+    q, k, v = qkv(g, h, blk, bias=spec.qkv_bias)
     if spec.row_norm:
         q, k = g.norm(q, f"{blk}attn_q_norm"), g.norm(k, f"{blk}attn_k_norm")
-    a = g.attend(
-        blk, q, k, v, rope=attention.rope, window=attention.window, chunked=attention.chunked,
-        norm=attention.head_norm or spec.head_norm, scale=spec.scale, cap=spec.cap, sinks=spec.sinks,
-    )  # fmt: skip
+    a = g.attend(blk, q, k, v, spec.attention_of(blk))
     if spec.sub_norms:
         a = g.norm(a, f"{blk}attn_sub_norm")
     return BranchOutput(a, "attn_output")
 
 
-def feed_forward_branch(g: GraphBuilder, spec: DecoderSpec, blk: Block, h: Buffer) -> BranchOutput:
+def feed_forward_branch(g: Builder[X], spec: DecoderSpec, blk: Block, h: X) -> BranchOutput[X]:
     """Return the output of a layer's feed-forward network, or of its mixture of experts."""
-    if spec.router and g.has(f"{blk}ffn_gate_inp.weight"):
+    if spec.router and g.tensors.has(f"{blk}ffn_gate_inp.weight"):
         f, matrix = expert_feed_forward(g, h, blk, spec.router, spec.activation), ""
     else:
-        f, matrix = g.feed_forward(h, blk, spec.activation, gated=spec.gated), "ffn_down"
+        f, matrix = feed_forward(g, h, blk, spec.activation, gated=spec.gated), "ffn_down"
     return BranchOutput(g.norm(f, f"{blk}ffn_sub_norm") if spec.sub_norms else f, matrix)
 
 
-def apply_blocks(g: GraphBuilder, x: Buffer, through: BlockFunction) -> None:
-    """Apply all layers to the residual stream."""
-    for blk in g.blocks():
-        through(blk, x)
-
-
-def expert_feed_forward(g: GraphBuilder, h: Buffer, blk: Block, router: Router, activation: str) -> Buffer:
-    """Return the output of the chosen experts plus that of the shared expert, if there is one."""
-    y = g.experts(h, blk, router, activation)
-    if g.has(f"{blk}ffn_up_shexp.weight"):
-        g.add(y, g.shared_expert(h, blk, activation))
-    return y
-
-
-def add_branch(g: GraphBuilder, x: Buffer, output: BranchOutput, blk: Block, norm: str | None, scale: float) -> None:
+def add_branch(
+    g: Builder[X], x: X, output: BranchOutput[X], blk: Block, norm: str | None = None, scale: float = 1.0
+) -> None:
     """Add a branch to x: project it with its matrix, if it has one, then normalise it with `norm` or scale it."""
     n, matrix = g.embedding_length, output.matrix
     if matrix and not norm and scale == 1.0:

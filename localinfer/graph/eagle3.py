@@ -8,7 +8,7 @@
     logits from norm(y), usually of a reduced vocabulary; `d2t` maps it to the model's
 
 For draft tokens, y of the previous token replaces g. The first token has no previous one, so no token attends to its
-position. Otherwise the head works like an MTP head: see `localinfer.graph.mtp`.
+position. Otherwise the head works like an MTP head: see `localinfer.graph.draft_head`.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localinfer.graph.attention import NO_NORMS
+from localinfer.graph.attention import qkv
+from localinfer.graph.attention_recorder import LayerAttention
+from localinfer.graph.attention_spec import AttentionSpec
 from localinfer.graph.buffers import Buffer
+from localinfer.graph.draft_head import DraftHead, concatenate, find_attention_op, previous_states, select_draft_rows
+from localinfer.graph.embedding_recorder import look_up_tokens
+from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.graph_builder import GraphBuilder
-from localinfer.graph.graph_builder_base import Block
-from localinfer.graph.mtp import DraftHead, concatenate, find_attention_op, previous_states, select_draft_rows
+from localinfer.graph.model_graph import ModelGraph
+from localinfer.graph.model_properties import Block
 
 FEATURES = 3
 NAME = "eagle3."  # prefix of the head's cache and ops
 
 
-def feature_layers(head: GraphBuilder, model: GraphBuilder) -> Sequence[int]:
+def feature_layers(head: ModelGraph, model: ModelGraph) -> Sequence[int]:
     """Return the layers whose inputs the head uses; the number after the last one stands for its output.
 
     Raises LocalInferError if the head belongs to a model of another shape.
@@ -41,11 +46,13 @@ def feature_layers(head: GraphBuilder, model: GraphBuilder) -> Sequence[int]:
     return blocks
 
 
-def build_eagle3_head(head: GraphBuilder, model: GraphBuilder) -> DraftHead:
-    """Build the head after the model's output layer. The inputs of the `feature_layers` must have been captured."""
+def build_eagle3_head(head: GraphBuilder, target: GraphBuilder) -> DraftHead:
+    """Build the head after the output layer of the target model. The inputs of the `feature_layers` must have been
+    captured."""
+    model = target.model
     graph, features, start_op = model.graph, model.captured_inputs, len(model.graph.ops)
     assert features is not None
-    head.ids, head.attention = model.ids, model.attention
+    head.model.ids, head.model.attention = model.ids, model.attention
     if head.hparams.flag("norm_before_fc", default=False):
         features = head.norm(features, "enc.output_norm")
     states = head.matmul(features, "fc", head.embedding_length)
@@ -54,15 +61,17 @@ def build_eagle3_head(head: GraphBuilder, model: GraphBuilder) -> DraftHead:
     for blk in head.blocks():
         normed = head.norm(previous, f"{blk}attn_norm_2")
         y = normed if head.hparams.flag("norm_before_residual", default=False) else previous
-        inputs = concatenate(graph, head.norm(embed(head, model), f"{blk}attn_norm"), normed)
+        inputs = concatenate(graph, head.norm(embed(head.model, model), f"{blk}attn_norm"), normed)
         head.matmul(attend(head, blk, inputs), f"{blk}attn_output", y.n, add_to=y)
-        head.matmul(head.feed_forward(head.norm(y, f"{blk}ffn_norm"), blk, "silu"), f"{blk}ffn_down", y.n, add_to=y)
+        hidden = feed_forward(head, head.norm(y, f"{blk}ffn_norm"), blk, "silu")
+        head.matmul(hidden, f"{blk}ffn_down", y.n, add_to=y)
     draft_rows, state = select_draft_rows(graph, y)
     normed = head.norm(state, "output_norm")
-    token_ids = read_token_ids(head, model.n_vocab)
-    owner = head if head.has("output.weight") else model
-    logits = owner.matmul(normed, owner.output, model.n_vocab if token_ids is None else len(token_ids))
-    head.finish()
+    token_ids = read_token_ids(head.model, model.n_vocab)
+    owner = head if head.tensors.has("output.weight") else target
+    n_logits = model.n_vocab if token_ids is None else len(token_ids)
+    logits = owner.matmul(normed, owner.model.output_matrix, n_logits)
+    head.model.reject_unused()
     attention_op = find_attention_op(graph, NAME, embed_op)
     return DraftHead(
         start_op,
@@ -79,37 +88,35 @@ def build_eagle3_head(head: GraphBuilder, model: GraphBuilder) -> DraftHead:
     )
 
 
-def embed(head: GraphBuilder, model: GraphBuilder) -> Buffer:
+def embed(head: ModelGraph, model: ModelGraph) -> Buffer:
     """Return the rows of the head's own embedding, or of the model's."""
-    if not head.has("token_embd.weight"):
+    if not head.tensors.has("token_embd.weight"):
         if head.embedding_length != model.embedding_length:
             what = f"is {head.embedding_length}; the model's, which is used, has {model.embedding_length} values"
             raise head.hparams.error("embedding_length", what)
-        return model.lookup("token_embd")
+        return look_up_tokens(model, "token_embd")
     if head.n_vocab != model.n_vocab:
         what = f"are of {head.n_vocab} tokens; the model has {model.n_vocab}"
         raise head.f.error("tensor token_embd.weight", what)
-    return head.lookup("token_embd")
+    return look_up_tokens(head, "token_embd")
 
 
 def attend(head: GraphBuilder, blk: Block, x: Buffer) -> Buffer:
     """Return the attention output. Tokens do not attend to position 0."""
-    q, k, v = head.qkv(x, blk)
+    q, k, v = qkv(head, x, blk)
     rope = head.rope("interleaved")
     if rope.n_rot > blk.heads.key:
         raise head.hparams.error("rope.dimension_count", f"is {rope.n_rot}; heads have {blk.heads.key} values")
-    return head.attention.attend(
-        NAME, q, k, v, blk.heads, kv_source=None, rope=rope, norms=NO_NORMS, window=0, chunked=False,
-        scale=blk.heads.key**-0.5, cap=0.0, attn_sinks=None, k_bias=None, n_masked=1,
-    )  # fmt: skip
+    layer = LayerAttention(NAME, blk.heads, AttentionSpec(rope), n_masked=1)
+    return head.model.attention.attend(layer, q, k, v)
 
 
-def read_token_ids(head: GraphBuilder, n_vocab: int) -> NDArray[np.int64] | None:
+def read_token_ids(head: ModelGraph, n_vocab: int) -> NDArray[np.int64] | None:
     """Return the token of each logit; None if the head has the model's vocabulary."""
     found = head.f.tensors.get("d2t")
     if found is None:
         return None
-    head.tensors.mark_used("d2t")
+    head.tensors.accept("d2t")
     if found.type_name != "I64" or len(found.shape) != 1:
         what = f"has type {found.type_name} and shape {list(found.shape)}; it must be I64 [n]"
         raise head.f.error("tensor d2t", what)

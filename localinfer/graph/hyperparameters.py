@@ -4,7 +4,7 @@ Every key that an architecture reads is accepted. A key of the architecture that
 neutral (0, false, empty) nor descriptive, is an error: the graph would not be the model in the file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -157,26 +157,10 @@ def describe(value: Value) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def sliding_window_layers(
-    hparams: Hyperparameters, blocks: int, pattern: int, *, first: bool = False
-) -> Sequence[bool]:
-    """Return for each layer whether it has a sliding window: the file's array, or all but the last of every `pattern`
-    layers (with `first`, all but the first of them)."""
-    key = "attention.sliding_window_pattern"
-    given = isinstance(hparams.f.metadata.get(hparams.full_name(key)), np.ndarray)
-    every = 0 if given else hparams.count(key, pattern, minimum=0)
-    return hparams.flags(key, blocks, lambda block: every > 0 and (block + (not first)) % every != 0)
-
-
-def kv_source_layers(hparams: Hyperparameters, blocks: int, slides: Sequence[bool]) -> Sequence[int]:
-    """Return the layer whose keys and values each layer uses: its own, or for the last `shared_kv_layers` layers, those
-    of the last unshared layer of the same kind (sliding window or not)."""
-    key = "attention.shared_kv_layers"
-    first = blocks - hparams.count(key, 0, minimum=0)
-    sources = {slides[block]: block for block in range(first)}
-    for block in range(max(0, first), blocks):
-        if slides[block] not in sources:
-            raise hparams.error(
-                key, f"is {blocks - first}; no earlier layer has the same attention span as layer {block}"
-            )
-    return [block if block < first else sources[slides[block]] for block in range(blocks)]
+def multiple_of_32(hparams: Hyperparameters, key: str, blocks: int = 1, block: int = 0) -> int:
+    """Return a length that must be a multiple of 32: one for all layers, or the layer's entry of the file's array. The
+    last entry also applies to MTP layers."""
+    n = hparams.counts(key, blocks, minimum=0)[min(block, blocks - 1)]
+    if n % 32 or not n:
+        raise hparams.error(key, f"is {n}; it must be a multiple of 32")
+    return n

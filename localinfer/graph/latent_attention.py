@@ -9,7 +9,7 @@ expanded.
 from dataclasses import dataclass
 
 from localinfer.errors import UnsupportedError
-from localinfer.graph.heads import VALUE_GROUP
+from localinfer.graph.attention_heads import VALUE_GROUP
 from localinfer.graph.hyperparameters import MAXIMA, Hyperparameters
 from localinfer.graph.rope import yarn_amplitude
 

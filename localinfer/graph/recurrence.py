@@ -35,7 +35,7 @@ class Recurrence:
         return self.heads * self.value
 
 
-def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: bool) -> Recurrence:
+def read_recurrence(hparams: Hyperparameters, rule: str, *, repeat_interleave: bool = False) -> Recurrence:
     """Return the shape from the metadata. Raises UnsupportedError if kernels cannot divide it into strips.
 
     With the rule "add", or with `repeat_interleave`, value heads that share a key head are adjacent; otherwise they are

@@ -93,7 +93,7 @@ def read_rope(
         raise hparams.unsupported("rope.scaling.type", repr(kind))
     factors = FACTORS_LONG if n_ctx > original else FACTORS_SHORT
     if factors in tensors.f.tensors:
-        tensors.mark_used(FACTORS_LONG, FACTORS_SHORT)
+        tensors.accept(FACTORS_LONG, FACTORS_SHORT)
     else:
         factors = FACTORS
     if factors in tensors.f.tensors:

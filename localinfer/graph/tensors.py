@@ -1,4 +1,4 @@
-"""The tensors of a model file, checked by name, shape and type when the graph builder first uses them."""
+"""The tensors of a model file, checked by name, shape and type when a builder first uses them."""
 
 from dataclasses import replace
 
@@ -15,18 +15,21 @@ class Tensors:
     """Returns tensors and tracks which of them are used. A tensor that is never used means that the graph is not the
     model in the file."""
 
-    def __init__(self, f: GGUF) -> None:
+    def __init__(self, f: GGUF, block_count: int) -> None:
         self.f = f
+        self._block_count = block_count
         self._used: set[str] = set()
+        self._has_bias: dict[str, bool] = {}  # by kind of matrix or norm
 
     def has(self, name: str) -> bool:
+        """Return whether the file has a tensor of this name."""
         return name in self.f.tensors
 
     def full_name(self, name: str) -> str:
         """Return the tensor name of a weight: with the suffix `.weight`, which some tensors lack."""
         return name if self.has(name) else f"{name}.weight"
 
-    def mark_used(self, *names: str) -> None:
+    def accept(self, *names: str) -> None:
         """Accept these tensors even if nothing reads them."""
         self._used.update(names)
 
@@ -64,14 +67,44 @@ class Tensors:
             raise self.f.error(f"tensor {name}", f"has type {found.type_name}; it must be F32")
         return found
 
+    def n_rows(self, name: str) -> int:
+        """Return the number of rows of a matrix whose output is the input of another matrix. Raises LocalInferError
+        unless it is a multiple of 32."""
+        tensor = self.f.tensors.get(f"{name}.weight")
+        if tensor is None:
+            raise self.f.error(f"tensor {name}.weight", "is missing")
+        if tensor.shape[0] % 32:
+            what = f"has {tensor.shape[0]} rows; they must be a multiple of 32"
+            raise self.f.error(f"tensor {name}.weight", what)
+        return tensor.shape[0]
+
+    def bias(self, name: str, *shape: int) -> Tensor | None:
+        """Return the bias of a matrix or a norm, if the file has it. Either all layers have it or none."""
+        return self.floats(f"{name}.bias", *shape) if self.has_bias(name.rpartition(".")[2]) else None
+
+    def has_bias(self, kind: str) -> bool:
+        """Return whether a matrix or norm of this kind has a bias in any layer."""
+        if kind not in self._has_bias:
+            names = [kind, *(f"blk.{number}.{kind}" for number in range(self._block_count))]
+            self._has_bias[kind] = any(self.has(f"{each}.bias") for each in names)
+        return self._has_bias[kind]
+
+    def require_bias(self, *kinds: str) -> None:
+        """Require a bias of all matrices of these kinds."""
+        self._has_bias.update(dict.fromkeys(kinds, True))
+
+    def scalar(self, name: str) -> float:
+        """Return the only value of a tensor."""
+        return float(self.vector(name, 1).data.view(np.float32)[0])
+
     def scale(self, name: str) -> float:
         """Return the factor for the products of a matrix: `<name>.scale` if the file has it, as with NVFP4, else 1.
         Input scales, which are only used in training, are ignored."""
         scale = f"{name}.scale"
-        self.mark_used(f"{name}.input_scale")
+        self.accept(f"{name}.input_scale")
         if scale not in self.f.tensors or self.f.tensors[scale].shape != (1,):
             return 1.0
-        value = float(self.vector(scale, 1).data.view(np.float32)[0])
+        value = self.scalar(scale)
         if not np.isfinite(value):
             raise self.f.error(f"tensor {scale}", "is not finite")
         return value

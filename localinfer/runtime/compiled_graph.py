@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from localinfer import architectures, paths
 from localinfer.errors import NotEnoughMemoryError, UnsupportedError
 from localinfer.gguf.reader import GGUF
-from localinfer.graph.attention import Context
 from localinfer.graph.buffers import Buffer
 from localinfer.graph.cache.ring_buffer import round_up_to_page
 from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.context import Context
 from localinfer.graph.graph_builder import GraphBuilder
 from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.model_graph import ModelGraph
 from localinfer.options import Options, Precision, parse_speculation_types
 from localinfer.runtime import machine
 from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
@@ -221,7 +222,7 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
 
 def build_graph_within_memory(
     available: int, f: GGUF, options: Options, draft_head: GGUF | None = None
-) -> GraphBuilder:
+) -> ModelGraph:
     """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
     builder = build_graph(f, options, draft_head)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
@@ -234,7 +235,7 @@ def build_graph_within_memory(
     return builder
 
 
-def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> GraphBuilder:
+def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> ModelGraph:
     """Build and check the model's compute graph. Nothing is allocated or compiled.
 
     A separate `draft_head` replaces the model's own MTP head.
@@ -258,23 +259,24 @@ def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> Gr
     )
     uses_mtp_head = uses_draft_head and draft_head is None
     context = Context(n_ctx, sinks, wraps, options.cache_type_k, options.cache_type_v, causal, uses_mtp_head)
-    builder = GraphBuilder(f, keys, graph, context)
+    model = ModelGraph(f, keys, graph, context)
     if draft_head and uses_draft_head and causal:
-        build_with_draft_head(builder, build_model, draft_head)
+        build_with_draft_head(model, build_model, draft_head)
     else:
-        build_model(builder)
-    builder.finish()
-    return builder
+        build_model(GraphBuilder(model))
+    model.reject_unused()
+    return model
 
 
-def build_with_draft_head(builder: GraphBuilder, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
+def build_with_draft_head(model: ModelGraph, build_model: architectures.BuildFunction, draft_head: GGUF) -> None:
     """Build the graphs of a model and of a separate draft head."""
     from localinfer.graph.eagle3 import build_eagle3_head, feature_layers
 
-    head = GraphBuilder(draft_head, Hyperparameters(draft_head), builder.graph, builder.context)
-    builder.capture_inputs(feature_layers(head, builder))
-    build_model(builder)
-    builder.draft_head = build_eagle3_head(head, builder)
+    head = ModelGraph(draft_head, Hyperparameters(draft_head), model.graph, model.context)
+    model.capture_inputs(feature_layers(head, model))
+    target = GraphBuilder(model)
+    build_model(target)
+    model.draft_head = build_eagle3_head(GraphBuilder(head), target)
 
 
 def attention_sinks(keep: int, n_ctx: int) -> int:

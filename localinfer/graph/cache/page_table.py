@@ -51,7 +51,7 @@ class PageTable(SequenceCache):
         for token, n, entry in self._contiguous_runs(first, count):
             entries[at + token : at + token + n] = np.arange(entry, entry + n)
             positions[entry : entry + n] = np.arange(first + token, first + token + n)
-            positions[entry : entry + max(0, self._ring.n_masked - first - token)] = EMPTY
+            positions[entry : entry + max(0, self._ring.visible.n_masked - first - token)] = EMPTY
         self._end = max(self._end, first + count)
         self._set_visible(np.arange(first, first + count), 0, first + count, at)
 
@@ -59,9 +59,9 @@ class PageTable(SequenceCache):
         """Map a single token: faster than `place`, for decoding many sequences."""
         ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))
         ring.entries.view(np.int32)[at] = entry
-        ring.positions.view(np.int32)[entry] = EMPTY if position < ring.n_masked else position
+        ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
         self._end = max(self._end, position + 1)
-        ring.oldest.view(np.int32)[at] = max(ring.oldest_visible(position), 0)
+        ring.oldest.view(np.int32)[at] = max(ring.visible.oldest(position), 0)
         ring.newest.view(np.int32)[at] = position
         ring.add_segment(at, 1, self._address, len(self._pages))
 
@@ -99,8 +99,8 @@ class PageTable(SequenceCache):
     def _set_visible(self, positions: Positions, begin: Positions | int, end: Positions | int, at: int) -> None:
         """Set the positions that the tokens from `at` on attend to, within their texts `begin` .. `end` - 1."""
         ring, tokens = self._ring, slice(at, at + len(positions))
-        lookahead = 0 if ring.causal else ring.window // 2
-        ring.oldest.view(np.int32)[tokens] = np.maximum(ring.oldest_visible(positions), begin)
+        lookahead = 0 if ring.visible.causal else ring.visible.window // 2
+        ring.oldest.view(np.int32)[tokens] = np.maximum(ring.visible.oldest(positions), begin)
         ring.newest.view(np.int32)[tokens] = np.minimum(positions + lookahead, end - 1)
         ring.add_segment(at, len(positions), self._address, len(self._pages))
 
@@ -132,7 +132,7 @@ class PageTable(SequenceCache):
 
     def rewind_target(self, n: int) -> int:
         ring = self._ring
-        oldest_needed = max(ring.sinks, ring.oldest_visible(n))
+        oldest_needed = max(ring.sinks, ring.visible.oldest(n))
         end = ring.sinks + round_up_to_page(self._end - ring.sinks) if ring.anchored else self._end
         oldest_held = end - ring.ring_entries if self._has_wrapped else 0
         return n if oldest_needed >= oldest_held else 0

@@ -18,11 +18,11 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from localinfer.graph.attention_heads import AttentionHeads
 from localinfer.graph.buffers import Region
 from localinfer.graph.cache.page_pool import OutOfPagesError, PagePool
 from localinfer.graph.cache.sequence_cache import Bytes
 from localinfer.graph.compute_graph import ComputeGraph
-from localinfer.graph.heads import Heads
 from localinfer.kernels.layout import ANCHORED_TYPES, PAGE_SIZE, SEGMENT_WORDS, page_bytes
 
 EMPTY = np.iinfo(np.int32).max  # the position of an empty entry
@@ -56,6 +56,27 @@ class LayerCache:
         return self.types["k_type"] in ANCHORED_TYPES.values()
 
 
+@dataclass(frozen=True)
+class VisiblePositions:
+    """The positions that a token attends to: the last `window` ones, its own included (without `causal`, those within
+    half a window on each side), and the first `sinks` ones.
+
+    With chunked attention, it attends to positions of its own `chunk` only (0: attention is not chunked). No token
+    attends to the first `n_masked` positions.
+    """
+
+    window: int
+    sinks: int = 0
+    chunk: int = 0
+    n_masked: int = 0
+    causal: bool = True
+
+    def oldest(self, positions: PositionOrArray) -> PositionOrArray:
+        """Return the first position, besides sinks, that a token at each position attends to; it may be negative."""
+        nearest = positions - (self.window - 1 if self.causal else self.window // 2)
+        return np.maximum(nearest, positions - positions % self.chunk) if self.chunk else nearest
+
+
 @dataclass(eq=False)
 class RingBuffer:
     """The ring buffers of all sequences for some layers.
@@ -64,9 +85,8 @@ class RingBuffer:
     its `capacity`. There are `total_entries` entries in pages for several sequences.
     """
 
-    window: int
+    visible: VisiblePositions
     capacity: int
-    sinks: int
     pages: PagePool
     entries: Region  # int32 [batch]: the entry of each token of the batch
     positions: Region  # int32 [pages][64]: the position in each entry
@@ -74,25 +94,20 @@ class RingBuffer:
     newest: Region  # int32 [batch]: the last position that each token attends to
     segments: Region  # int64: see `localinfer.kernels.attention`
     chunk_pages: int  # pages per chunk; partial results of chunks are merged in order
-    causal: bool = True  # tokens attend to earlier positions only
     anchored: bool = False  # pages of keys have anchors: reusing an entry invalidates its whole page
-    attention_chunk: int = 0  # positions per chunk of chunked attention; 0: attention is not chunked
-    n_masked: int = 0  # no token attends to the first n_masked positions
     layers: list[LayerCache] = field(default_factory=list)
     tables: "WeakSet[Iterable[int]]" = field(default_factory=WeakSet)  # the page tables of all sequences
 
     @classmethod
     def create(
-        cls, graph: ComputeGraph, anchored: bool, *, window: int, span: int, sinks: int = 0, n_ctx: int = 0,
-        causal: bool = True,
-        attention_chunk: int = 0, n_masked: int = 0,
-    ) -> "RingBuffer":  # fmt: skip
+        cls, graph: ComputeGraph, visible: VisiblePositions, *, span: int, n_ctx: int = 0, anchored: bool = False
+    ) -> "RingBuffer":
         """Create ring buffers that hold at least `span` positions each, besides the sinks.
 
         Attention sums are chunked as for a buffer of the context size, if that is smaller, so a wrapping buffer
         computes the same bits until it wraps.
         """
-        capacity = round_up_to_page(sinks) + round_up_to_page(span)
+        capacity = round_up_to_page(visible.sinks) + round_up_to_page(span)
         pages_in_use = min(capacity, round_up_to_page(n_ctx or capacity)) // PAGE_SIZE
         chunk = max(4, -(-pages_in_use // MAX_CHUNKS))
         spare = graph.sequences if graph.sequences > 1 and span < n_ctx else 0  # for idle sequences
@@ -101,10 +116,10 @@ class RingBuffer:
         sizes = token_bytes, 4 * PAGE_SIZE * len(pages), token_bytes, token_bytes, segment_bytes
         entries, positions, oldest, newest, segments = map(graph.region, sizes)
         regions = entries, positions, oldest, newest, segments
-        return cls(window, capacity, sinks, pages, *regions, chunk, causal, anchored, attention_chunk, n_masked)
+        return cls(visible, capacity, pages, *regions, chunk, anchored)
 
     def add_layer(
-        self, graph: ComputeGraph, heads: Heads, k_type: str, v_type: str, *, values: bool = True
+        self, graph: ComputeGraph, heads: AttentionHeads, k_type: str, v_type: str, *, values: bool = True
     ) -> LayerCache:
         """Add memory for a layer, with or without `values` of its own. With bidirectional attention, layers of the same
         shape share memory."""
@@ -115,12 +130,17 @@ class RingBuffer:
             n_pages * page_bytes(k_type, heads.key_dim, anchored=self.anchored),
             n_pages * page_bytes(v_type, values * heads.value_dim),
         ]
-        for layer in () if self.causal else self.layers:
+        for layer in () if self.visible.causal else self.layers:
             if (layer.heads, [layer.k.nbytes, layer.v.nbytes]) == (heads.count_kv, sizes):
                 return layer
         k, v = map(graph.region, sizes)
         self.layers.append(LayerCache(heads.count_kv, k, v, types))
         return self.layers[-1]
+
+    @property
+    def sinks(self) -> int:
+        """The number of attention sinks."""
+        return self.visible.sinks
 
     @property
     def total_entries(self) -> int:
@@ -148,11 +168,6 @@ class RingBuffer:
             return position, self.sinks - position
         offset = (position - self.sinks) % self.ring_entries
         return self.sink_entries + offset, self.ring_entries - offset
-
-    def oldest_visible(self, positions: PositionOrArray) -> PositionOrArray:
-        """Return the first position, besides sinks, that a token at each position attends to; it may be negative."""
-        nearest = positions - (self.window - 1 if self.causal else self.window // 2)
-        return np.maximum(nearest, positions - positions % self.attention_chunk) if self.attention_chunk else nearest
 
     # --- pages ---
 

@@ -17,15 +17,19 @@ from localinfer.runtime.engine import Engine
 OWN = '''
 """Llama, written out."""
 
+from localinfer.graph.attention import qkv
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.feed_forward import feed_forward
+
 
 def build(g):
-    n, rope = g.embedding_length, g.rope("interleaved")
-    x = g.embed()
+    n, attention = g.embedding_length, AttentionSpec(g.rope("interleaved"))
+    x = g.embeddings.tokens()
     for blk in g.blocks():
-        q, k, v = g.qkv(g.norm(x, f"{blk}attn_norm"), blk)
-        a = g.attend(blk, q, k, v, rope=rope)
+        q, k, v = qkv(g, g.norm(x, f"{blk}attn_norm"), blk)
+        a = g.attend(blk, q, k, v, attention)
         g.matmul(a, f"{blk}attn_output", n, add_to=x)
-        f = g.feed_forward(g.norm(x, f"{blk}ffn_norm"), blk, "silu")
+        f = feed_forward(g, g.norm(x, f"{blk}ffn_norm"), blk, "silu")
         g.matmul(f, f"{blk}ffn_down", n, add_to=x)
     g.logits(x)
 '''

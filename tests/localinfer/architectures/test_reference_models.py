@@ -1,6 +1,6 @@
 """Every architecture computes what `transformers` computes: logits of converted tiny checkpoints (reference_models.py).
 
-The oracle (naive.py) implements the graph builder's operations in numpy, the engine with kernels.
+The oracle (naive.py) implements the operations of a builder in numpy, the engine with kernels.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from localinfer.runtime.engine import Engine
 
 EXACT = Options(ctx_size=128, threads=1, precision="high", cache_type_k="f32", cache_type_v="f32")
 FAST = Options(ctx_size=128, threads=1)
-# Together they use all operations of GraphBuilder; the first two tests cover the other architectures.
+# Together they use all operations of a builder; the first two tests cover the other architectures.
 DIFFERENT = [
     "command-r-plus", "deepseek2", "deepseek3", "dots1", "exaone4-windows", "falcon-40b", "falcon-h1", "falcon-mamba",
     "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-experts", "gpt-oss", "gpt2", "granitehybrid",

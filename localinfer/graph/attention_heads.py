@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from localinfer.graph.hyperparameters import Hyperparameters, sliding_window_layers
+from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.sliding_window import sliding_window_layers
 
 VALUE_GROUP = 32  # cache entries are quantized in groups of this many values: see `localinfer.kernels.cache_types`
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionHeads:
     """`count` query heads share `count_kv` key and value heads; `key` and `value` are head sizes. Layers without
     attention have count_kv = 0.
 
@@ -37,7 +38,7 @@ class Heads:
         return -(-self.value // VALUE_GROUP) * VALUE_GROUP
 
 
-def read_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[Heads]:
+def read_attention_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> Sequence[AttentionHeads]:
     """Return the heads of each layer.
 
     The head size is n_embd / n_head unless the file gives it, for all layers or separately for sliding-window layers.
@@ -46,7 +47,7 @@ def read_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> 
     if (hparams.has("ssm.state_size") or hparams.has("wkv.head_size")) and not hparams.count(
         "attention.head_count", 0, minimum=0
     ):
-        return [Heads(0, 0, 0, 0)] * blocks
+        return [AttentionHeads(0, 0, 0, 0)] * blocks
     counts = hparams.counts("attention.head_count", blocks)
     counts_kv = hparams.counts("attention.head_count_kv", blocks, counts[0], minimum=0)
     if not hparams.has("attention.key_length") and embedding_length % counts[0]:
@@ -57,11 +58,11 @@ def read_heads(hparams: Hyperparameters, embedding_length: int, blocks: int) -> 
     lengths = [(key, value)] * blocks
     if hparams.has("attention.key_length_swa") or hparams.has("attention.value_length_swa"):
         local = hparams.count("attention.key_length_swa", key), hparams.count("attention.value_length_swa", value)
-        lengths = [local if slides else (key, value) for slides in sliding_window_layers(hparams, blocks, 0)]
+        lengths = [local if sliding else (key, value) for sliding in sliding_window_layers(hparams, blocks, 0)]
     if not any(counts_kv):
         raise hparams.error("attention.head_count_kv", "is 0; there must be at least one")
     for count, count_kv in zip(counts, counts_kv, strict=True):
         if count_kv and count % count_kv:
             raise hparams.error("attention.head_count_kv", f"is {count_kv}; it must divide {count}")
     each = zip(counts, counts_kv, lengths, strict=True)
-    return [Heads(count, count_kv, key, value) for count, count_kv, (key, value) in each]
+    return [AttentionHeads(count, count_kv, key, value) for count, count_kv, (key, value) in each]

@@ -1,0 +1,296 @@
+"""The attention ops, and the memory that layers share: ring buffers, RoPE tables and partial results."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from localinfer.gguf.reader import Tensor
+from localinfer.graph.attention_heads import AttentionHeads
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.buffers import Buffer, Region
+from localinfer.graph.cache.ring_buffer import MIN_PACKED_ENTRIES, LayerCache, RingBuffer, VisiblePositions
+from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.context import Context
+from localinfer.graph.cost import Cost, CostModel
+from localinfer.graph.rope import NO_ROPE, Angles, BlockTable, Rope, RopeTable
+from localinfer.kernels.layout import (
+    ANCHORED_TYPES,
+    MIN_TILES_UNSPLIT,
+    PAGE_SIZE,
+    UNLIMITED_WINDOW,
+    append_scratch_bytes,
+    attention_scratch_bytes,
+    row_state_bytes,
+    tile_rows,
+)
+from localinfer.kernels.signatures import APPEND, ATTENTION, COMBINE, ROPE
+from quant.jit.kernel import Constants
+
+LOG2_E = 1.4426950408889634  # the kernels compute 2^score
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """The RMSNorm of the heads of queries and keys: "before_rope", "after_rope", "unweighted" (after RoPE) or "none",
+    and its weights."""
+
+    mode: str
+    q: Tensor | int = 0
+    k: Tensor | int = 0
+
+
+NO_NORMS = HeadNorms("none")
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention of one layer, with its tensors.
+
+    `name` is the prefix of its ops, and identifies its cache. `kv_source` is the name of the layer whose keys and
+    values it uses, if these are not its own. `sink_scores` are the learned scores of attention sinks. `k_bias` is the
+    bias that all keys contain, if any, before RoPE. No token attends to the first `n_masked` positions.
+    """
+
+    name: str
+    heads: AttentionHeads
+    spec: AttentionSpec
+    norms: HeadNorms = NO_NORMS
+    kv_source: str | None = None
+    sink_scores: Tensor | None = None
+    k_bias: Tensor | None = None
+    n_masked: int = 0
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return self.spec.scale or self.heads.key**-0.5
+
+
+class AttentionRecorder:
+    """Records the attention of all layers, and holds the memory that they share."""
+
+    def __init__(self, graph: ComputeGraph, context: Context, eps: float) -> None:
+        self.graph, self.context, self.eps = graph, context, eps
+        self.positions = graph.region(4 * graph.batch)
+        self.rope_tables: dict[tuple[Rope, bool], RopeTable] = {}
+        self.block_tables: dict[tuple[Rope, int], BlockTable] = {}
+        self.rings: dict[tuple[int, bool, bool, int], RingBuffer] = {}
+        self.caches: dict[str, LayerCache] = {}
+        self._partial = graph.region(0)
+
+    def attend(self, layer: LayerAttention, q: Buffer, k: Buffer | None, v: Buffer | None) -> Buffer:
+        """Write keys and values to the cache and attend to them, or to those of the layer `kv_source`; return float32
+        [token][head][value].
+
+        Without v, the values are the last dimensions of the keys.
+        """
+        heads, rope = layer.heads, layer.spec.rope or NO_ROPE
+        table, query_table = self._rope_table(rope), self._rope_table(rope, with_temperature=True)
+        if layer.kv_source is None:
+            anchored = layer.k_bias is not None and self.context.k_type in ANCHORED_TYPES
+            ring = self._ring(layer, anchored=anchored)
+            self.caches[layer.name] = ring.add_layer(
+                self.graph, heads, self.context.k_type, self.context.v_type, values=v is not None
+            )
+        cache = self.caches[layer.kv_source or layer.name]
+        ring = self._ring(layer, anchored=cache.anchored)
+        q_sink = q
+        if query_table.sinks and ring.sinks:
+            q_sink = self.graph.buffer(heads.count * heads.key_dim)
+            self._rope(layer, q, q_sink, query_table, query_table.sinks, barrier=True)
+        rotated = q if heads.key == heads.key_dim else self.graph.buffer(heads.count * heads.key_dim)
+        if rotated is not q or rope.n_rot or layer.norms.q:
+            barrier = rotated is not q or k is None
+            self._rope(layer, q, rotated, query_table, query_table.rows, barrier=barrier)
+        if k is not None:
+            self._append(layer, k, v, table, ring, cache)
+        return self._attend_op(layer, rotated, q_sink if q_sink is not q else rotated, ring, cache)
+
+    def _rope(
+        self, layer: LayerAttention, q: Buffer, y: Buffer, table: RopeTable, rows: Region, *, barrier: bool
+    ) -> None:
+        self.graph.op(
+            f"{layer.name}rope",
+            ROPE,
+            q.rows,
+            constants={"pairs": table.rope.pairs, "norm": layer.norms.mode},
+            barrier=barrier,
+            x=q,
+            heads=layer.heads.count,
+            size=layer.heads.key,
+            dim=layer.heads.key_dim,
+            n_rot=table.rope.n_rot,
+            table=rows,
+            weight=layer.norms.q,
+            eps=self.eps,
+            y=y,
+        )
+
+    def _append(
+        self, layer: LayerAttention, k: Buffer, v: Buffer | None, table: RopeTable, ring: RingBuffer, cache: LayerCache
+    ) -> None:
+        heads = layer.heads
+        self.graph.need_scratch(append_scratch_bytes(heads.key_dim, heads.value_dim))
+        self.graph.op(
+            f"{layer.name}append",
+            APPEND,
+            k.rows,
+            constants={
+                "pairs": table.rope.pairs,
+                "norm": layer.norms.mode,
+                **cache.types,
+                "key_size": heads.key,
+                "key_dim": heads.key_dim,
+                "value_size": heads.value if v else 0,
+                "value_dim": heads.value_dim if v else 0,
+            },
+            cost=CostModel(token=Cost(cache.nbytes // ring.total_entries)),
+            k=k,
+            v=v or 0,
+            heads=heads.count_kv,
+            n_rot=table.rope.n_rot,
+            table=table.rows,
+            block_table=self._block_table(table.rope, ring).rows if cache.anchored else 0,
+            bias=layer.k_bias if layer.k_bias is not None and cache.anchored else 0,
+            weight=layer.norms.k,
+            eps=self.eps,
+            entries=ring.entries,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            capacity=ring.total_entries,
+        )
+
+    def _attend_op(
+        self, layer: LayerAttention, q: Buffer, q_sink: Buffer, ring: RingBuffer, cache: LayerCache
+    ) -> Buffer:
+        heads, cap, sink_scores = layer.heads, layer.spec.cap, layer.sink_scores or 0
+        y, n_pages, chunk = self.graph.buffer(heads.count * heads.value), ring.capacity // PAGE_SIZE, ring.chunk_pages
+        self._reserve_partials(heads, -(-n_pages // chunk))
+        # Otherwise, two threads would quantize the same group of 32 values.
+        quantized = y.quantized if heads.value % 32 == 0 else 0
+        has_values = cache.v.nbytes > 0
+        small, large = self._attend_constants(
+            heads, cache.types["v_type"], heads.value_dim if has_values else heads.key_dim
+        )
+        keys: Constants = {"key_dim": heads.key_dim, "key_size": heads.key, "k_type": cache.types["k_type"]}
+        visible: Constants = {**keys, "capped": int(cap > 0)}
+        self.graph.op(
+            f"{layer.name}attention",
+            ATTENTION,
+            q.rows,
+            constants=({**small, **visible}, {**large, **visible}),
+            chunks=(4, 16),
+            cost=CostModel(
+                position_bytes=cache.nbytes // ring.total_entries,
+                position_fmas=heads.count * (heads.key + heads.value),
+                window=ring.visible.window + ring.sinks,
+            ),
+            q=q,
+            q_sink=q_sink,
+            k_cache=cache.k,
+            v_cache=cache.v if has_values else cache.k,
+            capacity=ring.total_entries,
+            entry_positions=ring.positions,
+            oldest=ring.oldest,
+            newest=ring.newest,
+            segments=ring.segments,
+            sink_pages=ring.sink_entries // PAGE_SIZE,
+            kv_heads=heads.count_kv,
+            scale=layer.scale,
+            cap=cap * LOG2_E,
+            attn_sinks=sink_scores,
+            chunk=chunk,
+            partial=self._partial,
+            y=y,
+            q_out=quantized,
+            stop=self.graph.stop,
+        )
+        self.graph.op(
+            f"{layer.name}combine",
+            COMBINE,
+            q.rows,
+            constants=(small, large),
+            chunks=(1, 1),
+            segments=ring.segments,
+            kv_heads=heads.count_kv,
+            attn_sinks=sink_scores,
+            chunk=chunk,
+            partial=self._partial,
+            y=y,
+            q_out=quantized,
+        )
+        return y
+
+    def _reserve_partials(self, heads: AttentionHeads, chunks: int) -> None:
+        """Reserve memory for partial results of a few query tiles over `chunks` cache chunks, and scratch."""
+        for rows, tokens in (
+            (tile_rows(heads.group, False), MAX_SMALL_BATCH),
+            (tile_rows(heads.group, True), self.graph.batch),
+        ):
+            # The maximum is reached if each token belongs to another sequence.
+            max_tiles = min(tokens, self.graph.batch) * -(-heads.group // rows) * heads.count_kv
+            tiles = min(MIN_TILES_UNSPLIT - 1, max_tiles)
+            self._partial.nbytes = max(self._partial.nbytes, tiles * chunks * rows * row_state_bytes(heads.value_dim))
+        self.graph.need_scratch(attention_scratch_bytes(heads.group, heads.key_dim, heads.value_dim))
+
+    def _attend_constants(
+        self, heads: AttentionHeads, v_type: str, value_entry_dim: int
+    ) -> tuple[Constants, Constants]:
+        """Return the constants of the kernels for small and for large batches."""
+        shape: Mapping[str, int | str] = {
+            "group": heads.group,
+            "value_dim": heads.value_dim,
+            "value_size": heads.value,
+            "value_entry_dim": value_entry_dim,
+            "v_type": v_type,
+        }
+        flat, tiled = self.graph.layouts
+        small, large = tile_rows(heads.group, large_batch=False), tile_rows(heads.group, large_batch=True)
+        single = small if self.graph.sequences > 1 else large
+        return {**shape, **flat, "rows": small, "single": small}, {**shape, **tiled, "rows": large, "single": single}
+
+    # --- memory that layers share ---
+
+    def _ring(self, layer: LayerAttention, *, anchored: bool) -> RingBuffer:
+        """Return the ring buffer of all layers with this window and kind of attention.
+
+        If pages of keys are `anchored`, a page is reused only after all of its positions have left the window.
+        """
+        spec = layer.spec
+        key = spec.window, spec.chunked, anchored, layer.n_masked
+        if key not in self.rings:
+            self.rings[key] = self._create_ring(layer, anchored=anchored)
+        return self.rings[key]
+
+    def _create_ring(self, layer: LayerAttention, *, anchored: bool) -> RingBuffer:
+        context, graph, window = self.context, self.graph, layer.spec.window
+        extra = graph.batch + (PAGE_SIZE if anchored else 0)  # entries besides those that a token attends to
+        visible = VisiblePositions(
+            window or UNLIMITED_WINDOW, chunk=window if layer.spec.chunked else 0, n_masked=layer.n_masked
+        )
+        if window and window + (0 if context.context_shift else graph.batch) < context.n_ctx:
+            return RingBuffer.create(graph, visible, span=window + extra, n_ctx=context.n_ctx, anchored=anchored)
+        if context.context_shift:
+            span = context.n_ctx - context.sinks
+            visible = replace(visible, window=span, sinks=context.sinks)
+            return RingBuffer.create(graph, visible, span=span + extra, n_ctx=context.n_ctx, anchored=anchored)
+        span = max(context.n_ctx, 0 if context.causal else MIN_PACKED_ENTRIES)
+        return RingBuffer.create(graph, replace(visible, causal=context.causal), span=span, anchored=anchored)
+
+    def _block_table(self, rope: Rope, ring: RingBuffer) -> BlockTable:
+        """Return the mean rotation angles of a ring buffer's pages."""
+        key = rope, ring.sinks
+        if key not in self.block_tables:
+            self.block_tables[key] = BlockTable(rope, ring.sinks, self.graph.region(4 * rope.n_rot * self.graph.batch))
+        return self.block_tables[key]
+
+    def _rope_table(self, rope: Rope, *, with_temperature: bool = False) -> RopeTable:
+        """Return the rotation angles of all layers with this rotary embedding: those of keys, or, with the
+        attention temperature, those of queries."""
+        key = rope, with_temperature and rope.temperature is not None
+        if key not in self.rope_tables:
+            nbytes = 4 * rope.n_rot * self.graph.batch
+            sinks = self.graph.region(nbytes) if self.context.context_shift else None
+            self.rope_tables[key] = RopeTable(
+                rope, Angles(rope, with_temperature=with_temperature), self.graph.region(nbytes), sinks
+            )
+        return self.rope_tables[key]

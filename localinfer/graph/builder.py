@@ -1,0 +1,271 @@
+"""The interface that architecture files are written with: the operations of a builder.
+
+A builder computes on activations of type X, one row per token. `localinfer.graph.graph_builder.GraphBuilder` records
+them as buffers of a compute graph; the oracle of the tests computes numpy arrays at once, in float64. The interface
+has only the operations that both must implement themselves. What is composed of them is a function of the module of
+its topic: `attention`, `feed_forward`, `mixture_of_experts`, `decoder`, `encoder`.
+
+Matrices and norms are named without the suffix `.weight`; if the file has a `.bias` of the same name, it is added.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.model_properties import Block, ModelProperties
+from localinfer.graph.recurrence import Recurrence
+from localinfer.graph.rope import Rope
+from localinfer.graph.router import Router
+from localinfer.graph.time_mix import HeadInputs
+
+X = TypeVar("X")  # the type of activations
+
+BlockFunction = Callable[[Block, X], None]  # applies a layer to the residual stream
+
+
+class Builder(ABC, Generic[X]):
+    """The properties of a model, and the operations on rows, matrices and attention; other operations are grouped by
+    topic."""
+
+    embeddings: "EmbeddingOperations[X]"
+    per_head: "HeadOperations[X]"
+    recurrent: "RecurrentOperations[X]"
+    experts: "ExpertOperations[X]"
+
+    def __init__(self, properties: ModelProperties) -> None:
+        self.properties = properties
+        self.f, self.hparams, self.tensors = properties.f, properties.hparams, properties.tensors
+        self.block_count, self.embedding_length = properties.block_count, properties.embedding_length
+        self.attention_heads = properties.attention_heads
+        self.uses_layer_norm, self.eps = properties.uses_layer_norm, properties.eps
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Iterate over the layers. Activations that one layer creates must not be used in the next."""
+
+    # --- rows ---
+
+    @abstractmethod
+    def norm(self, x: X, name: str, *, in_place: bool = False) -> X:
+        """Return norm(x) * weight (+ bias): LayerNorm if `uses_layer_norm`, else RMSNorm."""
+
+    @abstractmethod
+    def norm_groups(
+        self, x: X, size: int, tensor: str = "", *, per_group_weight: bool = False, eps: float | None = None,
+        out: X | None = None,
+    ) -> X:  # fmt: skip
+        """Normalise every `size` values of x by RMSNorm, with the weights of a tensor if there is one. The weights are
+        the same for all groups, or differ with `per_group_weight`."""
+
+    @abstractmethod
+    def add_norm(self, x: X, branch: X, name: str) -> None:
+        """Add norm(branch) * weight to x. Overwrites the branch."""
+
+    @abstractmethod
+    def add(self, x: X, branch: X, factor: float = 1.0) -> None:
+        """Add factor * branch to x."""
+
+    @abstractmethod
+    def add_vector(self, x: X, tensor: str) -> X:
+        """Add a tensor of shape (n,) to each row of x."""
+
+    @abstractmethod
+    def soft_cap(self, x: X, factor: float, cap: float) -> None:
+        """Replace x with cap * tanh(factor * x / cap), or with factor * x if cap is 0."""
+
+    def scale(self, x: X, factor: float) -> None:
+        """Multiply x by a factor, in place."""
+        self.soft_cap(x, factor, 0.0)
+
+    @abstractmethod
+    def gate(
+        self, gate: X, up: X | None, activation: str = "none", *, first: int = 0, std_multiplier: float = -math.inf
+    ) -> X:
+        """Replace gate with act(gate) * up[first : first + gate.n], or with act(gate) if there is no `up`.
+
+        With a finite `std_multiplier`, gate values below mean + std_multiplier * standard deviation become 0 first, and
+        the threshold is subtracted from the others.
+        """
+
+    @abstractmethod
+    def persistent_buffer(self, n: int) -> X:
+        """Return activations of n values per token that all layers can use. Call it before the first layer."""
+
+    @abstractmethod
+    def copy(self, x: X, to: X) -> None:
+        """Copy x to activations of the same size."""
+
+    # --- matrices ---
+
+    @abstractmethod
+    def matmul(self, x: X, name: str, n_out: int, *, add_to: X | None = None, barrier: bool = True) -> X:
+        """Return weight . x (+ bias), or add it to `add_to`. The product is multiplied with the matrix's scale.
+
+        Without a `barrier`, the next operation does not need the result and may run at the same time.
+        """
+
+    @abstractmethod
+    def slices(self, x: X, name: str, *n_outs: int) -> Sequence[X]:
+        """Return the products of several matrices that the file stores as the rows of one."""
+
+    # --- attention ---
+
+    @abstractmethod
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
+        """Return the rotary embedding of the file, with its context extension.
+
+        `pairs` are "interleaved" or "halves". `truncate` rounds YaRN's ramp to whole pairs. If `amplified`, rotated
+        values include the attention factor; otherwise the scale of the scores includes it. `with_temperature` applies
+        the file's attention temperature to the queries.
+        """
+
+    @abstractmethod
+    def attend(
+        self, blk: Block, q: X, k: X | None, v: X | None, spec: AttentionSpec, *, kv_source: int | None = None
+    ) -> X:
+        """Return the input of attn_output: causal attention over the KV cache (bidirectional in encoders).
+
+        Keys and values are added to the cache. Without v, the values are the last dimensions of the keys. Without k,
+        the keys and values of the layer `kv_source` are used.
+        """
+
+    # --- residual streams and output ---
+
+    @abstractmethod
+    def altup(self, x: X, count: int) -> "AltUpStreams[X]":
+        """Return `count` residual streams, of which x is the first."""
+
+    @abstractmethod
+    def final_states(self, x: X, norm: str = "") -> X:
+        """Return the hidden states of the output tokens, after a norm if one is given: the basis of embeddings and
+        logits. The file may have a classifier on top of them (`localinfer.embedding.classifier`)."""
+
+    @abstractmethod
+    def logits(self, x: X, *, scale: float = 1.0, cap: float = 0.0, norm: str = "output_norm") -> None:
+        """Add the output layer for the output tokens. Without a matrix of its own, it uses the token embedding.
+        Encoders have no output layer."""
+
+    @abstractmethod
+    def add_mtp_head(self, x: X, apply_block: BlockFunction[X], norm: str = "output_norm") -> None:
+        """Add the MTP head, if the file has one and speculative decoding asks for it."""
+
+
+class EmbeddingOperations(ABC, Generic[X]):
+    """Rows of embedding matrices."""
+
+    @abstractmethod
+    def tokens(self, factor: float = 1.0) -> X:
+        """Return the residual stream: a row of token_embd for each token, times a factor."""
+
+    @abstractmethod
+    def add_positions(self, x: X) -> None:
+        """Add the row of position_embd at each token's position to x. There are as many rows as the trained context has
+        positions."""
+
+    @abstractmethod
+    def add_token_types(self, x: X) -> None:
+        """Add a row of token_types to x: the segment of a text pair that each token belongs to. Single texts are
+        segment 0."""
+
+    @abstractmethod
+    def per_layer(self, x: X, size: int) -> X:
+        """Return `size` values for each layer, layer after layer, of which `gate` takes a slice: the sum of the token's
+        row of per_layer_token_embd and a projection of x."""
+
+
+class HeadOperations(ABC, Generic[X]):
+    """Operations on the heads of a row, [token][head][value]."""
+
+    @abstractmethod
+    def split(self, x: X, heads: int, *sizes: int) -> Sequence[X]:
+        """Split each head of x into parts of these sizes."""
+
+    @abstractmethod
+    def split_halves(self, x: X, heads: int) -> tuple[X, X]:
+        """Return the first halves of the heads of x, and their second halves."""
+
+    @abstractmethod
+    def join(self, heads: int, *parts: X) -> X:
+        """Concatenate parts head by head."""
+
+    @abstractmethod
+    def matmul(self, x: X, name: str, heads: int, n_out: int) -> X:
+        """Return weight[head] . x[head] for each head. All matrices are one tensor, (heads, n_out, n_in)."""
+
+
+class RecurrentOperations(ABC, Generic[X]):
+    """Operations with a recurrent state: convolutions, state spaces, linear attention."""
+
+    @abstractmethod
+    def convolve(self, x: X, name: str, width: int, activation: str = "none") -> X:
+        """Return the causal depthwise convolution of x over time: act(weighted sum of the last `width` tokens (+
+        bias)).
+
+        The weights are (n, width), the newest token's last. Values before position 0 are 0.
+        """
+
+    @abstractmethod
+    def recur(self, blk: Block, x: X, step: X, rate: X | None, shape: Recurrence) -> X:
+        """Update the states of the recurrent heads with each token and return their output, [token][head][value].
+
+        With the rule "delta", `x` is queries, keys and values; with "add", values, keys and queries. `step` and `rate`
+        have one number per head. See `localinfer.kernels.recurrence`.
+        """
+
+    @abstractmethod
+    def selective_scan(self, blk: Block, x: X, step: X, b: X, c: X) -> X:
+        """Return the output of Mamba's selective scan. Each column of x has as many state numbers as b and c have
+        columns. See `localinfer.kernels.selective_scan`."""
+
+    @abstractmethod
+    def token_shift(self, x: X) -> X:
+        """Return the previous token's row for each token; zeros for the first token of a sequence."""
+
+    @abstractmethod
+    def lerp(self, x: X, other: X, weight: X) -> X:
+        """Return x + weight * (other - x)."""
+
+    @abstractmethod
+    def lerps(self, x: X, other: X, name: str, count: int) -> Sequence[X]:
+        """Return one lerp for each of the `count` rows of a weight tensor."""
+
+    @abstractmethod
+    def time_mix(self, blk: Block, x: HeadInputs[X]) -> X:
+        """Return the normalised output of RWKV-7's heads. Overwrites all inputs but r and v."""
+
+
+class ExpertOperations(ABC, Generic[X]):
+    """Operations of a mixture of experts."""
+
+    @abstractmethod
+    def apply(
+        self, h: X, blk: Block, router: Router, activation: str, *, gated: bool = True, router_input: X | None = None
+    ) -> X:
+        """Return the weighted sum of the outputs of the chosen experts, whose networks are as in `feed_forward`. The
+        router's input is `router_input` if given, else h."""
+
+    @abstractmethod
+    def sigmoid_gate(self, y: X, h: X, name: str) -> None:
+        """Multiply each row of y by sigmoid(weight . h), where the matrix has one row."""
+
+
+class AltUpStreams(ABC, Generic[X]):
+    """The residual streams of alternating updates (AltUp)."""
+
+    @abstractmethod
+    def predict(self, blk: Block) -> X:
+        """Predict each stream after the layer; return the prediction of the first one, which is the layer's input."""
+
+    @abstractmethod
+    def correct(self, blk: Block, y: X) -> X:
+        """Correct all streams by the layer's output y; return the first one, scaled."""
+
+    @abstractmethod
+    def add_to_inactive(self, branch: X) -> None:
+        """Add branch to all streams but the first."""
+
+    @abstractmethod
+    def merge(self) -> X:
+        """Return the mean of the first stream and the projections of the others, scaled to its RMS."""

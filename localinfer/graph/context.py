@@ -1,0 +1,17 @@
+"""The context that a graph is built for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Context:
+    """The context length, context shift and cache types, and whether attention is causal: see
+    `localinfer.graph.cache.ring_buffer`."""
+
+    n_ctx: int
+    sinks: int = 0
+    context_shift: bool = False  # overwrite the oldest positions when the context is full
+    k_type: str = "f16"
+    v_type: str = "f16"
+    causal: bool = True
+    draft_head: bool = False  # build the MTP head, too

@@ -1,0 +1,135 @@
+"""The draft head of a model, an MTP head (`localinfer.graph.mtp`) or an EAGLE-3 head (`localinfer.graph.eagle3`): its
+ops and buffers, and the hidden states that a sequence keeps for it.
+
+For draft tokens, whose hidden states are unknown, the head uses its own states instead. When the model evaluates
+tokens, the head only computes their keys and values; the rest is computed when drafting.
+
+Besides the KV cache, the head needs the hidden states of a sequence's last tokens (`DraftHeadStates`), because the next
+batch needs the previous token's state. If it is missing, drafts are worse, but output does not change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.buffers import Buffer, Region, Rows
+from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.kernels.signatures import COPY_SLICES, GATHER_ROWS
+
+MAX_STORED_STATES = 64  # of the last tokens of a batch: enough to rewind rejected draft tokens
+
+
+@dataclass(frozen=True)
+class DraftHead:
+    """The ops and buffers of a draft head.
+
+    From `start_op` on, ops compute the previous states; from `embed_op` on, the head's inputs; from `attention_op` on,
+    a draft. The ops before `attention_op` also write the keys and values.
+    """
+
+    start_op: int
+    embed_op: int
+    attention_op: int
+    states: Buffer  # of the batch's tokens; the rows after them hold the state before each segment
+    previous_rows: Region  # int32 [batch]: the row of `states` with each token's previous state
+    previous: Buffer  # the previous state of each token
+    draft_rows: Region  # int32 [sequences]: the tokens to draft for
+    state: Buffer  # the head's states of these tokens
+    logits: Buffer  # of these tokens
+    n_drafts: Rows  # the number of drafts, at most one per sequence
+    token_ids: NDArray[np.int64] | None = None  # the token of each logit; None: all tokens
+
+    def rows(self) -> NDArray[np.float32]:
+        """Return the rows of `states` as an array."""
+        result: NDArray[np.float32] = self.states.floats.view(np.float32).reshape(-1, self.states.n)
+        return result
+
+
+def previous_states(graph: ComputeGraph, states: Buffer) -> tuple[Region, Buffer]:
+    """Add the lookup of each token's previous state; return the row numbers and the result. The buffer of states has as
+    many extra rows as the batch has tokens."""
+    states.floats.nbytes *= 2
+    previous_rows, previous = graph.region(4 * graph.batch), graph.buffer(states.n)
+    graph.op("draft_head.previous", GATHER_ROWS, graph.tokens, x=states, numbers=previous_rows, n=states.n, y=previous)
+    return previous_rows, previous
+
+
+def concatenate(graph: ComputeGraph, a: Buffer, b: Buffer) -> Buffer:
+    """Concatenate two buffers row by row."""
+    y = graph.buffer(a.n + b.n)
+    for first, x in ((0, a), (a.n, b)):
+        graph.op(
+            "draft_head.concatenate", COPY_SLICES, x.rows, chunks=(1, 4), x=x, x_first=0, x_step=x.n,
+            heads=1, size=x.n,
+            y=y, y_first=first, y_step=y.n,
+        )  # fmt: skip
+    return y
+
+
+def select_draft_rows(graph: ComputeGraph, x: Buffer) -> tuple[Region, Buffer]:
+    """Add the selection of the tokens to draft for, at most one per sequence. Few rows of logits need little memory."""
+    draft_rows, rows = graph.region(4 * graph.sequences), graph.buffer(x.n, graph.rows(graph.sequences))
+    graph.op("draft_head.select", GATHER_ROWS, rows.rows, x=x, numbers=draft_rows, n=x.n, y=rows)
+    return draft_rows, rows
+
+
+def find_attention_op(graph: ComputeGraph, block: object, first_op: int) -> int:
+    """Return the number of a layer's attention op after `first_op`."""
+    return next(number for number in range(first_op, len(graph.ops)) if graph.ops[number].name == f"{block}attention")
+
+
+class DraftHeadStates(SequenceCache):
+    """The hidden states of the last tokens of a sequence."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self._states = np.zeros((0, head.states.n), np.float32)
+        self._end = 0  # the position after them
+        self._batch_range = (0, 0)  # the first token in the batch, and the number of tokens
+
+    def hidden_state(self, position: int) -> NDArray[np.float32] | None:
+        distance = self._end - position
+        result: NDArray[np.float32] | None = self._states[-distance] if 0 < distance <= len(self._states) else None
+        return result
+
+    def reset(self) -> None:
+        self._states, self._end = self._states[:0], 0
+
+    def fork(self) -> "DraftHeadStates":
+        other = DraftHeadStates(self._head)
+        other._states, other._end = self._states, self._end
+        return other
+
+    def reserve(self, first: int, count: int) -> None:
+        """Do nothing: the states are not in pages."""
+
+    def place(self, first: int, count: int, at: int = 0) -> None:
+        rows, numbers = self._head.rows(), self._head.previous_rows.view(np.int32)
+        row = len(rows) // 2 + at
+        before = self.hidden_state(first - 1)
+        rows[row] = 0 if before is None else before
+        numbers[at] = row
+        numbers[at + 1 : at + count] = np.arange(at, at + count - 1)
+        self._batch_range = at, count
+
+    def commit(self, n_past: int) -> None:
+        at, count = self._batch_range
+        self._states, self._end = self._head.rows()[at + max(0, count - MAX_STORED_STATES) : at + count].copy(), n_past
+
+    def rewind_target(self, n: int) -> int:
+        return n
+
+    def rewind(self, n: int) -> None:
+        """Do nothing: states are stored by position."""
+
+    def checkpoint(self) -> None:
+        """Do nothing."""
+
+    def save(self) -> Sequence[Bytes]:
+        return []
+
+    def load(self, saved: Sequence[Bytes]) -> None:  # noqa: ARG002 (there is nothing to load)
+        self.reset()

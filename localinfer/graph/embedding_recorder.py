@@ -1,0 +1,79 @@
+"""Records the lookup of embeddings."""
+
+import math
+
+import numpy as np
+
+from localinfer.graph.buffers import Buffer, Region
+from localinfer.graph.builder import Builder, EmbeddingOperations
+from localinfer.graph.cost import Cost, CostModel
+from localinfer.graph.hyperparameters import multiple_of_32
+from localinfer.graph.model_graph import ModelGraph
+from localinfer.kernels.signatures import GET_ROWS
+from quant import FORMATS
+
+MAX_TOKEN_TYPES = 1024
+
+
+class EmbeddingRecorder(EmbeddingOperations[Buffer]):
+    """Records rows of embedding matrices."""
+
+    def __init__(self, g: Builder[Buffer], model: ModelGraph) -> None:
+        self._g, self._model, self._graph = g, model, model.graph
+
+    def tokens(self, factor: float = 1.0) -> Buffer:
+        self._model.residual = look_up_tokens(self._model, "token_embd", factor)
+        return self._model.residual
+
+    def add_positions(self, x: Buffer) -> None:
+        model, count = self._model, self._model.hparams.count("context_length")
+        if model.context.n_ctx > count or model.context.context_shift:
+            raise model.hparams.unsupported("context_length", f"a context of more than its {count} learned positions")
+        with self._graph.reuse_buffers():
+            self._g.add(x, look_up(model, "position_embd.weight", (count, x.n), model.attention.positions))
+
+    def add_token_types(self, x: Buffer) -> None:
+        model, key = self._model, "tokenizer.ggml.token_type_count"
+        count = model.f.get(key, int)
+        if not 1 <= count <= MAX_TOKEN_TYPES:
+            raise model.f.error(key, f"is {count}; it must be 1 to {MAX_TOKEN_TYPES}")
+        model.type_count = count
+        with self._graph.reuse_buffers():
+            self._g.add(x, look_up(model, "token_types.weight", (count, x.n), model.token_types))
+
+    def per_layer(self, x: Buffer, size: int) -> Buffer:
+        model = self._model
+        model.has_cross_layer_inputs = True
+        n = multiple_of_32(model.hparams, "embedding_length_per_layer_input") * model.block_count
+        y = look_up(model, "per_layer_token_embd.weight", (model.n_vocab, n), model.ids, math.sqrt(size / 2))
+        with self._graph.reuse_buffers():
+            # The factor n_embd^-1/2 only affects the epsilon.
+            projected = self._g.matmul(x, "per_layer_model_proj", n)
+            self._g.norm_groups(projected, size, "per_layer_proj_norm.weight", eps=self._g.eps * x.n, out=projected)
+            self._g.add(y, projected, math.sqrt(1 / 2))
+        return y
+
+
+def look_up_tokens(model: ModelGraph, name: str, factor: float = 1.0) -> Buffer:
+    """Return a row of an embedding matrix for each token, times a factor."""
+    return look_up(model, f"{name}.weight", (model.n_vocab, model.embedding_length), model.ids, factor)
+
+
+def look_up(model: ModelGraph, name: str, shape: tuple[int, int], numbers: Region, factor: float = 1.0) -> Buffer:
+    """Return the row of a tensor at each number, times a factor."""
+    weight = model.tensors.tensor(name, *shape)
+    fmt, x, row_bytes = FORMATS[weight.type], model.graph.buffer(shape[1]), weight.nbytes // shape[0]
+    model.graph.op(
+        name,
+        GET_ROWS.with_kernels(fmt.get_rows_kernel, fmt.get_rows_kernel),
+        x.rows,
+        constants={"format_module": fmt.format_module},
+        cost=CostModel(token=Cost(row_bytes)),
+        ids=numbers,
+        w=weight,
+        row_bytes=row_bytes,
+        n=x.n,
+        y=x,
+        factor=float(np.float32(factor)),
+    )
+    return x

@@ -1,0 +1,279 @@
+"""Records a mixture of experts: a router chooses some of many feed-forward networks for each token."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from localinfer.errors import UnsupportedError
+from localinfer.gguf.reader import Tensor
+from localinfer.graph.buffers import Buffer, Region, Rows
+from localinfer.graph.builder import Builder, ExpertOperations
+from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.hyperparameters import Hyperparameters, multiple_of_32
+from localinfer.graph.matrix_products import expert_matmul
+from localinfer.graph.model_graph import ModelGraph
+from localinfer.graph.model_properties import Block
+from localinfer.graph.router import Router
+from localinfer.kernels.signatures import (
+    COMBINE_EXPERTS,
+    GATE_HALVES,
+    GATED_ACTIVATION,
+    GATHER,
+    ROUTE,
+    SCALE_EXPERT_ROWS,
+    SCALE_EXPERT_WEIGHTS,
+    SIGMOID_GATE,
+    SORT_BY_EXPERT,
+)
+from quant.jit.cpu import target
+from quant.jit.kernel import Constants
+from quant.matmul.layout import RUN_WORDS
+
+
+class ExpertRecorder(ExpertOperations[Buffer]):
+    """Records the ops of a mixture of experts."""
+
+    def __init__(self, g: Builder[Buffer], model: ModelGraph) -> None:
+        self._g, self._model, self._graph, self._tensors = g, model, model.graph, model.tensors
+        self._routings: dict[Router, Routing] = {}  # memory that all layers share
+
+    def apply(
+        self, h: Buffer, blk: Block, router: Router, activation: str, *, gated: bool = True,
+        router_input: Buffer | None = None,
+    ) -> Buffer:  # fmt: skip
+        model, name = self._model, f"{blk}experts"
+        n = multiple_of_32(model.hparams, expert_length_key(model.hparams), model.block_count, blk.number)
+        logits = self._g.matmul(router_input or h, f"{blk}ffn_gate_inp", router.count)
+        biased = self._tensors.has_bias("exp_probs_b")
+        bias = self._tensors.vector_or_single_row(f"{blk}exp_probs_b.bias", router.count) if biased else None
+        if router not in self._routings:
+            self._routings[router] = allocate_routing(self._graph, router)
+        routing = self._routings[router]
+        shapes = {**({"gate": (n, h.n)} if gated else {}), "up": (n, h.n), "down": (h.n, n)}
+        if gated and self._tensors.has(f"{blk}ffn_gate_up_exps.weight"):
+            shapes = {"gate_up": (2 * n, h.n), "down": (h.n, n)}
+        networks = self._networks(blk, router.count, shapes)
+        weight_scales = None
+        if not router.weighs_inputs:
+            networks, weight_scales = networks.without_output_scales()
+        route(self._graph, name, logits, router, bias, weight_scales, routing)
+        return RoutedExperts(self._graph, name, router, routing, networks).apply(h, activation)
+
+    def _networks(self, blk: Block, count: int, shapes: Mapping[str, tuple[int, int]]) -> "ExpertNetworks":
+        """Return the networks of the experts of a layer, whose matrices have these shapes."""
+        tensors, names = self._tensors, {name: f"{blk}ffn_{name}_exps" for name in shapes}
+        matrices = {name: tensors.tensor(f"{names[name]}.weight", count, *shape) for name, shape in shapes.items()}
+        biases = {name: tensors.bias(names[name], count, n_out) for name, (n_out, _) in shapes.items()}
+        scales = {name: self._scales(names[name], count) for name in shapes}
+        for name, bias in biases.items():
+            if bias is not None and scales[name] is not None:
+                what = "is not supported together with a bias"
+                raise tensors.f.error(f"tensor {names[name]}.scale", what, UnsupportedError)
+        return ExpertNetworks(matrices, biases, scales)
+
+    def _scales(self, name: str, count: int) -> Tensor | None:
+        """Return the scales of the products of each expert's matrix, if the file has them."""
+        self._tensors.accept(f"{name}.input_scale")
+        return self._tensors.vector(f"{name}.scale", count) if self._tensors.has(f"{name}.scale") else None
+
+    def sigmoid_gate(self, y: Buffer, h: Buffer, name: str) -> None:
+        weight = self._tensors.vector_or_single_row(f"{name}.weight", h.n)
+        self._graph.op(name, SIGMOID_GATE, y.rows, chunks=(0, 4), h=h, weight=weight, n_in=h.n, n=y.n, x=y)
+
+
+def expert_length_key(hparams: Hyperparameters) -> str:
+    """Return the key of the hidden size of an expert."""
+    expert_key, common_key = "expert_feed_forward_length", "feed_forward_length"
+    hparams.accept(common_key)  # mixtures have it even if all layers have experts
+    return expert_key if hparams.has(expert_key) else common_key
+
+
+@dataclass(frozen=True)
+class ExpertNetworks:
+    """The matrices "gate", "up" and "down" of all experts, (n_expert, n_out, n_in), and their biases, (n_expert,
+    n_out).
+
+    "gate_up" replaces gate and up if they are fused. Without a gate, experts compute act(up . h). Products are
+    multiplied with `scales`, (n_expert,), if there are any; those of "down" are usually part of the tokens' weights.
+    """
+
+    matrices: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor | None]
+    scales: Mapping[str, Tensor | None]
+
+    def without_output_scales(self) -> "tuple[ExpertNetworks, Tensor | None]":
+        """Return the networks without the scales of "down", and these scales."""
+        scales = {name: scale for name, scale in self.scales.items() if name != "down"}
+        return replace(self, scales=scales), self.scales["down"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedRows:
+    """Rows sorted by expert, and the runs of rows of each expert: see `localinfer.kernels.experts`. `tile` is 0 for
+    row-by-row kernels."""
+
+    rows: Rows
+    order: Region
+    runs: Region
+    tile: int
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """Which experts process which tokens. Experts with more than MAX_SMALL_BATCH tokens have their rows in
+    `large_runs`, the others in `small_runs`."""
+
+    ids: Region
+    weights: Region
+    places: Region
+    small_runs: RoutedRows
+    large_runs: RoutedRows
+
+    @property
+    def groups(self) -> Sequence[RoutedRows]:
+        """The groups of rows that can be non-empty."""
+        return [group for group in (self.small_runs, self.large_runs) if group.rows.capacity]
+
+
+def allocate_routing(graph: ComputeGraph, router: Router) -> Routing:
+    """Reserve the memory of a routing, which all layers share."""
+    pairs, tile = graph.batch * router.used, target().tokens
+    # The maximum number of experts with large runs.
+    n_large_experts = min(router.count, pairs // (MAX_SMALL_BATCH + 1)) if graph.batch > MAX_SMALL_BATCH else 0
+    n_small = min(pairs, MAX_SMALL_BATCH * router.count)
+    n_large = pairs + n_large_experts * (tile - 1) if n_large_experts else 0
+
+    def routed_rows(rows: Rows, runs: int, tile: int) -> RoutedRows:
+        return RoutedRows(rows, graph.region(4 * rows.capacity), graph.region(8 * (1 + RUN_WORDS * runs)), tile)
+
+    ids, weights, places = (graph.region(4 * pairs) for _ in range(3))
+    return Routing(
+        ids,
+        weights,
+        places,
+        routed_rows(graph.rows(n_small, n_small, graph.tokens), min(pairs, router.count), 0),
+        routed_rows(graph.rows(n_large, 0, graph.tokens), n_large_experts, tile),
+    )
+
+
+def route(
+    graph: ComputeGraph,
+    name: str,
+    logits: Buffer,
+    router: Router,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    routing: Routing,
+) -> None:
+    """Add the ops that choose experts from the router's logits and sort the tokens by expert. Weights are multiplied by
+    the experts' `scales`, if any."""
+    graph.need_scratch(8 * router.count)
+    graph.op(
+        f"{name}.route", ROUTE, logits.rows,
+        constants={"gating": router.gating, "normed": int(router.normed), "best": router.best_per_group},
+        chunks=(0, 4), logits=logits, bias=bias or 0, scale=router.scale, n_expert=router.count,
+        groups=router.groups, groups_used=router.groups_used,
+        used=router.used, ids=routing.ids, weights=routing.weights,
+    )  # fmt: skip
+    if scales:
+        graph.op(
+            f"{name}.scale", SCALE_EXPERT_WEIGHTS, logits.rows, chunks=(0, 4), ids=routing.ids, used=router.used,
+            scales=scales,
+            weights=routing.weights,
+        )  # fmt: skip
+    small, large = routing.small_runs, routing.large_runs
+    graph.op(
+        f"{name}.sort", SORT_BY_EXPERT, logits.rows, constants={"tile": large.tile, "most": MAX_SMALL_BATCH},
+        chunks=(0, 0),
+        ids=routing.ids, n_expert=router.count, used=router.used, few=small.rows.region, few_order=small.order,
+        few_runs=small.runs, many=large.rows.region, many_order=large.order, many_runs=large.runs,
+        places=routing.places,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RoutedExperts:
+    """The experts of a layer, applied to the rows of both groups side by side."""
+
+    graph: ComputeGraph
+    name: str
+    router: Router
+    routing: Routing
+    networks: ExpertNetworks
+
+    def apply(self, h: Buffer, activation: str) -> Buffer:
+        """Return the weighted sum of the chosen experts' outputs."""
+        rows = self._gather(h)
+        if "gate_up" in self.networks.matrices:
+            hidden = self._gate_halves(self._multiply(rows, "gate_up"), activation)
+        elif "gate" in self.networks.matrices:
+            gates = self._multiply(rows, "gate", barrier=False)
+            hidden = self._gate(gates, self._multiply(rows, "up"), activation)
+        else:
+            gates = self._multiply(rows, "up")
+            hidden = self._gate(gates, [None] * len(gates), activation)
+        outputs, y, routing = self._multiply(hidden, "down"), self.graph.buffer(h.n, h.rows), self.routing
+        self.graph.op(
+            f"{self.name}.combine", COMBINE_EXPERTS, h.rows, chunks=(0, 4), few=outputs[0], many=outputs[-1],
+            places=routing.places, weights=0 if self.router.weighs_inputs else routing.weights, used=self.router.used,
+            n=h.n, y=y,
+        )  # fmt: skip
+        return y
+
+    def _layout(self, group: RoutedRows) -> Constants:
+        return {"tile": group.tile, "passes": self.graph.passes}
+
+    def _is_last(self, group: RoutedRows) -> bool:
+        return group is self.routing.groups[-1]
+
+    def _gather(self, h: Buffer) -> Sequence[Buffer]:
+        """Return the rows of each group."""
+        rows = [self.graph.buffer(h.n, group.rows) for group in self.routing.groups]
+        for x, group in zip(rows, self.routing.groups, strict=True):
+            self.graph.op(
+                f"{self.name}.gather", GATHER, x.rows, constants=self._layout(group), chunks=(0, 4),
+                barrier=self._is_last(group), x=h, order=group.order,
+                weights=self.routing.weights if self.router.weighs_inputs else 0, used=self.router.used, n=h.n, y=x,
+                q=x.quantized,
+            )  # fmt: skip
+        return rows
+
+    def _multiply(self, rows: Sequence[Buffer], matrix: str, *, barrier: bool = True) -> Sequence[Buffer]:
+        """Return the product of each row with the matrix of its expert."""
+        networks = self.networks
+        weights, bias, scales = networks.matrices[matrix], networks.biases[matrix], networks.scales.get(matrix)
+        barrier = barrier or scales is not None
+        outputs = [
+            expert_matmul(
+                self.graph, x, weights, group.runs, self.router.used, bias, tiled=group.tile > 0,
+                barrier=barrier and self._is_last(group),
+            )
+            for x, group in zip(rows, self.routing.groups, strict=True)
+        ]  # fmt: skip
+        for y, group in zip(outputs, self.routing.groups, strict=True) if scales else ():
+            self.graph.op(
+                f"{self.name}.scale", SCALE_EXPERT_ROWS, y.rows, chunks=(0, 4), barrier=self._is_last(group),
+                order=group.order, ids=self.routing.ids, scales=scales or 0, n=y.n, y=y,
+            )  # fmt: skip
+        return outputs
+
+    def _gate_halves(self, rows: Sequence[Buffer], activation: str) -> Sequence[Buffer]:
+        """Return act(gate) * up of rows that contain both."""
+        gates = [self.graph.buffer(x.n // 2, x.rows) for x in rows]
+        for gate, x, group in zip(gates, rows, self.routing.groups, strict=True):
+            self.graph.op(
+                f"{self.name}.gated", GATE_HALVES, gate.rows,
+                constants={**self._layout(group), "activation": activation}, chunks=(0, 4),
+                barrier=self._is_last(group), x=x, n=gate.n, y=gate, q=gate.quantized,
+            )  # fmt: skip
+        return gates
+
+    def _gate(self, gates: Sequence[Buffer], ups: Sequence[Buffer | None], activation: str) -> Sequence[Buffer]:
+        """Return act(gate) * up, or act(gate), in place of the gates."""
+        for gate, up, group in zip(gates, ups, self.routing.groups, strict=True):
+            self.graph.op(
+                f"{self.name}.gated", GATED_ACTIVATION, gate.rows,
+                constants={**self._layout(group), "activation": activation}, chunks=(1, 4),
+                barrier=self._is_last(group), up=up or 0, up_n=up.n if up else 0, up_first=0, n=gate.n, gate=gate,
+                q=gate.quantized,
+            )  # fmt: skip
+        return gates

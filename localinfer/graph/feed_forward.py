@@ -1,0 +1,24 @@
+"""The feed-forward network of a layer."""
+
+import math
+
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.hyperparameters import multiple_of_32
+from localinfer.graph.model_properties import Block
+
+
+def feed_forward(
+    g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True, std_multiplier: float = -math.inf
+) -> X:
+    """Return act(gate . h) * (up . h), the input of ffn_down, or act(up . h) if not `gated`.
+
+    Without a gate matrix, the gate is the first half of the rows of ffn_up. For `std_multiplier` see `Builder.gate`.
+    """
+    n, up = multiple_of_32(g.hparams, "feed_forward_length", g.block_count, blk.number), f"{blk}ffn_up"
+    if not gated:
+        return g.gate(g.matmul(h, up, n), None, activation)
+    if g.tensors.has(f"{up}.weight") and g.f.tensors[f"{up}.weight"].shape[0] == 2 * n:
+        gate, values = g.slices(h, up, n, n)
+    else:
+        gate, values = g.matmul(h, f"{blk}ffn_gate", n, barrier=False), g.matmul(h, up, n)
+    return g.gate(gate, values, activation, std_multiplier=std_multiplier)

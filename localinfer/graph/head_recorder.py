@@ -1,0 +1,65 @@
+"""Records operations on the heads of a row: splitting, joining, and a matrix for each head."""
+
+from collections.abc import Sequence
+
+from localinfer.graph import matrix_products
+from localinfer.graph.buffers import Buffer, Region, Rows
+from localinfer.graph.builder import HeadOperations
+from localinfer.graph.compute_graph import MAX_SMALL_BATCH, ComputeGraph
+from localinfer.graph.tensors import Tensors
+from localinfer.kernels.signatures import COPY_SLICES, GATHER_HEADS, SPLIT_HALVES
+from quant.jit.cpu import target
+from quant.matmul.layout import RUN_WORDS
+
+
+class HeadRecorder(HeadOperations[Buffer]):
+    """Records operations on heads."""
+
+    def __init__(self, graph: ComputeGraph, tensors: Tensors) -> None:
+        self._graph, self._tensors = graph, tensors
+        self._rows: dict[int, tuple[Rows, Region]] = {}  # by number of heads: the rows of `matmul`, and their runs
+
+    def split(self, x: Buffer, heads: int, *sizes: int) -> Sequence[Buffer]:
+        first, parts = 0, []
+        for size in sizes:
+            parts.append(self._graph.buffer(heads * size))
+            self._copy_slices(x, first, heads, size, parts[-1], 0)
+            first += size
+        return parts
+
+    def split_halves(self, x: Buffer, heads: int) -> tuple[Buffer, Buffer]:
+        size = x.n // heads // 2
+        first, second = self._graph.buffer(x.n // 2), self._graph.buffer(x.n // 2)
+        self._graph.op(
+            "halves", SPLIT_HALVES, x.rows, chunks=(1, 4), x=x, size=size, heads=heads, first=first, second=second
+        )
+        return first, second
+
+    def join(self, heads: int, *parts: Buffer) -> Buffer:
+        first, y = 0, self._graph.buffer(sum(part.n for part in parts))
+        for part in parts:
+            self._copy_slices(part, 0, heads, part.n // heads, y, first)
+            first += part.n // heads
+        return y
+
+    def _copy_slices(self, x: Buffer, x_first: int, heads: int, size: int, y: Buffer, y_first: int) -> None:
+        self._graph.op(
+            "copy_slices", COPY_SLICES, x.rows, chunks=(1, 4), x=x, x_first=x_first, x_step=x.n // heads, heads=heads,
+            size=size,
+            y=y, y_first=y_first, y_step=y.n // heads,
+        )  # fmt: skip
+
+    def matmul(self, x: Buffer, name: str, heads: int, n_out: int) -> Buffer:
+        graph, size = self._graph, x.n // heads
+        weight = self._tensors.tensor(f"{name}.weight", heads, n_out, size)
+        if heads not in self._rows:
+            padded = -(-graph.batch // target().tokens) * target().tokens
+            rows = graph.rows(heads * padded, MAX_SMALL_BATCH * heads, graph.tokens)
+            self._rows[heads] = rows, graph.region(8 * (1 + RUN_WORDS * heads))
+        rows, runs = self._rows[heads]
+        gathered = graph.buffer(size, rows)
+        graph.op(
+            f"{name}.gather", GATHER_HEADS, x.rows, constants=graph.layouts, chunks=(1, 4), x=x, heads=heads, size=size,
+            y=gathered, q=gathered.quantized, row_count=rows.region, runs=runs,
+        )  # fmt: skip
+        return matrix_products.head_matmul(graph, gathered, weight, runs)

@@ -1,0 +1,68 @@
+"""Mixture of experts, composed of a builder's operations: the router, and the shared expert."""
+
+from localinfer.gguf.reader import GGUF, Tensor
+from localinfer.graph.builder import Builder, X
+from localinfer.graph.model_properties import Block
+from localinfer.graph.router import Router, router_from_metadata
+
+
+def has_experts(g: Builder[X]) -> bool:
+    """Return whether the model is a mixture of experts."""
+    return g.hparams.count("expert_count", 0, minimum=0) > 0
+
+
+def read_router(
+    g: Builder[X],
+    gating: str = "softmax",
+    *,
+    normed: bool = False,
+    best_per_group: int = 2,
+    weighs_inputs: bool = False,
+) -> Router:
+    """Return the router that the metadata describes; the arguments are the architecture's defaults. `best_per_group`
+    experts determine the score of an expert group."""
+    if not any(g.tensors.has(f"blk.{number}.ffn_gate_inp.weight") for number in range(g.block_count)):
+        raise g.hparams.error("expert_count", "is set, but no layer has a router")
+    g.hparams.accept("leading_dense_block_count")  # these layers have no router
+    return router_from_metadata(
+        g.hparams, gating, normed=normed, best_per_group=best_per_group, weighs_inputs=weighs_inputs
+    )
+
+
+def shared_expert(g: Builder[X], h: X, blk: Block, activation: str, *, gated: bool = True) -> X:
+    """Return the output of the shared expert, multiplied by its sigmoid gate if it has one."""
+    g.hparams.accept("expert_shared_feed_forward_length", "expert_shared_count")  # the tensor shapes imply their values
+    up, router = f"{blk}ffn_up_shexp", f"{blk}ffn_gate_inp_shexp"
+    n = g.tensors.n_rows(up)
+    if gated:
+        gate = g.matmul(h, f"{blk}ffn_gate_shexp", n, barrier=False)
+        f = g.gate(gate, g.matmul(h, up, n), activation)
+    else:
+        f = g.gate(g.matmul(h, up, n), None, activation)
+    y = g.matmul(f, f"{blk}ffn_down_shexp", g.embedding_length)
+    if g.tensors.has(f"{router}.weight"):
+        g.experts.sigmoid_gate(y, h, router)
+    return y
+
+
+def expert_feed_forward(g: Builder[X], h: X, blk: Block, router: Router, activation: str) -> X:
+    """Return the output of the chosen experts plus that of the shared expert, if there is one."""
+    y = g.experts.apply(h, blk, router, activation)
+    if g.tensors.has(f"{blk}ffn_up_shexp.weight"):
+        g.add(y, shared_expert(g, h, blk, activation))
+    return y
+
+
+def active_parameters(f: GGUF) -> tuple[int, int]:
+    """Return the number of weights that a token is multiplied with, and their bytes. Expert tensors count
+    in proportion to the experts that a token uses. Without valid expert metadata, all weights count."""
+    name = f.get("general.architecture", str)
+    count, used = (f.metadata.get(f"{name}.expert_{key}") for key in ("count", "used_count"))
+    if not (isinstance(count, int) and isinstance(used, int) and 0 < used <= count):
+        count = used = 1
+
+    def active(tensor: Tensor, whole: int) -> int:
+        return whole * used // count if "_exps." in tensor.name and tensor.shape[:1] == (count,) else whole
+
+    tensors = f.tensors.values()
+    return sum(active(each, each.n_elements) for each in tensors), sum(active(each, each.nbytes) for each in tensors)

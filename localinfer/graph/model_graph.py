@@ -1,0 +1,98 @@
+"""The compute graph of a model, and the parts of it that the runtime uses: inputs, outputs, caches, ranges of ops."""
+
+from collections.abc import Sequence
+
+from localinfer.gguf.reader import GGUF, StringArray
+from localinfer.graph.attention_recorder import AttentionRecorder
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.cache.page_table import PageTable
+from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
+from localinfer.graph.cache.sequence_cache import SequenceCache
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.context import Context
+from localinfer.graph.draft_head import DraftHead, DraftHeadStates
+from localinfer.graph.hyperparameters import Hyperparameters
+from localinfer.graph.model_properties import ModelProperties
+from localinfer.kernels.signatures import COPY
+
+
+class ModelGraph(ModelProperties):
+    """The compute graph of a model. `localinfer.graph.graph_builder` fills it."""
+
+    def __init__(self, f: GGUF, hparams: Hyperparameters, graph: ComputeGraph, context: Context) -> None:
+        super().__init__(f, hparams)
+        self.graph, self.context = graph, context
+        self.attention, self.states = AttentionRecorder(graph, context, self.eps), StatePool(graph)
+        self.ids, self.output_indices = graph.region(4 * graph.batch), graph.region(4 * graph.outputs)
+        self.block_starts: list[int] = []  # the first op of each layer
+        self.output_start = 0
+        # int32 [batch]: the segment of a text pair that each token belongs to, 0 or 1.
+        self.token_types = graph.region(4 * graph.batch)
+        self.type_count = 1
+        self.captured_inputs: Buffer | None = None  # the inputs of the layers of `capture_inputs`, concatenated
+        self._captured_layers: Sequence[int] = ()
+        self.has_cross_layer_inputs = False  # layers have inputs other than the residual stream
+        self.residual: Buffer | None = None
+        self.final_states_buffer: Buffer | None = None
+        self.final_states_end = 0
+        self.logits_buffer: Buffer | None = None
+        self.draft_head: DraftHead | None = None
+
+    def sequence_caches(self) -> Sequence[SequenceCache]:
+        """Return new, empty caches for a sequence."""
+        rings = [PageTable(ring) for ring in self.attention.rings.values()]
+        states = [RecurrentState(self.states)] if self.states.nbytes else []
+        return [*rings, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
+
+    @property
+    def cache_bytes(self) -> int:
+        """The memory of the caches of all sequences."""
+        return sum(ring.nbytes for ring in self.attention.rings.values()) + self.states.nbytes
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens in the vocabulary, which is the number of rows of the embedding. Without a vocabulary in
+        the file, the number of rows."""
+        tokens, name = self.f.metadata.get("tokenizer.ggml.tokens"), "token_embd.weight"
+        if isinstance(tokens, StringArray):
+            return len(tokens)
+        return self.f.tensors[name].shape[0] if name in self.f.tensors else 0
+
+    @property
+    def output_matrix(self) -> str:
+        """The name of the output layer's matrix."""
+        return "output" if self.tensors.has("output.weight") else "token_embd"
+
+    def start_block(self, number: int) -> None:
+        """Note that the next op is the first one of a layer."""
+        self.block_starts.append(len(self.graph.ops))
+        self.capture_input(number, self.residual)
+
+    def block_ops(self, number: int) -> tuple[int, int]:
+        """Return the range of ops of a layer: first and end."""
+        ends = [*self.block_starts[1:], self.output_start]
+        return self.block_starts[number], ends[number]
+
+    @property
+    def output_ops(self) -> tuple[int, int]:
+        """The range of ops of the output layer: first and end."""
+        return self.output_start, self.draft_head.start_op if self.draft_head else len(self.graph.ops)
+
+    def capture_inputs(self, blocks: Sequence[int]) -> None:
+        """Store the inputs of these layers until the end of the graph, for a draft head. The number after the last
+        layer stands for its output. Call it before the first layer."""
+        self._captured_layers, self.captured_inputs = blocks, self.graph.buffer(len(blocks) * self.embedding_length)
+
+    def capture_input(self, number: int, x: Buffer | None) -> None:
+        """Record the copy of a layer's input, if it is one of `capture_inputs`."""
+        for index, layer in enumerate(self._captured_layers):
+            if layer == number and x and self.captured_inputs:
+                self.graph.op(
+                    "input", COPY, x.rows, chunks=(0, 4), x=x, x_n=x.n, x_first=0, n=x.n, y=self.captured_inputs,
+                    y_n=self.captured_inputs.n, y_first=index * x.n,
+                )  # fmt: skip
+
+    def reject_unused(self) -> None:
+        """Raise UnsupportedError for metadata or tensors of the file that the graph does not use."""
+        self.tensors.reject_unused()
+        self.hparams.reject_unused()

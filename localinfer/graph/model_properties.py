@@ -1,0 +1,54 @@
+"""What a model file says about the model as a whole: its layers, lengths, attention heads and norms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localinfer.gguf.reader import GGUF
+from localinfer.graph.attention_heads import AttentionHeads, read_attention_heads
+from localinfer.graph.hyperparameters import Hyperparameters, multiple_of_32
+from localinfer.graph.sliding_window import sliding_window_layers
+from localinfer.graph.tensors import Tensors
+
+RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A layer. As text, it is the prefix of the layer's tensor names."""
+
+    number: int
+    heads: AttentionHeads
+
+    def __str__(self) -> str:
+        return f"blk.{self.number}."
+
+
+class ModelProperties:
+    """The properties of the model in a file, and its hyperparameters and tensors.
+
+    `block_count` does not count MTP layers, whose tensors need not be used. `uses_layer_norm` tells LayerNorm from
+    RMSNorm; an architecture may set it.
+    """
+
+    def __init__(self, f: GGUF, hparams: Hyperparameters) -> None:
+        self.f, self.hparams = f, hparams
+        blocks = hparams.count("block_count")
+        self.block_count = blocks - hparams.count("nextn_predict_layers", 0, minimum=0, maximum=blocks - 1)
+        self.tensors = Tensors(f, self.block_count)
+        self.tensors.accept(*(name for name in f.tensors if is_mtp_tensor(name, self.block_count, blocks)))
+        self.embedding_length = multiple_of_32(hparams, "embedding_length")
+        self.uses_layer_norm = hparams.has(LAYER_EPSILON) and not hparams.has(RMS_EPSILON)
+        self.eps = hparams.positive(LAYER_EPSILON if self.uses_layer_norm else RMS_EPSILON, maximum=1.0)
+        self.attention_heads: Sequence[AttentionHeads] = read_attention_heads(
+            hparams, self.embedding_length, self.block_count
+        )
+
+    def key_length(self, *, sliding: bool) -> int:
+        """Return the key size of the layers with or without a sliding window."""
+        kinds = zip(self.attention_heads, sliding_window_layers(self.hparams, self.block_count, 0), strict=True)
+        return next((heads.key for heads, kind in kinds if kind == sliding), self.attention_heads[0].key)
+
+
+def is_mtp_tensor(name: str, first: int, end: int) -> bool:
+    """Return whether a tensor belongs to the layers first .. end - 1, which are MTP layers."""
+    return any(name.startswith(f"blk.{number}.") for number in range(first, end))

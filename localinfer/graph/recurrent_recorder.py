@@ -1,0 +1,121 @@
+"""Records operations with a recurrent state: convolutions, state spaces, linear attention, RWKV-7's time mixing."""
+
+from collections.abc import Sequence
+
+from localinfer.gguf.reader import Tensor
+from localinfer.graph.buffers import Buffer
+from localinfer.graph.builder import RecurrentOperations
+from localinfer.graph.cost import Cost, CostModel
+from localinfer.graph.model_graph import ModelGraph
+from localinfer.graph.model_properties import Block
+from localinfer.graph.recurrence import Recurrence
+from localinfer.graph.tensors import row_slice
+from localinfer.graph.time_mix import HeadInputs, read_head_size
+from localinfer.kernels.layout import SCAN_STRIP, convolution_scratch_bytes, scan_scratch_bytes
+from localinfer.kernels.signatures import (
+    CONVOLVE,
+    LERP,
+    RECUR,
+    RECUR_WKV,
+    SELECTIVE_SCAN,
+    TOKEN_SHIFT,
+    WKV_FINISH,
+    WKV_PREPARE,
+)
+
+
+class RecurrentRecorder(RecurrentOperations[Buffer]):
+    """Records operations with a recurrent state. The kernels of the time mixing are in `localinfer.kernels.wkv`."""
+
+    def __init__(self, model: ModelGraph) -> None:
+        self._model, self._graph, self._tensors, self._states = model, model.graph, model.tensors, model.states
+
+    def convolve(self, x: Buffer, name: str, width: int, activation: str = "none") -> Buffer:
+        y, weight = self._graph.buffer(x.n), self._tensors.floats(f"{name}.weight", x.n, width)
+        self._graph.need_scratch(convolution_scratch_bytes(width))
+        self._graph.op(
+            name, CONVOLVE, x.rows, constants={"activation": activation}, chunks=(1, 4), x=x, weight=weight,
+            bias=self._tensors.bias(name, x.n) or 0, width=width, n=x.n, segments=self._states.segments,
+            tail=self._states.add_layer(4 * (width - 1) * x.n), y=y,
+        )  # fmt: skip
+        return y
+
+    def recur(self, blk: Block, x: Buffer, step: Buffer, rate: Buffer | None, shape: Recurrence) -> Buffer:
+        y, numbers = self._graph.buffer(shape.heads * shape.value), (shape.heads, *([1] if shape.rule == "add" else []))
+        bias = self._tensors.vector(f"{blk}ssm_dt.bias", shape.heads)
+        state_bytes = 4 * shape.heads * shape.key * shape.value
+        self._graph.op(
+            f"{blk}recur", RECUR[shape.rule], x.rows,
+            constants={"key": shape.key, "value": shape.value, "heads_per_key": shape.heads_per_key},
+            chunks=(1, 4), x=x, stride=4 * x.n, heads=shape.heads, groups=shape.groups, step=step, rate=rate or 0,
+            cost=CostModel(Cost(state_bytes), Cost(fmas=3 * state_bytes // 4)),
+            a=self._tensors.floats(f"{blk}ssm_a", *numbers), bias=bias, segments=self._states.segments,
+            state=self._states.add_layer(state_bytes), y=y,
+            skip=self._tensors.floats(f"{blk}ssm_d", *numbers) if shape.rule == "add" else 0,
+        )  # fmt: skip
+        return y
+
+    def selective_scan(self, blk: Block, x: Buffer, step: Buffer, b: Buffer, c: Buffer) -> Buffer:
+        if x.n % SCAN_STRIP:
+            raise self._model.hparams.unsupported("ssm.inner_size", x.n)
+        y, numbers = self._graph.buffer(x.n), x.n * b.n
+        self._graph.need_scratch(scan_scratch_bytes(b.n))
+        self._graph.op(
+            f"{blk}scan", SELECTIVE_SCAN, x.rows, constants={"size": b.n}, chunks=(1, 4), x=x, step=step, b=b, c=c,
+            n=x.n,
+            a=self._tensors.floats(f"{blk}ssm_a", x.n, b.n), skip=self._tensors.vector(f"{blk}ssm_d", x.n),
+            cost=CostModel(Cost(8 * numbers), Cost(fmas=12 * numbers)), segments=self._states.segments,
+            state=self._states.add_layer(4 * numbers), y=y,
+        )  # fmt: skip
+        return y
+
+    def token_shift(self, x: Buffer) -> Buffer:
+        y = self._graph.buffer(x.n)
+        self._graph.op(
+            "shift",
+            TOKEN_SHIFT,
+            x.rows,
+            chunks=(1, 4),
+            x=x,
+            n=x.n,
+            segments=self._states.segments,
+            tail=self._states.add_layer(4 * x.n),
+            y=y,
+        )
+        return y
+
+    def lerp(self, x: Buffer, other: Buffer, weight: Buffer | Tensor) -> Buffer:
+        # `weight` has a row per token, or as a tensor one row for all tokens.
+        y, step = self._graph.buffer(x.n), x.n if isinstance(weight, Buffer) else 0
+        self._graph.op("lerp", LERP, x.rows, chunks=(0, 4), x=x, other=other, weight=weight, step=step, n=x.n, y=y)
+        return y
+
+    def lerps(self, x: Buffer, other: Buffer, name: str, count: int) -> Sequence[Buffer]:
+        weights = self._tensors.floats(f"{name}.weight", *([count, 1, 1] if count > 1 else []), x.n)
+        return [self.lerp(x, other, row_slice(weights, number, 1) if count > 1 else weights) for number in range(count)]
+
+    def time_mix(self, blk: Block, x: HeadInputs[Buffer]) -> Buffer:
+        size, n, graph, name = (
+            read_head_size(self._model.hparams, self._model.embedding_length),
+            x.r.n,
+            self._graph,
+            f"{blk}time_mix",
+        )
+        heads, constants = n // size, {"size": size}
+        vector = {kind: self._tensors.vector(f"{name}_{kind}.weight", n) for kind in ("k_k", "k_a", "r_k", "ln")}
+        removed, y, state_bytes = graph.buffer(n), graph.buffer(n), 4 * n * size
+        graph.op(
+            f"{name}.prepare", WKV_PREPARE, x.r.rows, constants=constants, chunks=(1, 4), w=x.w, k=x.k, a=x.a,
+            k_k=vector["k_k"], k_a=vector["k_a"], heads=heads, removed=removed,
+        )  # fmt: skip
+        graph.op(
+            f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 4),
+            cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a, removed=removed,
+            heads=heads, segments=self._states.segments, state=self._states.add_layer(state_bytes), y=y,
+        )  # fmt: skip
+        graph.op(
+            f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 4), r=x.r, k=x.k, v=x.v,
+            r_k=vector["r_k"], weight=vector["ln"], bias=self._tensors.vector(f"{name}_ln.bias", n), heads=heads,
+            eps=size * self._model.eps, y=y,
+        )  # fmt: skip
+        return y

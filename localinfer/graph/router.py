@@ -1,0 +1,51 @@
+"""The router of a mixture of experts, as the metadata describes it."""
+
+from dataclasses import dataclass
+
+from localinfer.graph.hyperparameters import Hyperparameters
+
+
+@dataclass(frozen=True)
+class Router:
+    """How `used` of `count` experts are chosen for each token, and weighted.
+
+    `gating` turns the router's logits into probabilities: "softmax", "sigmoid", "softmax_of_chosen" (softmax over the
+    chosen logits) or "sparse_mixer" (Phi-3.5-MoE). The weights are divided by their sum if `normed`, and multiplied by
+    `scale`. They scale the experts' outputs, or with `weighs_inputs` their inputs.
+
+    If experts are in `groups` of adjacent experts, only the `groups_used` groups with the highest scores are eligible.
+    The score of a group is the sum of the probabilities of its `best_per_group` best experts, one or two.
+    """
+
+    count: int
+    used: int
+    gating: str = "softmax"
+    normed: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    best_per_group: int = 2
+    weighs_inputs: bool = False
+
+
+def router_from_metadata(
+    hparams: Hyperparameters, gating: str, *, normed: bool, best_per_group: int = 2, weighs_inputs: bool = False
+) -> Router:
+    """Return the router that the metadata describes; the arguments are the architecture's defaults."""
+    count = hparams.count("expert_count")
+    used = hparams.count("expert_used_count", maximum=count)
+    groups = hparams.count("expert_group_count", 1, minimum=0) or 1
+    groups_used = hparams.count("expert_group_used_count", groups, minimum=0, maximum=groups) or groups
+    if count % groups or count // groups < best_per_group:
+        raise hparams.error(
+            "expert_group_count", f"is {groups}; groups of {best_per_group} or more must make up {count} experts"
+        )
+    if groups_used * (count // groups) < used:
+        raise hparams.error("expert_group_used_count", f"is {groups_used}; {used} experts do not fit")
+    functions = {0: gating, 1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+    number = hparams.count("expert_gating_func", 0, minimum=0)
+    if number not in functions:
+        raise hparams.unsupported("expert_gating_func", number)
+    scale = hparams.number("expert_weights_scale", 1.0) or 1.0
+    normed = hparams.flag("expert_weights_norm", normed)
+    return Router(count, used, functions[number], normed, scale, groups, groups_used, best_per_group, weighs_inputs)

@@ -1,0 +1,167 @@
+"""The formulas of the oracle: rotary embeddings, norms, activations, and which positions a token attends to."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.rope import AttentionTemperature, Rope
+
+Floats = NDArray[np.floating[Any]]  # of the model's dtype
+Positions = NDArray[np.integer[Any]]
+
+
+def split_heads(x: Floats, n: int) -> Floats:
+    """Reshape (n_tokens, n * head_size) -> (n, n_tokens, head_size)."""
+    return x.reshape(x.shape[0], n, -1).transpose(1, 0, 2)
+
+
+def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool_]:
+    """Return whether a position (row) attends to another one (column): less than `window` back and not ahead, or a
+    sink."""
+    back = position[:, None] - position[None, :]
+    return (back >= 0) & ((window == 0) | (back < window) | (position < sinks))
+
+
+def within_window(position: Positions, window: int) -> NDArray[np.bool_]:
+    """Return whether two positions are within half a window of each other."""
+    apart = np.abs(position[:, None] - position[None, :])
+    return (window == 0) | (apart <= window // 2)
+
+
+# --- rope ---
+
+
+def plain_frequencies(base: float, n: int) -> Floats:
+    """Return the radians per position of each of n / 2 pairs."""
+    return base ** (-2.0 * np.arange(n // 2) / n)
+
+
+def yarn_frequencies(
+    frequencies: Floats, base: float, stretch: float, original: int, fast: float, slow: float, truncate: bool
+) -> Floats:
+    """Return YaRN's frequencies (Peng et al., 2023, section 3.2): fast pairs are unchanged, slow ones slowed."""
+    n, result = 2 * len(frequencies), frequencies.copy()
+
+    def pair_of(times: float) -> float:
+        return n * math.log(original / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair_of(fast), pair_of(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n - 1)
+    for i in range(len(frequencies)):
+        slowed = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
+        result[i] = slowed * frequencies[i] / stretch + (1 - slowed) * frequencies[i]
+    return result
+
+
+def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
+    """Rotate the first values of each head, two per frequency."""
+    n = 2 * len(rope.frequencies)
+    angle = position[:, None] * rope.frequencies
+    cos, sin = ((rope.amplitude * part).astype(x.dtype) for part in (np.cos(angle), np.sin(angle)))
+    result = x.copy()
+    one = np.arange(0, n, 2) if rope.pairs == "interleaved" else np.arange(n // 2)
+    other = one + (1 if rope.pairs == "interleaved" else n // 2)
+    result[..., one] = x[..., one] * cos - x[..., other] * sin
+    result[..., other] = x[..., one] * sin + x[..., other] * cos
+    return result
+
+
+def temperature_at(temperature: AttentionTemperature, positions: Positions) -> Floats:
+    """Return the factor of the queries at each position."""
+    steps = np.floor((positions + temperature.offset) / temperature.original)
+    factors: Floats = 1 + temperature.rate * np.log(1 + steps)
+    return factors
+
+
+# --- norms and activations ---
+
+
+def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    """Scale the last axis to a mean square of one."""
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps)) * weight
+
+
+def layer_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    """Normalise the last axis to a mean of zero and a variance of one."""
+    return rms_norm(x - x.mean(axis=-1, keepdims=True), weight, eps)
+
+
+def match_rms(y: Floats, x: Floats) -> Floats:
+    """Scale each row of y to the norm of that of x."""
+    squares = np.maximum((y * y).mean(axis=1, keepdims=True), 1e-5)
+    return y * np.sqrt((x * x).mean(axis=1, keepdims=True) / squares)
+
+
+def softmax(x: Floats) -> Floats:
+    """Return the softmax over the last axis."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """Return the logistic function."""
+    return 1 / (1 + np.exp(-x))
+
+
+def sparse_mixer_weight(logits: Floats, taken: Sequence[int], chosen: int) -> float:
+    """Return the softmax weight of a logit among those that are not taken and within 0.02 of the larger magnitude."""
+    largest = logits[chosen]
+    near = [
+        number
+        for number, logit in enumerate(logits)
+        if number not in taken and largest - logit <= 0.02 * max(abs(logit), largest)
+    ]
+    return float(1 / np.exp(logits[near] - largest).sum())
+
+
+def soft_cap(x: Floats, cap: float) -> Floats:
+    """Return cap * tanh(x / cap), or x if cap is 0."""
+    return cap * np.tanh(x / cap) if cap else x
+
+
+def silu(x: Floats) -> Floats:
+    """Return x * sigmoid(x), in a form that does not overflow."""
+    return x * 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def gelu(x: Floats) -> Floats:
+    """Return the tanh approximation of GELU."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * x * (1.0 + 0.044715 * x * x)))
+
+
+def gelu_erf(x: Floats) -> Floats:
+    """Return the exact GELU."""
+    return (0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))).astype(x.dtype)
+
+
+def relu(x: Floats) -> Floats:
+    return np.maximum(x, 0)
+
+
+def relu_squared(x: Floats) -> Floats:
+    return relu(x) ** 2
+
+
+def gated_activation(activation: str, gate: Floats, up: Floats) -> Floats:
+    """Return act(gate) * up. gpt-oss clamps both and adds one to up."""
+    if activation == "clamped_swiglu":
+        gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+        return gate * sigmoid(1.702 * gate) * (up + 1)
+    return ACTIVATIONS[activation](gate) * up
+
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "none": np.asarray,
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+    "gelu": gelu,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu_squared": relu_squared,
+}

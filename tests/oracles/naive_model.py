@@ -1,0 +1,76 @@
+"""The weights of the oracle, decoded by the `gguf` package."""
+
+import gguf
+import numpy as np
+from naive_math import Floats
+from numpy.typing import DTypeLike, NDArray
+
+from localinfer.gguf.reader import GGUF
+
+ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+
+
+class Model:
+    """A file's weights as plain matrices, decoded at first use and then kept, and the settings of tests."""
+
+    def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
+        self.file, self.dtype = file, np.dtype(dtype)
+        self.weights: dict[str, Floats] = {}
+        self.n_ctx = self.sinks = 0  # if set, the context shift policy: see attend
+        self.ctx_size = 0  # the context length for RoPE extension; 0: the trained one
+        self.factors = {name: self[name] for name in ROPE_FACTORS if self.has(f"{name}.weight")}
+        self.scale: float | None = None  # overrides the architecture's scale of the scores
+        self.anchored = False  # whether keys are cached relative to anchors
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return the tensor `<name>.weight`, rows first: a matrix is (n_out, n_in)."""
+        if name not in self.weights:
+            self.weights[name] = self.rows(name).astype(self.dtype)
+        return self.weights[name]
+
+    def numbers(self, name: str) -> Floats:
+        """Return a float32 tensor whose name has no suffix."""
+        tensor = self.file.tensors[name]
+        return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
+
+    def vector(self, name: str) -> Floats:
+        """Return a float32 tensor as a vector."""
+        return self.file.tensors[name].data.view(np.float32).astype(self.dtype)
+
+    def bias(self, name: str) -> Floats | float:
+        """Return the tensor `<name>.bias`, (n_out,), or 0."""
+        if not self.has(f"{name}.bias"):
+            return 0.0
+        tensor = self.file.tensors[f"{name}.bias"]
+        return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
+
+    def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
+        """Return some rows of a tensor, decoded and not kept."""
+        tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
+        bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
+        return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))
+
+    # Subclasses override these methods to round.
+
+    def matmul(self, name: str, x: Floats) -> Floats:
+        """Multiply (n, n_in) -> (n, n_out)."""
+        return x @ self[name].T * self.scale_of(name)
+
+    def scale_of(self, name: str) -> Floats | float:
+        """Return the scale of the products of a matrix."""
+        given = self.has(f"{name}.scale") and self.file.tensors[f"{name}.scale"].shape == (1,)
+        return self.numbers(f"{name}.scale") if given else 1.0
+
+    def expert(self, name: str, number: int, x: Floats) -> Floats:
+        """Multiply with one of many matrices, and add its bias: (n, n_in) -> (n, n_out)."""
+        self.weights[f"{name} {number}"], bias = self[name][number], self.bias(name)
+        factor = self.numbers(f"{name}.scale")[number] if self.has(f"{name}.scale") else 1.0
+        return self.matmul(f"{name} {number}", x) * factor + (bias if isinstance(bias, float) else bias[number])
+
+    def store_in_cache(self, kv: Floats, anchors: Floats | float = 0.0) -> Floats:
+        """Return keys or values (heads, n_tokens, head_size) as the cache would return them; `anchors` are those of the
+        keys."""
+        return kv
