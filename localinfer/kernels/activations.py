@@ -172,19 +172,20 @@ def gated_activation(activation: str, tile: int, passes: int) -> Body:
     """
     unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, up, up_n, up_first, n, gate, q, chunk_index, n_chunks, scratch):
-        count, strips = load(int64, tokens), (n + STRIP_COLUMNS - 1) // STRIP_COLUMNS
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        count, strips = load(int64, args.tokens), (n + STRIP_COLUMNS - 1) // STRIP_COLUMNS
         items = (count + together - 1) // together * strips
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
             first, column = item // strips * together, item % strips * STRIP_COLUMNS
             end = min(column + STRIP_COLUMNS, n)
             for token in range(first, min(first + together, count)):
-                row, factors = gate + 4 * n * token, up + 4 * (up_n * token + up_first)
+                row, factors = args.gate + 4 * n * token, args.up + 4 * (args.up_n * token + args.up_first)
                 for i in range(column, end, 16):
-                    factor = load(f32x16, factors + 4 * i) if up else splat(f32x16, float32(1.0))
+                    factor = load(f32x16, factors + 4 * i) if args.up else splat(f32x16, float32(1.0))
                     store(row + 4 * i, unit(load(f32x16, row + 4 * i), factor))
-                if q:
-                    quantize_groups(row, q, token, column // 32, end // 32, n)
+                if args.q:
+                    quantize_groups(row, args.q, token, column // 32, end // 32, n)
 
     return body
 
@@ -194,14 +195,15 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
     have 2 n values."""
     unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, x, n, y, q, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
-            row, place = x + 8 * n * token, y + 4 * n * token
+            row, place = args.x + 8 * n * token, args.y + 4 * n * token
             for i in range(0, 4 * n, 64):
                 store(place + i, unit(load(f32x16, row + i), load(f32x16, row + 4 * n + i)))
-            if q:
-                quantize_groups(place, q, token, 0, n // 32, n)
+            if args.q:
+                quantize_groups(place, args.q, token, 0, n // 32, n)
 
     return body
 
@@ -209,15 +211,15 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
 def sigmoid_gate() -> Body:
     """Make the kernel x[token] *= sigmoid(weight . h[token])."""
 
-    def body(tokens, h, weight, n_in, n, x, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         one, zero = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.0))
         for token in range(first, end):
             score = zero
-            for i in range(0, 4 * n_in, 64):
-                score = fma(load(f32x16, weight + i), load(f32x16, h + 4 * n_in * token + i), score)
+            for i in range(0, 4 * args.n_in, 64):
+                score = fma(load(f32x16, args.weight + i), load(f32x16, args.h + 4 * args.n_in * token + i), score)
             factor = extract(one / (one + exp(zero - splat(f32x16, reduce_sum(score)))), 0)
-            for i in range(4 * n * token, 4 * n * (token + 1), 64):
-                store(x + i, load(f32x16, x + i) * splat(f32x16, factor))
+            for i in range(4 * args.n * token, 4 * args.n * (token + 1), 64):
+                store(args.x + i, load(f32x16, args.x + i) * splat(f32x16, factor))
 
     return body

@@ -34,11 +34,14 @@ def weighted_sum(weight: int, m: int, count: int) -> Any:
 def copy_slice() -> Body:
     """Make the kernel that copies n values of each row of x, from x_first on, to y_first in y."""
 
-    def body(tokens, x, x_n, x_first, n, y, y_n, y_first, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            source, place = x + 4 * (x_n * token + x_first), y + 4 * (y_n * token + y_first)
-            for i in range(0, 4 * n, 64):
+            source, place = (
+                args.x + 4 * (args.x_n * token + args.x_first),
+                args.y + 4 * (args.y_n * token + args.y_first),
+            )
+            for i in range(0, 4 * args.n, 64):
                 store(place + i, load(f32x16, source + i))
 
     return body
@@ -47,12 +50,13 @@ def copy_slice() -> Body:
 def match_rms() -> Body:
     """Make the kernel y *= rms(x) / rms(y), row by row."""
 
-    def body(tokens, x, n, y, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            place = y + 4 * n * token
+            place = args.y + 4 * n * token
             own = max(mean_square(place, n), float32(MIN_MEAN_SQUARE))
-            factor = splat(f32x16, sqrt(mean_square(x + 4 * n * token, n)) / sqrt(own))
+            factor = splat(f32x16, sqrt(mean_square(args.x + 4 * n * token, n)) / sqrt(own))
             for i in range(0, 4 * n, 64):
                 store(place + i, load(f32x16, place + i) * factor)
 
@@ -62,12 +66,15 @@ def match_rms() -> Body:
 def predict() -> Body:
     """Make the kernel that predicts the streams. `first` receives a copy of the first one."""
 
-    def body(tokens, x, m, weight, count, n, predicted, first, chunk_index, n_chunks, scratch):
-        end = load(int64, tokens) * (chunk_index + 1) // n_chunks
-        for token in range(load(int64, tokens) * chunk_index // n_chunks, end):
-            row, place = x + 4 * count * n * token, predicted + 4 * count * n * token
+    def body(args, chunk_index, n_chunks, scratch):
+        count, n = args.count, args.n
+        end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
+        for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
+            row, place = args.x + 4 * count * n * token, args.predicted + 4 * count * n * token
             for pair in range(count * count):
-                store(scratch + 4 * pair, weighted_sum(weight + 4 * count * pair, m + 4 * count * token, count))
+                store(
+                    scratch + 4 * pair, weighted_sum(args.weight + 4 * count * pair, args.m + 4 * count * token, count)
+                )
             for i in range(0, 4 * n, 64):
                 for j in range(count):
                     s = load(f32x16, row + 4 * n * j + i)
@@ -75,7 +82,7 @@ def predict() -> Body:
                         c = splat(f32x16, load(float32, scratch + 4 * (count * j + k)))
                         s = fma(c, load(f32x16, row + 4 * n * k + i), s)
                     store(place + 4 * n * j + i, s)
-                store(first + 4 * n * token + i, load(f32x16, place + i))
+                store(args.first + 4 * n * token + i, load(f32x16, place + i))
 
     return body
 
@@ -83,17 +90,20 @@ def predict() -> Body:
 def correct() -> Body:
     """Make the kernel that corrects the streams by y. `first` receives the first one times `scale`."""
 
-    def body(tokens, y, predicted, m, weight, scale, count, n, x, first, chunk_index, n_chunks, scratch):
-        end = load(int64, tokens) * (chunk_index + 1) // n_chunks
-        for token in range(load(int64, tokens) * chunk_index // n_chunks, end):
-            row, source = x + 4 * count * n * token, predicted + 4 * count * n * token
+    def body(args, chunk_index, n_chunks, scratch):
+        count, n = args.count, args.n
+        end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
+        for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
+            row, source = args.x + 4 * count * n * token, args.predicted + 4 * count * n * token
             for j in range(count):
-                c = splat(f32x16, float32(1.0) + weighted_sum(weight + 4 * count * j, m + 4 * count * token, count))
+                c = splat(
+                    f32x16, float32(1.0) + weighted_sum(args.weight + 4 * count * j, args.m + 4 * count * token, count)
+                )
                 for i in range(0, 4 * n, 64):
-                    off = load(f32x16, y + 4 * n * token + i) - load(f32x16, source + i)
+                    off = load(f32x16, args.y + 4 * n * token + i) - load(f32x16, source + i)
                     store(row + 4 * n * j + i, fma(c, off, load(f32x16, source + 4 * n * j + i)))
             for i in range(0, 4 * n, 64):
-                store(first + 4 * n * token + i, load(f32x16, row + i) * load(f32x16, scale + i))
+                store(args.first + 4 * n * token + i, load(f32x16, row + i) * load(f32x16, args.scale + i))
 
     return body
 
@@ -101,13 +111,13 @@ def correct() -> Body:
 def add_to_inactive() -> Body:
     """Make the kernel that adds a branch to all streams but the first."""
 
-    def body(tokens, branch, count, n, x, chunk_index, n_chunks, scratch):
-        end = load(int64, tokens) * (chunk_index + 1) // n_chunks
-        for token in range(load(int64, tokens) * chunk_index // n_chunks, end):
-            for j in range(1, count):
-                place = x + 4 * n * (count * token + j)
-                for i in range(0, 4 * n, 64):
-                    store(place + i, load(f32x16, place + i) + load(f32x16, branch + 4 * n * token + i))
+    def body(args, chunk_index, n_chunks, scratch):
+        end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
+        for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
+            for j in range(1, args.count):
+                place = args.x + 4 * args.n * (args.count * token + j)
+                for i in range(0, 4 * args.n, 64):
+                    store(place + i, load(f32x16, place + i) + load(f32x16, args.branch + 4 * args.n * token + i))
 
     return body
 
@@ -115,12 +125,13 @@ def add_to_inactive() -> Body:
 def gaussian_topk() -> Body:
     """Make the kernel x = max(0, x - mean - deviations * standard deviation), row by row."""
 
-    def body(tokens, deviations, n, x, chunk_index, n_chunks, scratch):
-        count, zero = load(int64, tokens), splat(f32x16, float32(0.0))
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        count, zero = load(int64, args.tokens), splat(f32x16, float32(0.0))
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            row = x + 4 * n * token
+            row = args.x + 4 * n * token
             subtract_mean(row, n, row)
-            least = splat(f32x16, float32(deviations) * sqrt(mean_square(row, n)))
+            least = splat(f32x16, float32(args.deviations) * sqrt(mean_square(row, n)))
             for i in range(0, 4 * n, 64):
                 store(row + i, maximum(load(f32x16, row + i) - least, zero))
 

@@ -77,28 +77,31 @@ def append(
     subtract_anchor = make_store_anchor(pairs, k_type, key_size, key_dim)
     widen_key, widen_value = make_widen(key_size, key_dim), make_widen(value_size, value_dim)
 
-    def body(
-        tokens, k, v, heads, n_rot, table, block_table, bias, weight, eps, entries, k_cache, v_cache, capacity,
-        chunk_index,
-        n_chunks, scratch
-    ):  # fmt: skip
-        items, blocks, wide = load(int64, tokens) * heads, capacity // PAGE_SIZE, scratch + 128
+    def body(args, chunk_index, n_chunks, scratch):
+        n_rot = args.n_rot
+        items, blocks, wide = load(int64, args.tokens) * args.heads, args.capacity // PAGE_SIZE, scratch + 128
         anchor_scratch = wide + 4 * max(key_dim, value_dim)
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            token, head = item // heads, item % heads
-            entry = int64(load(int32, entries + 4 * token))
-            key, value = k + 4 * key_size * item, v + 4 * value_size * item
-            rotate_head(key, key_size, n_rot, table + 4 * n_rot * token, weight, eps)
+            token, head = item // args.heads, item % args.heads
+            entry = int64(load(int32, args.entries + 4 * token))
+            key, value = args.k + 4 * key_size * item, args.v + 4 * value_size * item
+            rotate_head(key, key_size, n_rot, args.table + 4 * n_rot * token, args.weight, args.eps)
             key = widen_key(key, wide)
             transform_key(key)
-            keys = k_cache + k_block * blocks * head
+            keys = args.k_cache + k_block * blocks * head
             subtract_anchor(
-                key, keys, entry, bias + 4 * key_size * head, n_rot, block_table + 4 * n_rot * token, anchor_scratch
+                key,
+                keys,
+                entry,
+                args.bias + 4 * key_size * head,
+                n_rot,
+                args.block_table + 4 * n_rot * token,
+                anchor_scratch,
             )
             store_key(key, keys, entry, scratch)
             if value_dim:
                 value = widen_value(value, wide)
                 transform_value(value)
-                store_value(value, v_cache + v_block * blocks * head, entry, scratch)
+                store_value(value, args.v_cache + v_block * blocks * head, entry, scratch)
 
     return body

@@ -9,76 +9,112 @@ a time are transposed from panels to rows. A tile of queries is [rows][key_dim],
 and states are described in `localinfer.kernels.online_softmax`.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from numba import int32, int64
 
-from localinfer.kernels.cache_types import CacheType
-from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
+from localinfer.kernels.attention_shape import AttentionShape
+from localinfer.kernels.cache_types import CACHE_TYPES
+from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, page_weights_bytes, row_state_bytes
 from localinfer.kernels.online_softmax import NOTHING, SUMS, make_page_visibility, make_softmax_update, oldest_visible
 from localinfer.kernels.scores import make_score_page
 from localinfer.kernels.weighted_values import make_accumulate_keys, make_accumulate_page
 from quant.jit.vectors import inline, load
 
 
-def make_attend_chunk(
-    rows: int, key_dim: int, key_size: int, value_dim: int, value_entry_dim: int, k_type: CacheType, v_type: CacheType,
-    capped: int,
-) -> Any:  # fmt: skip
-    """Make attend(q, q_sink, k, v, positions, spans, cap, table, first, end, last_prefetch, sinks, p, state): attend to
-    the pages first .. end - 1 of a page table.
+class CacheHead(NamedTuple):
+    """A key head of a layer's cache, and the page table of a sequence."""
 
-    The table, int32, maps logical pages to pages; `last_prefetch` is the address of the keys to prefetch last.
-    `p` is scratch of `page_weights_bytes`; the state is updated. If `value_entry_dim` > value_dim, the values are the
-    last dimensions of the keys, and v is k.
+    k: int  # address of the head's pages of keys
+    v: int  # address of the head's pages of values; that of the keys if values are dimensions of the keys
+    positions: int  # address of the positions of all entries, int32
+    page_table: int  # address of the page number of each logical page, int32
+    sink_pages: int  # logical pages with attention sinks
+    cap: float  # of soft-capped scores
+
+
+class PageRange(NamedTuple):
+    """Logical pages first .. end - 1, and the address of the keys to prefetch while the last one is processed."""
+
+    first: int
+    end: int
+    next_keys: int
+
+
+@dataclass(frozen=True)
+class TileScratch:
+    """The layout of a tile's scratch memory: queries, queries for pages with attention sinks, weights of a page, and
+    spans."""
+
+    rows: int
+    key_dim: int
+
+    @property
+    def queries_bytes(self) -> int:
+        """The bytes of the tile's queries, float32 [rows][key_dim]."""
+        return 4 * self.rows * self.key_dim
+
+    @property
+    def weights_at(self) -> int:
+        """The offset of the weights."""
+        return 2 * self.queries_bytes
+
+    @property
+    def spans_at(self) -> int:
+        """The offset of the spans, int32 [rows][2]."""
+        return self.weights_at + page_weights_bytes(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole."""
+        return self.spans_at + 64 * self.rows
+
+
+def make_page_products(shape: AttentionShape) -> tuple[Any, Any]:
+    """Make score_page and accumulate_page: see `localinfer.kernels.scores` and `localinfer.kernels.weighted_values`."""
+    k_type, v_type, rows, key_dim = CACHE_TYPES[shape.k_type], CACHE_TYPES[shape.v_type], shape.rows, shape.key_dim
+    k_page_bytes, v_page_bytes = k_type.block_bytes(key_dim), v_type.block_bytes(shape.value_entry_dim)
+    if shape.value_entry_dim == shape.value_dim:
+        score_page = make_score_page(k_type, rows, key_dim, shape.key_size, v_page_bytes)
+        return score_page, make_accumulate_page(v_type, rows, shape.value_dim, k_page_bytes)
+    score_page = make_score_page(k_type, rows, key_dim, shape.key_size, 0)
+    return score_page, make_accumulate_keys(k_type, rows, key_dim, shape.value_dim, k_page_bytes)
+
+
+def make_attend_chunk(shape: AttentionShape) -> Any:
+    """Make attend(cache, pages, scratch, state): attend to the pages of a `PageRange` of a `CacheHead`.
+
+    The scratch memory has the queries and the spans of the tile, the state is updated.
     """
-    k_page_bytes, v_page_bytes = k_type.block_bytes(key_dim), v_type.block_bytes(value_entry_dim)
-    if value_entry_dim == value_dim:
-        score_page = make_score_page(k_type, rows, key_dim, key_size, v_page_bytes)
-        accumulate_page = make_accumulate_page(v_type, rows, value_dim, k_page_bytes)
-    else:
-        score_page = make_score_page(k_type, rows, key_dim, key_size, 0)
-        accumulate_page = make_accumulate_keys(k_type, rows, key_dim, value_dim, k_page_bytes)
-    page_visibility, update_softmax, stride = (
-        make_page_visibility(rows),
-        make_softmax_update(value_dim, capped),
-        row_state_bytes(value_dim),
-    )
+    rows, tile, stride = shape.rows, TileScratch(shape.rows, shape.key_dim), row_state_bytes(shape.value_dim)
+    k_page_bytes = CACHE_TYPES[shape.k_type].block_bytes(shape.key_dim)
+    v_page_bytes = CACHE_TYPES[shape.v_type].block_bytes(shape.value_entry_dim)
+    queries_bytes, weights_at, spans_at = tile.queries_bytes, tile.weights_at, tile.spans_at
+    score_page, accumulate_page = make_page_products(shape)
+    page_visibility, update_softmax = make_page_visibility(rows), make_softmax_update(shape.value_dim, shape.capped)
 
     @inline
-    def attend(
-        q: int,
-        q_sink: int,
-        k: int,
-        v: int,
-        positions: int,
-        spans: int,
-        cap: float,
-        table: int,
-        first: int,
-        end: int,
-        last_prefetch: int,
-        sinks: int,
-        p: int,
-        state: int,
-    ) -> None:
-        for number in range(first, end):
-            page = int64(load(int32, table + 4 * number))
+    def attend(cache: CacheHead, pages: PageRange, scratch: int, state: int) -> None:
+        p, spans = scratch + weights_at, scratch + spans_at
+        for number in range(pages.first, pages.end):
+            entry = cache.page_table + 4 * number
+            page = int64(load(int32, entry))
             next_keys = (
-                k + k_page_bytes * int64(load(int32, table + 4 * number + 4)) if number + 1 < end else last_prefetch
+                cache.k + k_page_bytes * int64(load(int32, entry + 4)) if number + 1 < pages.end else pages.next_keys
             )
-            page_positions, values = positions + 4 * PAGE_SIZE * page, v + v_page_bytes * page
-            sink = int64(number < sinks)
-            queries = q_sink if sink else q
-            visible_panels = page_visibility(page_positions, spans, sink)
+            positions, values = cache.positions + 4 * PAGE_SIZE * page, cache.v + v_page_bytes * page
+            sink = int64(number < cache.sink_pages)
+            queries = scratch + queries_bytes if sink else scratch
+            visible_panels = page_visibility(positions, spans, sink)
             if visible_panels == NOTHING:
                 continue
             panels = min(visible_panels, PAGE_SIZE // PANEL_KEYS)  # entries after those have no weight for any row
-            score_page(queries, k + k_page_bytes * page, p, values, panels)
+            score_page(queries, cache.k + k_page_bytes * page, p, values, panels)
             for row in range(rows):
                 oldest, newest = oldest_visible(spans + 8 * row, sink), load(int32, spans + 8 * row + 4)
                 update_softmax(
-                    p + 4 * PAGE_SIZE * row, page_positions, oldest, newest, cap, visible_panels, state + stride * row
+                    p + 4 * PAGE_SIZE * row, positions, oldest, newest, cache.cap, visible_panels, state + stride * row
                 )
             accumulate_page(p, values, state + SUMS, p + 4 * PAGE_SIZE * rows, next_keys, PANEL_KEYS * panels)
 

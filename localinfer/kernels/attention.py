@@ -20,14 +20,16 @@ has no value (gpt-oss; OpenAI, 2025).
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from numba import float32, int32, int64
 
-from localinfer.kernels.attend import make_attend_chunk
+from localinfer.kernels.attend import CacheHead, PageRange, TileScratch, make_attend_chunk
+from localinfer.kernels.attention_shape import AttentionShape, OutputShape
 from localinfer.kernels.cache_types import CACHE_TYPES
 from localinfer.kernels.hadamard import make_hadamard, make_no_transform, transform_size
-from localinfer.kernels.layout import MIN_TILES_UNSPLIT, MIN_WHOLE_TILES, PAGE_SIZE, page_weights_bytes, row_state_bytes
+from localinfer.kernels.layout import MIN_TILES_UNSPLIT, MIN_WHOLE_TILES, PAGE_SIZE, row_state_bytes
 from localinfer.kernels.online_softmax import DENOMINATOR, LOG2_E, SUMS, make_add_sink, make_initialize, make_merge
 from localinfer.kernels.segments import SEGMENT_BYTES, segments_end
 from quant.jit.vectors import f32x16, inline, load, reduce_sum, splat, store
@@ -36,18 +38,32 @@ from quant.matmul.activations import make_quantize_groups
 Body = Callable[..., None]
 
 
+class SegmentWork(NamedTuple):
+    """The work items of a segment that one thread processes. A work item is one chunk of one tile if threads share the
+    chunks, else a whole tile."""
+
+    segment: int  # address of the segment
+    token: int  # number of the segment's first token in the batch
+    first_item: int
+    end_item: int  # one past the last item
+    shared: bool  # whether threads share the chunks of a tile
+    partial: int  # address of the segment's partial states, one for each item
+
+
 @inline
 def count_chunks(segment: int, chunk: int) -> int:
     """Return the number of chunks that a segment's pages are divided into."""
     return (load(int64, segment + 16) + chunk - 1) // chunk
 
 
-def make_tiling(group: int, rows: int, single: int) -> tuple[Any, Any, Any]:
-    """Make the functions that divide segments into tiles of `rows` rows, or of `single` rows in segments of one token.
+def make_tiling(shape: OutputShape) -> tuple[Any, Any, Any]:
+    """Make the functions that divide segments into tiles of `shape.rows` rows, or of `shape.single` rows in segments of
+    one token.
 
     rows_of(segment) and tiles_of(segment, kv_heads) return the rows per tile and the number of tiles.
-    are_chunks_shared(segments, kv_heads, chunk) returns whether so few tiles exist that threads divide their chunks.
+    are_chunks_shared(segments, kv_heads, chunk) returns whether so few tiles exist that threads share their chunks.
     """
+    group, rows, single = shape.group, shape.rows, shape.single
 
     @inline
     def rows_of(segment: int) -> int:
@@ -73,24 +89,12 @@ def hadamard_for(kind: str, dim: int, whole: int) -> Any:
     return make_hadamard(dim, transform_size(whole)) if CACHE_TYPES[kind].scaled and dim else make_no_transform()
 
 
-def make_tile_functions(
-    group: int, key_dim: int, key_size: int, value_dim: int, value_entry_dim: int, rows: int, k_type: str, v_type: str,
-    capped: int,
-) -> tuple[Any, Any, int]:  # fmt: skip
-    """Make the functions that process a tile in a thread's scratch memory; return them and the scratch bytes used.
-
-    load_queries(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks): load the queries from row
-    `first` on.
-    attend_pages(scratch, k, v, positions, cap, table, first, end, last_prefetch, sinks, state): attend to the pages
-    first .. end - 1.
-    """
-    kinds = CACHE_TYPES[k_type], CACHE_TYPES[v_type]
-    attend = make_attend_chunk(rows, key_dim, key_size, value_dim, value_entry_dim, *kinds, capped)
-    prepare, transform = make_initialize(rows, value_dim), hadamard_for(k_type, key_dim, key_dim)
-    queries = 4 * rows * key_dim
-    weights_at = 2 * queries
-    spans_at = weights_at + page_weights_bytes(rows)
-    scratch_bytes = spans_at + 64 * rows
+def make_load_queries(shape: AttentionShape) -> Any:
+    """Make load_queries(args, work, first, head, scratch): load the queries of a tile and their spans into scratch,
+    from row `first` of the segment on, for key head `head`."""
+    group, key_dim, rows = shape.group, shape.key_dim, shape.rows
+    transform, tile = hadamard_for(shape.k_type, key_dim, key_dim), TileScratch(rows, key_dim)
+    queries_bytes, spans_at = tile.queries_bytes, tile.spans_at
 
     @inline
     def load_query(q: int, scale: float, place: int) -> None:
@@ -99,72 +103,58 @@ def make_tile_functions(
         transform(place)
 
     @inline
-    def load_queries(
-        scratch: int,
-        q: int,
-        q_sink: int,
-        oldest: int,
-        newest: int,
-        first: int,
-        count: int,
-        head: int,
-        heads: int,
-        scale: float,
-        sinks: int,
-    ) -> None:
+    def load_queries(args: Any, work: SegmentWork, first: int, head: int, scratch: int) -> None:
+        last = load(int64, work.segment) * group - 1
         for row in range(rows):
-            number = min(first + row, count * group - 1)  # after the last token, the last row is repeated
-            token = number // group
-            source, place = 4 * key_dim * (heads * token + head * group + number % group), scratch + 4 * key_dim * row
-            store(scratch + spans_at + 8 * row, load(int32, oldest + 4 * token))
-            store(scratch + spans_at + 8 * row + 4, load(int32, newest + 4 * token))
-            load_query(q + source, scale, place)
-            if sinks:
-                load_query(q_sink + source, scale, place + queries)
+            number = min(first + row, last)  # after the last token, the last row is repeated
+            token, span, place = work.token + number // group, scratch + spans_at + 8 * row, scratch + 4 * key_dim * row
+            query = 4 * key_dim * ((args.kv_heads * token + head) * group + number % group)
+            store(span, load(int32, args.oldest + 4 * token))
+            store(span + 4, load(int32, args.newest + 4 * token))
+            load_query(args.q + query, args.scale, place)
+            if args.sink_pages:
+                load_query(args.q_sink + query, args.scale, place + queries_bytes)
+
+    return load_queries
+
+
+def make_select_head(shape: AttentionShape) -> Any:
+    """Make select_head(args, segment, head): return a key head of the cache, with the segment's page table."""
+    k_page_bytes = CACHE_TYPES[shape.k_type].block_bytes(shape.key_dim)
+    v_page_bytes = CACHE_TYPES[shape.v_type].block_bytes(shape.value_entry_dim)
 
     @inline
-    def attend_pages(
-        scratch: int,
-        k: int,
-        v: int,
-        positions: int,
-        cap: float,
-        table: int,
-        first: int,
-        end: int,
-        last_prefetch: int,
-        sinks: int,
-        state: int,
-    ) -> None:
-        prepare(state)
-        weights, spans = scratch + weights_at, scratch + spans_at
-        attend(
-            scratch,
-            scratch + queries,
-            k,
-            v,
-            positions,
-            spans,
-            cap,
-            table,
-            first,
-            end,
-            last_prefetch,
-            sinks,
-            weights,
-            state,
+    def select_head(args: Any, segment: int, head: int) -> CacheHead:
+        first_page = args.capacity // PAGE_SIZE * head
+        k, v = args.k_cache + k_page_bytes * first_page, args.v_cache + v_page_bytes * first_page
+        return CacheHead(k, v, args.entry_positions, load(int64, segment + 8), args.sink_pages, args.cap)
+
+    return select_head
+
+
+def make_next_keys(shape: AttentionShape) -> Any:
+    """Make next_keys(args, segment, cache, page): return the address of the keys of a logical page, or, after the last
+    page of the segment, of the first page of the next key head."""
+    page_bytes = CACHE_TYPES[shape.k_type].block_bytes(shape.key_dim)
+
+    @inline
+    def next_keys(args: Any, segment: int, cache: CacheHead, page: int) -> int:
+        table = cache.page_table
+        return cache.k + page_bytes * int64(
+            load(int32, table + 4 * page)
+            if page < load(int64, segment + 16)
+            else load(int32, table) + args.capacity // PAGE_SIZE
         )
 
-    return load_queries, attend_pages, scratch_bytes
+    return next_keys
 
 
-def make_store_output(
-    heads: int, value_dim: int, value_size: int, value_entry_dim: int, tile: int, passes: int, v_type: str
-) -> Any:
-    """Make store_output(rows, attn_sinks, y, q_out, n, token, first): divide the sums of `heads` adjacent heads of a
-    token by their denominators, store them in y, and quantize them."""
-    transform, quantize_groups = hadamard_for(v_type, value_dim, value_entry_dim), make_quantize_groups(tile, passes)
-    sink = make_add_sink(value_dim)
+def make_store_output(shape: OutputShape, heads: int) -> Any:
+    """Make store_output(args, state, token, head): divide the sums of `heads` adjacent query heads of a token by their
+    denominators, store them in y, and quantize them. `state` is the address of the first head's state."""
+    group, value_dim, value_size, v_type = shape.group, shape.value_dim, shape.value_size, shape.v_type
+    transform = hadamard_for(v_type, value_dim, shape.value_entry_dim)
+    sink, quantize_groups = make_add_sink(value_dim), make_quantize_groups(shape.tile, shape.passes)
     stride, groups, whole = row_state_bytes(value_dim), value_size // 32, value_size // 16 * 16
 
     @inline
@@ -178,158 +168,140 @@ def make_store_output(
             store(y + i, load(float32, row + SUMS + i) * inverse)
 
     @inline
-    def store_output(rows: int, attn_sinks: int, y: int, q_out: int, n: int, token: int, first: int) -> None:
-        for head in range(heads):
-            if attn_sinks:
-                sink(rows + stride * head, load(float32, attn_sinks + 4 * (first + head)))
-            store_head(rows + stride * head, y + 4 * (n * token + value_size * (first + head)))
-        if q_out:
-            quantize_groups(y + 4 * n * token, q_out, token, groups * first, groups * (first + heads), n)
+    def store_output(args: Any, state: int, token: int, head: int) -> None:
+        n = args.kv_heads * group * value_size
+        for i in range(heads):
+            if args.attn_sinks:
+                sink(state + stride * i, load(float32, args.attn_sinks + 4 * (head + i)))
+            store_head(state + stride * i, args.y + 4 * (n * token + value_size * (head + i)))
+        if args.q_out:
+            quantize_groups(args.y + 4 * n * token, args.q_out, token, groups * head, groups * (head + heads), n)
 
     return store_output
 
 
-def make_attend_segment(
-    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, value_entry_dim: int, tile: int,
-    passes: int,
-    rows: int, k_type: str, v_type: str, capped: int,
-) -> Any:  # fmt: skip
-    """Make the function that processes the work items first_item .. end_item - 1 of a segment.
-
-    A work item is one chunk of one tile if the work is `shared` among threads, else a whole tile. Addresses of queries
-    and spans are those of the segment's first token; v_cache is k_cache if values are dimensions of keys.
-    """
-    load_queries, attend_pages, scratch_bytes = make_tile_functions(
-        group, key_dim, key_size, value_dim, value_entry_dim, rows, k_type, v_type, capped
-    )
+def make_tile_states(shape: AttentionShape) -> tuple[Any, Any]:
+    """Make merge_tile(state, later): merge the states of a tile with those of later pages; and store_tile(args, work,
+    first, head, state): store the output of a tile whose first row is row `first` of the segment."""
+    group, rows, stride, merge = shape.group, shape.rows, row_state_bytes(shape.value_dim), make_merge(shape.value_dim)
     heads_per_row = group if rows % group == 0 else 1  # adjacent rows that are heads of one token
-    store_output = make_store_output(heads_per_row, value_dim, value_size, value_entry_dim, tile, passes, v_type)
-    prepare, merge, stride = make_initialize(rows, value_dim), make_merge(value_dim), row_state_bytes(value_dim)
-    k_page_bytes, v_page_bytes = (
-        CACHE_TYPES[k_type].block_bytes(key_dim),
-        CACHE_TYPES[v_type].block_bytes(value_entry_dim),
-    )
+    store_output = make_store_output(shape, heads_per_row)
 
     @inline
-    def merge_tile(state: int, chunk_state: int) -> None:
+    def merge_tile(state: int, later: int) -> None:
         for row in range(0, rows * stride, stride):
-            merge(state + row, chunk_state + row)
+            merge(state + row, later + row)
 
     @inline
-    def attend_segment(
-        segment, q, q_sink, k_cache, v_cache, capacity, entry_positions, oldest, newest, sinks, kv_heads, scale, cap,
-        attn_sinks, chunk, partial, y, q_out, stop, shared, first_item, end_item, token, scratch
-    ):  # fmt: skip
-        count, table, end = load(int64, segment), load(int64, segment + 8), load(int64, segment + 16)
-        heads, pieces, loaded_tile = kv_heads * group, count_chunks(segment, chunk) if shared else 1, -1
-        total_pages, first_block = capacity // PAGE_SIZE, load(int32, table)
-        for item in range(first_item, end_item):
-            if load(int64, stop):
+    def store_tile(args: Any, work: SegmentWork, first: int, head: int, state: int) -> None:
+        for row in range(first, min(first + rows, load(int64, work.segment) * group), heads_per_row):
+            store_output(args, state + stride * (row - first), work.token + row // group, head * group + row % group)
+
+    return merge_tile, store_tile
+
+
+def make_attend_segment(shape: AttentionShape) -> Any:
+    """Make attend_segment(args, work, scratch): process the work items of a segment in tiles of `shape.rows` rows."""
+    rows, tile_bytes = shape.rows, shape.rows * row_state_bytes(shape.value_dim)
+    load_queries, select_head, next_keys = make_load_queries(shape), make_select_head(shape), make_next_keys(shape)
+    attend, initialize = make_attend_chunk(shape), make_initialize(rows, shape.value_dim)
+    merge_tile, store_tile = make_tile_states(shape)
+    scratch_bytes = TileScratch(rows, shape.key_dim).nbytes
+
+    @inline
+    def attend_segment(args: Any, work: SegmentWork, scratch: int) -> None:
+        n_pages, loaded_tile = load(int64, work.segment + 16), -1
+        chunks = count_chunks(work.segment, args.chunk) if work.shared else 1
+        for item in range(work.first_item, work.end_item):
+            if load(int64, args.stop):
                 return
-            pair = item // pieces
-            first, head = pair // kv_heads * rows, pair % kv_heads
-            k, v = k_cache + k_page_bytes * total_pages * head, v_cache + v_page_bytes * total_pages * head
-            if pair != loaded_tile:
-                load_queries(scratch, q, q_sink, oldest, newest, first, count, head, heads, scale, sinks)
-                loaded_tile = pair
-            state, chunk_state = scratch + scratch_bytes, scratch + scratch_bytes + rows * stride
-            begin, last = 0, end
-            if shared:
-                begin = item % pieces * chunk
-                last, chunk_state = min(begin + chunk, end), partial + rows * stride * item
+            tile = item // chunks
+            first, head = tile // args.kv_heads * rows, tile % args.kv_heads
+            cache = select_head(args, work.segment, head)
+            if tile != loaded_tile:
+                load_queries(args, work, first, head, scratch)
+                loaded_tile = tile
+            state, chunk_state = scratch + scratch_bytes, scratch + scratch_bytes + tile_bytes
+            begin, end = 0, n_pages
+            if work.shared:
+                begin = item % chunks * args.chunk
+                end, chunk_state = min(begin + args.chunk, n_pages), work.partial + tile_bytes * item
             else:
-                prepare(state)
-            for start in range(begin, last, chunk):
-                until = min(start + chunk, last)
-                last_prefetch = k + k_page_bytes * int64(
-                    load(int32, table + 4 * until) if until < end else first_block + total_pages
-                )
-                attend_pages(
-                    scratch, k, v, entry_positions, cap, table, start, until, last_prefetch, sinks, chunk_state
-                )
-                if not shared:
+                initialize(state)
+            for page in range(begin, end, args.chunk):
+                until = min(page + args.chunk, end)
+                pages = PageRange(page, until, next_keys(args, work.segment, cache, until))
+                initialize(chunk_state)
+                attend(cache, pages, scratch, chunk_state)
+                if not work.shared:
                     merge_tile(state, chunk_state)
-            if not shared:
-                for row in range(first, min(first + rows, count * group), heads_per_row):
-                    here, at = state + stride * (row - first), token + row // group
-                    store_output(here, attn_sinks, y, q_out, heads * value_size, at, head * group + row % group)
+            if not work.shared:
+                store_tile(args, work, first, head, state)
 
     return attend_segment
 
 
-def attention(
-    group: int, key_dim: int, key_size: int, value_dim: int, value_size: int, value_entry_dim: int, tile: int,
-    passes: int,
-    rows: int, single: int, k_type: str, v_type: str, capped: int,
-) -> Body:  # fmt: skip
-    """Make the attention kernel, with tiles of `rows` rows, or `single` rows in segments of one token."""
-    shape = group, key_dim, key_size, value_dim, value_size, value_entry_dim, tile, passes
-    attend_many = attend_pages = make_attend_segment(*shape, rows, k_type, v_type, capped)
-    if single != rows:
-        attend_single = make_attend_segment(*shape, single, k_type, v_type, capped)
+def attention(**constants: Any) -> Body:
+    """Make the attention kernel for the constants of an `AttentionShape`, with tiles of `rows` rows, or `single` rows
+    in segments of one token."""
+    shape = AttentionShape(**constants)
+    attend_segment = attend_tokens = make_attend_segment(shape)
+    if shape.single != shape.rows:
+        attend_token = make_attend_segment(replace(shape, rows=shape.single))
 
         @inline
-        def attend_pages(segment, *more):
-            if load(int64, segment) == 1:
-                attend_single(segment, *more)
+        def attend_segment(args: Any, work: SegmentWork, scratch: int) -> None:
+            if load(int64, work.segment) == 1:
+                attend_token(args, work, scratch)
             else:
-                attend_many(segment, *more)
+                attend_tokens(args, work, scratch)
 
-    rows_of, tiles_of, are_chunks_shared = make_tiling(group, rows, single)
-    stride = row_state_bytes(value_dim)
+    rows_of, tiles_of, are_chunks_shared = make_tiling(shape)
+    stride = row_state_bytes(shape.value_dim)
 
-    def body(
-        tokens, q, q_sink, k_cache, v_cache, capacity, entry_positions, oldest, newest, segments, sink_pages,
-        kv_heads, scale, cap, attn_sinks, chunk, partial, y, q_out, stop, chunk_index, n_chunks, scratch
-    ):  # fmt: skip
-        segments_stop, query_bytes, items = segments_end(segments), 4 * key_dim * kv_heads * group, 0
+    def body(args, chunk_index, n_chunks, scratch):
+        segments, kv_heads, chunk = args.segments, args.kv_heads, args.chunk
+        end_segment, items = segments_end(segments), 0
         shared = are_chunks_shared(segments, kv_heads, chunk)
-        for segment in range(segments + 8, segments_stop, SEGMENT_BYTES):
+        for segment in range(segments + 8, end_segment, SEGMENT_BYTES):
             items += tiles_of(segment, kv_heads) * (count_chunks(segment, chunk) if shared else 1)
         first_item, end_item = items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks
-        token, done, states = 0, 0, partial  # the start of this segment
-        for segment in range(segments + 8, segments_stop, SEGMENT_BYTES):
+        token, done, partial = 0, 0, args.partial  # the start of this segment
+        for segment in range(segments + 8, end_segment, SEGMENT_BYTES):
             own = tiles_of(segment, kv_heads) * (count_chunks(segment, chunk) if shared else 1)
-            first, last = max(first_item - done, 0), min(end_item - done, own)
-            queries, sink_queries = q + query_bytes * token, q_sink + query_bytes * token
-            old, new = oldest + 4 * token, newest + 4 * token
-            attend_pages(
-                segment, queries, sink_queries, k_cache, v_cache, capacity, entry_positions, old, new, sink_pages,
-                kv_heads, scale, cap, attn_sinks, chunk, states, y, q_out, stop, shared, first, last, token, scratch
-            )  # fmt: skip
-            token, done, states = token + load(int64, segment), done + own, states + rows_of(segment) * stride * own
+            first, end = max(first_item - done, 0), min(end_item - done, own)
+            attend_segment(args, SegmentWork(segment, token, first, end, shared, partial), scratch)
+            token, done, partial = token + load(int64, segment), done + own, partial + rows_of(segment) * stride * own
 
     return body
 
 
-def combine(
-    group: int, value_dim: int, value_size: int, value_entry_dim: int, tile: int, passes: int, rows: int, single: int,
-    v_type: str,
-) -> Body:  # fmt: skip
+def combine(**constants: Any) -> Body:
     """Make the kernel that merges the partial states of shared chunks into that of the first chunk and stores the
-    output."""
-    merge = make_merge(value_dim)
-    store_output = make_store_output(1, value_dim, value_size, value_entry_dim, tile, passes, v_type)
-    rows_of, tiles_of, are_chunks_shared = make_tiling(group, rows, single)
-    stride = row_state_bytes(value_dim)
+    output. The constants are those of `OutputShape`."""
+    shape = OutputShape(**constants)
+    group, stride = shape.group, row_state_bytes(shape.value_dim)
+    merge, store_output = make_merge(shape.value_dim), make_store_output(shape, heads=1)
+    rows_of, tiles_of, are_chunks_shared = make_tiling(shape)
 
-    def body(tokens, segments, kv_heads, attn_sinks, chunk, partial, y, q_out, chunk_index, n_chunks, scratch):
-        if not are_chunks_shared(segments, kv_heads, chunk):
+    def body(args, chunk_index, n_chunks, scratch):
+        segments, kv_heads = args.segments, args.kv_heads
+        if not are_chunks_shared(segments, kv_heads, args.chunk):
             return
         heads = kv_heads * group
-        items = load(int64, tokens) * heads
+        items = load(int64, args.tokens) * heads
         first_item, end_item = items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks
-        token, states = 0, partial  # the start of this segment
+        first, partial = 0, args.partial  # the first token and the partial states of this segment
         for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-            count, chunks, state = load(int64, segment), count_chunks(segment, chunk), rows_of(segment) * stride
-            for item in range(max(first_item, token * heads), min(end_item, (token + count) * heads)):
-                at, which = item // heads, item % heads
-                number = (at - token) * group + which % group
-                pair, row = number // rows_of(segment) * kv_heads + which // group, number % rows_of(segment)
-                whole = states + state * pair * chunks + stride * row
-                for chunk_state in range(1, chunks):
-                    merge(whole, whole + state * chunk_state)
-                store_output(whole, attn_sinks, y, q_out, heads * value_size, at, which)
-            token, states = token + count, states + state * tiles_of(segment, kv_heads) * chunks
+            count, chunks, rows = load(int64, segment), count_chunks(segment, args.chunk), rows_of(segment)
+            for item in range(max(first_item, first * heads), min(end_item, (first + count) * heads)):
+                token, head = item // heads, item % heads
+                query = (token - first) * group + head % group
+                tile = query // rows * kv_heads + head // group
+                state = partial + stride * (rows * tile * chunks + query % rows)
+                for chunk in range(1, chunks):
+                    merge(state, state + stride * rows * chunk)
+                store_output(args, state, token, head)
+            first, partial = first + count, partial + stride * rows * tiles_of(segment, kv_heads) * chunks
 
     return body

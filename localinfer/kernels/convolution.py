@@ -36,18 +36,19 @@ def convolve(activation: str) -> Body:
     """
     act: Any = ACTIVATIONS[activation]
 
-    def body(tokens, x, weight, bias, width, n, segments, tail, y, chunk_index, n_chunks, scratch):
-        strips, stride = (n + CONVOLUTION_STRIP - 1) // CONVOLUTION_STRIP, 4 * n
+    def body(args, chunk_index, n_chunks, scratch):
+        width = args.width
+        strips, stride = (args.n + CONVOLUTION_STRIP - 1) // CONVOLUTION_STRIP, 4 * args.n
         for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):
-            first, end, before = CONVOLUTION_STRIP * strip, min(CONVOLUTION_STRIP * (strip + 1), n), 0
-            transpose_weights(weight + 4 * width * first, width, end - first, scratch)
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-                count, own = load(int64, segment), tail + stride * (width - 1) * load(int64, segment + 8)
-                past = tail + stride * (width - 1) * load(int64, segment + 16)
-                rows, place = x + stride * before, y + stride * before
+            first, end, before = CONVOLUTION_STRIP * strip, min(CONVOLUTION_STRIP * (strip + 1), args.n), 0
+            transpose_weights(args.weight + 4 * width * first, width, end - first, scratch)
+            for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
+                count, own = load(int64, segment), args.tail + stride * (width - 1) * load(int64, segment + 8)
+                past = args.tail + stride * (width - 1) * load(int64, segment + 16)
+                rows, place = args.x + stride * before, args.y + stride * before
                 for token in range(count):
                     for i in range(first, end, 16):
-                        s = load(f32x16, bias + 4 * i) if bias else splat(f32x16, 0.0)
+                        s = load(f32x16, args.bias + 4 * i) if args.bias else splat(f32x16, 0.0)
                         for age in range(width):
                             value = load(f32x16, input_row(rows, past, width, stride, token - width + 1 + age) + 4 * i)
                             s = fma(load(f32x16, scratch + 4 * (CONVOLUTION_STRIP * age + i - first)), value, s)

@@ -189,20 +189,21 @@ def execute(few: int, stamps: int) -> Body:
                 number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
         return finished
 
-    def body(first, end, program, sync, stop, chunk_index, n_chunks, scratch):
-        after, leads = first, atomic_add(sync + SYNC_ENTERED, 1) == 0
+    def body(args, chunk_index, n_chunks, scratch):
+        sync, stop = args.sync, args.stop
+        after, leads = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:
             if leads:
-                stage = lead(program, after, end, stop, scratch)
+                stage = lead(args.program, after, args.end, stop, scratch)
                 atomic_store(sync + SYNC_FINISHED, 0)
                 atomic_store(sync + SYNC_STAGE, stage)
             else:
                 stage = wait(sync, after, stop)
-            if stage >= end or atomic_load(stop):
+            if stage >= args.end or atomic_load(stop):
                 return
-            record = program + RECORD_BYTES * stage
+            record = args.program + RECORD_BYTES * stage
             after = load(int64, record + NEXT_STAGE_OFFSET)
-            last = program + RECORD_BYTES * after
+            last = args.program + RECORD_BYTES * after
             finished = share(record, last, stage, sync, stop, chunk_index, n_chunks, scratch)
             whole = chunks_in_stage(record, last) * n_chunks
             leads = finished > 0 and atomic_add(sync + SYNC_FINISHED, finished) + finished == whole

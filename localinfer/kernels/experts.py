@@ -130,18 +130,17 @@ def route(gating: str, normed: int, best: int) -> Body:
     )
     mask_groups = make_mask_groups(best)
 
-    def body(
-        tokens, logits, bias, n_expert, groups, groups_used, used, scale, ids, weights, chunk_index, n_chunks, scratch
-    ):  # fmt: skip
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n_expert, used = args.n_expert, args.used
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
-            row, total = logits + 4 * n_expert * token, float32(0.0)
+            row, total = args.logits + 4 * n_expert * token, float32(0.0)
             probabilities(row, n_expert)
             for i in range(n_expert):
-                extra = load(float32, bias + 4 * i) if bias else float32(0.0)
+                extra = load(float32, args.bias + 4 * i) if args.bias else float32(0.0)
                 store(scratch + 4 * i, load(float32, row + 4 * i) + extra)
-            if groups > 1:
-                mask_groups(scratch, n_expert, groups, groups_used)
+            if args.groups > 1:
+                mask_groups(scratch, n_expert, args.groups, args.groups_used)
             for pair in range(used * token, used * (token + 1)):
                 chosen = argmax(scratch, n_expert)
                 weight = (
@@ -150,15 +149,15 @@ def route(gating: str, normed: int, best: int) -> Body:
                     else load(float32, row + 4 * chosen)
                 )
                 store(scratch + 4 * chosen, MINUS_INFINITY)
-                store(ids + 4 * pair, int32(chosen))
-                store(weights + 4 * pair, weight)
+                store(args.ids + 4 * pair, int32(chosen))
+                store(args.weights + 4 * pair, weight)
                 total += weight
-            at = weights + 4 * used * token
+            at = args.weights + 4 * used * token
             if is_softmax_of_chosen:
                 softmax(at, used)
             for slot in range(used):
                 weight = load(float32, at + 4 * slot)
-                store(at + 4 * slot, (weight / total if normed else weight) * float32(scale))
+                store(at + 4 * slot, (weight / total if normed else weight) * float32(args.scale))
 
     return body
 
@@ -166,11 +165,11 @@ def route(gating: str, normed: int, best: int) -> Body:
 def scale_expert_weights() -> Body:
     """Make the kernel weights[pair] *= scales[expert of the pair]."""
 
-    def body(tokens, ids, used, scales, weights, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
-        for pair in range(used * first, used * end):
-            scale = load(float32, scales + 4 * int64(load(int32, ids + 4 * pair)))
-            store(weights + 4 * pair, load(float32, weights + 4 * pair) * scale)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        for pair in range(args.used * first, args.used * end):
+            scale = load(float32, args.scales + 4 * int64(load(int32, args.ids + 4 * pair)))
+            store(args.weights + 4 * pair, load(float32, args.weights + 4 * pair) * scale)
 
     return body
 
@@ -178,14 +177,14 @@ def scale_expert_weights() -> Body:
 def scale_expert_rows() -> Body:
     """Make the kernel y[row] *= scales[expert of the row]."""
 
-    def body(tokens, order, ids, scales, n, y, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for row in range(first, end):
-            pair = int64(load(int32, order + 4 * row))
+            pair = int64(load(int32, args.order + 4 * row))
             if pair >= 0:
-                factor = splat(f32x16, load(float32, scales + 4 * int64(load(int32, ids + 4 * pair))))
-                for i in range(4 * n * row, 4 * n * (row + 1), 64):
-                    store(y + i, factor * load(f32x16, y + i))
+                factor = splat(f32x16, load(float32, args.scales + 4 * int64(load(int32, args.ids + 4 * pair))))
+                for i in range(4 * args.n * row, 4 * args.n * (row + 1), 64):
+                    store(args.y + i, factor * load(f32x16, args.y + i))
 
     return body
 
@@ -203,43 +202,40 @@ def sort_by_expert(tile: int, most: int) -> Body:
     """Make the kernel that assigns rows to pairs and stores the runs of each expert. `few` and `many` receive the
     number of rows of experts with at most `most` rows, and of the others."""
 
-    def body(
-        tokens, ids, n_expert, used, few, few_order, few_runs, many, many_order, many_runs, places, chunk_index,
-        n_chunks, scratch
-    ):  # fmt: skip
-        pairs, row, runs, tiled_row, tiled_runs = load(int64, tokens) * used, 0, 0, 0, 0
-        for expert in range(n_expert):
+    def body(args, chunk_index, n_chunks, scratch):
+        pairs, row, runs, tiled_row, tiled_runs = load(int64, args.tokens) * args.used, 0, 0, 0, 0
+        for expert in range(args.n_expert):
             store(scratch + 8 * expert, 0)
         for pair in range(pairs):
-            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            counter = scratch + 8 * int64(load(int32, args.ids + 4 * pair))
             store(counter, load(int64, counter) + 1)
-        for expert in range(n_expert):
+        for expert in range(args.n_expert):
             count = load(int64, scratch + 8 * expert)  # replaced below by the row of the expert's next pair
             if count > most:
-                write_run(many_runs, tiled_runs, expert, tiled_row, count)
+                write_run(args.many_runs, tiled_runs, expert, tiled_row, count)
                 store(scratch + 8 * expert, -1 - tiled_row)
                 room = (count + tile - 1) // tile * tile
                 for empty in range(tiled_row + count, tiled_row + room):
-                    store(many_order + 4 * empty, int32(-1))
+                    store(args.many_order + 4 * empty, int32(-1))
                 tiled_row, tiled_runs = tiled_row + room, tiled_runs + 1
             elif count:
-                write_run(few_runs, runs, expert, row, count)
+                write_run(args.few_runs, runs, expert, row, count)
                 store(scratch + 8 * expert, row)
                 row, runs = row + count, runs + 1
         for pair in range(pairs):
-            counter = scratch + 8 * int64(load(int32, ids + 4 * pair))
+            counter = scratch + 8 * int64(load(int32, args.ids + 4 * pair))
             place = load(int64, counter)
-            store(places + 4 * pair, int32(place))
+            store(args.places + 4 * pair, int32(place))
             if place >= 0:
-                store(few_order + 4 * place, int32(pair))
+                store(args.few_order + 4 * place, int32(pair))
                 store(counter, place + 1)
             else:
-                store(many_order + 4 * (-1 - place), int32(pair))
+                store(args.many_order + 4 * (-1 - place), int32(pair))
                 store(counter, place - 1)
-        store(few_runs, runs)
-        store(few, row)
-        store(many_runs, tiled_runs)
-        store(many, tiled_row)
+        store(args.few_runs, runs)
+        store(args.few, row)
+        store(args.many_runs, tiled_runs)
+        store(args.many, tiled_row)
 
     return body
 
@@ -249,17 +245,18 @@ def gather(tile: int, passes: int) -> Body:
     = y quantized unless q is 0."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, x, order, weights, used, n, y, q, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for row in range(first, end):
-            pair, place = int64(load(int32, order + 4 * row)), y + 4 * n * row
-            source = x + 4 * n * (pair // used)
-            weight = load(float32, weights + 4 * pair) if weights and pair >= 0 else float32(1.0)
+            pair, place = int64(load(int32, args.order + 4 * row)), args.y + 4 * n * row
+            source = args.x + 4 * n * (pair // args.used)
+            weight = load(float32, args.weights + 4 * pair) if args.weights and pair >= 0 else float32(1.0)
             for i in range(0, n, 16):
                 value = load(f32x16, source + 4 * i) if pair >= 0 else splat(f32x16, float32(0.0))
                 store(place + 4 * i, splat(f32x16, weight) * value)
-            if q:
-                quantize_groups(place, q, row, 0, n // 32, n)
+            if args.q:
+                quantize_groups(place, args.q, row, 0, n // 32, n)
 
     return body
 
@@ -268,16 +265,17 @@ def combine_experts() -> Body:
     """Make the kernel y[token] = sum of its experts' rows in `few` or `many`, times their weights unless weights is 0,
     in the order of slots."""
 
-    def body(tokens, few, many, places, weights, used, n, y, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
             for i in range(0, n, 16):
                 total = splat(f32x16, float32(0.0))
-                for pair in range(used * token, used * (token + 1)):
-                    place = int64(load(int32, places + 4 * pair))
-                    row = few + 4 * n * place if place >= 0 else many - 4 * n * (place + 1)
-                    weight = load(float32, weights + 4 * pair) if weights else float32(1.0)
+                for pair in range(args.used * token, args.used * (token + 1)):
+                    place = int64(load(int32, args.places + 4 * pair))
+                    row = args.few + 4 * n * place if place >= 0 else args.many - 4 * n * (place + 1)
+                    weight = load(float32, args.weights + 4 * pair) if args.weights else float32(1.0)
                     total = total + splat(f32x16, weight) * load(f32x16, row + 4 * i)
-                store(y + 4 * (n * token + i), total)
+                store(args.y + 4 * (n * token + i), total)
 
     return body

@@ -31,10 +31,14 @@ def copy_slices() -> Body:
     """Make the kernel that copies `size` values of each head of each token, from offset x_first in x to y_first in y.
     Heads have x_step values in x and y_step in y."""
 
-    def body(tokens, x, x_first, x_step, heads, size, y, y_first, y_step, chunk_index, n_chunks, scratch):
-        items = load(int64, tokens) * heads
+    def body(args, chunk_index, n_chunks, scratch):
+        items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            copy(x + 4 * (x_step * item + x_first), size, y + 4 * (y_step * item + y_first))
+            copy(
+                args.x + 4 * (args.x_step * item + args.x_first),
+                args.size,
+                args.y + 4 * (args.y_step * item + args.y_first),
+            )
 
     return body
 
@@ -44,23 +48,24 @@ def gather_heads(tile: int, passes: int) -> Body:
     `row_count` receives the number of rows."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, x, heads, size, y, q, row_count, runs, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        heads, size = args.heads, args.size
+        count = load(int64, args.tokens)
         room = (count + together - 1) // together * together
         first, end = chunk_range(heads * room, together, chunk_index, n_chunks)
         for row in range(first, end):
-            head, token, place = row // room, row % room, y + 4 * size * row
+            head, token, place = row // room, row % room, args.y + 4 * size * row
             if token < count:
-                copy(x + 4 * size * (heads * token + head), size, place)
+                copy(args.x + 4 * size * (heads * token + head), size, place)
             else:
                 for i in range(0, 4 * size, 64):
                     store(place + i, splat(f32x16, float32(0.0)))
-            if q:
-                quantize_groups(place, q, row, 0, size // 32, size)
+            if args.q:
+                quantize_groups(place, args.q, row, 0, size // 32, size)
         if chunk_index == 0:
-            store(row_count, heads * room)
-            store(runs, heads)
+            store(args.row_count, heads * room)
+            store(args.runs, heads)
             for head in range(heads):
-                write_run(runs, head, head, head * room, count)
+                write_run(args.runs, head, head, head * room, count)
 
     return body

@@ -82,12 +82,13 @@ def rms_norm(tile: int, passes: int) -> Body:
     """Make the kernel y = RMSNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, x, weight, n, eps, y, q, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
-            normalize(x + 4 * n * token, weight, n, eps, y + 4 * n * token)
-            if q:
-                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+            normalize(args.x + 4 * n * token, args.weight, n, args.eps, args.y + 4 * n * token)
+            if args.q:
+                quantize_groups(args.y + 4 * n * token, args.q, token, 0, n // 32, n)
 
     return body
 
@@ -96,12 +97,13 @@ def layer_norm(tile: int, passes: int) -> Body:
     """Make the kernel y = LayerNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(tokens, x, weight, bias, n, eps, y, q, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), together, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
-            normalize_layer(x + 4 * n * token, weight, bias, n, eps, y + 4 * n * token)
-            if q:
-                quantize_groups(y + 4 * n * token, q, token, 0, n // 32, n)
+            normalize_layer(args.x + 4 * n * token, args.weight, args.bias, n, args.eps, args.y + 4 * n * token)
+            if args.q:
+                quantize_groups(args.y + 4 * n * token, args.q, token, 0, n // 32, n)
 
     return body
 
@@ -110,14 +112,15 @@ def norm_groups() -> Body:
     """Make the kernel that applies RMSNorm to each of `count` groups of `size` values per row. The weights of adjacent
     groups are `step` floats apart; `weight` 0 means none. x and y may be the same."""
 
-    def body(tokens, x, weight, step, count, size, eps, y, chunk_index, n_chunks, scratch):
-        items = load(int64, tokens) * count
+    def body(args, chunk_index, n_chunks, scratch):
+        size = args.size
+        items = load(int64, args.tokens) * args.count
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = x + 4 * size * item, y + 4 * size * item
-            if weight:
-                normalize(source, weight + 4 * step * (item % count), size, eps, place)
+            source, place = args.x + 4 * size * item, args.y + 4 * size * item
+            if args.weight:
+                normalize(source, args.weight + 4 * args.step * (item % args.count), size, args.eps, place)
             else:
-                normalize_unweighted(source, size, eps, place)
+                normalize_unweighted(source, size, args.eps, place)
 
     return body
 
@@ -125,11 +128,12 @@ def norm_groups() -> Body:
 def norm_heads() -> Body:
     """Make the kernel that applies LayerNorm to every head in place, with weights per head."""
 
-    def body(tokens, weight, heads, size, eps, x, chunk_index, n_chunks, scratch):
-        items = load(int64, tokens) * heads
+    def body(args, chunk_index, n_chunks, scratch):
+        size = args.size
+        items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            head = x + 4 * size * item
+            head = args.x + 4 * size * item
             subtract_mean(head, size, head)
-            normalize(head, weight + 4 * size * (item % heads), size, eps, head)
+            normalize(head, args.weight + 4 * size * (item % args.heads), size, args.eps, head)
 
     return body

@@ -113,23 +113,37 @@ def recur(key: int, value: int, update_rule: Any) -> Body:
     strip = state_strip(value)
     strips = value // strip
 
-    def body(
-        tokens, x, stride, heads, groups, step, rate, a, bias, skip, segments, state, y, chunk_index, n_chunks, scratch
-    ):
+    def body(args, chunk_index, n_chunks, scratch):
+        heads = args.heads
         state_bytes = 4 * key * value * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
             head, column = item // strips, item % strips * strip
-            own, before = state + 4 * key * strip * item, 0
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+            own, before = args.state + 4 * key * strip * item, 0
+            for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
                 past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at = 4 * (heads * token + head)
-                    dt = softplus(broadcast_load(step + at) + broadcast_load(bias + 4 * head))
-                    decay = extract_scalar(exp(broadcast_load(a + 4 * head) * dt))
-                    row, own_skip, place = x + stride * token, skip + 4 * head, y + value * at + 4 * column
+                    dt = softplus(broadcast_load(args.step + at) + broadcast_load(args.bias + 4 * head))
+                    decay = extract_scalar(exp(broadcast_load(args.a + 4 * head) * dt))
+                    row, own_skip, place = (
+                        args.x + args.stride * token,
+                        args.skip + 4 * head,
+                        args.y + value * at + 4 * column,
+                    )
                     update_rule(
-                        row, head, column, heads, groups, extract_scalar(dt), decay, rate + at, own_skip, past, s, place
+                        row,
+                        head,
+                        column,
+                        heads,
+                        args.groups,
+                        extract_scalar(dt),
+                        decay,
+                        args.rate + at,
+                        own_skip,
+                        past,
+                        s,
+                        place,
                     )
                     past = s
                 before += count
@@ -177,15 +191,16 @@ def recur_add(key: int, value: int, heads_per_key: int) -> Body:
 def split_halves() -> Body:
     """Make the kernel that splits each head of x, [token][head][first, second], into two buffers."""
 
-    def body(tokens, x, size, heads, first, second, chunk_index, n_chunks, scratch):
-        items = load(int64, tokens) * heads
+    def body(args, chunk_index, n_chunks, scratch):
+        size = args.size
+        items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = x + 8 * size * item, 4 * size * item
+            source, place = args.x + 8 * size * item, 4 * size * item
             for i in range(0, 4 * (size // 16 * 16), 64):
-                store(first + place + i, load(f32x16, source + i))
-                store(second + place + i, load(f32x16, source + 4 * size + i))
+                store(args.first + place + i, load(f32x16, source + i))
+                store(args.second + place + i, load(f32x16, source + 4 * size + i))
             for i in range(4 * (size // 16 * 16), 4 * size, 4):
-                store(first + place + i, load(float32, source + i))
-                store(second + place + i, load(float32, source + 4 * size + i))
+                store(args.first + place + i, load(float32, source + i))
+                store(args.second + place + i, load(float32, source + 4 * size + i))
 
     return body

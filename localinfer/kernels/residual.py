@@ -23,10 +23,10 @@ def add_row(x: int, y: int, factor: float, n: int) -> None:
 def add_bias() -> Body:
     """Make the kernel x[token] += bias."""
 
-    def body(tokens, bias, n, x, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            add_row(x + 4 * n * token, bias, 1.0, n)
+            add_row(args.x + 4 * args.n * token, args.bias, 1.0, args.n)
 
     return body
 
@@ -34,10 +34,10 @@ def add_bias() -> Body:
 def add() -> Body:
     """Make the kernel x += factor * branch."""
 
-    def body(tokens, branch, factor, n, x, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            add_row(x + 4 * n * token, branch + 4 * n * token, factor, n)
+            add_row(args.x + 4 * args.n * token, args.branch + 4 * args.n * token, args.factor, args.n)
 
     return body
 
@@ -45,12 +45,13 @@ def add() -> Body:
 def add_norm() -> Body:
     """Make the kernel x += norm(branch), which overwrites the branch."""
 
-    def body(tokens, branch, weight, n, eps, x, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            source = branch + 4 * n * token
-            normalize(source, weight, n, eps, source)
-            add_row(x + 4 * n * token, source, 1.0, n)
+            source = args.branch + 4 * n * token
+            normalize(source, args.weight, n, args.eps, source)
+            add_row(args.x + 4 * n * token, source, 1.0, n)
 
     return body
 
@@ -58,12 +59,12 @@ def add_norm() -> Body:
 def gather_rows() -> Body:
     """Make the kernel y[i] = x[numbers[i]]."""
 
-    def body(tokens, x, numbers, n, y, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            source = x + 4 * n * int64(load(int32, numbers + 4 * token))
-            for i in range(0, n, 16):
-                store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
+            source = args.x + 4 * args.n * int64(load(int32, args.numbers + 4 * token))
+            for i in range(0, args.n, 16):
+                store(args.y + 4 * (args.n * token + i), load(f32x16, source + 4 * i))
 
     return body
 
@@ -80,14 +81,15 @@ def soft_capped(x: Any, factor: float, cap: float) -> Any:
 def soft_cap() -> Body:
     """Make the kernel x = cap * tanh(factor * x / cap) (Bello et al., 2016), or factor * x if cap is 0; for any n."""
 
-    def body(tokens, factor, cap, n, x, chunk_index, n_chunks, scratch):
-        end = load(int64, tokens) * n
+    def body(args, chunk_index, n_chunks, scratch):
+        x = args.x
+        end = load(int64, args.tokens) * args.n
         first, last = end * chunk_index // n_chunks // 16 * 16, end * (chunk_index + 1) // n_chunks // 16 * 16
         for i in range(first, last, 16):
-            store(x + 4 * i, soft_capped(load(f32x16, x + 4 * i), factor, cap))
+            store(x + 4 * i, soft_capped(load(f32x16, x + 4 * i), args.factor, args.cap))
         if chunk_index == n_chunks - 1:
             for i in range(last, end):
-                one = soft_capped(splat(f32x16, load(float32, x + 4 * i)), factor, cap)
+                one = soft_capped(splat(f32x16, load(float32, x + 4 * i)), args.factor, args.cap)
                 store(scratch, one)
                 store(x + 4 * i, load(float32, scratch))
 

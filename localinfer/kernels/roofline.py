@@ -51,14 +51,14 @@ def read_bandwidth(asks: int) -> Body:
 
     fetch = prefetch_next if asks else no_prefetch
 
-    def body(memory, nbytes, result, chunk_index, n_chunks, scratch):
-        lines = nbytes // (ACCUMULATORS * LOAD_BYTES)
+    def body(args, chunk_index, n_chunks, scratch):
+        lines = args.nbytes // (ACCUMULATORS * LOAD_BYTES)
         first, end = lines * chunk_index // n_chunks, lines * (chunk_index + 1) // n_chunks
         zero = splat(i32x16, 0)
         a, b, c, d = zero, zero, zero, zero
         for at in range(
-            memory + ACCUMULATORS * LOAD_BYTES * first,
-            memory + ACCUMULATORS * LOAD_BYTES * end,
+            args.memory + ACCUMULATORS * LOAD_BYTES * first,
+            args.memory + ACCUMULATORS * LOAD_BYTES * end,
             ACCUMULATORS * LOAD_BYTES,
         ):
             fetch(at)
@@ -66,7 +66,7 @@ def read_bandwidth(asks: int) -> Body:
             b = b + load(i32x16, at + LOAD_BYTES)
             c = c + load(i32x16, at + 2 * LOAD_BYTES)
             d = d + load(i32x16, at + 3 * LOAD_BYTES)
-        store(result + 8 * chunk_index, int64(reduce_sum(a + b + c + d)))
+        store(args.result + 8 * chunk_index, int64(reduce_sum(a + b + c + d)))
 
     return body
 
@@ -124,8 +124,8 @@ def multiply(kind: str) -> Body:
     """Make the kernel that multiplies operands in the L1 cache: result[chunk] = the total of its products."""
     products, size = make_products(kind), OPERAND_RING * round_bytes(kind)
 
-    def body(operands, rounds, result, chunk_index, n_chunks, scratch):
-        store(result + 8 * chunk_index, products(operands + size * chunk_index, rounds))
+    def body(args, chunk_index, n_chunks, scratch):
+        store(args.result + 8 * chunk_index, products(args.operands + size * chunk_index, args.rounds))
 
     return body
 
@@ -133,7 +133,7 @@ def multiply(kind: str) -> Body:
 def clock() -> Body:
     """Make the kernel that stores the clock's ticks."""
 
-    def body(result, chunk_index, n_chunks, scratch):
-        store(result, ticks())
+    def body(args, chunk_index, n_chunks, scratch):
+        store(args.result, ticks())
 
     return body

@@ -71,12 +71,14 @@ def rope(pairs: str, norm: str) -> Body:
     `dim` in y. x and y may be the same if these are equal."""
     rotate_head = make_rotate_head(pairs, norm)
 
-    def body(tokens, x, heads, size, dim, n_rot, table, weight, eps, y, chunk_index, n_chunks, scratch):
-        items = load(int64, tokens) * heads
+    def body(args, chunk_index, n_chunks, scratch):
+        items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
-            source, place = x + 4 * size * item, y + 4 * dim * item
+            source, place = args.x + 4 * args.size * item, args.y + 4 * args.dim * item
             if source != place:
-                widen(source, size, place, dim)
-            rotate_head(place, size, n_rot, table + 4 * n_rot * (item // heads), weight, eps)
+                widen(source, args.size, place, args.dim)
+            rotate_head(
+                place, args.size, args.n_rot, args.table + 4 * args.n_rot * (item // args.heads), args.weight, args.eps
+            )
 
     return body

@@ -24,25 +24,26 @@ def selective_scan(size: int) -> Body:
     """Make the selective scan kernel. x, step and y are [token][n], b and c [token][size], a is [n][size], the state is
     [slot][strip][size][column]. A segment's two words are the slot to write and the slot to read."""
 
-    def body(tokens, x, step, b, c, a, skip, n, segments, state, y, chunk_index, n_chunks, scratch):
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
         strips = n // SCAN_STRIP
         for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):
-            own, before, d = state + STRIP_BYTES * size * strip, 0, load(f32x16, skip + STRIP_BYTES * strip)
+            own, before, d = args.state + STRIP_BYTES * size * strip, 0, load(f32x16, args.skip + STRIP_BYTES * strip)
             for i in range(size):
-                store(scratch + STRIP_BYTES * i, gather(f32x16, a + STRIP_BYTES * size * strip + 4 * i, 4 * size))
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+                store(scratch + STRIP_BYTES * i, gather(f32x16, args.a + STRIP_BYTES * size * strip + 4 * i, 4 * size))
+            for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + 4 * size * n * load(int64, segment + 8)
                 past = own + 4 * size * n * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at, of_token = 4 * n * token + STRIP_BYTES * strip, 4 * size * token
-                    v, dt = load(f32x16, x + at), softplus(load(f32x16, step + at))
+                    v, dt = load(f32x16, args.x + at), softplus(load(f32x16, args.step + at))
                     learnt, sums = dt * v, d * v
                     for i in range(size):
                         kept = exp(load(f32x16, scratch + STRIP_BYTES * i) * dt) * load(f32x16, past + STRIP_BYTES * i)
-                        kept = fma(broadcast_load(b + of_token + 4 * i), learnt, kept)
+                        kept = fma(broadcast_load(args.b + of_token + 4 * i), learnt, kept)
                         store(s + STRIP_BYTES * i, kept)
-                        sums = fma(broadcast_load(c + of_token + 4 * i), kept, sums)
-                    store(y + at, sums)
+                        sums = fma(broadcast_load(args.c + of_token + 4 * i), kept, sums)
+                    store(args.y + at, sums)
                     past = s
                 before += count
 

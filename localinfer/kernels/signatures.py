@@ -1,11 +1,14 @@
 """The signatures of the kernels: where they are, the names of their arguments, and which arguments they write.
 
-These are plain data without numba, so a graph can be built without compiling kernels. Arguments are in the order of the
-kernel's parameters. The suffix `:out` marks arguments that the kernel writes, `:float` marks floating-point arguments.
+These are plain data without numba, so a graph can be built without compiling kernels. A kernel reads its arguments by
+name from a named tuple, whose fields are generated from the signature (`quant.jit.compiler`). The suffix `:out` marks
+arguments that the kernel writes, `:float` marks floating-point arguments.
 """
 
 from dataclasses import dataclass, replace
 from typing import Self
+
+from quant.matmul.product_arguments import ProductArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class KernelSignature:
 # Block formats: `quant.Format` has the kernels of a format. The product is added to `base`, whose rows are
 # `base_stride` bytes apart: a residual stream, or with stride 0 a bias; base 0 means none.
 GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
-PRODUCT = KernelSignature.parse("", "tokens x w row_bytes n_in n_out base base_stride y:out y_stride stop")
+PRODUCT = KernelSignature("", "", ProductArguments._fields, floats=frozenset(), writes=("y",))
 EXPERTS = KernelSignature.parse("", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride stop")
 TO_BF16 = KernelSignature.parse("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = KernelSignature.parse("quant.matmul.activations:quantize", "tokens x n out:out")

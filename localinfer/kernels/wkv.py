@@ -29,17 +29,18 @@ def token_shift() -> Body:
     """Make the kernel y[t] = x[t - 1], which then stores the last row of x in the tail, [slot][n]. A segment's two
     words are the slot to write and the slot to read. Threads divide the columns."""
 
-    def body(tokens, x, n, segments, tail, y, chunk_index, n_chunks, scratch):
+    def body(args, chunk_index, n_chunks, scratch):
+        n = args.n
         first, end = chunk_range(n, 16, chunk_index, n_chunks)
         before = 0
-        for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
-            count, own = load(int64, segment), tail + 4 * n * load(int64, segment + 8)
-            past = tail + 4 * n * load(int64, segment + 16)
+        for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
+            count, own = load(int64, segment), args.tail + 4 * n * load(int64, segment + 8)
+            past = args.tail + 4 * n * load(int64, segment + 16)
             for token in range(before, before + count):
-                source = x + 4 * n * (token - 1) if token > before else past
+                source = args.x + 4 * n * (token - 1) if token > before else past
                 for i in range(first, end, 16):
-                    store(y + 4 * (n * token + i), load(f32x16, source + 4 * i))
-            last = x + 4 * n * (before + count - 1)
+                    store(args.y + 4 * (n * token + i), load(f32x16, source + 4 * i))
+            last = args.x + 4 * n * (before + count - 1)
             for i in range(first, end if count else first, 16):
                 store(own + 4 * i, load(f32x16, last + 4 * i))
             before += count
@@ -50,13 +51,15 @@ def token_shift() -> Body:
 def lerp() -> Body:
     """Make the kernel y = x + weight * (other - x). Weights of adjacent tokens are `step` floats apart."""
 
-    def body(tokens, x, other, weight, step, n, y, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
-            row, weights = 4 * n * token, weight + 4 * step * token
-            for i in range(0, 4 * n, 64):
-                value = load(f32x16, x + row + i)
-                store(y + row + i, fma(load(f32x16, weights + i), load(f32x16, other + row + i) - value, value))
+            row, weights = 4 * args.n * token, args.weight + 4 * args.step * token
+            for i in range(0, 4 * args.n, 64):
+                value = load(f32x16, args.x + row + i)
+                store(
+                    args.y + row + i, fma(load(f32x16, weights + i), load(f32x16, args.other + row + i) - value, value)
+                )
 
     return body
 
@@ -75,19 +78,19 @@ def prepare(size: int) -> Body:
     """Make the kernel that computes for each head of `size` values: w = the decay, `removed` = key * k_k with length 1,
     a = in-context learning rate * removed, and k = the replacement key."""
 
-    def body(tokens, w, k, a, k_k, k_a, heads, removed, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens) * heads, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         one, slowest = splat(f32x16, float32(1.0)), splat(f32x16, float32(MAX_DECAY_RATE))
         for item in range(first, end):
-            head, place = 4 * size * (item % heads), 4 * size * item
-            shrink = splat(f32x16, float32(1.0) / length(k + place, k_k + head, size))
+            head, place = 4 * size * (item % args.heads), 4 * size * item
+            shrink = splat(f32x16, float32(1.0) / length(args.k + place, args.k_k + head, size))
             for i in range(0, 4 * size, 64):
-                key, rate, at = load(f32x16, k + place + i), sigmoid(load(f32x16, a + place + i)), place + i
-                gone = key * load(f32x16, k_k + head + i) * shrink
-                store(removed + at, gone)
-                store(a + at, gone * rate)
-                store(k + at, key * fma(rate - one, load(f32x16, k_a + head + i), one))
-                store(w + at, exp(slowest * sigmoid(load(f32x16, w + at))))
+                key, rate, at = load(f32x16, args.k + place + i), sigmoid(load(f32x16, args.a + place + i)), place + i
+                gone = key * load(f32x16, args.k_k + head + i) * shrink
+                store(args.removed + at, gone)
+                store(args.a + at, gone * rate)
+                store(args.k + at, key * fma(rate - one, load(f32x16, args.k_a + head + i), one))
+                store(args.w + at, exp(slowest * sigmoid(load(f32x16, args.w + at))))
 
     return body
 
@@ -103,26 +106,30 @@ def recur_wkv(size: int) -> Body:
         make_state_functions(size, strip),
     )
 
-    def body(tokens, r, w, k, v, a, removed, heads, segments, state, y, chunk_index, n_chunks, scratch):
+    def body(args, chunk_index, n_chunks, scratch):
+        heads = args.heads
         state_bytes = 4 * size * size * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
             head, column = item // strips, item % strips * strip
-            own, before = state + size * row_bytes * item, 0
-            for segment in range(segments + 8, segments_end(segments), SEGMENT_BYTES):
+            own, before = args.state + size * row_bytes * item, 0
+            for segment in range(args.segments + 8, segments_end(args.segments), SEGMENT_BYTES):
                 count, s = load(int64, segment), own + state_bytes * load(int64, segment + 8)
                 past = own + state_bytes * load(int64, segment + 16)
                 for token in range(before, before + count):
                     at = 4 * size * (heads * token + head)
-                    value, lost = load(columns, v + at + 4 * column), read_state(removed + at, past)
+                    value, lost = load(columns, args.v + at + 4 * column), read_state(args.removed + at, past)
                     output = splat(columns, float32(0.0))
                     for i in range(size):
                         key, place = at + 4 * i, row_bytes * i
-                        decay, rate = splat(columns, load(float32, w + key)), splat(columns, load(float32, a + key))
+                        decay, rate = (
+                            splat(columns, load(float32, args.w + key)),
+                            splat(columns, load(float32, args.a + key)),
+                        )
                         kept = decay * load(columns, past + place)
-                        updated = fma(splat(columns, load(float32, k + key)), value, kept) - rate * lost
+                        updated = fma(splat(columns, load(float32, args.k + key)), value, kept) - rate * lost
                         store(s + place, updated)
-                        output = fma(splat(columns, load(float32, r + key)), updated, output)
-                    store(y + at + 4 * column, output)
+                        output = fma(splat(columns, load(float32, args.r + key)), updated, output)
+                    store(args.y + at + 4 * column, output)
                     past = s
                 before += count
 
@@ -133,19 +140,20 @@ def finish(size: int) -> Body:
     """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and adds the value
     times (receptance * r_k) . key."""
 
-    def body(tokens, r, k, v, r_k, weight, bias, heads, eps, y, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens) * heads, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        y = args.y
+        first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         for item in range(first, end):
-            head, place = 4 * size * (item % heads), 4 * size * item
+            head, place = 4 * size * (item % args.heads), 4 * size * item
             products = splat(f32x16, float32(0.0))
             for i in range(0, 4 * size, 64):
-                asked = load(f32x16, r + place + i) * load(f32x16, r_k + head + i)
-                products = fma(asked, load(f32x16, k + place + i), products)
+                asked = load(f32x16, args.r + place + i) * load(f32x16, args.r_k + head + i)
+                products = fma(asked, load(f32x16, args.k + place + i), products)
             subtract_mean(y + place, size, y + place)
-            own, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + place, size, eps))
+            own, factor = splat(f32x16, reduce_sum(products)), splat(f32x16, inverse_rms(y + place, size, args.eps))
             for i in range(0, 4 * size, 64):
                 normed = load(f32x16, y + place + i) * factor
-                shifted = fma(normed, load(f32x16, weight + head + i), load(f32x16, bias + head + i))
-                store(y + place + i, fma(own, load(f32x16, v + place + i), shifted))
+                shifted = fma(normed, load(f32x16, args.weight + head + i), load(f32x16, args.bias + head + i))
+                store(y + place + i, fma(own, load(f32x16, args.v + place + i), shifted))
 
     return body

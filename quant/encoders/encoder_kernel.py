@@ -10,9 +10,9 @@ def encode_rows(format_module: str, effort: str) -> KernelBody:
     """The kernel y[row] = blocks of x[row]: rows of n float32 into rows of row_bytes."""
     encode_row = import_module(f"quant.formats.{format_module}").make_row_encoder(effort)
 
-    def body(x, importance, n, y, row_bytes, rows, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(rows, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(args.rows, 1, chunk_index, n_chunks)
         for row in range(first, end):
-            encode_row(x + 4 * n * row, importance, n, y + row_bytes * row, scratch)
+            encode_row(args.x + 4 * args.n * row, args.importance, args.n, args.y + args.row_bytes * row, scratch)
 
     return body

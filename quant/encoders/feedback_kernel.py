@@ -134,22 +134,22 @@ def feedback(format_module: str) -> KernelBody:
     load_scales, store_block_codes = make_load_scales(spec, 4 * LANES), make_store_block_codes(format_module, width)
     round_columns = make_round_columns(spec, width)
 
-    def body(x, x_stride, w, w_stride, a, a_stride, y, row_bytes, rows, errors, chunk_index, n_chunks, scratch):
-        first, end = chunk_range((rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range((args.rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
         for tile in range(first, end):
-            valid = min(int64(LANES), rows - LANES * tile)
+            valid = min(int64(LANES), args.rows - LANES * tile)
             for lane in range(LANES):
                 row = LANES * tile + min(lane, valid - 1)
                 place = scratch + 4 * lane
-                load_scales(y + row_bytes * row, place + SCALES, place + MINS, scratch + ROW)
+                load_scales(args.y + args.row_bytes * row, place + SCALES, place + MINS, scratch + ROW)
                 for column in range(width):
                     at = 4 * (LANES * column + lane)
-                    store(scratch + X + at, load(float32, x + x_stride * row + 4 * column))
-                    store(scratch + W + at, load(float32, w + w_stride * row + 4 * column))
-            round_columns(a, a_stride, errors + 4 * LANES * width * tile, scratch)
+                    store(scratch + X + at, load(float32, args.x + args.x_stride * row + 4 * column))
+                    store(scratch + W + at, load(float32, args.w + args.w_stride * row + 4 * column))
+            round_columns(args.a, args.a_stride, args.errors + 4 * LANES * width * tile, scratch)
             for lane in range(valid):
                 for column in range(width):
                     store(scratch + ROW + column, load(uint8, scratch + CODES + LANES * column + lane))
-                store_block_codes(y + row_bytes * (LANES * tile + lane), scratch + ROW)
+                store_block_codes(args.y + args.row_bytes * (LANES * tile + lane), scratch + ROW)
 
     return body

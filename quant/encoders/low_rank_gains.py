@@ -28,27 +28,27 @@ def gains() -> KernelBody:
     F64_LANES; gains: K, the same shape; m: M behind the last column, float64 (width, width), which is overwritten.
     """
 
-    def body(n, width, costs, components, gains, m, chunk_index, n_chunks, scratch):
-        size = 8 * width
-        for at in range(n):
-            column = n - 1 - at
-            u, k = components + size * column, gains + size * column
+    def body(args, chunk_index, n_chunks, scratch):
+        size = 8 * args.width
+        for at in range(args.n):
+            column = args.n - 1 - at
+            u, k = args.components + size * column, args.gains + size * column
             power = broadcast(0.0)
             for i in range(0, size, WIDE):
                 seen = broadcast(0.0)
-                for row in range(width):
-                    seen = fma(broadcast(load(float64, u + 8 * row)), load(f64, m + size * row + i), seen)
+                for row in range(args.width):
+                    seen = fma(broadcast(load(float64, u + 8 * row)), load(f64, args.m + size * row + i), seen)
                 store(k + i, seen)
                 power = fma(seen, load(f64, u + i), power)
-            cost = load(float64, costs + 8 * column) + reduce_sum(power)
-            store(costs + 8 * column, cost)
+            cost = load(float64, args.costs + 8 * column) + reduce_sum(power)
+            store(args.costs + 8 * column, cost)
             inverse = broadcast(float64(1.0) / cost)
             for i in range(0, size, WIDE):
                 store(k + i, load(f64, k + i) * inverse)
-            for row in range(width):
+            for row in range(args.width):
                 less = broadcast(-cost * load(float64, k + 8 * row))
                 for i in range(0, size, WIDE):
-                    place = m + size * row + i
+                    place = args.m + size * row + i
                     store(place, fma(less, load(f64, k + i), load(f64, place)))
 
     return body

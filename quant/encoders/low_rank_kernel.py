@@ -116,17 +116,19 @@ def low_rank(format_module: str) -> KernelBody:
     )
     transposed = make_group_transpose(length, WIDE)
 
-    def body(x, n, gains, couplings, components, rank, y, row_bytes, rows, chunk_index, n_chunks, scratch):
-        first, end = chunk_range((rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range((args.rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
         for tile in range(first, end):
-            row, valid = LANES * tile, min(int64(LANES), rows - LANES * tile)
-            for k in range(rank):
+            row, valid = LANES * tile, min(int64(LANES), args.rows - LANES * tile)
+            for k in range(args.rank):
                 store(scratch + CARRIED + WIDE * k, splat(f32, float32(0.0)))
-            for column in range(0, n, width):
-                block = y + row_bytes * row + size * (column // width)
+            for column in range(0, args.n, width):
+                block = args.y + args.row_bytes * row + size * (column // width)
                 for lane in range(LANES):
                     place = scratch + 4 * lane
-                    load_scales(block + row_bytes * min(lane, valid - 1), place + SCALES, place + MINS, scratch + SPARE)
+                    load_scales(
+                        block + args.row_bytes * min(lane, valid - 1), place + SCALES, place + MINS, scratch + SPARE
+                    )
                 for at in range(0, WIDE * width // length, 64):
                     store(scratch + INVERSES + at, safe_reciprocals(load(f32x16, scratch + SCALES + at)))
                 for group in range(width // length):
@@ -134,14 +136,19 @@ def low_rank(format_module: str) -> KernelBody:
                     for lane in range(0, LANES, 16):
                         place = row + min(lane, valid - 1)
                         count = max(min(int64(16), valid - lane), 1)
-                        transposed(x + 4 * (n * place + here), 4 * n, count, scratch + X + 4 * lane)
-                    table = 4 * rank * here
+                        transposed(args.x + 4 * (args.n * place + here), 4 * args.n, count, scratch + X + 4 * lane)
+                    table = 4 * args.rank * here
                     round_group(
-                        scratch, group, gains + table, couplings + 4 * COLUMN_STEP * here, components + table, rank
+                        scratch,
+                        group,
+                        args.gains + table,
+                        args.couplings + 4 * COLUMN_STEP * here,
+                        args.components + table,
+                        args.rank,
                     )
                     for at in range(0, length, 16):
                         transpose_codes(scratch + CODES + LANES * at, scratch + ROWS + length * group + at)
                 for lane in range(valid):
-                    store_block_codes(block + row_bytes * lane, scratch + ROWS + 256 * lane)
+                    store_block_codes(block + args.row_bytes * lane, scratch + ROWS + 256 * lane)
 
     return body

@@ -63,12 +63,12 @@ def get_rows(format_module: str) -> KernelBody:
     """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
     load_one, size = LOAD[format_module], ELEMENT_BYTES[format_module]
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
-            row = w + int64(load(int32, ids + 4 * token)) * row_bytes
-            for i in range(n):
-                store(y + 4 * (n * token + i), load_one(row + size * i) * float32(factor))
+            row = args.w + int64(load(int32, args.ids + 4 * token)) * args.row_bytes
+            for i in range(args.n):
+                store(args.y + 4 * (args.n * token + i), load_one(row + size * i) * float32(args.factor))
 
     return body
 
@@ -101,11 +101,11 @@ def encode(format_module: str, effort: str) -> KernelBody:
     """Return the kernel y[row] = x[row], with every number rounded to the nearest. `effort` is ignored."""
     store_one, size = STORE[format_module], ELEMENT_BYTES[format_module]
 
-    def body(x, importance, n, y, row_bytes, rows, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(rows, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(args.rows, 1, chunk_index, n_chunks)
         for row in range(first, end):
-            for i in range(n):
-                store_one(y + row_bytes * row + size * i, load(float32, x + 4 * (n * row + i)))
+            for i in range(args.n):
+                store_one(args.y + args.row_bytes * row + size * i, load(float32, args.x + 4 * (args.n * row + i)))
 
     return body
 
@@ -113,9 +113,9 @@ def encode(format_module: str, effort: str) -> KernelBody:
 def to_bf16() -> KernelBody:
     """Return the kernel that converts float32 activations to bfloat16: uint16 [token][n]."""
 
-    def body(tokens, x, n, y, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
-        for i in range(n * first, n * end):
-            store_bf16(y + 2 * i, load(float32, x + 4 * i))
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        for i in range(args.n * first, args.n * end):
+            store_bf16(args.y + 2 * i, load(float32, args.x + 4 * i))
 
     return body

@@ -7,14 +7,17 @@ base64-encoded, as one line to stdout.
 import base64
 import gc
 import importlib
-import inspect
+import re
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
+from numba.core.errors import TypingError
 
 from quant.jit.functions import jit_function
 from quant.jit.kernel import Kernel
@@ -37,16 +40,19 @@ def compile_module(kernel: Kernel) -> llvm.ModuleRef:
     """Compile a kernel to optimized LLVM IR. Only its entry point has external linkage, so the symbols of two kernels
     cannot clash.
 
-    Raises TypeError if `kernel.parameters` differ from the parameters of the Python function, or if the code calls
-    functions other than `ALLOWED_EXTERNALS`.
+    Raises TypeError if the code reads an argument that `kernel.parameters` lacks, or if it calls functions other than
+    `ALLOWED_EXTERNALS`.
     """
     body = getattr(importlib.import_module(kernel.module), kernel.function)(**dict(kernel.constants))
-    expected = [*kernel.parameters, "chunk_index", "n_chunks", "scratch"]
-    if list(inspect.signature(body).parameters) != expected:
-        raise TypeError(f"{kernel.module}:{kernel.function} takes {inspect.signature(body)}, not {expected}")
     entry = jit_function(make_entry_function(jit_function(body), kernel))
     with unoptimized_libraries(), gc_paused():
-        entry.compile((numba.int64,) * 4)
+        try:
+            entry.compile((numba.int64,) * 4)
+        except TypingError as error:
+            unknown = re.search(r"Unknown attribute '(\w+)' of type Arguments", str(error))
+            if unknown is None:
+                raise
+            raise TypeError(f"{kernel.module}:{kernel.function} has no argument {unknown[1]}") from error
     [result] = entry.overloads.values()
     module, symbol = result.library.linked(), kernel.symbol
     module.link_in(llvm.parse_assembly(ENTRY_TEMPLATE.format(native=result.fndesc.llvm_func_name, symbol=symbol)))
@@ -80,15 +86,31 @@ def make_entry_function(body: Any, kernel: Kernel) -> Any:
     """Return a function of (op, chunk_index, n_chunks, scratch) that loads the kernel's arguments from the op record
     and calls `body`.
     """
-    reads = [
+    loads = [
         f"load({'float64' if name in kernel.float_parameters else 'int64'}, op + {8 * (HEADER_WORDS + index)})"
         for index, name in enumerate(kernel.parameters)
     ]
-    arguments = ", ".join([*reads, "chunk_index", "n_chunks", "scratch"])
-    source = f"def entry(op, chunk_index, n_chunks, scratch):\n    body({arguments})\n"
-    scope = {"body": body, "load": load, "int64": numba.int64, "float64": numba.float64}
+    source = (
+        "def entry(op, chunk_index, n_chunks, scratch):\n"
+        f"    body(Arguments({', '.join(loads)}), chunk_index, n_chunks, scratch)\n"
+    )
+    scope = {
+        "body": body,
+        "Arguments": arguments_type(kernel.parameters),
+        "load": load,
+        "int64": numba.int64,
+        "float64": numba.float64,
+    }
     exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
     return scope["entry"]
+
+
+@cache
+def arguments_type(parameters: tuple[str, ...]) -> Any:
+    """Return the named tuple with these fields. Kernels with the same arguments share it, and with it the compiled code
+    of the inlined functions that take it.
+    """
+    return namedtuple("Arguments", parameters)
 
 
 # The only external functions that machine code may call are those of the C library, never Python's or numba's.

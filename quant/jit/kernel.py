@@ -16,9 +16,10 @@ Constants = Mapping[str, int | str]
 class Kernel:
     """A function of a module, the names of its arguments, and the constants that are compiled into it.
 
-    `module:function` is called as `function(**constants)` and returns the Python function to compile. That function's
-    arguments are `parameters` in order (int64, or float64 for names in `float_parameters`), then `chunk_index` and
-    `n_chunks`, which select a chunk of the work, and `scratch`, the address of memory private to the thread.
+    `module:function` is called as `function(**constants)` and returns the Python function to compile, which takes
+    (args, chunk_index, n_chunks, scratch). `args` is a named tuple with the fields `parameters`: int64, or float64 for
+    names in `float_parameters`. `chunk_index` and `n_chunks` select a chunk of the work, and `scratch` is the address
+    of memory private to the thread.
     """
 
     module: str

@@ -346,9 +346,9 @@ def quantize(tile: int, passes: int) -> Any:
     """
     quantize_groups = make_quantize_groups(tile, passes)
 
-    def body(tokens, x, n, out, chunk_index, n_chunks, scratch):
-        count = load(int64, tokens)
+    def body(args, chunk_index, n_chunks, scratch):
+        count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
-            quantize_groups(x + 4 * n * token, out, token, 0, n // 32, n)
+            quantize_groups(args.x + 4 * args.n * token, args.out, token, 0, args.n // 32, args.n)
 
     return body

@@ -21,6 +21,7 @@ from quant.jit.vectors import inline, load
 from quant.matmul import float_matmul, panels, rows
 from quant.matmul.activations import count_superblocks
 from quant.matmul.layout import GROUPS_PER_SUPERBLOCK, RUN_WORDS, flat_bytes, record_bytes
+from quant.matmul.product_arguments import ProductArguments
 from quant.packing.format_spec import KernelBody
 
 RUN_HEADER_BYTES, RUN_BYTES = 8, 8 * RUN_WORDS
@@ -38,23 +39,35 @@ def make_activation_row_bytes(activation_type: str, superblock_bytes: int) -> An
     return x_row_bytes
 
 
+@inline
+def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) -> ProductArguments:
+    """Return the arguments of the product of a run with the rows row .. row + n_rows - 1 of its matrix."""
+    place = args.runs + RUN_HEADER_BYTES + RUN_BYTES * run
+    matrix, first = load(int64, place), load(int64, place + 8)
+    matrix_row = args.n_out * matrix + row
+    return ProductArguments(
+        tokens=place + 16,
+        x=args.x + x_row_bytes * first,
+        w=args.w + args.row_bytes * matrix_row,
+        row_bytes=args.row_bytes,
+        n_in=args.n_in,
+        n_out=n_rows,
+        base=args.bias + 4 * matrix_row if args.bias else 0,
+        base_stride=0,
+        y=args.y + args.y_row * first + args.y_matrix * matrix + 4 * row,
+        y_stride=args.y_stride,
+        stop=args.stop,
+    )
+
+
 def make_run_kernel(product: KernelBody, activation_type: str, superblock_bytes: int) -> KernelBody:
     """Return the kernel that computes `product` for each run, with all threads sharing each matrix."""
     multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
 
-    def body(
-        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, y_row, y_matrix, y_stride, stop,
-        chunk_index, n_chunks, scratch,
-    ):  # fmt: skip
-        x_bytes = x_row_bytes(n_in)
-        for run in range(load(int64, runs)):
-            place = runs + RUN_HEADER_BYTES + RUN_BYTES * run
-            matrix, first = load(int64, place), load(int64, place + 8)
-            base = bias + 4 * n_out * matrix if bias else 0
-            multiply(
-                place + 16, x + first * x_bytes, w + matrix * row_bytes * n_out, row_bytes, n_in, n_out, base, 0,
-                y + y_row * first + y_matrix * matrix, y_stride, stop, chunk_index, n_chunks, scratch,
-            )  # fmt: skip
+    def body(args, chunk_index, n_chunks, scratch):
+        for run in range(load(int64, args.runs)):
+            product_args = run_product(args, run, x_row_bytes(args.n_in), 0, args.n_out)
+            multiply(product_args, chunk_index, n_chunks, scratch)
 
     return body
 
@@ -63,22 +76,13 @@ def make_split_run_kernel(product: KernelBody, activation_type: str, superblock_
     """Return the same kernel with other chunks: a chunk is a contiguous range of rows of one or more matrices."""
     multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
 
-    def body(
-        tokens, runs, x, w, row_bytes, n_in, n_out, bias, y, y_row, y_matrix, y_stride, stop,
-        chunk_index, n_chunks, scratch,
-    ):  # fmt: skip
-        x_bytes, row_chunks = x_row_bytes(n_in), (n_out + MIN_CHUNK_ROWS - 1) // MIN_CHUNK_ROWS
-        begin, end = chunk_range(load(int64, runs) * row_chunks, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        row_chunks = (args.n_out + MIN_CHUNK_ROWS - 1) // MIN_CHUNK_ROWS
+        begin, end = chunk_range(load(int64, args.runs) * row_chunks, 1, chunk_index, n_chunks)
         for run in range(begin // row_chunks, (end + row_chunks - 1) // row_chunks):
-            place = runs + RUN_HEADER_BYTES + RUN_BYTES * run
-            matrix, first = load(int64, place), load(int64, place + 8)
             row = max(0, begin - run * row_chunks) * MIN_CHUNK_ROWS
-            until = min(n_out, (end - run * row_chunks) * MIN_CHUNK_ROWS)
-            base = bias + 4 * (n_out * matrix + row) if bias else 0
-            multiply(
-                place + 16, x + first * x_bytes, w + (n_out * matrix + row) * row_bytes, row_bytes, n_in, until - row,
-                base, 0, y + y_row * first + y_matrix * matrix + 4 * row, y_stride, stop, 0, 1, scratch,
-            )  # fmt: skip
+            until = min(args.n_out, (end - run * row_chunks) * MIN_CHUNK_ROWS)
+            multiply(run_product(args, run, x_row_bytes(args.n_in), row, until - row), 0, 1, scratch)
 
     return body
 

@@ -176,29 +176,32 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
     multiply_streams = make_multiply(operands, N_STREAMS, 1, ((STREAM_PREFETCH, 2),))
     size, x_size, in_streams = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type], here.prefetches_per_page
 
-    def body(
-        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
-    ):
-        first, end = chunk_range(n_out, 8, chunk_index, n_chunks)
-        count = load(int64, tokens)
-        init_output(base, base_stride, y, y_stride, count, first, end)
+    def body(args, chunk_index, n_chunks, scratch):
+        row_bytes, n_in = args.row_bytes, args.n_in
+        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
+        count = load(int64, args.tokens)
+        init_output(args.base, args.base_stride, args.y, args.y_stride, count, first, end)
         if in_streams and count == 1:
             stream_rows = (end - first) // N_STREAMS
             for row in range(first, first + stream_rows):
                 for column in range(0, n_in, COLUMN_CHUNK):
-                    at, x_at = w + row * row_bytes + size * column, x + x_size * column
-                    n, add, stream_stride = min(COLUMN_CHUNK, n_in - column), base or column, stream_rows * row_bytes
+                    at, x_at = args.w + row * row_bytes + size * column, args.x + x_size * column
+                    n, add, stream_stride = (
+                        min(COLUMN_CHUNK, n_in - column),
+                        args.base or column,
+                        stream_rows * row_bytes,
+                    )
                     multiply_streams(
-                        N_STREAMS, at, stream_stride, x_at, 0, n, y + 4 * row, 4 * stream_rows, 0, add, scratch
+                        N_STREAMS, at, stream_stride, x_at, 0, n, args.y + 4 * row, 4 * stream_rows, 0, add, scratch
                     )
             first += N_STREAMS * stream_rows
         for row in range(first, end):
             for token in range(count):
-                place = y + token * y_stride + 4 * row
+                place = args.y + token * args.y_stride + 4 * row
                 for column in range(0, n_in, COLUMN_CHUNK):
-                    at, x_at = w + row * row_bytes + size * column, x + x_size * (n_in * token + column)
-                    n, add = min(COLUMN_CHUNK, n_in - column), base or column
-                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, 4, y_stride, add, scratch)
+                    at, x_at = args.w + row * row_bytes + size * column, args.x + x_size * (n_in * token + column)
+                    n, add = min(COLUMN_CHUNK, n_in - column), args.base or column
+                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, 4, args.y_stride, add, scratch)
 
     return body
 
@@ -255,26 +258,25 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
     size, x_size = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type]
     prefetch_tile = make_prefetch_tile(width)
 
-    def body(
-        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
-    ):
-        first, end = chunk_range(n_out, rows, chunk_index, n_chunks)
-        count, x_bytes, step = load(int64, tokens), x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
+    def body(args, chunk_index, n_chunks, scratch):
+        n_in, y_stride = args.n_in, args.y_stride
+        first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
+        count, x_bytes, step = load(int64, args.tokens), x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
         panel, block = scratch + SUMS_BYTES, PANEL_CACHE_BYTES // (step * rows) * rows
-        init_output(base, base_stride, y, y_stride, count, first, end)
+        init_output(args.base, args.base_stride, args.y, y_stride, count, first, end)
         for start in range(first, end, block):
             until = min(start + block, end)
             for column in range(0, n_in, COLUMN_CHUNK):
-                if load(int64, stop):
+                if load(int64, args.stop):
                     return
-                n, add = min(COLUMN_CHUNK, n_in - column), base or column
+                n, add = min(COLUMN_CHUNK, n_in - column), args.base or column
                 for row in range(start, until + (start - until) % rows):
-                    copy(w + min(row, until - 1) * row_bytes + size * column, n, panel + (row - start) * step)
+                    copy(args.w + min(row, until - 1) * args.row_bytes + size * column, n, panel + (row - start) * step)
                 for token in range(0, count, width):
-                    x_at = x + x_bytes * token + x_size * column
+                    x_at = args.x + x_bytes * token + x_size * column
                     following, share_bytes = x_at + width * x_bytes, x_size * n * rows // (until - start)
                     for row in range(start, until, rows):
-                        at, place = panel + (row - start) * step, y + token * y_stride + 4 * row
+                        at, place = panel + (row - start) * step, args.y + token * y_stride + 4 * row
                         valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
                         prefetch_tile(following, x_bytes, fetched, fetched + share_bytes)
                         if token + width <= count:

@@ -141,13 +141,12 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
     x_record = record_bytes(tokens_at_once, passes)
 
-    def body(
-        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
-    ):
-        first, end = chunk_range(n_out, rows, chunk_index, n_chunks)
-        count, records = load(int64, tokens), n_in // 32
+    def body(args, chunk_index, n_chunks, scratch):
+        row_bytes = args.row_bytes
+        first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
+        count, records = load(int64, args.tokens), args.n_in // 32
         unpacked, panels = scratch + out_bytes, scratch + out_bytes + unpacked_bytes
-        place_records = count_superblocks(n_in)
+        place_records = count_superblocks(args.n_in)
         panel_bytes = GROUPS_PER_SUPERBLOCK * place_records * record
         x_bytes = GROUPS_PER_SUPERBLOCK * place_records * x_record
         tiles = (count + tokens_at_once - 1) // tokens_at_once
@@ -155,22 +154,25 @@ def matmul(format_module: str, passes: int) -> KernelBody:
         most = max(MIN_PANELS, PANEL_CACHE_BYTES // panel_bytes) if tiles > CACHED_TILES else 1
         block, early = balanced_block_rows(end - first, rows * most, rows), rows * row_bytes // EARLY_PREFETCH_SHARE
         ahead_bytes = (rows * row_bytes - early) // (GROUPS_PER_SUPERBLOCK * last)
-        init_output(base, base_stride, y, y_stride, count, first, end)
+        init_output(args.base, args.base_stride, args.y, args.y_stride, count, first, end)
         for start in range(first, end, block):
-            if load(int64, stop):
+            if load(int64, args.stop):
                 return
             until = min(start + block, end)
             for row in range(start, until, rows):
                 panel = panels + (row - start) // rows * panel_bytes
-                unpack(w + row * row_bytes, row_bytes, min(rows, end - row), n_in, unpacked, panel)
+                unpack(args.w + row * row_bytes, row_bytes, min(rows, end - row), args.n_in, unpacked, panel)
             for tile in range(tiles):
-                token, x_at, prefetch_index = tile * tokens_at_once, x + tile * x_bytes, tile - (tiles - last)
+                token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (tiles - last)
                 here, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
                 for row in range(start, until, rows):
-                    panel, ahead = panels + (row - start) // rows * panel_bytes, w + (row + block) * row_bytes + early
+                    panel, ahead = (
+                        panels + (row - start) // rows * panel_bytes,
+                        args.w + (row + block) * row_bytes + early,
+                    )
                     ahead += prefetch_index * GROUPS_PER_SUPERBLOCK * step
                     sums(panel, x_at, records, scratch, here, ahead, step)
-                    place = y + token * y_stride + 4 * row
-                    store_results(scratch, place, y_stride, base, here, min(rows, end - row))
+                    place = args.y + token * args.y_stride + 4 * row
+                    store_results(scratch, place, args.y_stride, args.base, here, min(rows, end - row))
 
     return body

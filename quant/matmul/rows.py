@@ -109,11 +109,11 @@ def get_rows(format_module: str) -> KernelBody:
     """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
     decode = make_decode_row(load_spec(format_module))
 
-    def body(tokens, ids, w, row_bytes, n, y, factor, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(load(int64, tokens), 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
-            row = int64(load(int32, ids + 4 * token))
-            decode(w + row * row_bytes, n, y + 4 * n * token, float32(factor))
+            row = int64(load(int32, args.ids + 4 * token))
+            decode(args.w + row * args.row_bytes, args.n, args.y + 4 * args.n * token, float32(args.factor))
 
     return body
 
@@ -523,21 +523,21 @@ def matvec(format_module: str, passes: int) -> KernelBody:
     in_streams = make_stream_dispatch(spec, passes) if target().prefetches_per_page else skip_streams
     pad_row, superblock_bytes, token_bytes = make_pad_row(spec), spec.superblock_bytes, flat_bytes(256, passes)
 
-    def body(
-        tokens, x, w, row_bytes, n_in, n_out, base, base_stride, y, y_stride, stop, chunk_index, n_chunks, scratch
-    ):
-        first, end = chunk_range(n_out, 8, chunk_index, n_chunks)
-        count, x_stride = load(int64, tokens), count_superblocks(n_in) * token_bytes
+    def body(args, chunk_index, n_chunks, scratch):
+        x, row_bytes, n_in, base = args.x, args.row_bytes, args.n_in, args.base
+        y, y_stride = args.y, args.y_stride
+        first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
+        count, x_stride = load(int64, args.tokens), count_superblocks(n_in) * token_bytes
         size = max(row_bytes, superblock_bytes)
-        init_output(base, base_stride, y, y_stride, count, first, end)
+        init_output(base, args.base_stride, y, y_stride, count, first, end)
         if pairs and count == 1 and superblock_bytes <= row_bytes and n_in < LONG_ROW:
             for number in range(first, end - 1, 2):
-                pair(w + number * row_bytes, row_bytes, x, 0, n_in, y + 4 * number, 0, base)
+                pair(args.w + number * row_bytes, row_bytes, x, 0, n_in, y + 4 * number, 0, base)
             first = end - (end - first) % 2
         if superblock_bytes <= row_bytes:
-            first = in_streams(count, first, end, w, row_bytes, x, x_stride, n_in, y, y_stride, base, scratch)
+            first = in_streams(count, first, end, args.w, row_bytes, x, x_stride, n_in, y, y_stride, base, scratch)
         for number in range(first, end):
-            row, place = w + number * row_bytes, y + 4 * number
+            row, place = args.w + number * row_bytes, y + 4 * number
             if row_bytes < superblock_bytes:
                 row = pad_row(row, row_bytes, scratch)
             fours = count // 4 * 4

@@ -14,13 +14,13 @@ def count() -> Any:
     previous stage is 1 ahead.
     """
 
-    def body(tokens, cells, before, n, errors, chunk_index, n_chunks, scratch):
-        first, end = chunk_range(n, 1, chunk_index, n_chunks)
+    def body(args, chunk_index, n_chunks, scratch):
+        first, end = chunk_range(args.n, 1, chunk_index, n_chunks)
         for i in range(first, end):
-            value = load(int64, cells + 8 * i)
-            if before and load(int64, before + 8 * (i * 7919 % n)) != value + 1:
-                atomic_add(errors, 1)
-            store(cells + 8 * i, value + 1)
+            value = load(int64, args.cells + 8 * i)
+            if args.before and load(int64, args.before + 8 * (i * 7919 % args.n)) != value + 1:
+                atomic_add(args.errors, 1)
+            store(args.cells + 8 * i, value + 1)
 
     return body
 
@@ -28,8 +28,8 @@ def count() -> Any:
 def hold() -> Any:
     """Return the kernel that runs until `stop` is set."""
 
-    def body(tokens, stop, chunk_index, n_chunks, scratch):
-        while not atomic_load(stop):
+    def body(args, chunk_index, n_chunks, scratch):
+        while not atomic_load(args.stop):
             pause()
 
     return body

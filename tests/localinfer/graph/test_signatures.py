@@ -1,52 +1,45 @@
-"""The kernel signatures match the kernels: the same arguments in the same order."""
+"""The kernel signatures match the kernels: each kernel reads the arguments of its signature."""
 
+import ast
 import inspect
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-from tiny import tiny_gemma3, tiny_llama
 
-from localinfer.gguf.reader import open_gguf
 from localinfer.graph.compute_graph import ComputeGraph
 from localinfer.kernels import signatures
-from localinfer.options import Options
-from localinfer.runtime.compiled_graph import build_graph
-from quant.jit.kernel import Kernel
+from localinfer.kernels.signatures import KernelSignature
+from quant import FORMATS
 
-COMMON_PARAMETERS = ["chunk_index", "n_chunks", "scratch"]  # parameters of every kernel, after its own
+IGNORED = {"tokens", "stop"}  # some kernels do not need the number of tokens, or are too fast to be stopped
 
-
-def arguments_of(kernel: Kernel) -> list[str]:
-    body = getattr(import_module(kernel.module), kernel.function)(**dict(kernel.constants))
-    return list(inspect.signature(body).parameters)
-
-
-@pytest.mark.parametrize("types", ["Q4_K", "BF16"])
-@pytest.mark.parametrize("tiny", [tiny_llama, tiny_gemma3])
-def test_ops_have_the_arguments_of_their_kernels(tiny, types: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    graph = build_graph(open_gguf(tiny(tmp_path / "m.gguf", type=types)), Options(precision="fast")).graph
-    for kernel in set(graph.kernels):
-        assert [*kernel.parameters, *COMMON_PARAMETERS] == arguments_of(kernel)
+SIGNATURES = {
+    each.small_batch: each
+    for each in (*vars(signatures).values(), *signatures.RECUR.values())
+    if isinstance(each, KernelSignature) and each.small_batch
+}
+for fmt in FORMATS.values():
+    SIGNATURES[fmt.get_rows_kernel] = signatures.GET_ROWS
+    SIGNATURES |= dict.fromkeys(fmt.matmul_kernels, signatures.PRODUCT)
+    SIGNATURES |= dict.fromkeys(fmt.expert_matmul_kernels, signatures.EXPERTS)
 
 
-OTHERS = [
-    (signatures.LAYER_NORM, {"tile": 0, "passes": 1}),
-    (signatures.ADD_BIAS, {}),
-    (signatures.ADD, {}),
-    (signatures.SOFT_CAP, {}),
-    (signatures.QUANTIZE, {"tile": 0, "passes": 1}),
-]
+def read_fields(node: ast.AST) -> set[str]:
+    """Return the arguments that code reads: the attributes of `args`."""
+    attributes = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return {each.attr for each in attributes if isinstance(each.value, ast.Name) and each.value.id == "args"}
 
 
-@pytest.mark.parametrize(("signature", "constants"), OTHERS, ids=lambda each: getattr(each, "small_batch", ""))
-def test_signatures_of_rarely_used_kernels_match(
-    signature: signatures.KernelSignature, constants: dict[str, int]
-) -> None:
-    module, function = signature.small_batch.split(":")
-    assert [*signature.parameters, *COMMON_PARAMETERS] == arguments_of(
-        Kernel(module, function, constants=tuple(constants.items()))
-    )
+@pytest.mark.parametrize("path", sorted(SIGNATURES))
+def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
+    module, kernel = path.split(":")
+    kernels = {other.split(":")[1] for other in SIGNATURES if other.startswith(f"{module}:")}
+    tree = ast.parse(inspect.getsource(import_module(module)))
+    functions = {node.name: read_fields(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+    helpers = set().union(*(fields for name, fields in functions.items() if name not in kernels))
+    parameters = set(SIGNATURES[path].parameters)
+    assert functions[kernel] <= parameters
+    assert parameters - IGNORED <= functions[kernel] | helpers
 
 
 def test_missing_or_extra_argument_is_an_error() -> None:
