@@ -1,4 +1,4 @@
-"""Configuration of the Sphinx documentation: `python -m sphinx -W docs docs/_build/html`."""
+"""Configuration of the Sphinx documentation: `python -m sphinx -W docs build/docs`."""
 
 from localinfer.version import VERSION
 
@@ -8,11 +8,10 @@ version = release = VERSION
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "requirements.txt"]
 html_theme = "furo"
 html_title = "localinfer"
 html_static_path: list[str] = []
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 suppress_warnings = ["myst.xref_missing"]  # links to source files, which the repository's web page resolves
-linkcheck_ignore = [r"http://localhost.*", r"https://HOST.*", r"\.\./.*"]
+linkcheck_ignore = [r"http://localhost.*", r"https://HOST.*", r"https://example\.org.*", r"\.\./.*"]

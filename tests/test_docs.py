@@ -1,24 +1,19 @@
-"""The documentation: it builds without warnings, its links lead somewhere, and its command lines are valid."""
+"""The documentation: it builds without warnings, its links lead somewhere, and what it names exists.
 
-import contextlib
+test_documented_commands.py runs its examples.
+"""
+
 import importlib.util
 import re
-import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from code_examples import PAGES
 from locations import CHECKOUT
 
-from cli.app import COMMANDS, build_program
-from cli.arguments.commands import resolve_command
-from cli.arguments.translation import Redirect
-
-PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(?:\w*)\n(.*?)^```|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
-NOT_LOCALINFER_ALONE = ("$(", "`")
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SEARCH_TERMS = [
     "speculative decoding", "draft model", "structured output", "JSON schema", "grammar", "tool calling",
@@ -26,62 +21,6 @@ SEARCH_TERMS = [
     "context shift", "attention sink", "sliding window", "reasoning", "chat template", "embeddings", "reranking",
     "OpenAI-compatible server", "importance matrix", "LoRA", "GPU", "Apple Silicon", "Docker",
 ]  # fmt: skip
-
-
-def command_lines() -> Iterator[str]:
-    """Yield each call of localinfer in the code blocks of all pages, without pipes and redirections."""
-    for page in PAGES:
-        for block in BLOCK.finditer(page.read_text().replace("\\\n", " ")):
-            for line in (block[1] or block[2]).splitlines():
-                if any(mark in line for mark in NOT_LOCALINFER_ALONE):
-                    continue
-                with contextlib.suppress(ValueError):  # not a shell command
-                    yield from calls(line)
-
-
-def calls(line: str) -> Iterator[str]:
-    """Yield the calls of localinfer in a line of shell."""
-    tokens = shlex.shlex(line, posix=True, punctuation_chars="|;&<>")
-    tokens.whitespace_split = True
-    words: list[str] = []
-    skip = False
-    for token in [*tokens, ";"]:
-        if set(token) <= set("|;&"):
-            if words and Path(words[0]).name == "localinfer":
-                yield shlex.join(["localinfer", *words[1:]])
-            words = []
-        elif set(token) <= set("<>"):
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            words.append(token)
-
-
-LINES = sorted(set(command_lines()))
-
-
-def test_the_documentation_shows_every_command() -> None:
-    shown = {word for line in LINES for word in shlex.split(line)[1:2]}
-    assert len(LINES) >= 60
-    assert set(COMMANDS) <= shown
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_a_command_line_of_the_documentation_is_valid(line: str) -> None:
-    """Each flag exists and takes these values, and no argument is missing."""
-    words = resolve_command(shlex.split(line)[1:], COMMANDS)
-    while True:
-        try:
-            program = build_program(words)
-            if words[0].startswith("-"):  # an option of the program itself
-                assert words[0] in {name for option in program.params for name in option.opts}
-                return
-            with program.make_context("localinfer", words[:]) as context:
-                program.get_command(context, words[0]).make_context(words[0], words[1:], parent=context)
-            return
-        except Redirect as other:
-            words = other.words
 
 
 @pytest.mark.parametrize("term", SEARCH_TERMS)
@@ -117,3 +56,36 @@ def test_sphinx_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(CHECKOUT / "docs"), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=CHECKOUT)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_named_files_exist() -> None:
+    """Each path of this repository that a page names exists."""
+    pattern = re.compile(r"(?<![\w/.-])(?:tests|localinfer|quant|cli|docs)/[\w./-]*\w")
+    for page in [*PAGES, CHECKOUT / "SECURITY.md"]:
+        named = set(pattern.findall(page.read_text(encoding="utf-8")))
+        missing = [name for name in named if not (CHECKOUT / name).exists()]
+        assert not missing, f"{page.name}: {missing}"
+
+
+COMMITS = re.findall(r"Commit `(\w+)`\s+\"([^\"]+)\"", (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def history() -> None:
+    """Skip the test where the history is not available."""
+    if shutil.which("git") is None or git("rev-parse", "--is-inside-work-tree").returncode:
+        pytest.skip("not a clone of the repository")
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        pytest.skip("a shallow clone has no history")
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize(("commit", "subject"), COMMITS)
+def test_example_commits_exist(commit: str, subject: str) -> None:
+    assert git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+    found = git("show", "--no-patch", "--format=%s", commit).stdout.strip()
+    assert found.startswith(subject.removesuffix("...").strip())

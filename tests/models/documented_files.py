@@ -1,0 +1,151 @@
+"""The files that the documentation names, as tiny models and short texts.
+
+    write("model.gguf", folder)     # writes folder/model.gguf
+    write("path/to/checkpoint", folder)
+
+`write` makes each file once per process and copies it.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import eagle3_heads
+import reference_models
+from checkpoints import CHECKPOINTS, as_f32, as_type, changed
+from locations import DATA
+from split_files import split
+from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
+
+N_CTX = 4096
+CHAT_TEMPLATE = (  # with a list of tools, a switch for reasoning, and a reasoning effort
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if reasoning_effort %}Effort: {{ reasoning_effort }}\n{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
+)
+SCHEMA = {
+    "type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}, "required": ["title"],
+    "additionalProperties": False,
+}  # fmt: skip
+MESSAGES = [{"role": role, "content": "Hello"} for role in ("user", "assistant", "user")]
+TOOLS = [{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+REQUESTS = [{"custom_id": "a", "messages": [{"role": "user", "content": "Hello"}]}, {"prompt": "Hi", "temperature": 0}]
+TEXT = (DATA / "varied.txt").read_text(encoding="utf-8")
+
+
+def text_model(path: Path, seed: int = 0, type: str = "Q8_0") -> Path:
+    metadata = {"general.name": "tiny", "tokenizer.chat_template": Field("STRING", CHAT_TEMPLATE)}
+    return tiny_llama(path, seed=seed, type=type, n_ctx=N_CTX, **metadata)
+
+
+def tool_model(path: Path) -> Path:
+    return tiny_qwen2(path, n_ctx=N_CTX, **{"tokenizer.chat_template": Field("STRING", CHAT_TEMPLATE)})
+
+
+def split_model(path: Path) -> None:
+    """Write three parts of a model. The name of `path` is that of the first one."""
+    whole = text_model(path.with_name(path.name.replace("-00001-of-00003", "")))
+    assert len(split(whole, 7)) == 3
+    whole.unlink()
+
+
+def encoder(path: Path) -> Path:
+    return as_f32(reference_models.checkpoint("bert", path.parent / "bert"), path)
+
+
+def importance_matrix(path: Path) -> None:
+    import localinfer
+
+    with tempfile.TemporaryDirectory() as folder:
+        localinfer.imatrix(str(text_model(Path(folder) / "model.gguf", type="F16")), TEXT, str(path))
+
+
+def text(path: Path, content: str = TEXT) -> None:
+    path.write_text(content, encoding="utf-8")
+
+
+def values(path: Path, value: object) -> None:
+    text(path, json.dumps(value))
+
+
+def lines(path: Path, objects: list[dict[str, object]]) -> None:
+    text(path, "".join(json.dumps(each) + "\n" for each in objects))
+
+
+def checkpoint(path: Path) -> None:
+    shutil.copytree(CHECKPOINTS / "llama", path)
+    changed(path / "config.json", lambda config: config.update(max_position_embeddings=N_CTX))
+
+
+def eagle3_target(path: Path) -> Path:
+    """Write the checkpoint of the model for which the EAGLE-3 head was made, with a chat template."""
+    made = reference_models.checkpoint(eagle3_heads.described("eagle3")["model"], path.parent / "target")
+    (made / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return made.rename(path)
+
+
+def eagle3_target_model(path: Path) -> Path:
+    return as_f32(eagle3_target(path.parent / "model"), path)
+
+
+def eagle3_checkpoint(path: Path) -> None:
+    eagle3_heads.checkpoint("eagle3", path.parent)
+
+
+def eagle3_model(path: Path) -> Path:
+    head = eagle3_heads.checkpoint("eagle3", path.parent)
+    return as_type(head, path, "F32", target=eagle3_target(path.parent / "model"))
+
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "model.gguf": text_model, "path/to/model.gguf": text_model, "a.gguf": text_model,
+    "large.gguf": text_model, "b.gguf": partial(text_model, seed=1), "small.gguf": partial(text_model, seed=1),
+    "smollm2": text_model, "gemma3-270m": partial(tiny_gemma3, n_ctx=N_CTX),
+    "model-f16.gguf": partial(text_model, type="F16"),
+    "model-00001-of-00003.gguf": split_model, "name-00001-of-00003.gguf": split_model,
+    "qwen.gguf": tool_model, "minilm.gguf": encoder, "bge-m3.gguf": encoder,
+    "bge-reranker-v2-m3.gguf": lambda path: as_f32(DATA / "reranker", path),
+    "path/to/checkpoint": checkpoint, "checkpoint": checkpoint,
+    "eagle3": eagle3_checkpoint, "model": eagle3_target,
+    "eagle3-target.gguf": eagle3_target_model, "eagle3-model.gguf": eagle3_model,
+    "imatrix.gguf": importance_matrix,
+    "prompt.txt": partial(text, content=TEXT[:200]), "manual.txt": partial(text, content=TEXT[:100]),
+    "manual-and-question.txt": partial(text, content=TEXT[:120]),
+    "text.txt": text, "calibration.txt": text, "wiki.test.raw": text,
+    "sentences.txt": partial(text, content="A dog runs.\nAn animal moves.\n"),
+    "questions.txt": partial(text, content="Who?\nWhat?\n"),
+    "prompts.jsonl": partial(lines, objects=REQUESTS),
+    "talk.json": partial(values, value=MESSAGES), "tools.json": partial(values, value=TOOLS),
+    "book.json": partial(values, value=SCHEMA),
+}  # fmt: skip
+
+
+@cache
+def library() -> Path:
+    """Return the folder of the files that this process has made."""
+    return Path(tempfile.mkdtemp(prefix="documented-"))
+
+
+@cache
+def made(name: str) -> Path:
+    """Make the files of a name in a folder of their own, and return that folder."""
+    folder = library() / name.replace("/", "_")
+    path = folder / name
+    path.parent.mkdir(parents=True)
+    MAKERS[name](path)
+    return folder
+
+
+def write(name: str, folder: Path) -> None:
+    """Write the file of this name, and those that belong to it, below `folder`."""
+    shutil.copytree(made(name), folder, dirs_exist_ok=True)
+
+
+def write_as(name: str, path: Path) -> None:
+    """Write the file of this name to another path."""
+    shutil.copy(made(name) / name, path)
