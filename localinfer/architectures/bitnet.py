@@ -1,7 +1,6 @@
 """BitNet b1.58 (Ma et al., 2024): Llama with ternary weights and sub-norms before the last matrix of each branch."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,7 +1,6 @@
 """BitNet b1.58 2B4T (Microsoft, 2025): as bitnet, with a gated squared ReLU."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,11 +1,9 @@
 """Command R7B and Command A (Cohere, 2024): as command-r, with three sliding-window layers for each full-attention
 layer. The full-attention layers have no rotary embedding."""
 
-from localinfer.graph.attention import sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
-from localinfer.graph.sliding_window import read_sliding_window
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}
 PATTERN = 4
@@ -13,7 +11,7 @@ PATTERN = 4
 
 def build(g: Builder[X]) -> None:
     """Decoder with parallel branches; the logits are multiplied by `logit_scale`."""
-    full, local = AttentionSpec(None), AttentionSpec(g.rope("interleaved"), read_sliding_window(g.hparams))
+    full, local = AttentionSpec(None), AttentionSpec(g.rope("interleaved"), sliding_window(g))
     specs = [local if sliding else full for sliding in sliding_layers(g, PATTERN)]
     spec = DecoderSpec(
         attention=specs, parallel=True, pre_norms=ONE_NORM, logit_scale=g.hparams.positive("logit_scale", 1.0)

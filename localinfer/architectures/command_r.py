@@ -1,8 +1,7 @@
 """Command R (Cohere, 2024): parallel branches after one LayerNorm without bias, and scaled logits. The larger model
 normalises each head of queries and keys."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}

@@ -4,13 +4,10 @@ The large models also compress queries to a low rank. V3 adds a bias to the rout
 the sum of their two best experts; V2 ranks them by their best expert.
 """
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
 from localinfer.graph.latent_attention import read_latent_shape
 from localinfer.graph.mixture_of_experts import has_experts, read_router
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router
 
 
 def build(g: Builder[X]) -> None:

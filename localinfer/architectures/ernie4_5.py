@@ -1,7 +1,6 @@
 """ERNIE 4.5 (Baidu, 2025), the dense models: as Llama."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,7 +1,6 @@
 """ERNIE 4.5 MoE (Baidu, 2025): as Llama, with a dense first layer, a biased router and shared experts."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -1,7 +1,6 @@
 """Falcon (TII, 2023): parallel branches after one or two LayerNorms, and multi-query or grouped-query attention."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}

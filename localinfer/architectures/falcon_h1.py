@@ -2,8 +2,7 @@
 
 from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.recurrence import read_recurrence
 

@@ -4,11 +4,9 @@ windows."""
 import math
 from dataclasses import replace
 
-from localinfer.graph.attention import sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
-from localinfer.graph.sliding_window import read_sliding_window
 
 BLOCKS_27B = 46  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
 PATTERN = 2  # every second layer has full attention
@@ -23,7 +21,7 @@ def build(g: Builder[X]) -> None:
         scale=(n / g.attention_heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None,
         cap=g.hparams.number("attn_logit_softcapping", 50.0),
     )
-    local = replace(full, window=read_sliding_window(g.hparams, WINDOW))
+    local = replace(full, window=sliding_window(g, WINDOW))
     spec = DecoderSpec(
         attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN, WINDOW)],
         activation="gelu",

@@ -4,11 +4,9 @@ full-attention layer."""
 import math
 from dataclasses import replace
 
-from localinfer.graph.attention import rope_swa, sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
-from localinfer.graph.sliding_window import read_sliding_window
 
 BLOCKS_27B = 62  # layers of the 27B model, which scales scores by (n_embd / n_head)^-1/2; the file does not say so
 PATTERN = 6  # every sixth layer has full attention, unless the file says otherwise
@@ -19,7 +17,7 @@ def build(g: Builder[X]) -> None:
     n = g.embedding_length
     scale = (n / g.attention_heads[0].count) ** -0.5 if g.block_count == BLOCKS_27B else None
     full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=scale)
-    local = replace(full, rope=rope_swa(g, "halves"), window=read_sliding_window(g.hparams))
+    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g))
     spec = DecoderSpec(
         attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
         activation="gelu",

@@ -9,15 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localinfer.graph.attention import kv_source_layers, qkv, rope_swa, sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import kv_source_layers, qkv, rope_swa, sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, add_branch
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import has_experts, read_router
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router
-from localinfer.graph.sliding_window import read_sliding_window
 
 
 def build(g: Builder[X]) -> None:
@@ -45,15 +41,13 @@ def build(g: Builder[X]) -> None:
 def attention_specs(g: Builder[X]) -> Sequence[AttentionSpec]:
     """Return the attention of each layer."""
     full = AttentionSpec(g.rope("halves"), head_norm="before_rope", scale=1.0)
-    local = replace(full, rope=rope_swa(g, "halves"), window=read_sliding_window(g.hparams))
+    local = replace(full, rope=rope_swa(g, "halves"), window=sliding_window(g))
     return [local if sliding else full for sliding in sliding_layers(g, 0)]
 
 
 def attend(g: Builder[X], h: X, blk: Block, spec: AttentionSpec, source: int) -> X:
-    """Attend with the layer's own keys and values, or with those of the layer `source`. In the latter case the layer's
-    own key and value tensors are not used."""
-    heads = blk.heads
-    n_q, n_kv = heads.count * heads.key, heads.count_kv * heads.key
+    """Attend to the keys and values of the layer `source`. If it is another one, own key tensors are not used."""
+    n_q, n_kv = blk.heads.count * blk.heads.key, blk.heads.count_kv * blk.heads.key
     if source != blk.number:
         g.tensors.accept(*(f"{blk}attn_{name}.weight" for name in ("k", "v", "k_norm")))
         return g.attend(blk, g.matmul(h, f"{blk}attn_q", n_q), None, None, spec, kv_source=source)
@@ -62,16 +56,15 @@ def attend(g: Builder[X], h: X, blk: Block, spec: AttentionSpec, source: int) ->
     else:
         q, k = g.matmul(h, f"{blk}attn_q", n_q), g.matmul(h, f"{blk}attn_k", n_kv)
         v = k
-    return g.attend(blk, q, k, g.norm_groups(v, heads.value), spec)
+    return g.attend(blk, q, k, g.norm_groups(v, blk.heads.value), spec)
 
 
 def with_experts(g: Builder[X], x: X, f: X, blk: Block, router: Router) -> X:
     """Return the sum of the dense branch and the experts, each after its own norm. The router gets the residual stream
     before the branch, with its own norm."""
-    n = g.embedding_length
-    y, router_scale = g.norm(g.matmul(f, f"{blk}ffn_down", n), f"{blk}post_ffw_norm_1"), f"{blk}ffn_gate_inp.scale"
-    router_input = g.norm_groups(x, n, router_scale)
-    g.scale(router_input, n**-0.5)
+    y = g.norm(g.matmul(f, f"{blk}ffn_down", g.embedding_length), f"{blk}post_ffw_norm_1")
+    router_input = g.norm_groups(x, g.embedding_length, f"{blk}ffn_gate_inp.scale")
+    g.scale(router_input, g.embedding_length**-0.5)
     e = g.experts.apply(g.norm(x, f"{blk}pre_ffw_norm_2"), blk, router, "gelu", router_input=router_input)
     g.add(y, g.norm(e, f"{blk}post_ffw_norm_2"))
     return y

@@ -1,7 +1,6 @@
 """GLM-4 (Zhipu AI, 2025): norms before and after each branch, fused gate and up matrices, RoPE on half of each head."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import POST_NORMS, DecoderSpec, build_decoder
 
 

@@ -1,8 +1,7 @@
 """GLM-4.5 and 4.6 (Zhipu AI, 2025): as dots1, with biases and RoPE on half of each head. The larger model normalises
 heads."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -1,7 +1,6 @@
 """GPT-2 (Radford et al., 2019): learned positions, LayerNorms, a plain feed-forward network, biases everywhere."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

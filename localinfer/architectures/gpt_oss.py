@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-from localinfer.graph.attention import sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
-from localinfer.graph.sliding_window import read_sliding_window
 
 NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}
 PATTERN = 2  # every second layer has full attention
@@ -16,7 +14,7 @@ PATTERN = 2  # every second layer has full attention
 def build(g: Builder[X]) -> None:
     """Expert weights are the softmax of the chosen logits. All layers have the same rotary embedding."""
     full = AttentionSpec(g.rope("halves", truncate=False), sinks=True)
-    local = replace(full, window=read_sliding_window(g.hparams))
+    local = replace(full, window=sliding_window(g))
     spec = DecoderSpec(
         attention=[local if sliding else full for sliding in sliding_layers(g, PATTERN)],
         activation="clamped_swiglu",

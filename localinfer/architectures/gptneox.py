@@ -1,7 +1,6 @@
 """GPT-NeoX and Pythia (EleutherAI, 2022): LayerNorms, parallel branches by default, partial RoPE, biases everywhere."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

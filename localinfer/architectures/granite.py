@@ -1,10 +1,8 @@
 """Granite 3 (IBM, 2024): as Llama, with multipliers for the embedding, the scores, the branches and the logits."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, Router, X
 from localinfer.graph.decoder import DecoderSpec, Mixer, build_decoder
 from localinfer.graph.recurrence import RECURRENT_KEYS
-from localinfer.graph.router import Router
 
 
 def build(g: Builder[X], router: Router | None = None, mixer: Mixer[X] | None = None) -> None:

@@ -2,10 +2,9 @@
 
 from localinfer.architectures import granite
 from localinfer.architectures.mamba2 import state_space
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import Block, Builder, X
 from localinfer.graph.decoder import BranchOutput
 from localinfer.graph.mixture_of_experts import has_experts, read_router
-from localinfer.graph.model_properties import Block
 from localinfer.graph.recurrence import read_recurrence
 
 

@@ -1,7 +1,6 @@
 """Hunyuan MoE (Tencent, 2025): as hunyuan-dense, with a mixture of experts and a shared expert."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -1,7 +1,6 @@
 """InternLM2 (Shanghai AI Laboratory, 2024): Llama whose checkpoints store queries, keys and values as one matrix."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,10 +1,7 @@
 """LFM2 (Liquid AI, 2025): most layers mix tokens with a gated short convolution, some with attention."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router
 
 
 def build(g: Builder[X], router: Router | None = None) -> None:

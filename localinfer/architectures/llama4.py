@@ -1,12 +1,10 @@
 """Llama 4 (Meta, 2025; Scout and Maverick, text only): three layers with RoPE and chunked attention for each
 full-attention layer without RoPE. Each token has one routed and one shared expert, in every layer or in every other."""
 
-from localinfer.graph.attention import sliding_layers, temperature_rope
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import sliding_layers, sliding_window, temperature_rope
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
-from localinfer.graph.sliding_window import read_sliding_window
 
 PATTERN = 4  # every fourth layer has full attention
 ATTENTION_CHUNK = 8192  # positions per chunk
@@ -15,7 +13,7 @@ MAVERICK = 128  # number of experts of Maverick, which does not normalise heads;
 
 def build(g: Builder[X]) -> None:
     """Expert inputs are multiplied by the expert's weight."""
-    chunk = read_sliding_window(g.hparams, ATTENTION_CHUNK)
+    chunk = sliding_window(g, ATTENTION_CHUNK)
     if not chunk:
         raise g.hparams.unsupported("attention.sliding_window", 0)
     router = read_router(g, "sigmoid", weighs_inputs=True)

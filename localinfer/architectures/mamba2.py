@@ -1,8 +1,7 @@
 """Mamba 2 (Dao and Gu, 2024): recurrent heads after a convolution; no attention and no feed-forward network."""
 
-from localinfer.graph.builder import Builder, X
-from localinfer.graph.model_properties import Block
-from localinfer.graph.recurrence import Recurrence, read_recurrence
+from localinfer.graph.builder import Block, Builder, Recurrence, X
+from localinfer.graph.recurrence import read_recurrence
 
 
 def build(g: Builder[X]) -> None:

@@ -1,7 +1,6 @@
 """Mistral Small 3 and Ministral 3 (Mistral AI, 2025): as Llama, with YaRN and attention temperature scaling."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,10 +1,8 @@
 """ModernBERT (Warner et al., 2024) and its relatives: GTE, Granite Embedding R2."""
 
-from localinfer.graph.attention import rope_swa, sliding_layers
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.attention import rope_swa, sliding_layers, sliding_window
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
-from localinfer.graph.sliding_window import read_sliding_window
 
 PATTERN = 3  # every third layer, from the first on, has full attention, unless the file says otherwise
 ACTIVATIONS = {"gelu": "gelu_erf", "silu": "silu", "swish": "silu", "geglu": "gelu_erf", "swiglu": "silu"}
@@ -12,7 +10,7 @@ ACTIVATIONS = {"gelu": "gelu_erf", "silu": "silu", "swish": "silu", "geglu": "ge
 
 def build(g: Builder[X]) -> None:
     """Pre-norm branches; the embedding norm replaces the first one."""
-    full, local = AttentionSpec(g.rope("halves")), AttentionSpec(rope_swa(g, "halves"), read_sliding_window(g.hparams))
+    full, local = AttentionSpec(g.rope("halves")), AttentionSpec(rope_swa(g, "halves"), sliding_window(g))
     activation = g.hparams.text("hidden_activation", "gelu")
     if activation not in ACTIVATIONS:
         raise g.hparams.unsupported("hidden_activation", repr(activation))

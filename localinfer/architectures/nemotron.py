@@ -1,8 +1,7 @@
 """Nemotron and Minitron (NVIDIA, 2024): LayerNorms, a plain feed-forward network with squared ReLU, RoPE on half of
 each head."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

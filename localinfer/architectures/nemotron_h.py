@@ -3,13 +3,10 @@ feed-forward network with squared ReLU."""
 
 from localinfer.architectures.mamba2 import state_space
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import shared_expert
-from localinfer.graph.model_properties import Block
 from localinfer.graph.recurrence import read_recurrence
-from localinfer.graph.router import Router
 
 
 def build(g: Builder[X], router: Router | None = None) -> None:

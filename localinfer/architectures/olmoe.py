@@ -1,7 +1,6 @@
 """OLMoE (Muennighoff et al., 2024): norms over whole rows of queries and keys, and many small experts."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -1,8 +1,7 @@
 """Phi-1, 1.5 and 2 (Microsoft, 2023): parallel branches after one LayerNorm, a plain feed-forward network, biases
 everywhere, partial RoPE."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 NORMS = {"attention": "attn_norm", "feed_forward": "attn_norm"}

@@ -1,7 +1,6 @@
 """Qwen2 and Qwen2.5 (Alibaba, 2024): as Llama, with QKV biases and NeoX-style RoPE."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

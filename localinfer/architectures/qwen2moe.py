@@ -1,7 +1,6 @@
 """Qwen1.5 and Qwen2 MoE (Alibaba, 2024): as qwen2, with experts and a gated shared expert."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -1,7 +1,6 @@
 """Qwen3 (Alibaba, 2025): as qwen2, with normalised heads of queries and keys, and without biases."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

@@ -1,11 +1,8 @@
 """Qwen3.5 (Alibaba, 2026), the text model: three gated delta net layers for each layer with gated attention."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, Builder, Router, X
 from localinfer.graph.decoder import BranchOutput, DecoderSpec, build_decoder
-from localinfer.graph.model_properties import Block
 from localinfer.graph.recurrence import read_recurrence
-from localinfer.graph.router import Router
 
 PERIOD = 4  # every fourth layer has attention, unless the file says otherwise
 

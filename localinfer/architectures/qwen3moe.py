@@ -1,7 +1,6 @@
 """Qwen3 MoE (Alibaba, 2025): as qwen3, with many small experts."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 from localinfer.graph.mixture_of_experts import read_router
 

@@ -2,10 +2,8 @@
 time mixing has a matrix-valued state per head with a generalised delta rule; the channel mixing is a plain feed-forward
 network with squared ReLU. All layers get the values of the first layer."""
 
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import Block, Builder, HeadInputs, X
 from localinfer.graph.hyperparameters import multiple_of_32
-from localinfer.graph.model_properties import Block
-from localinfer.graph.time_mix import HeadInputs
 
 RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 

@@ -1,7 +1,6 @@
 """Seed-OSS (ByteDance, 2025): as qwen2; the norm before the feed-forward network has another name."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 NORMS = {"attention": "attn_norm", "feed_forward": "post_attention_norm"}

@@ -1,7 +1,6 @@
 """SmolLM3 (Hugging Face, 2025): as Llama, without RoPE in every fourth layer."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 PATTERN = 4

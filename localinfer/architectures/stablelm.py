@@ -1,7 +1,6 @@
 """StableLM (Stability AI, 2023): LayerNorms. The 12B model has parallel branches and a norm per head."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import PRE_NORMS, DecoderSpec, build_decoder
 
 ONE_NORM = {"attention": "attn_norm", "feed_forward": "attn_norm"}

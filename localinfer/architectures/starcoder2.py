@@ -1,7 +1,6 @@
 """StarCoder2 (BigCode, 2024): LayerNorms, a plain feed-forward network, biases everywhere."""
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.decoder import DecoderSpec, build_decoder
 
 

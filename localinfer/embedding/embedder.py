@@ -27,7 +27,7 @@ class Embedder:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine, self._tokenizer = engine, tokenizer
-        keys = engine.compiled_graph.builder.hparams
+        keys = engine.compiled_graph.model_graph.hparams
         self.file_pooling = POOLINGS[keys.count("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)]
         self.pooling = "mean" if self.file_pooling == "none" else self.file_pooling
         self._classifier: Classifier | None = None
@@ -87,7 +87,7 @@ class Embedder:
             second = encode(template.replace("{query}", query).replace("{document}", document), parse_special=True)
         else:
             first, second = encode(query), [*encode(document, add_special=False), *ending]
-        has_types = self._engine.compiled_graph.builder.type_count > 1
+        has_types = self._engine.compiled_graph.model_graph.type_count > 1
         if not has_types and first:  # RoBERTa separates the texts by one more special token instead
             second = [*ending, *second]
         ids = self._fit_context(number, [*first, *second], ending, truncate)
@@ -97,11 +97,11 @@ class Embedder:
     # --- vectors ---
 
     def _pool(self, ids: Sequence[Ids], kind: str, types: Sequence[Ids], progress: Progress | None) -> Floats:
-        builder = self._engine.compiled_graph.builder
+        model_graph = self._engine.compiled_graph.model_graph
         if kind == "rank" and self._classifier is None:
-            self._classifier = Classifier(self._engine.file, builder.embedding_length, builder.eps)
+            self._classifier = Classifier(self._engine.file, model_graph.embedding_length, model_graph.eps)
         if not ids:
-            return np.zeros((0, builder.embedding_length), np.float32)
+            return np.zeros((0, model_graph.embedding_length), np.float32)
 
         def report(done: int) -> None:
             if progress:
@@ -115,8 +115,8 @@ class Embedder:
     @property
     def _classifier_pooling(self) -> str:
         """The pooling that the classifier expects: the last token in causal models, else the one in the file."""
-        keys, builder = self._engine.compiled_graph.builder.hparams, self._engine.compiled_graph.builder
-        if builder.context.causal:
+        keys, model_graph = self._engine.compiled_graph.model_graph.hparams, self._engine.compiled_graph.model_graph
+        if model_graph.context.causal:
             return "last"
         default = "mean" if keys.architecture == "modern-bert" else "cls"
         number = keys.count("classifier.pooling_type", POOLINGS.index(default), minimum=1, maximum=3)

@@ -67,7 +67,7 @@ def batch_sums(engine: Engine, texts: Sequence[Ids], pooling: str, types: Sequen
 def long_text_sum(engine: Engine, text: Ids, pooling: str) -> Floats:
     """Return the sum of the selected states of a text that needs several batches; only causal models support that."""
     engine.reset()
-    total, done = np.zeros((1, engine.compiled_graph.builder.embedding_length), np.float32), 0
+    total, done = np.zeros((1, engine.compiled_graph.model_graph.embedding_length), np.float32), 0
     for batch in split_batches(text, engine.graph.batch):
         engine.runner.evaluate_segments([Segment(engine.sequence, batch)])
         positions = np.arange(done, done + len(batch))
@@ -84,7 +84,7 @@ def pooled_sums(engine: Engine, rows: Rows, owners: Rows, count: int) -> Floats:
 
     `rows` are tokens of the last batch, and `owners` is the text of each row, in ascending order.
     """
-    sums = np.zeros((count, engine.compiled_graph.builder.embedding_length), np.float32)
+    sums = np.zeros((count, engine.compiled_graph.model_graph.embedding_length), np.float32)
     for first in range(0, len(rows), engine.graph.outputs):
         output_rows = slice(first, first + engine.graph.outputs)
         starts = np.flatnonzero(np.diff(owners[output_rows], prepend=-1))

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from localinfer.graph import sliding_window
-from localinfer.graph.builder import Builder, X
-from localinfer.graph.model_properties import Block
-from localinfer.graph.rope import BASE, Rope, plain_rope, read_temperature, temperature_only_rope
+from localinfer.graph.builder import Block, Builder, Rope, X
+from localinfer.graph.rope import BASE, plain_rope, read_temperature, temperature_only_rope
+from localinfer.graph.sliding_window import read_kv_source_layers, read_sliding_layers, read_sliding_window
 
 
 def qkv(g: Builder[X], h: X, blk: Block, *, bias: bool = False) -> Sequence[X]:
@@ -38,14 +37,17 @@ def temperature_rope(g: Builder[X], rate: float, original: int, *, offset: int =
     return temperature_only_rope(temperature, g.properties.key_length(sliding=False))
 
 
+def sliding_window(g: Builder[X], default: int = 0) -> int:
+    """Return the sliding window in tokens, 0 if there is none."""
+    return read_sliding_window(g.hparams, default)
+
+
 def sliding_layers(g: Builder[X], pattern: int, default_window: int = 0, *, first: bool = False) -> Sequence[bool]:
     """Return for each layer whether it has a sliding window: as the file says, or all but the last (or the `first`) of
     every `pattern` layers. Without a window, no layer has one."""
-    return sliding_window.read_sliding_layers(
-        g.hparams, g.block_count, pattern, default_window=default_window, first=first
-    )
+    return read_sliding_layers(g.hparams, g.block_count, pattern, default_window=default_window, first=first)
 
 
 def kv_source_layers(g: Builder[X]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses."""
-    return sliding_window.kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))
+    return read_kv_source_layers(g.hparams, g.block_count, sliding_layers(g, 0))

@@ -2,7 +2,8 @@
 
 A builder computes on activations of type X, one row per token. `localinfer.graph.graph_builder.GraphBuilder` records
 them as buffers of a compute graph; the oracle of the tests computes numpy arrays at once, in float64. The interface
-has only the operations that both must implement themselves. What is composed of them is a function of the module of
+has only the operations that both must implement themselves; the types of their arguments are imported from here, too.
+What is composed of them is a function of the module of
 its topic: `attention`, `feed_forward`, `mixture_of_experts`, `decoder`, `encoder`.
 
 Matrices and norms are named without the suffix `.weight`; if the file has a `.bias` of the same name, it is added.
@@ -13,12 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.model_properties import Block, ModelProperties
-from localinfer.graph.recurrence import Recurrence
-from localinfer.graph.rope import Rope
-from localinfer.graph.router import Router
-from localinfer.graph.time_mix import HeadInputs
+from localinfer.graph.attention_spec import AttentionSpec as AttentionSpec
+from localinfer.graph.model_properties import Block as Block
+from localinfer.graph.model_properties import ModelProperties
+from localinfer.graph.recurrence import Recurrence as Recurrence
+from localinfer.graph.rope import Rope as Rope
+from localinfer.graph.router import Router as Router
+from localinfer.graph.time_mix import HeadInputs as HeadInputs
 
 X = TypeVar("X")  # the type of activations
 

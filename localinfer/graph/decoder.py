@@ -9,12 +9,9 @@ from functools import partial
 from typing import Generic
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import BlockFunction, Builder, X
+from localinfer.graph.builder import AttentionSpec, Block, BlockFunction, Builder, Router, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.mixture_of_experts import expert_feed_forward
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router
 
 PRE_NORMS: Mapping[str, str] = {"attention": "attn_norm", "feed_forward": "ffn_norm"}
 POST_NORMS: Mapping[str, str] = {"attention": "post_attention_norm", "feed_forward": "post_ffw_norm"}

@@ -1,8 +1,7 @@
 """The encoder of the BERT family: post-norm layers with bidirectional attention and no output layer."""
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_spec import AttentionSpec
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import AttentionSpec, Builder, X
 from localinfer.graph.feed_forward import feed_forward
 from localinfer.graph.rope import Rope
 

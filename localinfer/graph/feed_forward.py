@@ -2,9 +2,8 @@
 
 import math
 
-from localinfer.graph.builder import Builder, X
+from localinfer.graph.builder import Block, Builder, X
 from localinfer.graph.hyperparameters import multiple_of_32
-from localinfer.graph.model_properties import Block
 
 
 def feed_forward(

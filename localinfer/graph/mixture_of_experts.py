@@ -1,9 +1,8 @@
 """Mixture of experts, composed of a builder's operations: the router, and the shared expert."""
 
 from localinfer.gguf.reader import GGUF, Tensor
-from localinfer.graph.builder import Builder, X
-from localinfer.graph.model_properties import Block
-from localinfer.graph.router import Router, router_from_metadata
+from localinfer.graph.builder import Block, Builder, Router, X
+from localinfer.graph.router import router_from_metadata
 
 
 def has_experts(g: Builder[X]) -> bool:

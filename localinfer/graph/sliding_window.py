@@ -32,7 +32,7 @@ def sliding_window_layers(
     return hparams.flags(key, blocks, lambda block: every > 0 and (block + (not first)) % every != 0)
 
 
-def kv_source_layers(hparams: Hyperparameters, blocks: int, sliding: Sequence[bool]) -> Sequence[int]:
+def read_kv_source_layers(hparams: Hyperparameters, blocks: int, sliding: Sequence[bool]) -> Sequence[int]:
     """Return the layer whose keys and values each layer uses: its own, or for the last `shared_kv_layers` layers, those
     of the last unshared layer of the same kind (sliding window or not)."""
     key = "attention.shared_kv_layers"

@@ -61,7 +61,7 @@ class ModelBase:
     @property
     def n_ctx_train(self) -> int:
         """The context length in tokens that the model was trained with."""
-        return self.engine.compiled_graph.builder.hparams.count("context_length", self.n_ctx)
+        return self.engine.compiled_graph.model_graph.hparams.count("context_length", self.n_ctx)
 
     @property
     def n_vocab(self) -> int:

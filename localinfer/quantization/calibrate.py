@@ -118,8 +118,8 @@ def require_memory(engine: Engine, chunks: Chunks) -> None:
     """Raise NotEnoughMemoryError if the residual streams and the covariances of a block do not fit in memory."""
     products = [each for each in engine.graph.products if each.weight.name not in (OUTPUT, TABLE) and each.runs is None]
     widths = {(product.first_op, product.x.n) for product in products}
-    squares = sum(n * n for _, n in widths) // engine.compiled_graph.builder.block_count
-    needed = 4 * (chunks.size * engine.compiled_graph.builder.embedding_length + squares)
+    squares = sum(n * n for _, n in widths) // engine.compiled_graph.model_graph.block_count
+    needed = 4 * (chunks.size * engine.compiled_graph.model_graph.embedding_length + squares)
     available = machine.available_memory()
     if needed > available:
         what = f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
@@ -157,7 +157,7 @@ class _CalibrationRun:
         self._source, self._types = plan.source, plan.types
         self._output, self._source_engine, self._file, self._chunks = output, exact, file, chunks
         self._threads, self._observer = threads, observer
-        self._blocks = exact.compiled_graph.builder.block_count
+        self._blocks = exact.compiled_graph.model_graph.block_count
         self._head = self._name_of_head()
         self._total_cost = self._cost_of_all()
         self._cost_so_far = 0.0
@@ -173,7 +173,7 @@ class _CalibrationRun:
         if self._head == TABLE and self._file.steps_done in (0, self._blocks):
             self._write(self._tensors_of(None), encoder_factory, CalibrationObserver())
         with open_engine(self._file.file.temporary, self._chunks, self._threads, compiling) as rounded:
-            states = np.empty((*self._chunks.shape, rounded.compiled_graph.builder.embedding_length), np.float32)
+            states = np.empty((*self._chunks.shape, rounded.compiled_graph.model_graph.embedding_length), np.float32)
             for x, chunk in zip(states, self._chunks, strict=True):
                 x[:] = ActivationProbe(rounded).embed(chunk)
             for number in range(self._blocks):

@@ -56,10 +56,10 @@ class CompiledGraph:
         self, f: GGUF, options: Options, progress: Progress | None = None, draft_head: GGUF | None = None
     ) -> None:
         self.files = (f, draft_head) if draft_head else (f,)
-        self.builder = build_graph_within_memory(machine.available_memory(), f, options, draft_head)
-        self.graph = self.builder.graph
-        self.n_ctx = self.builder.context.n_ctx
-        self.n_vocab = self.builder.n_vocab
+        self.model_graph = build_graph_within_memory(machine.available_memory(), f, options, draft_head)
+        self.graph = self.model_graph.graph
+        self.n_ctx = self.model_graph.context.n_ctx
+        self.n_vocab = self.model_graph.n_vocab
         require_memory(f, self.graph.nbytes, self.n_ctx)
         addresses, self.warnings = loader.load_kernels([EXECUTE, *self.graph.kernels], paths.jit_dir(), progress)
         self._op_records = self.graph.finalize(addresses)
@@ -74,14 +74,14 @@ class CompiledGraph:
     @property
     def output_layer_ops(self) -> tuple[int, int]:
         """The range of the output layer's ops: first op, and one past the last."""
-        return self.builder.output_ops
+        return self.model_graph.output_ops
 
     def op_ranges(self, *, logits: bool) -> list[tuple[int, int]]:
         """Return the ranges of ops (first, one past the last) that evaluate a batch, with or without the output layer.
 
         A draft head adds the batch to its own KV cache.
         """
-        (start, end), head = self.output_layer_ops, self.builder.draft_head
+        (start, end), head = self.output_layer_ops, self.model_graph.draft_head
         if logits:
             return [(0, head.attention_op if head else end)]
         return [(0, start), *([(head.start_op, head.attention_op)] if head else [])]
@@ -94,7 +94,7 @@ class CompiledGraph:
     @property
     def has_output_layer(self) -> bool:
         """Whether the model has an output layer. Encoders have none."""
-        return self.builder.logits_buffer is not None
+        return self.model_graph.logits_buffer is not None
 
     def require_output_layer(self) -> None:
         """Raise UnsupportedError for an encoder, which has no output layer."""
@@ -106,12 +106,12 @@ class CompiledGraph:
     @property
     def has_draft_head(self) -> bool:
         """Whether the model has a draft head, which predicts the token after the next one (MTP, EAGLE-3)."""
-        return self.builder.draft_head is not None
+        return self.model_graph.draft_head is not None
 
     @property
     def kv_bytes(self) -> int:
         """The memory of the KV cache and recurrent states, in bytes."""
-        return self.builder.cache_bytes
+        return self.model_graph.cache_bytes
 
     def set_inputs(
         self, ids: NDArray[np.int32], positions: NDArray[np.int64], types: NDArray[np.int32] | int = 0
@@ -123,29 +123,29 @@ class CompiledGraph:
         """
         for f in self.files:
             f.check_unchanged()
-        builder, count = self.builder, len(ids)
+        model_graph, count = self.model_graph, len(ids)
         self.graph.tokens.set(count)
-        builder.ids.view(np.int32)[:count] = ids
-        builder.token_types.view(np.int32)[:count] = types
-        builder.attention.positions.view(np.int32)[:count] = positions
-        for table in builder.attention.rope_tables.values():
+        model_graph.ids.view(np.int32)[:count] = ids
+        model_graph.token_types.view(np.int32)[:count] = types
+        model_graph.attention.positions.view(np.int32)[:count] = positions
+        for table in model_graph.attention.rope_tables.values():
             table.fill(positions, self.n_ctx)
-        for block_table in builder.attention.block_tables.values():
+        for block_table in model_graph.attention.block_tables.values():
             block_table.fill(positions)
 
     def select_output_rows(self, rows: NDArray[np.int32]) -> Floats:
         """Select the rows of the batch that the output layer evaluates. Return the buffer that will hold
         their logits."""
         self.graph.output_rows.set(len(rows))
-        self.builder.output_indices.view(np.int32)[: len(rows)] = rows
-        return float_rows(self.builder.logits_buffer, len(rows))
+        self.model_graph.output_indices.view(np.int32)[: len(rows)] = rows
+        return float_rows(self.model_graph.logits_buffer, len(rows))
 
     def hidden_states(self, rows: NDArray[np.int32]) -> Floats:
         """Return the hidden states of these rows after all layers, float32 (len(rows), n), valid until the
         next call."""
         self.select_output_rows(rows)
-        self.run(self.builder.output_start, self.builder.final_states_end, len(rows))
-        return float_rows(self.builder.final_states_buffer, len(rows))
+        self.run(self.model_graph.output_start, self.model_graph.final_states_end, len(rows))
+        return float_rows(self.model_graph.final_states_buffer, len(rows))
 
     def run_draft_head(self, previous_states: Sequence[Floats | float]) -> tuple[Floats, Floats]:
         """Run the draft head for a batch in which each token belongs to a different sequence.
@@ -153,7 +153,7 @@ class CompiledGraph:
         `previous_states` are the hidden states of the previous tokens. Return logits (tokens, n_vocab) and the draft
         head's hidden states (tokens, n), valid until the next call.
         """
-        head, count = self.builder.draft_head, len(previous_states)
+        head, count = self.model_graph.draft_head, len(previous_states)
         assert head is not None
         for row, state in zip(float_rows(head.previous, count), previous_states, strict=True):
             row[:] = state
@@ -168,7 +168,7 @@ class CompiledGraph:
 
     def residual_stream(self, tokens: int) -> Floats:
         """Return the residual stream of a batch of `tokens` tokens, a view of shape (tokens, n)."""
-        return float_rows(self.builder.residual, tokens)
+        return float_rows(self.model_graph.residual, tokens)
 
     def threads_for(self, tokens: int) -> int:
         """Return the number of threads that evaluate a batch of `tokens` tokens."""
@@ -224,15 +224,15 @@ def build_graph_within_memory(
     available: int, f: GGUF, options: Options, draft_head: GGUF | None = None
 ) -> ModelGraph:
     """Build the graph. If no context length is set, halve it until the graph and the mapped weights fit into memory."""
-    builder = build_graph(f, options, draft_head)
+    model_graph = build_graph(f, options, draft_head)
     mapped = [each for each in (f, draft_head) if each and not each.in_memory]
     weights = sum(tensor.nbytes for each in mapped for tensor in each.tensors.values())
-    while not options.ctx_size and builder.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
-        if weights + builder.graph.nbytes <= available:
+    while not options.ctx_size and model_graph.context.n_ctx > SMALLEST_DEFAULT_CONTEXT:
+        if weights + model_graph.graph.nbytes <= available:
             break
-        n_ctx = max(builder.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
-        builder = build_graph(f, replace(options, ctx_size=n_ctx), draft_head)
-    return builder
+        n_ctx = max(model_graph.context.n_ctx // 2, SMALLEST_DEFAULT_CONTEXT)
+        model_graph = build_graph(f, replace(options, ctx_size=n_ctx), draft_head)
+    return model_graph
 
 
 def build_graph(f: GGUF, options: Options, draft_head: GGUF | None = None) -> ModelGraph:
@@ -298,10 +298,10 @@ def required_kernels(f: GGUF, options: Options) -> list[Kernel]:
 
 def memory_requirements(f: GGUF, options: Options) -> dict[str, int]:
     """Return the bytes that running this file takes: weights (mapped or read), KV cache and scratch memory."""
-    builder = build_graph(f, options)
-    kv = builder.cache_bytes
+    model_graph = build_graph(f, options)
+    kv = model_graph.cache_bytes
     weights = sum(tensor.nbytes for tensor in f.tensors.values()) if options.mmap else f.size
-    return {"weights": weights, "kv": kv, "scratch": builder.graph.nbytes - kv}
+    return {"weights": weights, "kv": kv, "scratch": model_graph.graph.nbytes - kv}
 
 
 def require_memory(f: GGUF, needed: int, n_ctx: int) -> None:

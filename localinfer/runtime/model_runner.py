@@ -37,7 +37,7 @@ class ModelRunner:
 
     def new_sequence(self) -> Sequence:
         """Return a new, empty sequence. Its owner must `reset` it in the end, which frees its pages."""
-        return Sequence(self.compiled_graph.builder.sequence_caches())
+        return Sequence(self.compiled_graph.model_graph.sequence_caches())
 
     # --- batches ---
 

@@ -70,25 +70,25 @@ class ActivationProbe:
 
         Raises UnsupportedError if blocks have further inputs than the residual stream.
         """
-        if self._compiled_graph.builder.has_cross_layer_inputs:
+        if self._compiled_graph.model_graph.has_cross_layer_inputs:
             what = "blocks share more than the residual stream and cannot run one by one"
             raise self._engine.file.error("general.architecture", what, UnsupportedError)
         self._sequence.reset()
         ids = self._engine.validate_tokens(tokens)
         self._set_inputs(ids)
-        self._runner.run(0, self._compiled_graph.builder.block_starts[0], len(ids))
+        self._runner.run(0, self._compiled_graph.model_graph.block_starts[0], len(ids))
         return self._compiled_graph.residual_stream(len(ids)).copy()
 
     def run_block(self, number: int, x: Floats) -> None:
         """Replace `x`, the residual stream before a block, with the one after it."""
         self._load_residual_stream(x)
-        self._runner.run(*self._compiled_graph.builder.block_ops(number), len(x))
+        self._runner.run(*self._compiled_graph.model_graph.block_ops(number), len(x))
         x[:] = self._compiled_graph.residual_stream(len(x))
 
     def block_inputs(self, number: int, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of one block's weights, as `layer_inputs`. `x` is the residual stream before the block."""
         self._load_residual_stream(x)
-        yield from self._inputs(*self._compiled_graph.builder.block_ops(number), len(x), run_all=False)
+        yield from self._inputs(*self._compiled_graph.model_graph.block_ops(number), len(x), run_all=False)
 
     def output_layer_inputs(self, x: Floats) -> Iterator[WeightInputs]:
         """Yield the inputs of the output layer, as `layer_inputs`. `x` is the residual stream before it."""

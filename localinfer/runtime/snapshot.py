@@ -53,7 +53,7 @@ MISMATCH_MESSAGES = {  # field of the identity: the error message when it differ
 
 def snapshot_identity(engine: SequenceEngine, options: Options) -> Identity:
     """Return everything that determines the contents and the memory layout of the cache."""
-    context, graph = engine.compiled_graph.builder.context, engine.graph
+    context, graph = engine.compiled_graph.model_graph.context, engine.graph
     architecture = Path(options.architecture).read_bytes() if options.architecture else b""
     return {
         "localinfer": VERSION,

@@ -34,11 +34,11 @@ def require_memory_for_weights(f: GGUF, options: Options) -> None:
     """Raise NotEnoughMemoryError unless the whole file and the memory for running it fit."""
     gc.collect()  # frees models that were closed
     available = machine.available_memory()
-    builder = build_graph_within_memory(available, f, options)
-    if f.size + builder.graph.nbytes > available:
+    model_graph = build_graph_within_memory(available, f, options)
+    if f.size + model_graph.graph.nbytes > available:
         what = (
-            f"{f.size / 2**30:.1f} GiB of weights and {builder.graph.nbytes / 2**30:.1f} GiB for "
-            f"{builder.context.n_ctx} tokens are needed, {available / 2**30:.1f} GiB are available"
+            f"{f.size / 2**30:.1f} GiB of weights and {model_graph.graph.nbytes / 2**30:.1f} GiB for "
+            f"{model_graph.context.n_ctx} tokens are needed, {available / 2**30:.1f} GiB are available"
         )
         raise f.error("--no-mmap", f"{what}; --mmap reads what is needed of the file, when it is", NotEnoughMemoryError)
 

@@ -71,12 +71,13 @@ class ForkServer:
         wanted = {EXECUTE}
         for source in sources:
             try:
-                builder = build_graph(open_gguf(source.path), merge(from_keywords({**source.options, "ctx_size": 64})))
+                options = merge(from_keywords({**source.options, "ctx_size": 64}))
+                model_graph = build_graph(open_gguf(source.path), options)
             except LocalInferError as refusal:
                 print(f"skipped: {refusal}", file=sys.stderr)
                 continue
-            self.sources.append((source, sorted(key.encode() for key in builder.hparams._used)))
-            wanted |= set(builder.graph.kernels)
+            self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
+            wanted |= set(model_graph.graph.kernels)
         self.load_kernels(sorted(wanted, key=Kernel.to_json))
 
     def load_kernels(self, wanted: Sequence[Kernel]) -> None:

@@ -44,7 +44,7 @@ class DraftHead(DraftModel):
 
 def relative_head_cost(engine: SequenceEngine) -> float:
     """Return the weight bytes that one draft token reads, relative to those of one token of the model."""
-    blocks = engine.compiled_graph.builder.block_count
+    blocks = engine.compiled_graph.model_graph.block_count
     sizes, *head_sizes = ({name: each.nbytes for name, each in f.tensors.items()} for f in engine.compiled_graph.files)
     mtp_bytes = sum(size for name, size in sizes.items() if name.startswith(f"blk.{blocks}."))
     head = sum(size for name, size in head_sizes[0].items() if name != EMBEDDING) if head_sizes else mtp_bytes

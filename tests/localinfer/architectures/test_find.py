@@ -18,7 +18,7 @@ OWN = '''
 """Llama, written out."""
 
 from localinfer.graph.attention import qkv
-from localinfer.graph.attention_spec import AttentionSpec
+from localinfer.graph.builder import AttentionSpec
 from localinfer.graph.feed_forward import feed_forward
 
 

@@ -90,7 +90,7 @@ def test_logits_agree_with_transformers(name: str, file: File) -> None:
 def test_keys_with_a_bias_have_anchors(name: str, file: File) -> None:
     proof = reference_models.expected(name)
     with engine(file(name, "F32"), replace(EXACT, cache_type_k="q8_0")) as running:
-        assert all(cache.anchored for cache in running.compiled_graph.builder.attention.caches.values())
+        assert all(cache.anchored for cache in running.compiled_graph.model_graph.attention.caches.values())
         found = running.logits(proof.ids)[proof.positions]
     np.testing.assert_allclose(found, proof.logits, rtol=0, atol=0.05)
 

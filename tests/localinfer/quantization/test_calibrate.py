@@ -81,7 +81,7 @@ def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Pat
     chunk, probe = chunks_of(path)[0], ActivationProbe(engine)
     expected = {each.names: each.x.copy() for each in probe.layer_inputs(chunk, include_output_layer=True)}
     x, found = probe.embed(chunk), {}
-    for number in range(engine.compiled_graph.builder.block_count):
+    for number in range(engine.compiled_graph.model_graph.block_count):
         found |= {each.names: each.x.copy() for each in probe.block_inputs(number, x)}
         probe.run_block(number, x)
     found |= {each.names: each.x.copy() for each in probe.output_layer_inputs(x)}

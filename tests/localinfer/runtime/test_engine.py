@@ -416,7 +416,7 @@ def test_ring_buffer_keeps_sinks_and_latest_tokens(keep: int, tiny: Write, tmp_p
     reference = Rounded(open_gguf(path))
     reference.n_ctx = N
     with engine(path, ctx_policy="ring", keep=keep, batch_size=64) as e:
-        reference.sinks = e.compiled_graph.builder.context.sinks
+        reference.sinks = e.compiled_graph.model_graph.context.sinks
         assert keep <= reference.sinks < keep + 64
         whole = e.logits(many)
         assert_close(whole, naive.forward(reference, many))
@@ -460,7 +460,7 @@ def test_small_ring_buffer_keeps_anchors(keep: int, tmp_path: Path) -> None:
     reference.kind, reference.n_ctx, reference.anchored = "q8_0", 100, True
     types: Any = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     with engine(path, ctx_policy="ring", ctx_size=100, batch_size=16, keep=keep, **types) as e:
-        reference.sinks = e.compiled_graph.builder.context.sinks
+        reference.sinks = e.compiled_graph.model_graph.context.sinks
         whole = e.logits(many)
         assert divergence(naive.forward(reference, many), whole) <= 1e-5
         for n in (499, 480, 430):

@@ -254,8 +254,9 @@ def test_forks_are_independent(engine: Engine) -> None:
             np.testing.assert_array_equal(feed(engine, sequence, [int(wanted[before].argmax())]), wanted[after])
     for sequence in (one, two, three):
         sequence.reset()
-    builder = engine.compiled_graph.builder
-    assert all(each.pages.n_free == len(each.pages) for each in (*builder.attention.rings.values(), builder.states))
+    model_graph = engine.compiled_graph.model_graph
+    pools = [each.pages for each in (*model_graph.attention.rings.values(), model_graph.states)]
+    assert all(pool.n_free == len(pool) for pool in pools)
 
 
 def feed(engine: Engine, sequence: Any, tokens: Sequence[int]) -> Logits:

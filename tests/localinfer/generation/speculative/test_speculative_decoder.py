@@ -72,7 +72,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         path = checkpoints.as_type(reference_models.checkpoint(request.param, folder), folder / "tiny.gguf", "Q8_0")
     with localinfer.load(path, threads=2, ctx_size=128, n_predict=80) as opened:
         if request.param == "qwen35":
-            opened.engine.compiled_graph.builder.states.n_draft_states = 1
+            opened.engine.compiled_graph.model_graph.states.n_draft_states = 1
         yield opened
 
 

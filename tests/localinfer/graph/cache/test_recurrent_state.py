@@ -60,7 +60,7 @@ def test_rejected_draft_tokens_are_rewound(engine: Engine, monkeypatch: pytest.M
     """Accept all, some or no draft tokens, repeatedly, with memory for a state per draft token, for a few states, and
     for one."""
     whole = engine.logits(IDS)
-    pool = engine.compiled_graph.builder.states
+    pool = engine.compiled_graph.model_graph.states
     assert pool.n_draft_states == MAX_DRAFT_STATES
     for n_states in (MAX_DRAFT_STATES, 3, 1):
         monkeypatch.setattr(pool, "n_draft_states", n_states)
@@ -128,7 +128,7 @@ def test_state_is_saved_and_restored(engine: Engine) -> None:
 
 def test_graph_size_includes_states(engine: Engine) -> None:
     """Three layers with two tokens' 96 values each, and all slots."""
-    state = engine.compiled_graph.builder.states
+    state = engine.compiled_graph.model_graph.states
     assert state.nbytes == (1 + MAX_CHECKPOINTS + MAX_DRAFT_STATES) * 3 * 4 * 2 * 96
-    rings = engine.compiled_graph.builder.attention.rings.values()
+    rings = engine.compiled_graph.model_graph.attention.rings.values()
     assert engine.compiled_graph.kv_bytes == state.nbytes + sum(ring.nbytes for ring in rings)
