@@ -14,6 +14,8 @@ import pytest
 from code_examples import PAGES
 from locations import CHECKOUT
 
+import localinfer
+
 HEADINGS = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SEARCH_TERMS = [
     "speculative decoding", "draft model", "structured output", "JSON schema", "grammar", "tool calling",
@@ -89,3 +91,31 @@ def test_example_commits_exist(commit: str, subject: str) -> None:
     assert git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
     found = git("show", "--no-patch", "--format=%s", commit).stdout.strip()
     assert found.startswith(subject.removesuffix("...").strip())
+
+
+CODE = [path for folder in ("localinfer", "quant", "cli") for path in (CHECKOUT / folder).rglob("*.py")]
+
+
+def test_names_in_the_glossary_exist() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in CODE)
+    files = {path.name for path in CODE} | {f"{path.parent.name}/" for path in CODE}
+    terms = (CHECKOUT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("## Prose")[0]
+    named = {name for row in re.findall(r"^\|.*\|([^|]*)\|$", terms, re.MULTILINE) for name in re.findall("`(.+?)`", row)}
+    assert len(named) > 50
+    assert [name for name in sorted(named - files) if not re.search(rf"(?<!\w){re.escape(name)}\b", source)] == []
+
+
+def test_files_in_the_table_of_folders_exist() -> None:
+    rows = re.findall(r"^\| `(\w+/.*?)`.*? \| (.*) \|$", (CHECKOUT / "docs" / "design.md").read_text(), re.MULTILINE)
+    assert len(rows) > 20
+    for folder, contents in rows:
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", contents):
+            assert (CHECKOUT / folder / name).exists() or (CHECKOUT / name).exists(), f"{folder}: {name}"
+
+
+def test_api_reference_has_every_public_name() -> None:
+    reference = (CHECKOUT / "docs" / "api.md").read_text(encoding="utf-8")
+    errors = {name for name in localinfer.__all__ if name.endswith("Error")}
+    documented = set(re.findall(r":: localinfer\.(\w+)", reference)) - {"errors"}
+    assert documented == set(localinfer.__all__) - errors
+    assert ".. automodule:: localinfer.errors" in reference
