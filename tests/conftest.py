@@ -63,9 +63,9 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def fake_model(tmp_path: Path) -> str:
     """The path of an empty file, which is enough for the fake model."""
-    path = tmp_path / "own.gguf"
+    path = tmp_path / "fake.gguf"
     path.touch()
     return str(path)
 

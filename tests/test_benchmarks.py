@@ -113,10 +113,10 @@ def test_quality_rows_are_restored_and_compared_with_baselines(tmp_path: Path) -
     weighted = ratios.Key("model", "Q4_K_M", "localinfer+imatrix", "mixed", 4, 2, 1)
     tokens = {"prose": np.array([2.0, 4.0]), "code": np.array([1.0, 1.0])}
     half = {kind: values / 2 for kind, values in tokens.items()}
-    found = [ratios.Row(key, 10, 1.0, 2.0, tokens), ratios.Row(weighted, 11, 1.0, 2.0, half)]
-    rows = {row.key: row for row in found}
+    actual = [ratios.Row(key, 10, 1.0, 2.0, tokens), ratios.Row(weighted, 11, 1.0, 2.0, half)]
+    rows = {row.key: row for row in actual}
     path = tmp_path / "rows.jsonl"
-    lines = [ratios.to_json(row, rows) for row in found]
+    lines = [ratios.to_json(row, rows) for row in actual]
     path.write_text(f"{lines[0]}\n{lines[0][:100]}")  # the last line is incomplete
     ratios.append_line(path, lines[1])
     assert {row.key: ratios.format_row(row, rows) for row in ratios.read_rows(path)} == {
@@ -129,7 +129,7 @@ def test_quality_rows_are_restored_and_compared_with_baselines(tmp_path: Path) -
         "| with importance to without | 1 | **0.500** | 0.500 ± 0.000 | model Q4_K_M, 4 chunks "
         "| 0.500 ± 0.000 | model Q4_K_M, 4 chunks, prose |"
     )
-    for row, part in zip(found, (1, 8), strict=True):  # ratios 1/2 and 1/8 of two seeds have the geometric mean 1/4
+    for row, part in zip(actual, (1, 8), strict=True):  # ratios 1/2 and 1/8 of two seeds have the geometric mean 1/4
         again = replace(row.key, seed=2)
         rows[again] = ratios.Row(again, row.size, 1.0, 2.0, {kind: values / part for kind, values in tokens.items()})
     _, bar = ratios.format_targets(rows)

@@ -89,8 +89,8 @@ def history() -> None:
 @pytest.mark.parametrize(("commit", "subject"), COMMITS)
 def test_example_commits_exist(commit: str, subject: str) -> None:
     assert git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
-    found = git("show", "--no-patch", "--format=%s", commit).stdout.strip()
-    assert found.startswith(subject.removesuffix("...").strip())
+    actual = git("show", "--no-patch", "--format=%s", commit).stdout.strip()
+    assert actual.startswith(subject.removesuffix("...").strip())
 
 
 CODE = [path for folder in ("localinfer", "quant", "cli") for path in (CHECKOUT / folder).rglob("*.py")]
@@ -100,7 +100,9 @@ def test_names_in_the_glossary_exist() -> None:
     source = "\n".join(path.read_text(encoding="utf-8") for path in CODE)
     files = {path.name for path in CODE} | {f"{path.parent.name}/" for path in CODE}
     terms = (CHECKOUT / "docs" / "glossary.md").read_text(encoding="utf-8").partition("## Prose")[0]
-    named = {name for row in re.findall(r"^\|.*\|([^|]*)\|$", terms, re.MULTILINE) for name in re.findall("`(.+?)`", row)}
+    named = {
+        name for row in re.findall(r"^\|.*\|([^|]*)\|$", terms, re.MULTILINE) for name in re.findall("`(.+?)`", row)
+    }
     assert len(named) > 50
     assert [name for name in sorted(named - files) if not re.search(rf"(?<!\w){re.escape(name)}\b", source)] == []
 

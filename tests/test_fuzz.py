@@ -40,7 +40,7 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "output"),
     [
         ("pass", "ran", ""),
         ("ctypes.string_at(memory.ctypes.data, 101)", "signal", "SIGSEGV"),
@@ -50,13 +50,13 @@ def test_mutants_are_refused_or_run(tmp_path: Path) -> None:
         ("fork_server.os._exit(3)", "no answer", "exit"),
     ],
 )
-def test_findings_are_reported(body: str, kind: str, said: str, tmp_path: Path) -> None:
+def test_findings_are_reported(body: str, kind: str, output: str, tmp_path: Path) -> None:
     tiny_llama(tmp_path / "model.gguf")
     code = f"import sys; sys.path[:0] = {PYTHONPATH}\n" + PROGRAM.format(body=body)
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith(f"{seed} {kind}: {said}") for seed, line in enumerate(lines))
+    assert all(line.startswith(f"{seed} {kind}: {output}") for seed, line in enumerate(lines))
     kept = sorted(path.name for path in (tmp_path / "findings").glob("*"))
     assert kept == ([f"{seed}.{suffix}" for seed in range(2) for suffix in ("gguf", "txt")] if kind != "ran" else [])
 

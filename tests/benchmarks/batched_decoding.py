@@ -21,8 +21,8 @@ from localinfer import load
 from localinfer.hub import resolve
 from localinfer.model import Model
 
-TOKENS, ROUNDS, USUAL = 64, 5, ("8", "16")
-COMMON, OWN, TOLD = 1000, 16, 8
+TOKENS, ROUNDS, DEFAULT_COUNTS = 64, 5, ("8", "16")
+COMMON, PROMPT_TOKENS, ANSWER_TOKENS = 1000, 16, 8
 N_PARALLEL = 16  # concurrent prompts with a common prefix
 
 
@@ -42,19 +42,19 @@ def generate_all(
         for which in lines[number]:
             answers[which] = generate(model.concurrent(number), prompts[which], tokens)
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with ThreadPoolExecutor(n_parallel) as threads:
         list(threads.map(line, range(n_parallel)))
-    return time.perf_counter() - began, answers
+    return time.perf_counter() - start, answers
 
 
 def benchmark_batched(name: str, *counts: str) -> None:
-    for count in map(int, counts or USUAL):
+    for count in map(int, counts or DEFAULT_COUNTS):
         measure(name, count, [])
 
 
 def benchmark_against_llama_cpp(name: str, python: str, *counts: str) -> None:
-    for count in map(int, counts or USUAL):
+    for count in map(int, counts or DEFAULT_COUNTS):
         with LlamaCppProcess(python, name, count) as peer:
             measure(name, count, [peer.rate])
 
@@ -92,35 +92,35 @@ def measure(name: str, count: int, baselines: Sequence[Callable[[int], float]]) 
         expected = [generate(model.concurrent(0), prompt, TOKENS) for prompt in prompts]
 
         def rate(some: int) -> float:
-            seconds, found = generate_all(model, prompts[:some], some, TOKENS)
-            assert found == expected[:some]
+            seconds, actual = generate_all(model, prompts[:some], some, TOKENS)
+            assert actual == expected[:some]
             return some * TOKENS / seconds
 
-        turns = [lambda: rate(1), lambda: rate(count), *(partial(each, count) for each in baselines)]
-        rounds = [[turn() for turn in turns] for _ in range(ROUNDS + 1)][1:]  # the first round warms up
-    alone, together, *theirs = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+        runs = [lambda: rate(1), lambda: rate(count), *(partial(each, count) for each in baselines)]
+        rounds = [[run() for run in runs] for _ in range(ROUNDS + 1)][1:]  # the first round warms up
+    alone, batched, *reference = (statistics.median(rates) for rates in zip(*rounds, strict=True))
     gain = statistics.median(each[1] / each[0] for each in rounds)
-    print(f"{count:3} sequences: {together:7.1f} t/s in total, {gain:.2f} times one ({alone:.1f} t/s)", flush=True)
-    for place, rate_of_theirs in enumerate(theirs):
-        ratio = statistics.median(each[1] / each[2 + place] for each in rounds)
-        print(f"    llama.cpp: {rate_of_theirs:7.1f} t/s; localinfer {ratio:.2f} times as fast", flush=True)
+    print(f"{count:3} sequences: {batched:7.1f} t/s in total, {gain:.2f} times one ({alone:.1f} t/s)", flush=True)
+    for position, baseline_rate in enumerate(reference):
+        ratio = statistics.median(each[1] / each[2 + position] for each in rounds)
+        print(f"    llama.cpp: {baseline_rate:7.1f} t/s; localinfer {ratio:.2f} times as fast", flush=True)
 
 
 def benchmark_prefix(name: str, count: str = "64") -> None:
     with load(name, ctx_size=2048) as model:
         ids = model.tokenize("It was a bright cold day in April, and the clocks were striking thirteen. " * 100)
-        prompts = [[*ids[:COMMON], *ids[number : number + OWN], number + 100] for number in range(int(count))]
+        prompts = [[*ids[:COMMON], *ids[number : number + PROMPT_TOKENS], number + 100] for number in range(int(count))]
         generate(model, ids[5:50], 1)
-        began, one_by_one = time.perf_counter(), []
+        start, one_by_one = time.perf_counter(), []
         for prompt in prompts:
             model.engine.reset()
-            one_by_one.append(generate(model, prompt, TOLD))
-        alone = time.perf_counter() - began
+            one_by_one.append(generate(model, prompt, ANSWER_TOKENS))
+        alone = time.perf_counter() - start
         print(f"{count} prompts, sequentially, without prefix caching: {alone:.1f} s", flush=True)
     with load(name, ctx_size=2048, parallel=N_PARALLEL) as model:
         generate(model.concurrent(0), ids[5:50], 1)
-        seconds, found = generate_all(model, prompts, N_PARALLEL, TOLD)
-        assert found == one_by_one
+        seconds, actual = generate_all(model, prompts, N_PARALLEL, ANSWER_TOKENS)
+        assert actual == one_by_one
         print(f"{N_PARALLEL} in parallel: {seconds:.1f} s, {alone / seconds:.1f} times as fast")
 
 

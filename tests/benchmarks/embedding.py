@@ -91,8 +91,8 @@ def make_sentences() -> list[str]:
 def time_program(python: str, program: str, path: Path, texts: list[str]) -> tuple[float, np.ndarray]:
     """Run a program and return its best time in seconds and its embeddings."""
     with tempfile.NamedTemporaryFile(suffix=".npy") as out:
-        given = json.dumps([str(path), texts, out.name, ROUNDS, THREADS])
-        result = subprocess.run([python, "-c", program], input=given, capture_output=True, text=True, check=True)
+        payload = json.dumps([str(path), texts, out.name, ROUNDS, THREADS])
+        result = subprocess.run([python, "-c", program], input=payload, capture_output=True, text=True, check=True)
         return float(result.stdout.splitlines()[-1]), np.load(out.name)
 
 

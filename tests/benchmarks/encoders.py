@@ -88,16 +88,16 @@ def error(name: str, x: Floats, importance: Floats | None, out: Bytes) -> float:
 
 def ratio(name: str, encoder: Encoder, tensors: list[Floats], *, weighted: bool) -> float:
     """Return our error divided by ggml's."""
-    ours, theirs = 0.0, 0.0
+    ours, reference = 0.0, 0.0
     for x in tensors:
         weights = np.random.default_rng(1).chisquare(1, x.shape[1]).astype(np.float32) if weighted else None
         out = np.empty((len(x), encoder.row_bytes(x.shape[1])), np.uint8)
         encode_with_ggml(name, x, weights, out)
         if (lost := error(name, x, weights, out)) > 1e-9 * x.size:
-            theirs += lost
+            reference += lost
             encoder.encode(x, weights, out)
             ours += error(name, x, weights, out)
-    return float(np.sqrt(ours / theirs)) if theirs else float("nan")
+    return float(np.sqrt(ours / reference)) if reference else float("nan")
 
 
 def speed(call: Callable[[], None]) -> float:
@@ -105,10 +105,10 @@ def speed(call: Callable[[], None]) -> float:
     best = float("inf")
     for _ in range(3):
         start, calls = time.perf_counter(), 0
-        while (taken := time.perf_counter() - start) < 0.25 or not calls:
+        while (used := time.perf_counter() - start) < 0.25 or not calls:
             call()
             calls += 1
-        best = min(best, taken / calls)
+        best = min(best, used / calls)
     return ROWS * COLUMNS / best / 1e6
 
 
@@ -118,8 +118,8 @@ def row(name: str, effort: str, data: dict[str, list[Floats]]) -> list[str]:
     out = np.empty((ROWS, encoder.row_bytes(COLUMNS)), np.uint8)
     errors = [f"{ratio(name, encoder, x, weighted=weighted):.3f}" for weighted in (False, True) for x in data.values()]
     ours = speed(lambda: encoder.encode(x, None, out))
-    theirs = speed(lambda: encode_with_ggml(name, x, None, out))
-    return [name, effort, *errors, f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.1f}x"]
+    reference = speed(lambda: encode_with_ggml(name, x, None, out))
+    return [name, effort, *errors, f"{ours:.0f}", f"{reference:.0f}", f"{ours / reference:.1f}x"]
 
 
 def main() -> None:

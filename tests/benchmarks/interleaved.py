@@ -134,12 +134,12 @@ class Result(NamedTuple):
 
 
 def run_interleaved(
-    ours: EngineProcess, theirs: EngineProcess, test: Workload, repetitions: int, seconds: float = float("inf")
+    ours: EngineProcess, reference: EngineProcess, test: Workload, repetitions: int, seconds: float = float("inf")
 ) -> Result:
     """Run A B A B ..., at least two pairs, and no further pairs after `seconds`. The caller warms up the engines."""
     pairs, start = [], time.monotonic()
     while len(pairs) < min(2, repetitions) or (len(pairs) < repetitions and time.monotonic() - start < seconds):
-        pairs.append((ours.rate(test), theirs.rate(test)))
+        pairs.append((ours.rate(test), reference.rate(test)))
     return Result([a for a, _ in pairs], [b for _, b in pairs])
 
 

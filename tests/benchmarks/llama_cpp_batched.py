@@ -34,11 +34,11 @@ class BatchedLlama(Llama):
         for i, id in enumerate(ids):
             batch.token[i], batch.pos[i] = id, position
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, i, True
-        began = time.perf_counter()
+        start = time.perf_counter()
         if C.llama_decode(self.context, batch):
             raise RuntimeError("llama_decode failed")
         C.llama_synchronize(self.context)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     def seconds(self, sequences: int, tokens: int) -> float:
         C.llama_memory_clear(C.llama_get_memory(self.context), False)

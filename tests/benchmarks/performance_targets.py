@@ -184,10 +184,10 @@ def measure_startup(engines: EnginePool, target: StartupTarget) -> Outcome:
         (startup.run_localinfer(*generate).seconds, startup.run(bindings).seconds)
         for _ in range(engines.arguments.repetitions)
     ]
-    ratios = [ours / theirs for ours, theirs in pairs]
-    ours, theirs = (median(each) for each in zip(*pairs, strict=True))
+    ratios = [ours / reference for ours, reference in pairs]
+    ours, reference = (median(each) for each in zip(*pairs, strict=True))
     met = ours <= target.max_seconds if target.max_seconds else median(ratios) <= (target.max_ratio or 0)
-    return Outcome("s", ours, theirs, median(ratios), min(ratios), max(ratios), met, "llama.cpp's Python bindings")
+    return Outcome("s", ours, reference, median(ratios), min(ratios), max(ratios), met, "llama.cpp's Python bindings")
 
 
 @contextlib.contextmanager
@@ -281,10 +281,10 @@ def format_row(record: dict[str, object]) -> str:
 
 def select_targets(texts: Sequence[str], quick: bool) -> list[Target]:
     """Return the rows with all words of one of the texts; without texts, all rows, or if quick those with a target."""
-    wanted = [text.lower().split() for text in texts]
-    if not wanted:
+    expected = [text.lower().split() for text in texts]
+    if not expected:
         return [bar for bar in TARGETS if bar.requirement or not quick]
-    return [bar for bar in TARGETS if any(all(word in bar.name.lower() for word in words) for words in wanted)]
+    return [bar for bar in TARGETS if any(all(word in bar.name.lower() for word in words) for words in expected)]
 
 
 def default_folder() -> Path:

@@ -56,14 +56,14 @@ class Run(NamedTuple):
 def run_timed(command: Sequence[str]) -> Run:
     """Run a command. Its peak memory includes the pages of mapped files that it accessed."""
     begin = time.perf_counter()
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=said, stderr=said)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=output, stderr=output)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            said.seek(0)
-            sys.exit(said.read().decode(errors="replace"))
+            output.seek(0)
+            sys.exit(output.read().decode(errors="replace"))
     return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
@@ -92,9 +92,9 @@ def benchmark_recipe(source: Path, recipe: str, arguments: argparse.Namespace) -
     out, threads = source.with_name("out.gguf"), str(arguments.threads)
     ours = [sys.executable, "-m", "localinfer", "quantize", str(source), str(out), recipe, threads, "--force"]
     ours += ["--effort", arguments.effort]
-    theirs = [arguments.peer, "-c", PEER, str(source), str(out), str(RECIPES[recipe].number), threads]
+    reference = [arguments.peer, "-c", PEER, str(source), str(out), str(RECIPES[recipe].number), threads]
     run_timed(ours)  # compiles
-    pairs = [(run_timed(ours), run_timed(theirs)) for _ in range(arguments.runs)]
+    pairs = [(run_timed(ours), run_timed(reference)) for _ in range(arguments.runs)]
     we, they = (Run(*map(statistics.median, zip(*runs, strict=True))) for runs in zip(*pairs, strict=True))
     ratio = statistics.median(one.seconds / other.seconds for one, other in pairs)
     return (

@@ -45,10 +45,10 @@ def overhead(name: str) -> None:
     with load(name, ubatch_size=128, parallel=4) as model, ServerProcess(name) as server:
         takers = {"alone": lambda: generate_directly(model), "served": lambda: generate_over_http(server)}
         for number in range(ROUNDS + 1):
-            found = {kind: takers[kind]() for kind in sorted(takers, reverse=bool(number % 2))}
-            assert found["alone"][0] == found["served"][0]
+            actual = {kind: takers[kind]() for kind in sorted(takers, reverse=bool(number % 2))}
+            assert actual["alone"][0] == actual["served"][0]
             if number:  # the first round warms up
-                for kind, (_, times) in found.items():
+                for kind, (_, times) in actual.items():
                     means[kind].append((times[-1] - times[0]) / (len(times) - 1))
                 ratios.append(means["served"][-1] / means["alone"][-1])
     alone, served = (1000 * np.median(means[kind]) for kind in ("alone", "served"))
@@ -101,7 +101,7 @@ def soak(name: str, seconds: float = 300) -> None:
 
     Afterwards some requests are repeated alone; their responses must equal those under load.
     """
-    answers, left, failed, first_times, memory = dict[str, str](), [], [], [], []
+    answers, remaining, failed, first_times, memory = dict[str, str](), [], [], [], []
     with ServerProcess(name, "--parallel", AT_A_TIME, "--ctx-size", "1024") as server:
         end = time.monotonic() + seconds
 
@@ -113,7 +113,7 @@ def soak(name: str, seconds: float = 300) -> None:
                     took, text = stream(server, prompt, disconnects=chance.random() < 0.1)
                     first_times.append(took)
                     if text is None:
-                        left.append(prompt)
+                        remaining.append(prompt)
                     else:
                         answers[prompt] = text
                 except (http.client.HTTPException, OSError, StopIteration, json.JSONDecodeError) as error:
@@ -134,18 +134,18 @@ def soak(name: str, seconds: float = 300) -> None:
     settled = memory[len(memory) // 3 :]
     slope = statistics.linear_regression(*zip(*settled, strict=True)).slope * 60 / 2**20
     p50, p95 = (statistics.quantiles(first_times, n=20)[k] for k in (9, 18))
-    print(f"{len(answers)} answers, {len(left)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
+    print(f"{len(answers)} answers, {len(remaining)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
     print(f"{len(again)} asked again, alone: {len(others)} answered otherwise {others[:3]}")
     print(f"time to first token: p50 {p50:.2f} s, p95 {p95:.2f} s; memory {slope:+.2f} MiB a minute")
 
 
 def stream(server: ServerProcess, prompt: str, *, disconnects: bool) -> tuple[float, str | None]:
     """Return the seconds until the first token, and the text; None if the client disconnects after the first token."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     with contextlib.closing(server.open("/v1/completions", REQUEST | {"prompt": prompt, "max_tokens": 32})) as answer:
         events = parse_events(answer)
         texts = [next(events)["choices"][0]["text"], next(events)["choices"][0]["text"]]  # the first event has no token
-        took = time.perf_counter() - began
+        took = time.perf_counter() - start
         if disconnects:
             return took, None
         return took, "".join([*texts, *(event["choices"][0]["text"] for event in events)])

@@ -41,8 +41,8 @@ def main() -> None:
     print("| model | task | tokens | without | with | ratio | predicted | drafted | accepted |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in arguments.models:
-        given = {"ctx_size": 4096, "threads": arguments.threads, "temp": 0, "spec_draft_model": arguments.draft}
-        with localinfer.load(name, **given) as model:
+        load_options = {"ctx_size": 4096, "threads": arguments.threads, "temp": 0, "spec_draft_model": arguments.draft}
+        with localinfer.load(name, **load_options) as model:
             for task in arguments.tasks.split(","):
                 cells = row(model, task, arguments.tokens, arguments.runs)
                 print(f"| {Path(name).stem} | {task} | {cells} |", flush=True)

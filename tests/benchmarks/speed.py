@@ -35,17 +35,19 @@ def results(path: Path, arguments: argparse.Namespace) -> Iterator[tuple[Workloa
     n_ctx = max(test.n_ctx for test in tests)
     for threads in arguments.threads:
         a, b = (Setup(engine, path, threads, n_ctx) for engine in ("localinfer", "llama.cpp"))
-        with EngineProcess(a) as ours, EngineProcess(b) as theirs:
+        with EngineProcess(a) as ours, EngineProcess(b) as reference:
             for test in tests:
-                run_interleaved(ours, theirs, test, 1)
-                yield test, threads, run_interleaved(ours, theirs, test, arguments.repetitions)
+                run_interleaved(ours, reference, test, 1)
+                yield test, threads, run_interleaved(ours, reference, test, arguments.repetitions)
 
 
 def row(path: Path, test: Workload, threads: int, result: Result) -> str:
     """Return a row of the table."""
-    ours, theirs = statistics.median(result.ours), statistics.median(result.theirs)
+    ours, reference = statistics.median(result.ours), statistics.median(result.theirs)
     spread = f"{min(result.ratios):.2f} to {max(result.ratios):.2f}"
-    return f"| {path.name} | {test.name} | {threads} | {ours:.1f} | {theirs:.1f} | **{result.ratio:.2f}** | {spread} |"
+    return (
+        f"| {path.name} | {test.name} | {threads} | {ours:.1f} | {reference:.1f} | **{result.ratio:.2f}** | {spread} |"
+    )
 
 
 def numbers(text: str) -> list[int]:

@@ -96,14 +96,14 @@ def report(path: Path, threads: int, repetitions: int) -> None:
     generate = ["generate", model, "-t", t]
     with tempfile.TemporaryDirectory() as empty:
         cold = run_localinfer(*generate, *ONE_TOKEN, LOCALINFER_CACHE_DIR=empty)
-    ours, theirs = interleave(
+    ours, reference = interleave(
         lambda: run_localinfer(*generate, *ONE_TOKEN),
         lambda: run([sys.executable, "-c", BINDINGS, model, t]),
         repetitions,
     )
     file, kv = path.stat().st_size, memory_requirements(open_gguf(path), Options(ctx_size=CTX_SIZE))["kv"]
     peak = run_localinfer(*generate, *LONG_RUN).peak
-    print(f"| {path.name} | `generate -p Hello -n 1`, whole process | {ours} | {theirs} |")
+    print(f"| {path.name} | `generate -p Hello -n 1`, whole process | {ours} | {reference} |")
     print(f"| {path.name} | the same, first run ever (empty JIT cache) | {cold.seconds:.1f} s | |")
     print(f"| {path.name} | peak memory, a full context of 1,280 tokens | {peak / MIB:.0f} MiB | |")
     print(f"| {path.name} | ... beyond file and KV cache | {(peak - file - kv) / MIB:.0f} MiB | |")

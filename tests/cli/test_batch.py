@@ -92,9 +92,9 @@ class TestJob:
         code, _, stderr = run(prompts, "-o", out)
         assert code == 1
         assert f"error: {prompts}: 3 of 5 requests failed, the first is line 2; --retry-failed retries them" in stderr
-        found = lines_of(out.read_text())
-        assert [line["response"]["status_code"] for line in found] == [200, 400, 404, 400, 200]
-        assert [line["error"] is None for line in found] == [True, False, False, False, True]
+        actual = lines_of(out.read_text())
+        assert [line["response"]["status_code"] for line in actual] == [200, 400, 404, 400, 200]
+        assert [line["error"] is None for line in actual] == [True, False, False, False, True]
 
     def test_retry_failed(self, run: Run, tmp_path: Path, out: Path) -> None:
         prompts = written(tmp_path, "a", 5)
@@ -164,8 +164,8 @@ class TestErrors:
         prompts = tmp_path / "prompts.jsonl"
         if content is not None:
             prompts.write_text(content)
-        found, _, stderr = run(prompts, "-o", out)
-        assert found == code
+        actual, _, stderr = run(prompts, "-o", out)
+        assert actual == code
         assert message in stderr
         assert len(stderr.splitlines()) == 1
         assert not out.exists()

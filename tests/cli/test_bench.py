@@ -68,17 +68,17 @@ def test_prompt_fraction_of_peak_arithmetic() -> None:
 
 def test_engine_options(run: Run, model: Path) -> None:
     """Keys and values in Q8_0 need about half the bytes of F16."""
-    found = []
+    actual = []
     for kind in ("f16", "q8_0"):
         chosen = "--precision", "high", "-ctk", kind, "-ctv", kind
         code, out, _ = run("bench", model, "-p", 0, "-n", 1, "-d", 300, "-r", 1, "-t", 1, "-o", "json", *chosen)
         assert code == 0
-        found += json.loads(out)
-    assert [(each["precision"], each["type_k"], each["type_v"]) for each in found] == [
+        actual += json.loads(out)
+    assert [(each["precision"], each["type_k"], each["type_v"]) for each in actual] == [
         ("high", "f16", "f16"), ("high", "q8_0", "q8_0")
     ]  # fmt: skip
     n_values = 2 * 2 * 128 * (300 + 2)  # two layers, keys and values of 2 x 64; 32 of them take 34 bytes, not 64
-    assert found[0]["bytes"] - found[1]["bytes"] == n_values * 2 - n_values * 34 // 32
+    assert actual[0]["bytes"] - actual[1]["bytes"] == n_values * 2 - n_values * 34 // 32
 
 
 def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
@@ -92,18 +92,18 @@ def test_table_and_json_of_a_model(run: Run, model: Path) -> None:
         "peak of 2 threads",
     ]
 
-    found = json.loads(run("bench", model, *arguments, "-o", "json")[1])
+    actual = json.loads(run("bench", model, *arguments, "-o", "json")[1])
     engine = Engine.load(open_gguf(model), Options(ctx_size=8, threads=1))
     prompt, first, second = (evaluation_cost(engine.graph, *work) for work in ((5, 3), (1, 3), (1, 4)))
     engine.close()
-    assert [(each["bytes"], each["macs"]) for each in found[2:4]] == [
+    assert [(each["bytes"], each["macs"]) for each in actual[2:4]] == [
         (amount.nbytes, amount.macs) for amount in (prompt, first + second)
     ]
-    for each in found:
+    for each in actual:
         mean = each["avg_ts"] / (each["n_prompt"] or each["n_gen"])
         assert each["bytes_per_second"] == pytest.approx(each["bytes"] * mean)
-        share = each["bytes_per_second"] / each["machine_bytes_per_second"]
-        assert each["bandwidth_share"] == pytest.approx(share)
+        fraction = each["bytes_per_second"] / each["machine_bytes_per_second"]
+        assert each["bandwidth_share"] == pytest.approx(fraction)
 
 
 def test_several_models_and_both_kinds_in_one_test(run: Run, model: Path, tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_output_file_is_replaced_atomically(tmp_path: Path) -> None:
     write_atomically(path, b"one")
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    later = writable_path("--plot", str(gone / "file"))
-    gone.rmdir()
+    missing = tmp_path / "gone"
+    missing.mkdir()
+    later = writable_path("--plot", str(missing / "file"))
+    missing.rmdir()
     with pytest.raises(LocalInferError, match="No such file"):
         write_atomically(later, b"three")
     with pytest.raises(UsageError, match="--plot"):

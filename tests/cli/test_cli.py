@@ -124,17 +124,17 @@ class TestStart:
         }.items(),
     )
     def test_option_out_of_range(
-        self, usage_error: Callable[..., str], own: str, option: str, values: list[str]
+        self, usage_error: Callable[..., str], fake_model: str, option: str, values: list[str]
     ) -> None:
         for value in values:
-            assert usage_error("generate", own, "-p", "x", option, value).startswith(f"{option}: ")
+            assert usage_error("generate", fake_model, "-p", "x", option, value).startswith(f"{option}: ")
 
-    def test_short_flags_of_llama_cpp(self, fake_cli: Run, own: str) -> None:
-        done = fake_cli("chat", own, "-sys", "be brief", "-n", "-1", "-s", "-1", "-c64", stdin=b"Hello")
+    def test_short_flags_of_llama_cpp(self, fake_cli: Run, fake_model: str) -> None:
+        done = fake_cli("chat", fake_model, "-sys", "be brief", "-n", "-1", "-s", "-1", "-c64", stdin=b"Hello")
         assert done.stdout == b"1: Hello (be brief)"
 
-    def test_unexpected_error_is_one_line(self, fake_cli: Run, own: str) -> None:
-        done = fake_cli("generate", own, "-p", "crash")
+    def test_unexpected_error_is_one_line(self, fake_cli: Run, fake_model: str) -> None:
+        done = fake_cli("generate", fake_model, "-p", "crash")
         assert done.returncode == 1
         assert done.stderr.decode().splitlines()[1:] == [
             "error: unexpected ZeroDivisionError: division by zero (--debug shows where)"
@@ -162,8 +162,8 @@ class TestStart:
         assert capsys.readouterr().err == f"error: {line}\n"
 
     @pytest.mark.parametrize("debug", [["--debug"], []])
-    def test_debug_shows_the_traceback(self, fake_cli: Run, own: str, debug: list[str]) -> None:
-        done = fake_cli(*debug, "generate", own, "-p", "crash", LOCALINFER_DEBUG="0" if debug else "1")
+    def test_debug_shows_the_traceback(self, fake_cli: Run, fake_model: str, debug: list[str]) -> None:
+        done = fake_cli(*debug, "generate", fake_model, "-p", "crash", LOCALINFER_DEBUG="0" if debug else "1")
         assert b"Traceback" in done.stderr
         assert done.returncode == 1
 
@@ -172,45 +172,45 @@ class TestStart:
 
 
 class TestGenerate:
-    def test_stdout_is_the_text_and_nothing_else(self, fake_cli: Run, own: str) -> None:
-        done = fake_cli("generate", own, "-p", "one wide\ntwo")
+    def test_stdout_is_the_text_and_nothing_else(self, fake_cli: Run, fake_model: str) -> None:
+        done = fake_cli("generate", fake_model, "-p", "one wide\ntwo")
         assert done.stdout == "one 😀 two".encode()
         assert done.stderr.decode().splitlines() == [
             "compiling kernels (once) 0/3",
             "[ 3 tokens, 12.0 t/s | prompt 3 tokens (1 reused), 4.0 t/s | stop, seed 42 ]",
         ]
 
-    def test_positional_prompt(self, fake_cli: Run, own: str) -> None:
-        expected = fake_cli("generate", own, "-p", "one wide").stdout
+    def test_positional_prompt(self, fake_cli: Run, fake_model: str) -> None:
+        expected = fake_cli("generate", fake_model, "-p", "one wide").stdout
         assert expected == "one 😀".encode()
-        for arguments in ([own, "one wide"], [own, "one", "wide"], ["-m", own, "one wide"]):
+        for arguments in ([fake_model, "one wide"], [fake_model, "one", "wide"], ["-m", fake_model, "one wide"]):
             assert fake_cli("generate", *arguments).stdout == expected
-        joined = fake_cli("generate", own, "-p", "one\ntwo")
-        assert fake_cli("generate", own, "one", "-p", "two").stdout == joined.stdout
+        joined = fake_cli("generate", fake_model, "-p", "one\ntwo")
+        assert fake_cli("generate", fake_model, "one", "-p", "two").stdout == joined.stdout
 
-    def test_quiet(self, fake_cli: Run, own: str) -> None:
-        assert b"t/s" not in fake_cli("generate", own, "-p", "x", "-q").stderr
+    def test_quiet(self, fake_cli: Run, fake_model: str) -> None:
+        assert b"t/s" not in fake_cli("generate", fake_model, "-p", "x", "-q").stderr
 
-    def test_argument_then_file_then_stdin(self, fake_cli: Run, own: str, tmp_path: Path) -> None:
+    def test_argument_then_file_then_stdin(self, fake_cli: Run, fake_model: str, tmp_path: Path) -> None:
         (tmp_path / "prompt").write_bytes(b"\xef\xbb\xbffile\r\n")
-        done = fake_cli("generate", own, "-p", "argument", "-f", str(tmp_path / "prompt"), stdin=b"stdin\n")
+        done = fake_cli("generate", fake_model, "-p", "argument", "-f", str(tmp_path / "prompt"), stdin=b"stdin\n")
         assert done.stdout == b"argument file stdin"
 
-    def test_json(self, fake_cli: Run, own: str) -> None:
-        answer = json.loads(fake_cli("generate", own, "-p", "a wide", "--json").stdout)
+    def test_json(self, fake_cli: Run, fake_model: str) -> None:
+        answer = json.loads(fake_cli("generate", fake_model, "-p", "a wide", "--json").stdout)
         assert answer == {
-            "model": own, "text": "a 😀", "reasoning": "", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
+            "model": fake_model, "text": "a 😀", "reasoning": "", "tokens": [0, 1], "finish_reason": "stop", "seed": 42,
             "timings": {
                 "prompt_tokens": 3, "reused_tokens": 1, "prompt_seconds": 0.5, "generated_tokens": 2,
                 "generate_seconds": 0.25, "drafted_tokens": 0, "accepted_tokens": 0, "gain": 1.0,
             },
         }  # fmt: skip
 
-    def test_special_tokens_on_request(self, fake_cli: Run, own: str) -> None:
-        assert fake_cli("generate", own, "-p", "x", "--parse-special").stdout == b"x special"
+    def test_special_tokens_on_request(self, fake_cli: Run, fake_model: str) -> None:
+        assert fake_cli("generate", fake_model, "-p", "x", "--parse-special").stdout == b"x special"
 
-    def test_context_overflow(self, fake_cli: Run, own: str) -> None:
-        done = fake_cli("generate", own, "-p", "overflow")
+    def test_context_overflow(self, fake_cli: Run, fake_model: str) -> None:
+        done = fake_cli("generate", fake_model, "-p", "overflow")
         assert done.returncode == 5
         assert done.stderr.decode().splitlines()[-1] == "error: context is full: --ctx-size sets a larger one"
 
@@ -219,31 +219,31 @@ class TestGenerate:
         [(None, "No such file"), ("directory", "Is a directory"), (b"\xff\xfeh\0", "not UTF-8 at byte 0")],
     )
     def test_prompt_files(
-        self, fake_cli: Run, own: str, tmp_path: Path, content: bytes | str | None, message: str
+        self, fake_cli: Run, fake_model: str, tmp_path: Path, content: bytes | str | None, message: str
     ) -> None:
         path = tmp_path / "prompt"
         if isinstance(content, bytes):
             path.write_bytes(content)
         elif content:
             path.mkdir()
-        assert one_error(fake_cli("generate", own, "-f", str(path)), 1).startswith(f"{path}: {message}")
+        assert one_error(fake_cli("generate", fake_model, "-f", str(path)), 1).startswith(f"{path}: {message}")
 
-    def test_endless_prompt_file(self, fake_cli: Run, own: str) -> None:
-        assert "longer than 67,108,864 bytes" in one_error(fake_cli("generate", own, "-f", "/dev/zero"), 1)
+    def test_endless_prompt_file(self, fake_cli: Run, fake_model: str) -> None:
+        assert "longer than 67,108,864 bytes" in one_error(fake_cli("generate", fake_model, "-f", "/dev/zero"), 1)
 
-    def test_stdin_that_is_not_utf8(self, fake_cli: Run, own: str) -> None:
-        done = fake_cli("generate", own, stdin=b"a\xff b\0c\r\nd")
+    def test_stdin_that_is_not_utf8(self, fake_cli: Run, fake_model: str) -> None:
+        done = fake_cli("generate", fake_model, stdin=b"a\xff b\0c\r\nd")
         assert done.stdout.decode() == "a\N{REPLACEMENT CHARACTER} b\0c d"
         assert b"warning: stdin is not valid UTF-8" in done.stderr
 
-    def test_argument_that_is_not_utf8(self, environment: dict[str, str], own: str) -> None:
-        command = [os.fsencode(each) for each in [*FAKE_CLI, "generate", own, "-p"]] + [b"a\xffb"]
+    def test_argument_that_is_not_utf8(self, environment: dict[str, str], fake_model: str) -> None:
+        command = [os.fsencode(each) for each in [*FAKE_CLI, "generate", fake_model, "-p"]] + [b"a\xffb"]
         done = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
         assert done.stdout.decode() == "a\N{REPLACEMENT CHARACTER}b"
 
     @pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "ascii"}])
-    def test_locale_does_not_matter(self, fake_cli: Run, own: str, locale: dict[str, str]) -> None:
-        assert fake_cli("generate", own, "-p", "wide", **locale).stdout == "😀".encode()
+    def test_locale_does_not_matter(self, fake_cli: Run, fake_model: str, locale: dict[str, str]) -> None:
+        assert fake_cli("generate", fake_model, "-p", "wide", **locale).stdout == "😀".encode()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams of this kind")
@@ -253,37 +253,37 @@ class TestStreams:
         command = ["bash", "-c", f"localinfer='{' '.join(FAKE_CLI)}'; {script}"]
         return subprocess.run(command, env=environment, capture_output=True, timeout=30)
 
-    def test_broken_pipe(self, environment: dict[str, str], own: str) -> None:
+    def test_broken_pipe(self, environment: dict[str, str], fake_model: str) -> None:
         begin = time.monotonic()
         prompt = " ".join(["slowly"] * 100)
         done = self.shell(
-            environment, f"$localinfer generate {own} -q -p '{prompt}' | head -c 1; exit ${{PIPESTATUS[0]}}")
+            environment, f"$localinfer generate {fake_model} -q -p '{prompt}' | head -c 1; exit ${{PIPESTATUS[0]}}")
         assert done.returncode == 141
         assert b"rror" not in done.stderr
         assert time.monotonic() - begin < 5
 
-    @pytest.mark.parametrize("command", ["generate own.gguf -p x", "--help", "list"])
-    def test_full_disk(self, environment: dict[str, str], command: str, own: str) -> None:
-        done = self.shell(environment, f"$localinfer {command.replace('own.gguf', own)} > /dev/full")
+    @pytest.mark.parametrize("command", ["generate fake.gguf -p x", "--help", "list"])
+    def test_full_disk(self, environment: dict[str, str], command: str, fake_model: str) -> None:
+        done = self.shell(environment, f"$localinfer {command.replace('fake.gguf', fake_model)} > /dev/full")
         assert done.returncode == 1
         assert done.stderr.decode().splitlines()[-1] == (
             "error: cannot write the output: No space left on device")
 
-    def test_closed_streams(self, environment: dict[str, str], own: str) -> None:
-        assert self.shell(environment, f"$localinfer generate {own} -p x <&-").stdout == b"x"
-        assert self.shell(environment, f"$localinfer generate {own} -p x 2>&-").stdout == b"x"
-        assert self.shell(environment, f"$localinfer generate {own} -p x <&- 2>&-").stdout == b"x"
-        assert self.shell(environment, f"$localinfer generate {own} -p x >&-").returncode in (0, 1)
-        assert self.shell(environment, f"$localinfer generate {own} -p x 2>/dev/full").stdout == b"x"
+    def test_closed_streams(self, environment: dict[str, str], fake_model: str) -> None:
+        assert self.shell(environment, f"$localinfer generate {fake_model} -p x <&-").stdout == b"x"
+        assert self.shell(environment, f"$localinfer generate {fake_model} -p x 2>&-").stdout == b"x"
+        assert self.shell(environment, f"$localinfer generate {fake_model} -p x <&- 2>&-").stdout == b"x"
+        assert self.shell(environment, f"$localinfer generate {fake_model} -p x >&-").returncode in (0, 1)
+        assert self.shell(environment, f"$localinfer generate {fake_model} -p x 2>/dev/full").stdout == b"x"
 
-    def test_no_stdin_is_no_prompt(self, environment: dict[str, str], own: str) -> None:
-        assert "no prompt" in one_error(self.shell(environment, f"$localinfer generate {own} <&-"), 2)
-        assert "no question" in one_error(self.shell(environment, f"$localinfer chat {own} <&-"), 2)
+    def test_no_stdin_is_no_prompt(self, environment: dict[str, str], fake_model: str) -> None:
+        assert "no prompt" in one_error(self.shell(environment, f"$localinfer generate {fake_model} <&-"), 2)
+        assert "no question" in one_error(self.shell(environment, f"$localinfer chat {fake_model} <&-"), 2)
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_signals(self, environment: dict[str, str], own: str, number: signal.Signals, code: int) -> None:
+    def test_signals(self, environment: dict[str, str], fake_model: str, number: signal.Signals, code: int) -> None:
         process = subprocess.Popen(
-            [*FAKE_CLI, "generate", own, "-p", " ".join(["slowly"] * 100)],
+            [*FAKE_CLI, "generate", fake_model, "-p", " ".join(["slowly"] * 100)],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout

@@ -31,8 +31,8 @@ def test_sources(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("LOCALINFER_MIN_P", "0.125")
     code, out, err = run("mine", "-c", "64", "--json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert found["options"].keys() == FLAGS.keys()
+    actual = json.loads(out)
+    assert actual["options"].keys() == FLAGS.keys()
     expected = {
         "ctx_size": (64, "flag", "--ctx-size"),
         "min_p": (0.125, "environment", "LOCALINFER_MIN_P"),
@@ -42,9 +42,9 @@ def test_sources(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         "keep": (4, "default", ""),
     }
     for name, setting in expected.items():
-        assert tuple(found["options"][name][key] for key in ("value", "source", "name")) == setting
-    assert found["variables"]["LOCALINFER_CONFIG_DIR"] == str(tmp_path)
-    assert found["places"]["models.toml"] == str(tmp_path / "models.toml")
+        assert tuple(actual["options"][name][key] for key in ("value", "source", "name")) == setting
+    assert actual["variables"]["LOCALINFER_CONFIG_DIR"] == str(tmp_path)
+    assert actual["places"]["models.toml"] == str(tmp_path / "models.toml")
 
 
 def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

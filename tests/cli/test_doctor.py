@@ -38,15 +38,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 class TestDoctor:
     def test_checks(self, run: Run) -> None:
         code, out, _ = run("doctor", "--json")
-        found = json.loads(out)
-        assert (code, found["can_run"]) == (0, True)
-        assert found["program"]["version"] == VERSION
-        assert found["cpu"]["instruction_set"] == target().isa
-        assert found["threads"]["default"] == machine.default_threads()
-        assert found["kernel_cache"]["path"] == str(paths.jit_dir() / kernel_cache.cache_key())
-        assert found["kernel_cache"]["kernels"] >= 3
-        assert found["speed"]["bytes_per_second"] > 1e8
-        assert not [name for name, facts in found.items() if name != "can_run" and "trouble" in facts]
+        actual = json.loads(out)
+        assert (code, actual["can_run"]) == (0, True)
+        assert actual["program"]["version"] == VERSION
+        assert actual["cpu"]["instruction_set"] == target().isa
+        assert actual["threads"]["default"] == machine.default_threads()
+        assert actual["kernel_cache"]["path"] == str(paths.jit_dir() / kernel_cache.cache_key())
+        assert actual["kernel_cache"]["kernels"] >= 3
+        assert actual["speed"]["bytes_per_second"] > 1e8
+        assert not [name for name, facts in actual.items() if name != "can_run" and "trouble" in facts]
 
     def test_one_line_per_check(self, run: Run) -> None:
         code, out, _ = run("doctor")
@@ -91,21 +91,21 @@ class TestWarmup:
         model = tiny_llama(tmp_path / "m.gguf")
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out) == (0, "")
-        wanted = required_kernels(open_gguf(model), Options(ctx_size=64))
-        assert all(kernel_cache.KernelCache(paths.jit_dir()).read(kernel) for kernel in wanted)
+        expected = required_kernels(open_gguf(model), Options(ctx_size=64))
+        assert all(kernel_cache.KernelCache(paths.jit_dir()).read(kernel) for kernel in expected)
         code, out, err = run("warmup", model, "-c", 64)
         assert (code, out, err) == (0, "", f"{model}: all kernels are cached\n")
 
     def test_reports_the_number_of_compiled_kernels(self, environment: dict[str, str], tmp_path: Path) -> None:
         model = tiny_llama(tmp_path / "m.gguf")
-        wanted = required_kernels(open_gguf(model), Options())
-        [gone] = [kernel for kernel in wanted if kernel.function == "gather_rows"]
-        (paths.jit_dir() / kernel_cache.cache_key() / f"{gone.symbol}.o").unlink(missing_ok=True)
-        loader.load_kernels([kernel for kernel in wanted if kernel is not gone], paths.jit_dir())
+        expected = required_kernels(open_gguf(model), Options())
+        [missing] = [kernel for kernel in expected if kernel.function == "gather_rows"]
+        (paths.jit_dir() / kernel_cache.cache_key() / f"{missing.symbol}.o").unlink(missing_ok=True)
+        loader.load_kernels([kernel for kernel in expected if kernel is not missing], paths.jit_dir())
         command = [sys.executable, "-m", "localinfer", "warmup", str(model)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0
-        assert f"{model}: 1 of {len(wanted)} kernels compiled in " in done.stderr
+        assert f"{model}: 1 of {len(expected)} kernels compiled in " in done.stderr
 
     def test_unusable_cache_directory(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +127,6 @@ class TestWarmup:
         ],
     )
     def test_errors_are_one_line(self, run: Run, arguments: list[str], code: int, problem: str) -> None:
-        found, out, err = run("warmup", *arguments)
-        assert (found, out, err.count("\n")) == (code, "", 1)
+        actual, out, err = run("warmup", *arguments)
+        assert (actual, out, err.count("\n")) == (code, "", 1)
         assert problem in err

@@ -71,10 +71,10 @@ def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) 
     out = report(file, capsys)
     assert line_of(out, "total") == f"total {total:,}"
     assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in expert_tensors) * 7 // 10:,}"
-    least = sum(plan.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
-    assert line_of(out, "at least") == f"at least {least:,} bytes"
+    minimum = sum(plan.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
+    assert line_of(out, "at least") == f"at least {minimum:,} bytes"
     facts = json_report(file, capsys)
-    assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, least)
+    assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, minimum)
 
 
 def test_quantized_kv_cache_takes_less_memory(file: Path, capsys: Capture) -> None:
@@ -101,13 +101,13 @@ def test_shows_named_templates(file: Path, capsys: Capture) -> None:
 
 def test_control_characters_are_escaped(file: Path, capsys: Capture) -> None:
     """Escape sequences, markup, line breaks and invalid UTF-8 are shown and have no effect."""
-    odd = {
+    unusual = {
         "general.name": "\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil",
         "general.author": b"\xff\xfe",
         "general.\x9b31m": 1,
         "general.tags": Field("ARRAY", ["a\nb", "\x1b[31m"], "STRING"),
     }
-    out = report(tiny_llama(file, **odd), capsys)
+    out = report(tiny_llama(file, **unusual), capsys)
     name = r"\x1b]8;;http://x\x07[link=http://x][red]here[/]\n\u202eevil"
     assert line_of(out, "general.name") == f"general.name {name}"
     assert line_of(out, "general.author") == r"general.author \xff\xfe"
@@ -137,7 +137,7 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert facts["chat_template_sha256"] is None
     assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
-    assert sum(share["bytes"] for share in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
+    assert sum(fraction["bytes"] for fraction in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
     plan = memory_requirements(f, Options(ctx_size=128))
     assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values()), "least": sum(plan.values())}
 

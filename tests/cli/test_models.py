@@ -103,9 +103,9 @@ class TestFromTheHub:
         assert b"GGUF version 3" in run("inspect", "-hf", REPO).stdout
         assert run("tokenize", f"hf.co/{REPO}", "-p", "Hello", "--ids").returncode == 0
 
-    def test_one_model_at_a_time(self, run: Run, own: str) -> None:
-        line = last_line(run("tokenize", own, "-hf", REPO, "-p", "x"), 2)
-        assert line == f"error: Got unexpected extra argument(s) ({own})"
+    def test_one_model_at_a_time(self, run: Run, fake_model: str) -> None:
+        line = last_line(run("tokenize", fake_model, "-hf", REPO, "-p", "x"), 2)
+        assert line == f"error: Got unexpected extra argument(s) ({fake_model})"
 
     @pytest.mark.parametrize(
         ("arguments", "code", "line"),
@@ -204,10 +204,10 @@ class TestOnATerminal:
         assert screen.wait() == 0
 
 
-def test_hub_modules_are_imported_lazily(environment: dict[str, str], own: str) -> None:
+def test_hub_modules_are_imported_lazily(environment: dict[str, str], fake_model: str) -> None:
     code = f"""
 import sys, localinfer.hub.resolve as resolve
-resolve.find({own!r}), resolve.model_registry(), resolve.default_options("smollm2")
+resolve.find({fake_model!r}), resolve.model_registry(), resolve.default_options("smollm2")
 print([name for name in ("huggingface_hub", "httpx2", "filelock", "localinfer.hub.huggingface") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)

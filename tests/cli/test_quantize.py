@@ -16,7 +16,7 @@ import gguf
 import naive
 import numpy as np
 import pytest
-from checkpoints import CHECKPOINTS, changed, copied
+from checkpoints import CHECKPOINTS, copy_checkpoint, edit_json
 from terminal import Terminal
 from tiny import tiny_llama
 
@@ -47,8 +47,8 @@ def failure(run: Run, tmp_path: Path) -> Callable[..., str]:
 
     def fail(code: int, *arguments: object) -> str:
         before = names(tmp_path)
-        found, out, err = run(*arguments)
-        assert (found, out) == (code, ""), err
+        actual, out, err = run(*arguments)
+        assert (actual, out) == (code, ""), err
         [line] = err.splitlines()
         assert line.startswith("error: ")
         assert names(tmp_path) == before
@@ -112,10 +112,10 @@ class TestArguments:
     def test_type_overrides(self, run: Run, model: Path, tmp_path: Path) -> None:
         options = ["--tensor-type", "attn_[QK]=F32", "--token-embedding-type", "bf16"]
         assert run(model, "out", "Q8_0", *options)[0] == 0
-        found = {name: tensor.type_name for name, tensor in open_gguf(tmp_path / "out").tensors.items()}
-        assert found["blk.0.attn_q.weight"] == "F32"
-        assert found["blk.0.attn_v.weight"] == "Q8_0"
-        assert found["token_embd.weight"] == "BF16"
+        actual = {name: tensor.type_name for name, tensor in open_gguf(tmp_path / "out").tensors.items()}
+        assert actual["blk.0.attn_q.weight"] == "F32"
+        assert actual["blk.0.attn_v.weight"] == "Q8_0"
+        assert actual["token_embd.weight"] == "BF16"
 
     def test_best_effort_without_covariances_equals_normal(self, run: Run, model: Path, tmp_path: Path) -> None:
         assert run(model, "normal", "Q4_0")[0] == 0
@@ -180,8 +180,8 @@ class TestDryRun:
         assert f"{sum(sizes) / 2**20:.2f} MiB" in predicted
 
     def test_type_that_does_not_fit(self, run: Run, tmp_path: Path) -> None:
-        odd = tiny_llama(tmp_path / "odd.gguf", type="F16", n_layer=1, n_ff=96)
-        out = run(odd, "Q4_K_M", "--dry-run")[1]
+        unusual = tiny_llama(tmp_path / "odd.gguf", type="F16", n_layer=1, n_ff=96)
+        out = run(unusual, "Q4_K_M", "--dry-run")[1]
         assert re.search(r"ffn_down\.weight .* -> Q8_0 +fallback for Q6_K: row length is not a multiple", out)
 
     def test_problem_is_a_warning(self, run: Run, model: Path) -> None:
@@ -245,8 +245,8 @@ class TestImatrix:
 
     def test_metadata_records_the_matrix(self, run: Run, model: Path, matrix: Path, tmp_path: Path) -> None:
         assert run(model, "out", "Q8_0", "--imatrix", matrix)[0] == 0
-        found = {key: value for key, value in open_gguf(tmp_path / "out").metadata.items() if "imatrix" in key}
-        assert found == {
+        actual = {key: value for key, value in open_gguf(tmp_path / "out").metadata.items() if "imatrix" in key}
+        assert actual == {
             "quantize.imatrix.file": str(matrix), "quantize.imatrix.dataset": "text.txt",
             "quantize.imatrix.entries_count": 7, "quantize.imatrix.chunks_count": 3,
         }  # fmt: skip
@@ -426,8 +426,8 @@ def test_checkpoint_becomes_a_model(run: Run, tmp_path: Path) -> None:
 
 
 def test_checkpoint_of_another_architecture(failure: Callable[..., str], tmp_path: Path) -> None:
-    folder = copied("qwen2", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(architectures=["GPT9"]))
+    folder = copy_checkpoint("qwen2", tmp_path)
+    edit_json(folder / "config.json", lambda config: config.update(architectures=["GPT9"]))
     assert "'GPT9' is not supported" in failure(3, folder, tmp_path / "m.gguf", "Q8_0")
 
 

@@ -17,12 +17,12 @@ Shell = Callable[[str], Done]
 
 
 @pytest.fixture
-def shell(environment: dict[str, str], own: str, tmp_path: Path) -> Shell:
+def shell(environment: dict[str, str], fake_model: str, tmp_path: Path) -> Shell:
     """Return a function that runs a script in which $ask is `generate` with the fake model: it repeats its prompt."""
     (tmp_path / "lines").write_text("one\ntwo\nthree\n")
 
     def run(script: str) -> Done:
-        ask = f"ask='{' '.join(FAKE_CLI)} generate {own} -q'; cd {tmp_path}"
+        ask = f"ask='{' '.join(FAKE_CLI)} generate {fake_model} -q'; cd {tmp_path}"
         return subprocess.run(
             ["bash", "-c", f"{ask}\n{script}"],
             env=environment, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
@@ -74,9 +74,9 @@ def test_no_input(shell: Shell) -> None:
     assert time.monotonic() - begin < 15
 
 
-def test_silent_pipe(environment: dict[str, str], own: str) -> None:
+def test_silent_pipe(environment: dict[str, str], fake_model: str) -> None:
     process = subprocess.Popen(
-        [*FAKE_CLI, "generate", own, "-q", "-p", "given"],
+        [*FAKE_CLI, "generate", fake_model, "-q", "-p", "given"],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout
@@ -84,11 +84,11 @@ def test_silent_pipe(environment: dict[str, str], own: str) -> None:
     process.communicate()
 
 
-def test_stdin_shared_with_a_wrapper_program(environment: dict[str, str], own: str) -> None:
+def test_stdin_shared_with_a_wrapper_program(environment: dict[str, str], fake_model: str) -> None:
     """A program that starts localinfer with its own stdin, such as timeout or sudo, is not a loop."""
     command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
     done = subprocess.run(
-        [*command, *FAKE_CLI, "generate", own, "-q", "-p", "given"],
+        [*command, *FAKE_CLI, "generate", fake_model, "-q", "-p", "given"],
         env=environment,
         input=b"piped",
         capture_output=True,
@@ -97,27 +97,27 @@ def test_stdin_shared_with_a_wrapper_program(environment: dict[str, str], own: s
 
 
 class TestChat:
-    def test_question(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
-        assert fake_cli("chat", own, "Why", "is", "it?").stdout == b"1: Why is it?"
-        assert fake_cli("run", own, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
-        assert fake_cli(own, "Why?").stdout == b"1: Why?"
-        assert fake_cli("-m", own, "-p", "Why?", "-st", "-ngl", "9").stdout == b"1: Why?"
+    def test_question(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str) -> None:
+        assert fake_cli("chat", fake_model, "Why", "is", "it?").stdout == b"1: Why is it?"
+        assert fake_cli("run", fake_model, "Why?", "-p", "Please", stdin=b"file\n").stdout == b"1: Why?|Please|file"
+        assert fake_cli(fake_model, "Why?").stdout == b"1: Why?"
+        assert fake_cli("-m", fake_model, "-p", "Why?", "-st", "-ngl", "9").stdout == b"1: Why?"
 
     def test_file_and_system_prompt(
-        self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str, tmp_path: Path
+        self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str, tmp_path: Path
     ) -> None:
         (tmp_path / "question").write_text("Why?\n")
         (tmp_path / "system").write_text("Be brief.\n")
         arguments = ["-f", str(tmp_path / "question"), "-sysf", str(tmp_path / "system"), "-q"]
-        done = fake_cli("chat", own, *arguments, "-o", str(tmp_path / "said"))
+        done = fake_cli("chat", fake_model, *arguments, "-o", str(tmp_path / "said"))
         assert done.stdout == b"1: Why? (Be brief.)"
         assert b"t/s" not in done.stderr
         assert (tmp_path / "said").read_text() == "User:\nWhy?\n\nAssistant:\n1: Why? (Be brief.)\n\n"
 
-    def test_escapes(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], own: str) -> None:
+    def test_escapes(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str) -> None:
         prompt = r"one\ntwo\t\\n\x41\xc3\xa9\q"
-        assert fake_cli("chat", own, prompt, "-e").stdout.decode() == "1: one|two \\nAé\\q"
-        done = fake_cli("chat", own, prompt)
+        assert fake_cli("chat", fake_model, prompt, "-e").stdout.decode() == "1: one|two \\nAé\\q"
+        done = fake_cli("chat", fake_model, prompt)
         assert done.stdout.decode() == f"1: {prompt}"
         assert b"use -e to make it a newline" in done.stderr
-        assert b"with -e" not in fake_cli("chat", own, prompt, "--no-escape").stderr
+        assert b"with -e" not in fake_cli("chat", fake_model, prompt, "--no-escape").stderr

@@ -128,8 +128,8 @@ def test_errors_are_one_line(
     flag, value = arguments
     if value[0] in "[{" and flag in ("--messages", "--tools", "--documents"):
         value = file_of(tmp_path, value)
-    found, out, err = run(llama, flag, value)
-    assert (found, out) == (code, "")
+    actual, out, err = run(llama, flag, value)
+    assert (actual, out) == (code, "")
     assert err.startswith("error: ")
     assert error in err
     assert err.count("\n") == 1

@@ -37,14 +37,14 @@ def test_output_formats(run: Run) -> None:
     assert [int(line.split()[0]) for line in lines[:-1]] == ids
     assert lines[-1] == f"Total number of tokens: {len(ids)}"
     assert lines[-2].endswith("-> '<|im_end|>'")
-    found = json.loads(run("-p", "Hello<|im_end|>", "--json"))["tokens"]
-    assert [token["id"] for token in found] == ids
-    assert "".join(token["piece"] for token in found) == "Hello<|im_end|>"
+    actual = json.loads(run("-p", "Hello<|im_end|>", "--json"))["tokens"]
+    assert [token["id"] for token in actual] == ids
+    assert "".join(token["piece"] for token in actual) == "Hello<|im_end|>"
 
 
 def test_partial_characters_are_shown_as_bytes(run: Run) -> None:
-    found = [token["piece"] for token in json.loads(run("-p", "\N{GRINNING FACE}", "--json"))["tokens"]]
-    assert bytes(byte for piece in found for byte in piece).decode() == "\N{GRINNING FACE}"
+    actual = [token["piece"] for token in json.loads(run("-p", "\N{GRINNING FACE}", "--json"))["tokens"]]
+    assert bytes(byte for piece in actual for byte in piece).decode() == "\N{GRINNING FACE}"
 
 
 def test_escapes_and_special_tokens(run: Run) -> None:

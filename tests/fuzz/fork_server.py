@@ -68,7 +68,7 @@ class ForkServer:
         self.sources: list[tuple[SeedModel, list[bytes]]] = []  # with the metadata keys that their architectures read
         self.findings, self.spare_kernels = findings, spare_kernels
         self.mutant, self.log = folder / "mutant-00001-of-00002.gguf", folder / "log"
-        wanted = {EXECUTE}
+        expected = {EXECUTE}
         for source in sources:
             try:
                 options = merge(from_keywords({**source.options, "ctx_size": 64}))
@@ -77,12 +77,12 @@ class ForkServer:
                 print(f"skipped: {refusal}", file=sys.stderr)
                 continue
             self.sources.append((source, sorted(key.encode() for key in model_graph.hparams._used)))
-            wanted |= set(model_graph.graph.kernels)
-        self.load_kernels(sorted(wanted, key=Kernel.to_json))
+            expected |= set(model_graph.graph.kernels)
+        self.load_kernels(sorted(expected, key=Kernel.to_json))
 
-    def load_kernels(self, wanted: Sequence[Kernel]) -> None:
+    def load_kernels(self, expected: Sequence[Kernel]) -> None:
         """Compile or load these kernels, so that all later children inherit them."""
-        loader.load_kernels(wanted, paths.jit_dir(), print_progress)
+        loader.load_kernels(expected, paths.jit_dir(), print_progress)
 
     def run(self, seeds: Iterable[int]) -> Iterator[tuple[int, Outcome]]:
         """Yield the outcomes of the mutants with these seeds."""
@@ -175,8 +175,8 @@ def set_limits() -> None:
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + EXTRA_ADDRESS_SPACE
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        maximum = pages * resource.getpagesize() + EXTRA_ADDRESS_SPACE
+        resource.setrlimit(resource.RLIMIT_AS, (maximum, resource.RLIM_INFINITY))
 
 
 def peak_memory() -> int:

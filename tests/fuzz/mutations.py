@@ -62,26 +62,26 @@ def change_array(gguf: MutableGGUF, choose: Random) -> None:
     if element not in STRUCT_CODES:
         texts = list(split_strings(values, count))
         for _ in range(choose.randint(1, 3)):
-            place = choose.randrange(len(texts)) if texts else 0
-            texts[place : place + choose.randint(0, 2)] = choose.choices((*TEXTS, *texts), k=choose.randint(0, 2))
+            position = choose.randrange(len(texts)) if texts else 0
+            texts[position : position + choose.randint(0, 2)] = choose.choices((*TEXTS, *texts), k=choose.randint(0, 2))
         key.value = array(STRING, len(texts), b"".join(map(string, texts)))
         return
     size = struct.calcsize("<" + STRUCT_CODES[element])
     numbers = [values[i : i + size] for i in range(0, len(values), size)]
     for _ in range(choose.randint(1, 3)):
-        place = choose.randrange(len(numbers)) if numbers else 0
+        position = choose.randrange(len(numbers)) if numbers else 0
         added = [random_number(element, choose) for _ in range(choose.randint(0, 2))]
-        numbers[place : place + choose.randint(0, 2)] = added
+        numbers[position : position + choose.randint(0, 2)] = added
     key.value = array(element, len(numbers), b"".join(numbers))
 
 
 def split_strings(values: bytes, count: int) -> list[bytes]:
     """Return the strings of an array's bytes."""
-    texts, place = [], 0
+    texts, position = [], 0
     for _ in range(count):
-        length = int.from_bytes(values[place : place + 8], "little")
-        texts.append(values[place + 8 : place + 8 + length])
-        place += 8 + length
+        length = int.from_bytes(values[position : position + 8], "little")
+        texts.append(values[position + 8 : position + 8 + length])
+        position += 8 + length
     return texts
 
 
@@ -126,10 +126,10 @@ def add_key(gguf: MutableGGUF, choose: Random) -> None:
 
 def change_tensor_type(gguf: MutableGGUF, choose: Random) -> None:
     """Change the type of some matrices, and replace their data by valid blocks of that type."""
-    for place in choose.sample(range(len(gguf.tensors)), choose.randint(1, len(gguf.tensors))):
-        each = gguf.tensors[place]
+    for position in choose.sample(range(len(gguf.tensors)), choose.randint(1, len(gguf.tensors))):
+        each = gguf.tensors[position]
         fitting = [name for name in NAMES if each.dims and each.dims[0] % BLOCK_SIZES[name] == 0]
-        gguf.tensors[place] = randomize_as_type(each, choose.choice(fitting), choose) if fitting else each
+        gguf.tensors[position] = randomize_as_type(each, choose.choice(fitting), choose) if fitting else each
 
 
 def fill_bits(gguf: MutableGGUF, choose: Random) -> None:
@@ -144,9 +144,9 @@ def insert_special_values(gguf: MutableGGUF, choose: Random) -> None:
     for each in choose.sample(gguf.tensors, choose.randint(1, len(gguf.tensors))):
         data = bytearray(each.data)
         for _ in range(choose.randint(1, 20)):
-            odd = choose.choice((struct.pack("<f", choose.choice(FLOATS)), *SPECIAL_HALVES))
-            place = choose.randrange(len(data) // 2 + 1) * 2
-            data[place : place + len(odd)] = odd[: len(data) - place]
+            unusual = choose.choice((struct.pack("<f", choose.choice(FLOATS)), *SPECIAL_HALVES))
+            position = choose.randrange(len(data) // 2 + 1) * 2
+            data[position : position + len(unusual)] = unusual[: len(data) - position]
         each.data = bytes(data)
 
 
@@ -155,9 +155,11 @@ def change_tensor_info(gguf: MutableGGUF, choose: Random) -> None:
     each = choose.choice(gguf.tensors)
     what = choose.randrange(5)
     if what == 0 and each.dims:
-        place = choose.randrange(len(each.dims))
-        dim = choose.choice((each.dims[place] + 1, each.dims[place] - 1, each.dims[place] * 2, choose.choice(INTEGERS)))
-        each.dims = [*each.dims[:place], dim % 2**64, *each.dims[place + 1 :]]
+        position = choose.randrange(len(each.dims))
+        dim = choose.choice(
+            (each.dims[position] + 1, each.dims[position] - 1, each.dims[position] * 2, choose.choice(INTEGERS))
+        )
+        each.dims = [*each.dims[:position], dim % 2**64, *each.dims[position + 1 :]]
     elif what <= 1:
         each.dims = choose.choice((each.dims[::-1], [*each.dims, 1], each.dims[:1], [], [1] * 5))
     elif what == 2:
@@ -199,17 +201,17 @@ def change_bytes(content: bytes, choose: Random) -> bytes:
     """Flip bits, remove or duplicate a range, or truncate the file; most likely in the header."""
     what, near = choose.randrange(6), choose.random() < 0.7
     reach = min(len(content), 20_000) if near else len(content)
-    place, length = choose.randrange(reach), choose.choice((1, 2, 4, 8, 100, 5_000))
+    position, length = choose.randrange(reach), choose.choice((1, 2, 4, 8, 100, 5_000))
     if what < 3:
         flipped = bytearray(content)
         for _ in range(choose.randint(1, 8)):
             flipped[choose.randrange(reach)] ^= 1 << choose.randrange(8)
         return bytes(flipped)
     if what == 3:
-        return content[:place] + content[place + length :]
+        return content[:position] + content[position + length :]
     if what == 4:
-        return content[:place] + content[place : place + length] + content[place:]
-    return content[: choose.choice((place, len(content) - choose.randint(1, 4096)))]
+        return content[:position] + content[position : position + length] + content[position:]
+    return content[: choose.choice((position, len(content) - choose.randint(1, 4096)))]
 
 
 Change = Callable[[MutableGGUF, Random], None]

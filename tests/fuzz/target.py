@@ -106,10 +106,10 @@ def random_run_options(choose: Random) -> Layer:
 
 def load_compiled_kernels(kernels: Iterable[Kernel], *_: object) -> tuple[Mapping[Kernel, int], list[str]]:
     """Replacement for `loader.load_kernels` that does not compile."""
-    wanted = list(dict.fromkeys(kernels))
-    if missing := [kernel for kernel in wanted if kernel not in loader.LOADED_KERNELS]:
+    expected = list(dict.fromkeys(kernels))
+    if missing := [kernel for kernel in expected if kernel not in loader.LOADED_KERNELS]:
         raise KernelsNotCompiled(missing)
-    return {kernel: loader.LOADED_KERNELS[kernel] for kernel in wanted}, []
+    return {kernel: loader.LOADED_KERNELS[kernel] for kernel in expected}, []
 
 
 def allocate_guarded(region: Region) -> None:

@@ -46,9 +46,9 @@ def count_answers(out: Path) -> int:
 
 def check_each_answered_once(out: Path) -> None:
     """Check that each request has exactly one successful answer, in the order of the prompts."""
-    found = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert [each["custom_id"] for each in found] == [f"request-{n}" for n in range(LINES)]
-    assert all(each["response"]["status_code"] == 200 for each in found)
+    actual = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [each["custom_id"] for each in actual] == [f"request-{n}" for n in range(LINES)]
+    assert all(each["response"]["status_code"] == 200 for each in actual)
 
 
 def run_with_kills(model: str, folder: Path, kills: int, seed: int, environment: Mapping[str, str] = os.environ) -> int:

@@ -33,7 +33,7 @@ class Fault:
 
     status: int = 0  # sent instead of the file
     headers: dict[str, str] = field(default_factory=dict)  # override the usual headers
-    cut: int | None = None  # bytes after which the connection breaks
+    n_bytes: int | None = None  # bytes after which the connection breaks
     stall: float = 0  # seconds of silence before that
     ignore_range: bool = False
     range_shift: int = 0  # added to the start of the range
@@ -121,13 +121,13 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(
             RecordedRequest(self.command, self.path, dict(self.headers.items()), self.server.server_port)
         )
-        if found := INFO.fullmatch(path):
-            self.send_info(found["repo"])
-        elif found := RESOLVE.fullmatch(path):
-            self.redirect(found["repo"], found["commit"], found["file"])
-        elif found := BLOB.fullmatch(path):
+        if actual := INFO.fullmatch(path):
+            self.send_info(actual["repo"])
+        elif actual := RESOLVE.fullmatch(path):
+            self.redirect(actual["repo"], actual["commit"], actual["file"])
+        elif actual := BLOB.fullmatch(path):
             contents = [content for repo in self.hub.repos.values() for content in repo.values()]
-            self.send_file(next((each for each in contents if sha256(each) == found["digest"]), None))
+            self.send_file(next((each for each in contents if sha256(each) == actual["digest"]), None))
         else:
             self.send_file(self.hub.files.get(path))
 
@@ -185,14 +185,14 @@ class Handler(BaseHTTPRequestHandler):
     def respond(
         self, status: int, body: bytes = b"", headers: dict[str, str] | None = None, fault: Fault = Fault()
     ) -> None:
-        usual = {"Content-Length": str(len(body))} if fault.with_length else {"Connection": "close"}
+        default = {"Content-Length": str(len(body))} if fault.with_length else {"Connection": "close"}
         self.send_response(status)
-        for name, value in (usual | (headers or {})).items():
+        for name, value in (default | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
             return
-        end = len(body) if fault.cut is None else fault.cut
+        end = len(body) if fault.n_bytes is None else fault.n_bytes
         try:
             for at in range(0, end, CHUNK_BYTES):
                 self.wfile.write(body[at : min(at + CHUNK_BYTES, end)])

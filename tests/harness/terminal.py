@@ -40,10 +40,10 @@ class Terminal:
     def expect(self, text: str, seconds: float = 20) -> str:
         """Wait until `text` appears after the previous match, and return the output from there to its end."""
         end = time.monotonic() + seconds
-        while (found := self.text.find(text, self.position)) < 0:
+        while (actual := self.text.find(text, self.position)) < 0:
             assert time.monotonic() < end, f"no {text!r} in {self.text[self.position :]!r}"
             assert self._read(0.05) or self.process.poll() is None, f"ended before {text!r}: {self.text!r}"
-        begin, self.position = self.position, found + len(text)
+        begin, self.position = self.position, actual + len(text)
         return self.text[begin : self.position]
 
     def wait(self, seconds: float = 20) -> int:

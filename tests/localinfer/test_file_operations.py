@@ -23,9 +23,9 @@ def test_quantize_writes_a_model_of_the_type(f32: Path, tmp_path: Path) -> None:
     tensors = open_gguf(out).tensors
     assert tensors["blk.0.ffn_up.weight"].type_name == "Q8_0"
     original = localinfer.dequantize(open_gguf(f32).tensors["blk.0.ffn_up.weight"])
-    found = localinfer.dequantize(tensors["blk.0.ffn_up.weight"])
-    assert found.shape == original.shape
-    assert np.abs(found - original).max() < np.abs(original).max() / 100
+    actual = localinfer.dequantize(tensors["blk.0.ffn_up.weight"])
+    assert actual.shape == original.shape
+    assert np.abs(actual - original).max() < np.abs(original).max() / 100
 
 
 def test_the_file_is_that_of_the_command(f32: Path, tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_convert(tmp_path: Path) -> None:
 
 
 def test_measures_of_a_text(f32: Path, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    observed: list[tuple[int, int]] = []
     mean = localinfer.perplexity(
-        f32, TEXT, ctx_size=64, max_chunks=3, threads=1, progress=lambda *done: seen.append(done)
+        f32, TEXT, ctx_size=64, max_chunks=3, threads=1, progress=lambda *done: observed.append(done)
     )
     assert mean.value > 1
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert observed == [(1, 3), (2, 3), (3, 3)]
     quantized = localinfer.quantize(f32, tmp_path / "q4_0.gguf", "Q4_0", threads=1)
     summary = localinfer.compare(f32, quantized, TEXT, ctx_size=64, max_chunks=2, threads=1)
     assert summary.divergence.mean.value > 0
@@ -74,8 +74,8 @@ def test_measures_of_a_text(f32: Path, tmp_path: Path) -> None:
 
 def test_an_importance_matrix_is_written_and_used(f32: Path, tmp_path: Path) -> None:
     path = tmp_path / "imatrix.gguf"
-    found = localinfer.imatrix(f32, TEXT, path, ctx_size=64, max_chunks=2, threads=1)
-    assert "blk.0.ffn_up.weight" in found.entries
+    actual = localinfer.imatrix(f32, TEXT, path, ctx_size=64, max_chunks=2, threads=1)
+    assert "blk.0.ffn_up.weight" in actual.entries
     with_importance = localinfer.quantize(f32, tmp_path / "a.gguf", "Q4_K_M", imatrix=path, threads=1)
     without = localinfer.quantize(f32, tmp_path / "b.gguf", "Q4_K_M", threads=1)
     assert with_importance.read_bytes() != without.read_bytes()

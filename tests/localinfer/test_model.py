@@ -20,7 +20,7 @@ from localinfer import ContextOverflowError, LocalInferError, Model, Options, Pi
 from localinfer.generation.token_selection import SamplerFunction
 
 PROMPT = "Hello and the other one then and there"
-TALK = [{"role": "user", "content": "Hello"}]
+MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +66,19 @@ def text_of(pieces: Iterator[Piece]) -> str:
 
 def test_truncate_messages(llama: Model) -> None:
     """The remaining turns take half of the context, begin with a user message, and are not truncated again soon."""
-    turn = [{"role": "user", "content": "Hello " * 4}, {"role": "assistant", "content": "there " * 4}]
+    exchange = [{"role": "user", "content": "Hello " * 4}, {"role": "assistant", "content": "there " * 4}]
     rules = {"role": "system", "content": "then"}
-    long = [rules, *turn * 40, *TALK]
+    long = [rules, *exchange * 40, *MESSAGES]
     assert len(llama.render(long).ids) > llama.n_ctx
-    left = llama.truncate_messages(long)
-    assert left[0] == rules
-    assert left[1:] == long[-len(left) + 1 :]
-    assert left[1]["role"] == "user"
-    assert len(llama.render(left).ids) <= llama.n_ctx // 2 < len(llama.render([rules, *turn, *left[1:]]).ids)
-    assert llama.truncate_messages(left) == left
-    assert llama.truncate_messages(TALK) == TALK
+    remaining = llama.truncate_messages(long)
+    assert remaining[0] == rules
+    assert remaining[1:] == long[-len(remaining) + 1 :]
+    assert remaining[1]["role"] == "user"
+    assert (
+        len(llama.render(remaining).ids) <= llama.n_ctx // 2 < len(llama.render([rules, *exchange, *remaining[1:]]).ids)
+    )
+    assert llama.truncate_messages(remaining) == remaining
+    assert llama.truncate_messages(MESSAGES) == MESSAGES
 
 
 def test_save_and_load_cache(llama: Model, tmp_path: Path) -> None:
@@ -251,9 +253,9 @@ def test_lost_sliding_window_is_evaluated_again(gemma: Model) -> None:
 
 def test_conversation_reuses_the_cache(llama: Model) -> None:
     clear_cache(llama)
-    run = llama.stream_chat(TALK, top_k=1, stop=["\ufffd"])
+    run = llama.stream_chat(MESSAGES, top_k=1, stop=["\ufffd"])
     answer = text_of(run)
-    continued = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hello again"}]
+    continued = [*MESSAGES, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hello again"}]
     before = run.stats.prompt_tokens
     run = llama.stream_chat(continued)
     reused = ids_of(run)
@@ -270,7 +272,7 @@ SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
 
 
 def forced_sampler(model: Model, text: str) -> SamplerFunction:
-    """Return a sampler that selects the tokens of a given text, regardless of the logits."""
+    """Return a sampler that selects the tokens of a inputs text, regardless of the logits."""
     ids = iter(model.tokenize(text, add_special=False, parse_special=True))
     return lambda *_: next(ids)
 
@@ -279,15 +281,19 @@ def test_tool_calls_are_parsed(llama: Model) -> None:
     scripted = 'I look.\n<tool_call>{"name": "now", "arguments": {"zone": "</tool_call>"}}</tool_call>'
     n = len(llama.tokenize(scripted, add_special=False))
     how = {"chat_template": SHOWS_TOOLS, "n_predict": n}
-    pieces = list(llama.stream_chat(TALK, tools=TOOLS, sampler=forced_sampler(llama, scripted), **how))
+    pieces = list(llama.stream_chat(MESSAGES, tools=TOOLS, sampler=forced_sampler(llama, scripted), **how))
     assert llama.detokenize(ids_of(iter(pieces))) == scripted
     assert text_of(iter(pieces)) == "I look."
     [call] = [call for piece in pieces for call in piece.calls]
     assert (call.name, call.arguments, call.id) == ("now", {"zone": "</tool_call>"}, "call00000")
-    assert text_of(llama.stream_chat(TALK, sampler=forced_sampler(llama, scripted), **how)) == scripted
+    assert text_of(llama.stream_chat(MESSAGES, sampler=forced_sampler(llama, scripted), **how)) == scripted
 
     assistant_message = {"role": "assistant", "content": "I look.", "tool_calls": [call.as_entry()]}
-    messages = [*TALK, assistant_message, {"role": "tool", "content": "noon", "tool_call_id": call.id, "name": "now"}]
+    messages = [
+        *MESSAGES,
+        assistant_message,
+        {"role": "tool", "content": "noon", "tool_call_id": call.id, "name": "now"},
+    ]
     [*_, last] = llama.stream_chat(messages, tools=TOOLS, sampler=forced_sampler(llama, scripted), **how)
     assert [call.id for call in last.calls] == ["call00001"]
     assert "tool: noon" in llama.render(messages, tools=TOOLS, chat_template=SHOWS_TOOLS).text
@@ -297,7 +303,7 @@ def test_truncated_tool_call_is_text(llama: Model) -> None:
     scripted = 'Yes <tool_call>{"name": "now", "arguments": {'
     n = len(llama.tokenize(scripted, add_special=False))
     run = llama.stream_chat(
-        TALK, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS, n_predict=n)  # fmt: skip
+        MESSAGES, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS, n_predict=n)  # fmt: skip
     with pytest.warns(UserWarning, match="cannot be parsed"):
         assert text_of(run) == scripted
     assert run.stats.finish_reason == "length"
@@ -305,23 +311,23 @@ def test_truncated_tool_call_is_text(llama: Model) -> None:
 
 def test_template_without_tool_support(llama: Model) -> None:
     with pytest.warns(UserWarning, match="does not support tools"):
-        llama.render(TALK, tools=TOOLS, chat_template="chatml")
+        llama.render(MESSAGES, tools=TOOLS, chat_template="chatml")
 
 
 def test_same_seed_same_tokens_for_any_threads_with_and_without_reuse(smollm2: Path) -> None:
     """Two turns with a real model: the second one reuses the KV cache, or is evaluated from scratch."""
-    seen = set()
+    observed = set()
     for threads in (1, 2, 3):
         with localinfer.load(smollm2, threads=threads, ctx_size=512, seed=11, n_predict=24, temp=1.0) as model:
-            answer = text_of(model.stream_chat(TALK))
-            continued = [*TALK, {"role": "assistant", "content": answer}, {"role": "user", "content": "Why?"}]
+            answer = text_of(model.stream_chat(MESSAGES))
+            continued = [*MESSAGES, {"role": "assistant", "content": answer}, {"role": "user", "content": "Why?"}]
             run = model.stream_chat(continued)
             reused = tuple(ids_of(run))
             assert run.stats.reused_tokens > 30
             clear_cache(model)
             assert tuple(ids_of(model.stream_chat(continued))) == reused
-            seen.add((answer, reused))
-    assert len(seen) == 1
+            observed.add((answer, reused))
+    assert len(observed) == 1
 
 
 # --- the context ---
@@ -411,14 +417,14 @@ def test_new_run_ends_the_previous_one(llama: Model) -> None:
 
 def test_closed_model_raises_immediately(llama_file: Path) -> None:
     model = localinfer.load(llama_file, ctx_size=64, ignore_eos=True, seed=1)
-    begun = model.stream(PROMPT)
-    next(begun)
+    partial = model.stream(PROMPT)
+    next(partial)
     model.close()
     model.close()
     runs = (
-        lambda: next(begun),
+        lambda: next(partial),
         lambda: model.stream(PROMPT),
-        lambda: model.stream_chat(TALK),
+        lambda: model.stream_chat(MESSAGES),
         lambda: model.logits([1]),
         lambda: model.engine.evaluate([1]),
     )
@@ -444,8 +450,8 @@ def test_threads_take_turns(llama: Model) -> None:
     expected = [llama.logits(prompt) for prompt in prompts]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            for mine, theirs in zip(expected, pool.map(llama.logits, prompts), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            for ours, reference in zip(expected, pool.map(llama.logits, prompts), strict=True):
+                np.testing.assert_array_equal(ours, reference)
 
 
 def test_latest_run_of_several_threads_wins(llama: Model) -> None:
@@ -469,11 +475,11 @@ def test_latest_run_of_several_threads_wins(llama: Model) -> None:
 
 
 def test_system_prompt_comes_first(llama: Model) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, *TALK]
+    messages = [{"role": "system", "content": "Be brief."}, *MESSAGES]
     run = llama.stream_chat(messages)
     expected = ids_of(run)
     length = run.stats.prompt_tokens
-    assert ids_of(llama.stream_chat(TALK, system_prompt="Be brief.")) == expected
+    assert ids_of(llama.stream_chat(MESSAGES, system_prompt="Be brief.")) == expected
     run = llama.stream_chat(messages, system_prompt="Be long.")
     assert ids_of(run) == expected
     assert run.stats.prompt_tokens == length
@@ -482,8 +488,8 @@ def test_system_prompt_comes_first(llama: Model) -> None:
 def test_model_without_template(gemma: Model) -> None:
     error = r"gemma.gguf: tokenizer.chat_template: missing: .*`localinfer generate`"
     with pytest.raises(UnsupportedError, match=error):
-        gemma.stream_chat(TALK)
-    assert len(ids_of(gemma.stream_chat(TALK, chat_template="chatml"))) == 12
+        gemma.stream_chat(MESSAGES)
+    assert len(ids_of(gemma.stream_chat(MESSAGES, chat_template="chatml"))) == 12
 
 
 def test_broken_template_does_not_affect_generate(tmp_path: Path) -> None:
@@ -491,44 +497,46 @@ def test_broken_template_does_not_affect_generate(tmp_path: Path) -> None:
     with localinfer.load(path, n_predict=1, ignore_eos=True) as model:
         assert len(ids_of(model.stream(PROMPT))) == 1
         with pytest.raises(LocalInferError, match=r"m.gguf: tokenizer.chat_template: line 1: ") as error:
-            model.stream_chat(TALK)
+            model.stream_chat(MESSAGES)
         assert error.value.exit_code == 1
         with pytest.raises(LocalInferError, match=r"^--chat-template: line 1: "):
-            model.stream_chat(TALK, chat_template="{{")
+            model.stream_chat(MESSAGES, chat_template="{{")
         with pytest.raises(UsageError, match=r"^--chat-template: 'nosuch' is neither a template name nor a template"):
-            model.stream_chat(TALK, chat_template="nosuch")
-        assert len(ids_of(model.stream_chat(TALK, chat_template="{{ messages[0].content }}"))) == 1
+            model.stream_chat(MESSAGES, chat_template="nosuch")
+        assert len(ids_of(model.stream_chat(MESSAGES, chat_template="{{ messages[0].content }}"))) == 1
 
 
 def test_render(llama: Model) -> None:
-    prompt = llama.render(TALK, system_prompt="Be brief.", chat_template="llama3")
+    prompt = llama.render(MESSAGES, system_prompt="Be brief.", chat_template="llama3")
     assert prompt.text.startswith("<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>")
     assert prompt.ids == llama.tokenize(prompt.text, add_special=False)
-    finished = llama.render(TALK, add_generation_prompt=False).text
-    assert llama.render(TALK).text == finished + "<|im_start|>assistant\n"
-    run = llama.stream_chat(TALK)
+    finished = llama.render(MESSAGES, add_generation_prompt=False).text
+    assert llama.render(MESSAGES).text == finished + "<|im_start|>assistant\n"
+    run = llama.stream_chat(MESSAGES)
     list(run)
-    assert run.stats.prompt_tokens == len(llama.render(TALK).ids)
+    assert run.stats.prompt_tokens == len(llama.render(MESSAGES).ids)
 
 
 def test_tools_documents_and_variables_reach_the_template(llama: Model) -> None:
     shown = {"chat_template": "{{ [messages, tools, documents, enable_thinking] | tojson }}"}
-    given = {"tools": [{"name": "f"}], "documents": [{"title": "t", "text": "<|im_end|>"}]}
+    inputs = {"tools": [{"name": "f"}], "documents": [{"title": "t", "text": "<|im_end|>"}]}
     thinking = {"template_kwargs": {"enable_thinking": False}}
-    prompt = llama.render(TALK, **given, **thinking, **shown)
-    assert json.loads(prompt.text) == [TALK, given["tools"], given["documents"], False]
+    prompt = llama.render(MESSAGES, **inputs, **thinking, **shown)
+    assert json.loads(prompt.text) == [MESSAGES, inputs["tools"], inputs["documents"], False]
     assert not {0, 1, 2} & set(prompt.ids)  # control tokens
-    assert prompt == llama.render(TALK, **given, **shown, chat_template_kwargs='{"enable_thinking": false}')
-    assert prompt == llama.render(TALK, **given, **thinking, **shown, chat_template_kwargs='{"enable_thinking": 1}')
-    run = llama.stream_chat(TALK, **given, **thinking, **shown, n_predict=1)
+    assert prompt == llama.render(MESSAGES, **inputs, **shown, chat_template_kwargs='{"enable_thinking": false}')
+    assert prompt == llama.render(
+        MESSAGES, **inputs, **thinking, **shown, chat_template_kwargs='{"enable_thinking": 1}'
+    )
+    run = llama.stream_chat(MESSAGES, **inputs, **thinking, **shown, n_predict=1)
     list(run)
     assert run.stats.prompt_tokens == len(prompt.ids)
 
 
 def test_continue_final_message(llama: Model) -> None:
-    messages = [*TALK, {"role": "assistant", "content": "Well, "}]
+    messages = [*MESSAGES, {"role": "assistant", "content": "Well, "}]
     prompt = llama.render(messages, continue_final_message=True)
-    assert prompt.text == llama.render(TALK).text + "Well, "
+    assert prompt.text == llama.render(MESSAGES).text + "Well, "
     assert ids_of(llama.stream_chat(messages, continue_final_message=True)) == ids_of(llama.stream(prompt.ids))
 
 
@@ -593,7 +601,7 @@ def test_changed_file_is_detected_at_the_next_run(tmp_path: Path) -> None:
     with localinfer.load(path) as model:
         list(model.stream(PROMPT, n_predict=1))
         os.utime(path, (1, 1))
-        for run in (lambda: model.stream(PROMPT), lambda: model.stream_chat(TALK), lambda: model.logits([1])):
+        for run in (lambda: model.stream(PROMPT), lambda: model.stream_chat(MESSAGES), lambda: model.logits([1])):
             with pytest.raises(LocalInferError, match="changed or truncated while in use"):
                 run()
 
@@ -620,18 +628,18 @@ def test_import_is_lightweight() -> None:
 
 
 def test_custom_sampler(llama: Model) -> None:
-    seen: list[list[int]] = []
+    observed: list[list[int]] = []
 
     def second_best(logits: np.ndarray, ids: list[int]) -> int:
         assert logits.dtype == np.float32
         assert logits.shape == (llama.n_vocab,)
-        seen.append(ids)
+        observed.append(ids)
         logits[logits.argmax()] = -np.inf  # a copy: modifying it has no other effect
         return int(logits.argmax())
 
     prompt = llama.tokenize(PROMPT)
     generated = ids_of(llama.stream(PROMPT, sampler=second_best, n_predict=4))
-    assert seen == [prompt + generated[:n] for n in range(4)]
+    assert observed == [prompt + generated[:n] for n in range(4)]
     logits = llama.logits(prompt + generated)[len(prompt) - 1 : -1]
     assert generated == np.argsort(-logits, axis=1)[:, 1].tolist()
 
@@ -680,14 +688,14 @@ def test_score_matches_generation(model: Model) -> None:
 
 
 def test_prefix_ids(llama: Model) -> None:
-    first = list(llama.stream_chat(TALK))
+    first = list(llama.stream_chat(MESSAGES))
     ids = [piece.id for piece in first]
-    run = llama.stream_chat(TALK, prefix_ids=ids[:5], top_k=1)
+    run = llama.stream_chat(MESSAGES, prefix_ids=ids[:5], top_k=1)
     again = list(run)
     assert [piece.id for piece in again[:5]] == ids[:5]
     assert (len(again), run.stats.generated_tokens) == (5 + 12, 12)
     with pytest.raises(UsageError, match=r"token id .* is not in the vocabulary"):
-        llama.stream_chat(TALK, prefix_ids=[10**6])
+        llama.stream_chat(MESSAGES, prefix_ids=[10**6])
 
 
 def score(model: Model, prompt: list[int], ids: list[int]) -> float:
@@ -703,13 +711,13 @@ def test_beam_search_finds_more_probable_texts(model: Model) -> None:
     one = ids_of(model.stream(prompt, beams=1, temp=0, n_predict=6))
     run = model.stream(prompt, beams=8, n_predict=6)
     pieces = list(run)
-    found = [piece.id for piece in pieces]
+    actual = [piece.id for piece in pieces]
     assert one == greedy
-    assert len(found) == run.stats.generated_tokens == 6
+    assert len(actual) == run.stats.generated_tokens == 6
     assert run.stats.finish_reason == "length"
-    assert "".join(piece.text for piece in pieces) == model.detokenize(found)
-    assert score(model, prompt, found) >= score(model, prompt, greedy) - 1e-6
-    assert ids_of(model.stream(prompt, beams=8, n_predict=6)) == found
+    assert "".join(piece.text for piece in pieces) == model.detokenize(actual)
+    assert score(model, prompt, actual) >= score(model, prompt, greedy) - 1e-6
+    assert ids_of(model.stream(prompt, beams=8, n_predict=6)) == actual
 
 
 def test_beam_search_ends_when_the_context_is_full(llama_file: Path) -> None:

@@ -41,9 +41,9 @@ def test_platform_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @posix
 class TestPrivateDirectory:
     def test_every_created_level_is_private(self, tmp_path: Path) -> None:
-        made = paths.private_directory(tmp_path / "a" / "b")
-        assert [each.stat().st_mode & 0o777 for each in (made, made.parent)] == [0o700, 0o700]
-        assert paths.private_directory(made) == made
+        created = paths.private_directory(tmp_path / "a" / "b")
+        assert [each.stat().st_mode & 0o777 for each in (created, created.parent)] == [0o700, 0o700]
+        assert paths.private_directory(created) == created
 
     def test_readable_by_others(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o755)

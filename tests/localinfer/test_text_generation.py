@@ -46,10 +46,10 @@ def test_statistics_belong_to_the_result(model: Model) -> None:
 
 def test_a_list_of_prompts_gives_the_results_of_each_alone(model: Model) -> None:
     prompts = [[5, 6, 7, 8], [5, 6, 9], [1, 2], [5, 6, 7, 8, 9]]
-    together = model.generate(prompts)
+    batched = model.generate(prompts)
     with localinfer.load(model.file.path, options=model.options, parallel=1) as alone:
-        assert [each.tokens for each in together] == [alone.generate(prompt).tokens for prompt in prompts]
-        assert [each.tokens for each in together] == [each.tokens for each in alone.generate(prompts)]
+        assert [each.tokens for each in batched] == [alone.generate(prompt).tokens for prompt in prompts]
+        assert [each.tokens for each in batched] == [each.tokens for each in alone.generate(prompts)]
 
 
 def test_a_list_of_texts(model: Model) -> None:
@@ -93,14 +93,14 @@ def test_closing_a_stream_ends_the_run(model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("reference", "ours"),
     [
         ({"max_tokens": 4, "temperature": 0.5}, {"n_predict": 4, "temp": 0.5}),
         ({"max_new_tokens": 4, "repetition_penalty": 1.3}, {"n_predict": 4, "repeat_penalty": 1.3}),
     ],
 )
-def test_keywords_of_other_libraries(model: Model, theirs: dict[str, float], ours: dict[str, float]) -> None:
-    assert model.generate(PROMPT, **theirs).tokens == model.generate(PROMPT, **ours).tokens  # type: ignore[misc]
+def test_keywords_of_other_libraries(model: Model, reference: dict[str, float], ours: dict[str, float]) -> None:
+    assert model.generate(PROMPT, **reference).tokens == model.generate(PROMPT, **ours).tokens  # type: ignore[misc]
 
 
 def test_representations(model: Model) -> None:

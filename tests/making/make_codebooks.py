@@ -9,7 +9,7 @@ import gguf.quants
 import numpy as np
 from numpy.typing import NDArray
 
-PLACE = Path(__file__).parents[2] / "quant" / "packing" / "codebooks.npz"
+CODEBOOKS = Path(__file__).parents[2] / "quant" / "packing" / "codebooks.npz"
 TABLES = ("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S")
 
 
@@ -21,4 +21,4 @@ def table(name: str) -> NDArray[np.int8]:
 
 
 if __name__ == "__main__":
-    np.savez_compressed(PLACE, **{name.lower(): table(name) for name in TABLES})
+    np.savez_compressed(CODEBOOKS, **{name.lower(): table(name) for name in TABLES})

@@ -2,7 +2,7 @@
 
     python tests/making/make_command_line_page.py
 
-The text between two markers in the page is generated; the rest is written by hand.
+The text between two markers in the page is generated; everything else is written by hand.
 """
 
 import re
@@ -21,12 +21,12 @@ from localinfer.options import FLAGS, Flag
 
 PAGE = CHECKOUT / "docs" / "command-line.md"
 NO_DEFAULT = ("", (), False)
-PART = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:
-    """Return the page with the generated parts updated."""
-    return PART.sub(lambda found: found[1] + "\n".join(PARTS[found[2]]()) + "\n" + found[3], text)
+    """Return the page with the generated tables updated."""
+    return GENERATED.sub(lambda match: match[1] + "\n".join(GENERATORS[match[2]]()) + "\n" + match[3], text)
 
 
 def settings() -> Iterator[str]:
@@ -43,7 +43,7 @@ def default(flag: Flag) -> str:
     return code(flag.long_name) if flag.negative_name else "" if flag.default in NO_DEFAULT else code(flag.default)
 
 
-def own() -> Iterator[str]:
+def command_options() -> Iterator[str]:
     """Yield the tables of each command's other arguments and options."""
     for name in COMMANDS:
         program: Any = build_program([name]).commands[name]
@@ -64,7 +64,7 @@ def own() -> Iterator[str]:
         yield from table(("flag", "value", "what it does"), rows)
 
 
-def same() -> Iterator[str]:
+def equivalent_flags() -> Iterator[str]:
     meant: dict[str, list[str]] = {}
     for flag, prefix in compatibility.MODEL_FLAGS.items():
         meant.setdefault(f"{prefix}{'OWNER/REPO[:QUANT]' if prefix else 'MODEL'}", []).append(flag)
@@ -82,7 +82,7 @@ def same() -> Iterator[str]:
     yield from table(("theirs", "here"), ((code(*flags), code(words)) for words, flags in meant.items()))
 
 
-def idle() -> Iterator[str]:
+def flags_without_effect() -> Iterator[str]:
     for heading, rows in (
         ("Always on", compatibility.ALWAYS_ON),
         ("No effect", compatibility.NO_EFFECT),
@@ -98,7 +98,7 @@ def names(row: tuple[str, str, str]) -> list[str]:
     return [name.partition(":")[0] for name in f"{row[1]} {row[2]}".split()]
 
 
-def first_words() -> Iterator[str]:
+def command_aliases() -> Iterator[str]:
     same = {name: f"`localinfer {ours}`" for name, ours in commands.ALIASES.items()}
     rows = ((code(name), text) for name, text in {**same, **commands.UNSUPPORTED_COMMANDS}.items())
     yield from table(("typed", "what happens"), rows)
@@ -118,7 +118,13 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
     yield from lines
 
 
-PARTS = {"settings": settings, "own": own, "same": same, "idle": idle, "first_words": first_words}
+GENERATORS = {
+    "settings": settings,
+    "command_options": command_options,
+    "equivalent_flags": equivalent_flags,
+    "flags_without_effect": flags_without_effect,
+    "command_aliases": command_aliases,
+}
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text()))

@@ -30,8 +30,8 @@ def main() -> None:
     target, names = reference_models.DATA.parent / "conversion.json", sys.argv[2:]
     kept = json.loads(target.read_text(encoding="utf-8")) if names else {}
     known = [*reference_models.NAMES, *(f"{name}; head" for name in draft_head_models.NAMES), *eagle3_heads.NAMES]
-    found = kept | {name: converted(name) for name in names or known}
-    lines = [f' "{name}": {json.dumps(found[name])}' for name in sorted(found)]
+    actual = kept | {name: converted(name) for name in names or known}
+    lines = [f' "{name}": {json.dumps(actual[name])}' for name in sorted(actual)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -42,15 +42,15 @@ def converted(name: str) -> dict[str, Any] | str:
 
     with tempfile.TemporaryDirectory() as folder:
         eagle3 = name in eagle3_heads.NAMES
-        proof, _, head = (eagle3_heads.described(name)["model"] if eagle3 else name).partition("; ")
+        reference, _, head = (eagle3_heads.read_description(name)["model"] if eagle3 else name).partition("; ")
         target = (
-            draft_head_models.checkpoint(proof, Path(folder), own=True)
+            draft_head_models.checkpoint(reference, Path(folder), has_embeddings=True)
             if head
-            else reference_models.checkpoint(proof, Path(folder))
+            else reference_models.checkpoint(reference, Path(folder))
         )
         checkpoint = eagle3_heads.checkpoint(name, Path(folder)) if eagle3 else target
         out = Path(folder) / "model.gguf"
-        values = older(ModelBase.load_hparams(checkpoint, False))
+        values = with_older_keys(ModelBase.load_hparams(checkpoint, False))
         if values["model_type"] == "nemotron_h":  # the class of newer transformers adds wrong expert keys
             values = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         model_class = get_model_class(values["architectures"][0])
@@ -69,9 +69,9 @@ def converted(name: str) -> dict[str, Any] | str:
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:100]}"
         file = gguf.GGUFReader(out)
-        mine = "eagle3." if eagle3 else f"{reference_models.architecture(proof)}."
+        prefix = "eagle3." if eagle3 else f"{reference_models.architecture(reference)}."
         return {
-            "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(mine)},
+            "keys": {key: field.contents() for key, field in file.fields.items() if key.startswith(prefix)},
             "tensors": reference_models.summary(
                 {each.name: (each.shape.tolist()[::-1], each.data) for each in file.tensors}
             ),
@@ -89,7 +89,7 @@ def with_further_blocks(init: Any, gguf: Any) -> Any:
     return further
 
 
-def older(values: dict[str, Any]) -> dict[str, Any]:
+def with_older_keys(values: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with the keys from before transformers 5, which the conversion needs."""
     values.setdefault("rotary_pct", (values.get("rope_parameters") or {}).get("partial_rotary_factor", 1.0))
     values.setdefault("n_ctx", values.get("n_positions"))

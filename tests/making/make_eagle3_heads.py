@@ -57,7 +57,11 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {  # the reference model, and wha
         },
     ),
 }  # fmt: skip
-OWN = {"eagle3": (False, True), "eagle3-normed": (True, True), "eagle3-borrowing": (False, False)}  # embedding, output
+HEADS = {
+    "eagle3": (False, True),
+    "eagle3-normed": (True, True),
+    "eagle3-borrowing": (False, False),
+}  # embedding, output
 
 
 def main() -> None:
@@ -71,7 +75,7 @@ def make(name: str, target: str, values: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = reference_models.checkpoint(target, Path(folder))
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    embedding, output = OWN[name]
+    embedding, output = HEADS[name]
     config = transformers.LlamaConfig(**values, own_embedding=embedding, own_output=output)
     head = Head(config, model).eval()
     shapes = {each: list(tensor.shape) for each, tensor in head.state_dict().items()}
@@ -95,23 +99,23 @@ def make(name: str, target: str, values: dict[str, Any]) -> None:
 
 def inputs(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     """Return the inputs of each layer, and the output of the last one."""
-    found: list[torch.Tensor] = []
+    actual: list[torch.Tensor] = []
     layers = model.model.layers
-    hooks = [each.register_forward_pre_hook(lambda _, args: found.append(args[0][0])) for each in layers]
-    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, args: found.append(args[0][0])))
+    hooks = [each.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])) for each in layers]
+    hooks.append(model.model.norm.register_forward_pre_hook(lambda _, args: actual.append(args[0][0])))
     model(ids[None])
     for hook in hooks:
         hook.remove()
-    return found
+    return actual
 
 
 def chain(name: str, head: Head, ids: torch.Tensor, g: torch.Tensor) -> tuple[list[int], Any]:
     """Return the tokens drafted after the last of these ids, and their logits."""
     pairs, before, tokens, logits = ids[1:], g, [], []
     for _ in range(STEPS):
-        found, states = head(pairs, before)
-        logits.append(found[-1].numpy())
-        tokens.append(int(eagle3_heads.draft_tokens(name)[int(found[-1].argmax())]))
+        actual, states = head(pairs, before)
+        logits.append(actual[-1].numpy())
+        tokens.append(int(eagle3_heads.draft_tokens(name)[int(actual[-1].argmax())]))
         pairs, before = torch.cat([pairs, torch.tensor(tokens[-1:])]), torch.cat([before, states[-1:]])
     return tokens, np.stack(logits)
 

@@ -26,12 +26,14 @@ NAMES = [
 ]
 
 
-def ggml_error(ggml: ctypes.CDLL, name: str, x: errors.Floats, given: errors.Floats | None, weight: object) -> float:
+def ggml_error(
+    ggml: ctypes.CDLL, name: str, x: errors.Floats, importance: errors.Floats | None, weight: object
+) -> float:
     """Return the error of ggml's encoder with a given importance, measured with a weight."""
     number, (rows, n) = gguf.GGMLQuantizationType[name], x.shape
     elements, size = gguf.GGML_QUANT_SIZES[number]
     out = np.zeros((rows, n // elements * size), np.uint8)
-    importance_pointer = None if given is None else given.ctypes.data
+    importance_pointer = None if importance is None else importance.ctypes.data
     integer, address = ctypes.c_int64, ctypes.c_void_p
     ggml.ggml_quantize_chunk.argtypes = [ctypes.c_int, address, address, integer, integer, integer, address]
     ggml.ggml_quantize_chunk(number, x.ctypes.data, out.ctypes.data, 0, rows, n, importance_pointer)

@@ -88,9 +88,9 @@ def main() -> None:
     arguments = parser.parse_args()
     sums = Sums()
     perplexities = {name: perplexity(arguments.model, name, sums) for name in ("off", "on")}
-    found = {"chunks": CHUNKS, "n_ctx": N_CTX, "perplexity": perplexities, "imatrix": sums.totals}
+    actual = {"chunks": CHUNKS, "n_ctx": N_CTX, "perplexity": perplexities, "imatrix": sums.totals}
     target = DATA / f"{arguments.name}.json"
-    target.write_text(json.dumps(found, indent=1) + "\n")
+    target.write_text(json.dumps(actual, indent=1) + "\n")
     print(target)
 
 

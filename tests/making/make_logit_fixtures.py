@@ -51,19 +51,19 @@ def fixture(path: Path) -> dict[str, object]:
     """Return the content of the file."""
     with Llama(path, threads=2, n_ctx=N_TOKENS) as llama:
         tokens = llama.tokenize((DATA / "varied.txt").read_text(encoding="utf-8"))[:N_TOKENS]
-        found: dict[str, object] = {}
+        actual: dict[str, object] = {}
         for batch in BATCHES:
             llama.rewind(0)
             parts = [llama.logits(tokens[i : i + batch]).copy() for i in range(0, len(tokens), batch)]
-            found[f"batch {batch}"] = recorded(np.concatenate(parts)[list(POSITIONS)])
+            actual[f"batch {batch}"] = recorded(np.concatenate(parts)[list(POSITIONS)])
     model = naive.Model(open_gguf(path))
     last = naive.final_hidden_states(model, tokens)[list(POSITIONS)]
-    found["exact"] = recorded(np.concatenate([*naive.output(model, last)], axis=1))
+    actual["exact"] = recorded(np.concatenate([*naive.output(model, last)], axis=1))
     return {
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "made by": f"llama-cpp-python {version('llama-cpp-python')}, {Path(__file__).name}",
         "tokens": tokens,
-        **found,
+        **actual,
     }
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     llama_cpp.llama_log_set(append_log, ctypes.c_void_p())
     target = DATA / "recipes.json"
     known = json.loads(target.read_text()) if sys.argv[1:] else {}
-    found: dict[str, object] = {**known, "llama_cpp_python": version("llama-cpp-python")}
+    actual: dict[str, object] = {**known, "llama_cpp_python": version("llama-cpp-python")}
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or SHAPES:
             shape = SHAPES[name]
@@ -54,9 +54,9 @@ def main() -> None:
             for weighted in (False, True):
                 label = f"{name}; weighted" if weighted else name
                 chosen = {recipe: types(path, recipe, weighted) for recipe in RECIPES}
-                found[label] = {recipe: by_types(each) for recipe, each in chosen.items() if each}
+                actual[label] = {recipe: by_types(each) for recipe, each in chosen.items() if each}
                 print(label)
-    target.write_text(json.dumps(found, indent=0) + "\n")
+    target.write_text(json.dumps(actual, indent=0) + "\n")
 
 
 def without_weights(path: Path, shape: Shape) -> Path:
@@ -111,8 +111,8 @@ def parsed(log: str) -> Iterator[tuple[str, str]]:
     arrow.
     """
     for line in log.splitlines():
-        if found := re.search(r"\[ *\d+/ *\d+\] +(\S+) .*type = +(\w+), .*?(?:\((\w+)\))?$", line):
-            name, old, new = found.groups()
+        if actual := re.search(r"\[ *\d+/ *\d+\] +(\S+) .*type = +(\w+), .*?(?:\((\w+)\))?$", line):
+            name, old, new = actual.groups()
             yield name, (new or old).upper()
 
 
@@ -120,8 +120,8 @@ def by_types(types: dict[str, str]) -> dict[str, str]:
     """Return run-length encoded types by layer, for groups of tensors with equal types."""
     rows: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for name, kind in types.items():
-        found = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
-        rows[found[2] if found else name].append((int(found[1]) if found else 0, kind))
+        actual = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
+        rows[actual[2] if actual else name].append((int(actual[1]) if actual else 0, kind))
     names: dict[str, list[str]] = defaultdict(list)
     for name, row in sorted(rows.items()):
         names[run_lengths(kind for _, kind in sorted(row))].append(name.removesuffix(".weight"))

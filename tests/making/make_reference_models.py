@@ -1,4 +1,5 @@
-"""Write tests/data/reference_models: the tiny checkpoints of `reference_models`, and the logits that transformers computes.
+"""Write tests/data/reference_models: the tiny checkpoints of `reference_models`, and the logits that transformers
+computes.
 
     python tests/making/make_reference_models.py              # all of them
     python tests/making/make_reference_models.py gemma2 phi3  # these
@@ -149,31 +150,31 @@ INTERNLM2 = {
     "lm_head": "output",
 }
 BITNET = {"self_attn.attn_sub_norm": "self_attn.inner_attn_ln", "mlp.ffn_sub_norm": "mlp.ffn_layernorm"}
-PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
 def internlm2(shapes: Shapes) -> Shapes:
     """Rename llama's tensors, and join queries, keys and values in one matrix."""
-    found: Shapes = {}
+    actual: Shapes = {}
     for name, (rows, *columns) in shapes.items():
-        key = renamed(name, INTERNLM2 | dict.fromkeys(PARTS, "attention.wqkv"))
-        found[key] = (found.get(key, (0,))[0] + rows if "wqkv" in key else rows, *columns)
-    return found
+        key = renamed(name, INTERNLM2 | dict.fromkeys(PROJECTIONS, "attention.wqkv"))
+        actual[key] = (actual.get(key, (0,))[0] + rows if "wqkv" in key else rows, *columns)
+    return actual
 
 
 def internlm2_as_llama(tensors: Tensors, kv: int = 2, heads_of_group: int = 3, head: int = 16) -> Tensors:
     """Split the joined matrix, in which each group's queries, key and value are adjacent."""
-    found: Tensors = {}
+    actual: Tensors = {}
     for name, values in tensors.items():
         key = renamed(name, {new: old for old, new in INTERNLM2.items()})
         if "wqkv" in key:
             groups = values.reshape(kv, heads_of_group + 2, head, -1)
             slices = slice(heads_of_group), slice(-2, -1), slice(-1, None)
-            for part, which in zip(PARTS, slices, strict=True):
-                found[key.replace("attention.wqkv", part)] = groups[:, which].reshape(-1, values.shape[1]).copy()
+            for part, which in zip(PROJECTIONS, slices, strict=True):
+                actual[key.replace("attention.wqkv", part)] = groups[:, which].reshape(-1, values.shape[1]).copy()
         else:
-            found[key] = values
-    return found
+            actual[key] = values
+    return actual
 
 
 def bitnet(shapes: Shapes) -> Shapes:
@@ -202,23 +203,23 @@ def unfused(
     their `own` name for a network."""
 
     def shapes(fused: Shapes) -> Shapes:
-        found: Shapes = {}
+        actual: Shapes = {}
         for name, shape in fused.items():
             where = name.rpartition(".")[0].replace(f"{own}.", f"{mlp}.")
             for expert in range(shape[0]) if ".experts." in name else ():
                 if name.endswith("gate_up_proj"):
                     half = shape[1] // 2, shape[2]
-                    found |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
+                    actual |= {f"{where}.{expert}.{gate}.weight": half, f"{where}.{expert}.{up}.weight": half}
                 elif name.endswith("up_proj"):
-                    found[f"{where}.{expert}.{up}.weight"] = shape[1:]
+                    actual[f"{where}.{expert}.{up}.weight"] = shape[1:]
                 else:
-                    found[f"{where}.{expert}.{down}.weight"] = shape[1:]
+                    actual[f"{where}.{expert}.{down}.weight"] = shape[1:]
             if ".experts." not in name:
-                found[name.replace(f"{own}.", f"{mlp}.")] = shape
-        return found
+                actual[name.replace(f"{own}.", f"{mlp}.")] = shape
+        return actual
 
     def computed(tensors: Tensors) -> Tensors:
-        found = {name.replace(f"{mlp}.", f"{own}."): x for name, x in tensors.items() if ".experts." not in name}
+        actual = {name.replace(f"{mlp}.", f"{own}."): x for name, x in tensors.items() if ".experts." not in name}
         blocks = sorted({name.partition(".experts.")[0] for name in tensors if ".experts." in name})
         for block in blocks:
             count = sum(name.startswith(f"{block}.experts.") and name.endswith(f".{down}.weight") for name in tensors)
@@ -230,24 +231,24 @@ def unfused(
             where = f"{block.replace(mlp, own)}.experts"
             if gate:
                 pairs = zip(each[gate], each[up], strict=True)
-                found[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
+                actual[f"{where}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in pairs])
             else:
-                found[f"{where}.up_proj"] = np.stack(each[up])
-            found[f"{where}.down_proj"] = np.stack(each[down])
-        return found
+                actual[f"{where}.up_proj"] = np.stack(each[up])
+            actual[f"{where}.down_proj"] = np.stack(each[down])
+        return actual
 
     return shapes, computed
 
 
-Ways = tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]
+Conversions = tuple[Callable[[Shapes], Shapes], Callable[[Tensors], Tensors]]
 
 
-def also_renamed(ways: Ways, names: Mapping[str, str]) -> Ways:
+def also_renamed(candidates: Conversions, names: Mapping[str, str]) -> Conversions:
     """Also rename parts of tensor names."""
     back = {new: old for old, new in names.items()}
     return (
-        lambda shapes: {renamed(key, names): shape for key, shape in ways[0](shapes).items()},
-        lambda tensors: ways[1]({renamed(key, back): values for key, values in tensors.items()}),
+        lambda shapes: {renamed(key, names): shape for key, shape in candidates[0](shapes).items()},
+        lambda tensors: candidates[1]({renamed(key, back): values for key, values in tensors.items()}),
     )
 
 
@@ -320,23 +321,23 @@ def nomic(config: dict[str, Any]) -> dict[str, Any]:
 
 def nomic_shapes(shapes: Shapes) -> Shapes:
     """Rename tensors, and join queries, keys and values in one matrix."""
-    found: Shapes = {}
+    actual: Shapes = {}
     for name, (rows, *columns) in shapes.items():
-        key = renamed(name, dict.fromkeys(PARTS, "attn.Wqkv") | NOMIC)
-        found[key] = (found.get(key, (0,))[0] + rows if "Wqkv" in key else rows, *columns)
-    return found
+        key = renamed(name, dict.fromkeys(PROJECTIONS, "attn.Wqkv") | NOMIC)
+        actual[key] = (actual.get(key, (0,))[0] + rows if "Wqkv" in key else rows, *columns)
+    return actual
 
 
 def nomic_computed(tensors: Tensors) -> Tensors:
-    found: Tensors = {}
+    actual: Tensors = {}
     for name, values in tensors.items():
         key = renamed(name, {new: old for old, new in NOMIC.items()})
         if "Wqkv" in key:
-            for part, third in zip(PARTS, np.split(values, 3), strict=True):
-                found[key.replace("attn.Wqkv", part)] = third.copy()
+            for part, third in zip(PROJECTIONS, np.split(values, 3), strict=True):
+                actual[key.replace("attn.Wqkv", part)] = third.copy()
         else:
-            found[key] = values
-    return found
+            actual[key] = values
+    return actual
 
 
 # --- the reference models ---
@@ -1041,13 +1042,13 @@ def make(name: str, spec: Spec) -> Any:
         "only": only(shapes, spec.config.num_hidden_layers),
     }
     write(name, described)
-    weights = spec.computed(reference_models.weights(name, reference_models.described(name)))
-    left = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
-    assert set(left.missing_keys) <= tied, left
-    assert not left.unexpected_keys, left
+    weights = spec.computed(reference_models.weights(name, reference_models.read_description(name)))
+    remaining = model.load_state_dict({key: torch.from_numpy(values) for key, values in weights.items()}, strict=False)
+    assert set(remaining.missing_keys) <= tied, remaining
+    assert not remaining.unexpected_keys, remaining
     with torch.no_grad():
-        found = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
-        logits = (found.last_hidden_state if spec.encoder else found.logits)[0].numpy()
+        actual = model(torch.tensor([IDS])) if spec.encoder else model(torch.tensor([IDS]), use_cache=False)
+        logits = (actual.last_hidden_state if spec.encoder else actual.logits)[0].numpy()
     kept = logits[POSITIONS]
     np.savez_compressed(
         reference_models.DATA / f"{name}.npz", ids=np.array(IDS, np.int16), positions=POSITIONS, logits=kept
@@ -1069,18 +1070,18 @@ def class_of(spec: Spec) -> Any:
 def folded(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, tuple[int, ...]]:
     """Return shapes by name; tensors that are equal in all layers occur once, with "{}" for the layer's number."""
     alike = Counter((NUMBER.sub(".{}.", key, count=1), shape) for key, shape in shapes.items() if NUMBER.search(key))
-    found = {}
+    actual = {}
     for key, shape in shapes.items():
         general = NUMBER.sub(".{}.", key, count=1)
-        found[general if alike[general, shape] == n_layer else key] = shape
-    return found
+        actual[general if alike[general, shape] == n_layer else key] = shape
+    return actual
 
 
 def only(shapes: Mapping[str, tuple[int, ...]], n_layer: int) -> dict[str, list[int]]:
     """Return the layers of tensors that not all layers have."""
     general = [key for key in folded(shapes, n_layer) if "{}" in key]
-    found = {key: [i for i in range(n_layer) if key.replace("{}", str(i)) in shapes] for key in general}
-    return {key: layers for key, layers in found.items() if len(layers) < n_layer}
+    actual = {key: [i for i in range(n_layer) if key.replace("{}", str(i)) in shapes] for key in general}
+    return {key: layers for key, layers in actual.items() if len(layers) < n_layer}
 
 
 def write(name: str, described: dict[str, Any]) -> None:

@@ -83,8 +83,8 @@ def save_tokenizer(trained: bytes) -> transformers.PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=SPECIAL.index("<unk>"), byte_fallback=False))
     characters = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
     tokenizer.normalizer = normalizers.Sequence([characters, normalizers.Replace(Regex(" {2,}"), " ")])
-    cuts = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    steps = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme="always")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

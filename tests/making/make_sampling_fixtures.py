@@ -28,9 +28,9 @@ def draw_case(number: int) -> Case:
     recent = random.integers(0, min(n, 6), 40).tolist()
     order = SAMPLERS if number % 2 else random.permutation(SAMPLERS).tolist()
 
-    def one_of(usual: float, *others: float) -> float:
+    def one_of(default: float, *others: float) -> float:
         """Return the usual value in half of the cases."""
-        return float(random.choice([usual] * len(others) + [*others]))
+        return float(random.choice([default] * len(others) + [*others]))
 
     options: dict[str, Any] = {
         "repeat_last_n": int(one_of(64, 0, 5)), "repeat_penalty": one_of(1, 1.1, 1.5),
@@ -62,8 +62,8 @@ def probabilities(logits: Sequence[float], recent: Sequence[int], options: dict[
     for token in recent:
         peer.llama_sampler_accept(chain, token)
     peer.llama_sampler_apply(chain, ctypes.byref(array))
-    left = [array.data[place] for place in range(array.size)]
-    return {each.id: each.p for each in sorted(left, key=lambda each: -each.p)}
+    remaining = [array.data[position] for position in range(array.size)]
+    return {each.id: each.p for each in sorted(remaining, key=lambda each: -each.p)}
 
 
 def chain_of(peer: Any, n_vocab: int, options: dict[str, Any], vocabulary: Any = None) -> Any:
@@ -90,30 +90,30 @@ def chain_of(peer: Any, n_vocab: int, options: dict[str, Any], vocabulary: Any =
     }  # fmt: skip
     tau, eta = o["mirostat_ent"], 0.1
     if o["mirostat"]:
-        links = [peer.llama_sampler_init_temp(o["temp"])]
-        links.append(
+        samplers = [peer.llama_sampler_init_temp(o["temp"])]
+        samplers.append(
             peer.llama_sampler_init_mirostat(n_vocab, 0, tau, eta, 100)
             if o["mirostat"] == 1
             else peer.llama_sampler_init_mirostat_v2(0, tau, eta)
         )
     else:
-        links = [makers[name]() for name in names if name in makers]
-        links.append(
+        samplers = [makers[name]() for name in names if name in makers]
+        samplers.append(
             peer.llama_sampler_init_adaptive_p(o["adaptive_target"], o["adaptive_decay"], 0)
             if "adaptive_p" in names
             else peer.llama_sampler_init_dist(0)
         )
-    for link in links:
-        peer.llama_sampler_chain_add(chain, link)
+    for sampler in samplers:
+        peer.llama_sampler_chain_add(chain, sampler)
     return chain
 
 
-def kept(number: int) -> dict[str, Any]:
+def remaining_candidates(number: int) -> dict[str, Any]:
     """Return the number of candidates, and the first ones with their probabilities."""
-    left = {id: round(p, 7) for id, p in probabilities(*draw_case(number)).items() if p > 0}
-    return {"possible": len(left), "first": list(left.items())[:12]}
+    remaining = {id: round(p, 7) for id, p in probabilities(*draw_case(number)).items() if p > 0}
+    return {"possible": len(remaining), "first": list(remaining.items())[:12]}
 
 
 if __name__ == "__main__":
-    lines = ",\n".join(json.dumps(kept(number)) for number in range(N_CASES))
+    lines = ",\n".join(json.dumps(remaining_candidates(number)) for number in range(N_CASES))
     FILE.write_text(f"[\n{lines}\n]\n")

@@ -102,11 +102,11 @@ def from_transformers(python: str) -> dict[str, Any]:
     """Return each template's source and its renderings by conversation."""
     cases = [(template, which) for template in TEMPLATES for which in given.ALL]
     requests = [{"template": TEMPLATES[template], **given.ALL[which]} for template, which in cases]
-    found: dict[str, Any] = {name: {"source": source, "answers": {}} for name, source in TEMPLATES.items()}
+    actual: dict[str, Any] = {name: {"source": source, "answers": {}} for name, source in TEMPLATES.items()}
     for (template, which), answer in zip(cases, hugging_face.answers(python, requests), strict=True):
         if not answer.get("error", "").startswith("ValueError: continue_final_message"):
-            found[template]["answers"][which] = answer
-    return found
+            actual[template]["answers"][which] = answer
+    return actual
 
 
 # --- llama.cpp's named formats ---
@@ -142,8 +142,8 @@ def rendered(name: bytes, roles: str) -> str:
 
 
 def main(peer: str, *python: str) -> None:
-    found = from_llama_cpp() if peer == "llama_cpp" else from_transformers(*python)
-    text = json.dumps(found, indent=0, ensure_ascii=False)
+    actual = from_llama_cpp() if peer == "llama_cpp" else from_transformers(*python)
+    text = json.dumps(actual, indent=0, ensure_ascii=False)
     (DATA / f"templates_{peer}.json").write_text(text + "\n", "utf-8")
 
 

@@ -25,7 +25,7 @@ from locations import DATA, PYTHONPATH
 sys.path[:0] = PYTHONPATH
 
 from llama_cpp_vocabulary import Vocabulary  # noqa: E402
-from synthetic_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
+from synthetic_vocabularies import VOCABULARIES, digest_of_ids, every_pair, mixed_letters, write  # noqa: E402
 from tokenizer_texts import tricky  # noqa: E402
 
 from localinfer.tokenizer.pretokenizers import BY_NAME  # noqa: E402
@@ -60,7 +60,7 @@ def of_made_ones() -> str:
 
         fixture = {
             "llama_cpp_python": version("llama-cpp-python"),
-            "kinds": {name: digest_of(keys(), tricky()) for name, keys in MADE.items()},
+            "kinds": {name: digest_of(keys(), tricky()) for name, keys in VOCABULARIES.items()},
             "pre": {name: digest_of(every_pair() | {"pre": name}, mixed_letters(300)) for name in BY_NAME},
         }
     return json.dumps(fixture, indent=1) + "\n"

@@ -17,12 +17,12 @@ NAMES = sorted(folder.name for folder in CHECKPOINTS.iterdir())
 F32 = 0
 
 
-def copied(name: str, folder: Path) -> Path:
+def copy_checkpoint(name: str, folder: Path) -> Path:
     """Copy a checkpoint to a folder and return its path."""
     return Path(shutil.copytree(CHECKPOINTS / name, folder / name))
 
 
-def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """Change a JSON file in place and return its path."""
     values = json.loads(path.read_text(encoding="utf-8"))
     change(values)
@@ -45,11 +45,11 @@ def as_type(checkpoint: Path, out: Path, type: str, *, target: Path | None = Non
     def fits(tensor: SourceTensor) -> bool:
         return is_quantizable(tensor) and tensor.shape[-1] % block.elements == 0
 
-    types = {name: number if fits(tensor) else kept(tensor) for name, tensor in source.tensors.items()}
+    types = {name: number if fits(tensor) else unquantized_type(tensor) for name, tensor in source.tensors.items()}
     quantize(source, out, types, encoder_factory=make_encoder_factory("fast", {}))
     return out
 
 
-def kept(tensor: SourceTensor) -> int:
+def unquantized_type(tensor: SourceTensor) -> int:
     """Return the type of a tensor that is not quantized: its own for integers, else F32."""
     return tensor.type if tensor.type_name == "I64" else F32

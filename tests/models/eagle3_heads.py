@@ -6,7 +6,7 @@ Independent of localinfer's code.
 
     folder = eagle3_heads.checkpoint("eagle3", tmp_path)
     expected = eagle3_heads.expected("eagle3")            # .positions, .logits, .chains
-    pair = draft_head_models.beside("eagle3", tmp_path)   # .model and .head, GGUF files
+    pair = draft_head_models.write_model_and_head("eagle3", tmp_path)   # .model and .head, GGUF files
 """
 
 import json
@@ -38,25 +38,25 @@ class Expected:
     tokens: NDArray[np.int64]  # the token of each logit
 
 
-def described(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+def read_description(name: str) -> dict[str, Any]:
+    actual: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return actual
 
 
 def expected(name: str) -> Expected:
-    with np.load(DATA / f"{name}.npz") as found:
-        return Expected(**found)
+    with np.load(DATA / f"{name}.npz") as actual:
+        return Expected(**actual)
 
 
 def draft_tokens(name: str) -> NDArray[np.int64]:
     """Return the token id of each row of the output layer."""
-    count = described(name)["config"]["draft_vocab_size"]
+    count = read_description(name)["config"]["draft_vocab_size"]
     return np.arange(reference_models.N_VOCAB) if count == reference_models.N_VOCAB else np.arange(count) * 3 // 2
 
 
 def weights(name: str) -> dict[str, Floats]:
     """Return all trained tensors by name."""
-    shapes = described(name)["tensors"]
+    shapes = read_description(name)["tensors"]
     return {each: reference_models.values(f"{name}/{each}", tuple(shape), 1.0) for each, shape in shapes.items()}
 
 
@@ -64,7 +64,7 @@ def checkpoint(name: str, folder: Path) -> Path:
     """Write the head's checkpoint below `folder` and return its path."""
     path, tokens = folder / name, draft_tokens(name)
     path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(described(name)["config"]), encoding="utf-8")
+    (path / "config.json").write_text(json.dumps(read_description(name)["config"]), encoding="utf-8")
     tensors: dict[str, NDArray[Any]] = dict(weights(name))
     if len(tokens) < reference_models.N_VOCAB:
         tensors["d2t"] = tokens - np.arange(len(tokens))

@@ -21,7 +21,7 @@ TYPE_F32, TYPE_Q4_0, TYPE_Q4_2, TYPE_Q8_0, TYPE_Q4_K, TYPE_Q8_K, TYPE_I8, TYPE_I
 )
 HUGE = 2**64 - 1
 BILLION = 10**9
-MOST = 2**63 - 64  # the most bytes that a signed 64-bit number counts, in multiples of the alignment
+MAX_BYTES = 2**63 - 64  # the most bytes that a signed 64-bit number counts, in multiples of the alignment
 NAME, TEMPLATE = "general.architecture", "tokenizer.chat_template"
 
 
@@ -217,9 +217,9 @@ TABLE = [
     Rejected("nbytes 2^64-16", one_tensor(tensor(dims=(4, 2**30 - 1, 2**30 + 1))), "a", "18446744073709551600 b"),
     Rejected(
         "sum wraps",
-        two_tensors(tensor("b", (MOST,), TYPE_I8, MOST), tensor("a", (MOST,), TYPE_I8)),
+        two_tensors(tensor("b", (MAX_BYTES,), TYPE_I8, MAX_BYTES), tensor("a", (MAX_BYTES,), TYPE_I8)),
         "a",
-        f"{MOST} b",
+        f"{MAX_BYTES} b",
     ),
     Rejected("type 9999", one_tensor(tensor(type_id=9999)), "a", "unknown tensor type 9999"),
     Rejected("type -1", one_tensor(tensor(type_id=-1)), "a", "unknown tensor type 4294967295"),

@@ -44,9 +44,9 @@ def spread(type_name: str) -> float:
 # -------------------------------------------------------------------------------------- scales of blocks
 
 
-def set_halves(blocks: Bytes, d: Scales, places: tuple[tuple[int, float], ...]) -> None:
+def set_halves(blocks: Bytes, d: Scales, offsets: tuple[tuple[int, float], ...]) -> None:
     """Write a float16 at each (byte offset, factor): the factor times d."""
-    for offset, factor in places:
+    for offset, factor in offsets:
         blocks[:, offset : offset + 2] = (factor * d).astype("<f2").view(np.uint8).reshape(-1, 2)
 
 
@@ -95,7 +95,7 @@ HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "Q2_0": ((0, 1),),
 }
 SET_SCALE: dict[str, Callable[[Bytes, Scales], None]] = {
-    name: partial(set_halves, places=places) for name, places in HALVES.items()
+    name: partial(set_halves, offsets=places) for name, places in HALVES.items()
 } | {"MXFP4": set_exponent, "NVFP4": set_e4m3, "IQ1_M": set_nibbles}
 
 

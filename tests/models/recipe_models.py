@@ -26,7 +26,7 @@ class Shape:
     n_ff: int = 512
     more: Mapping[str, Value] = field(default_factory=dict)
     kinds: tuple[Shapes, ...] = ()  # cycle of layer tensors, instead of those of `layer`
-    ahead: Shapes = field(default_factory=dict)  # tensors of the MTP layer, if there is one
+    mtp_tensors: Shapes = field(default_factory=dict)  # tensors of the MTP layer, if there is one
 
     @property
     def metadata(self) -> dict[str, Value]:
@@ -50,8 +50,10 @@ class Shape:
         if not self.tied:
             shapes["output.weight"] = (32, self.n_embd)
         for layer in range(self.n_layer):
-            usual = self.kinds[layer % len(self.kinds)] if self.kinds else self.layer
-            for name, shape in (self.ahead if layer == self.n_layer - 1 and self.ahead else usual).items():
+            default = self.kinds[layer % len(self.kinds)] if self.kinds else self.layer
+            for name, shape in (
+                self.mtp_tensors if layer == self.n_layer - 1 and self.mtp_tensors else default
+            ).items():
                 shapes[f"blk.{layer}.{name}.weight"] = shape
         return shapes
 
@@ -71,14 +73,14 @@ class Shape:
         if self.architecture == "deepseek2":
             attention |= latent(self.n_head, self.n_embd)
         else:
-            attention |= self.apart(kv)
+            attention |= self.separate_projections(kv)
         if not self.n_expert:
             return attention | {"ffn_gate": up, "ffn_up": up, "ffn_down": down}
         experts = {f"ffn_{name}_exps": (self.n_expert, *up) for name in ("gate", "up")}
         router = {"ffn_gate_inp": (self.n_expert, self.n_embd)}
         return attention | router | experts | {"ffn_down_exps": (self.n_expert, *down)}
 
-    def apart(self, kv: int) -> Shapes:
+    def separate_projections(self, kv: int) -> Shapes:
         return {"attn_q": (self.n_embd, self.n_embd), "attn_k": (kv, self.n_embd), "attn_v": (kv, self.n_embd)}
 
 
@@ -151,7 +153,7 @@ NEXTN: Shapes = {
     "nextn.shared_head_head": (32, N),
     "nextn.shared_head_norm": (N,),
 }
-AHEAD = {"nextn_predict_layers": 1}
+MTP_KEYS = {"nextn_predict_layers": 1}
 SCAN: Shapes = {  # Mamba: 2 N inner, state size 16, time step rank 16
     "attn_norm": (N,),
     "ssm_in": (4 * N, N),
@@ -183,9 +185,9 @@ SELECTIVE = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * N, "ssm.state_size": 16
 HEADED = SELECTIVE | {"ssm.state_size": 64, "ssm.time_step_rank": 8, "ssm.group_count": 1}
 
 
-def in_layers(n_layer: int, period: int, place: int, number: int) -> tuple[int, ...]:
+def in_layers(n_layer: int, period: int, position: int, number: int) -> tuple[int, ...]:
     """Return `number` for the layers at index `place` of every period, and 0 for the others."""
-    return tuple(number if layer % period == place else 0 for layer in range(n_layer))
+    return tuple(number if layer % period == position else 0 for layer in range(n_layer))
 
 
 NEMOTRON = HEADED | {"attention.layer_norm_epsilon": 1e-5}
@@ -324,16 +326,16 @@ SHAPES = {
         n_head_kv=1,
         n_expert=E,
         kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
-        more=WIDTH | AHEAD | {"leading_dense_block_count": 0, "expert_gating_func": 2},
-        ahead=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
+        more=WIDTH | MTP_KEYS | {"leading_dense_block_count": 0, "expert_gating_func": 2},
+        mtp_tensors=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
     ),
     "qwen35, ahead": Shape(
         "qwen35",
         33,
         n_head_kv=2,
-        more=RECURRENT | SECTIONS | AHEAD,
+        more=RECURRENT | SECTIONS | MTP_KEYS,
         kinds=((DELTA_NET | DENSE,) * 3 + (GATED_ATTENTION | DENSE,)),
-        ahead=GATED_ATTENTION | DENSE | NEXTN,
+        mtp_tensors=GATED_ATTENTION | DENSE | NEXTN,
     ),
     "mamba": Shape("mamba", 64, n_head=0, n_head_kv=0, n_ff=0, tied=True, more=SELECTIVE, kinds=(SCAN,)),
     "mamba2": Shape("mamba2", 64, n_head=0, n_head_kv=0, n_ff=0, more=HEADED, kinds=(HEADED_SCAN,)),

@@ -1,7 +1,7 @@
 """Reference models: tiny checkpoints of every architecture, and the logits that `transformers` computes with them.
 
-data/reference_models/NAME.json has a config.json and the shapes of the tensors; the values are generated from the names.
-NAME.npz has a text's ids and the logits at some positions. make_reference_models.py writes both.
+data/reference_models/NAME.json has a config.json and the shapes of the tensors; the values are generated from the
+names. NAME.npz has a text's ids and the logits at some positions. make_reference_models.py writes both.
 
     folder = reference_models.checkpoint("llama3", tmp_path)   # a directory as Hugging Face libraries save it
     path = checkpoints.as_type(folder, tmp_path / "llama3.gguf", "F32")  # ... converted
@@ -43,39 +43,39 @@ class ReferenceOutput:
     logits: Floats
 
 
-def described(name: str) -> dict[str, Any]:
+def read_description(name: str) -> dict[str, Any]:
     """Return the description of a reference model: `config`, `norm` (mean of the norms' weights), `n_layer`, `tensors`
     (shapes by name, with "{}" for the layer's number) and `only` (layers by name, for tensors that not all layers
     have).
     """
-    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    actual: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return actual
 
 
 def expected(name: str) -> ReferenceOutput:
     """Return the ids and what transformers computed, in float32."""
-    with np.load(DATA / f"{name}.npz") as found:
-        return ReferenceOutput(found["ids"].tolist(), found["positions"], found["logits"])
+    with np.load(DATA / f"{name}.npz") as actual:
+        return ReferenceOutput(actual["ids"].tolist(), actual["positions"], actual["logits"])
 
 
 def architecture(name: str) -> str:
     """Return GGUF's name of the architecture."""
-    return str(described(name)["architecture"])
+    return str(read_description(name)["architecture"])
 
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Write the checkpoint below `folder` and return it: weights in F32, and a tokenizer of single bytes."""
-    proof, path = described(name), folder / name
+    reference, path = read_description(name), folder / name
     path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(proof["config"]), encoding="utf-8")
+    (path / "config.json").write_text(json.dumps(reference["config"]), encoding="utf-8")
     (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer()), encoding="utf-8")
-    save_file(dict(weights(name, proof)), path / "model.safetensors")
+    save_file(dict(weights(name, reference)), path / "model.safetensors")
     return path
 
 
-def divergence(expected: Floats, found: Floats) -> NDArray[np.float64]:
+def divergence(expected: Floats, actual: Floats) -> NDArray[np.float64]:
     """Return KL(expected || found) of the next-token distributions, in nats: (n_positions,)."""
-    p, q = (_log_softmax(logits.astype(np.float64)) for logits in (expected, found))
+    p, q = (_log_softmax(logits.astype(np.float64)) for logits in (expected, actual))
     return np.sum(np.exp(p) * (p - q), axis=1)
 
 
@@ -83,16 +83,16 @@ def summary(tensors: Mapping[str, tuple[Sequence[int], NDArray[Any]]]) -> dict[s
     """Summarize a file's tensors: for those of all blocks their number, shape and a hash; separately for each shape if
     blocks differ.
     """
-    found: dict[str, list[Any]] = {}
+    actual: dict[str, list[Any]] = {}
     for name in sorted(tensors, key=lambda name: [int(part) if part.isdecimal() else 0 for part in name.split(".")]):
         shape, data = tensors[name]
         kind = re.sub(r"\.\d+\.", ".{}.", name)
-        if found.get(kind, [0, list(shape)])[1] != list(shape):
+        if actual.get(kind, [0, list(shape)])[1] != list(shape):
             kind = f"{kind} {'x'.join(map(str, shape))}"
-        each = found.setdefault(kind, [0, list(shape), hashlib.sha256()])
+        each = actual.setdefault(kind, [0, list(shape), hashlib.sha256()])
         each[0] += 1
         each[2].update(np.ascontiguousarray(data).tobytes())
-    return {name: [n, shape, sha.hexdigest()[:16]] for name, (n, shape, sha) in sorted(found.items())}
+    return {name: [n, shape, sha.hexdigest()[:16]] for name, (n, shape, sha) in sorted(actual.items())}
 
 
 def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -103,15 +103,15 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 # --- weights ---
 
 
-def weights(name: str, proof: dict[str, Any]) -> dict[str, Floats]:
+def weights(name: str, reference: dict[str, Any]) -> dict[str, Floats]:
     """Return all tensors by name."""
-    layers = range(proof["n_layer"])
+    layers = range(reference["n_layer"])
     shapes = {
         each.replace("{}", str(i)): tuple(shape)
-        for each, shape in proof["tensors"].items()
-        for i in (proof.get("only", {}).get(each, layers) if "{}" in each else range(1))
+        for each, shape in reference["tensors"].items()
+        for i in (reference.get("only", {}).get(each, layers) if "{}" in each else range(1))
     }
-    return {each: values(f"{name}/{each}", shape, proof["norm"]) for each, shape in shapes.items()}
+    return {each: values(f"{name}/{each}", shape, reference["norm"]) for each, shape in shapes.items()}
 
 
 def values(name: str, shape: tuple[int, ...], norm: float) -> Floats:

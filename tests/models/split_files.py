@@ -25,7 +25,7 @@ def split(path: Path, per_file: int, *, bare_first: bool = False) -> list[Path]:
         keys.append(key("split.count", gguf.GGUFValueType.UINT16, struct.pack("<H", len(groups))))
         keys.append(key("split.tensors.count", gguf.GGUFValueType.INT32, struct.pack("<i", len(tensors))))
         paths.append(path.with_name(f"{path.stem}-{number + 1:05d}-of-{len(groups):05d}.gguf"))
-        paths[-1].write_bytes(part(keys, group))
+        paths[-1].write_bytes(split_file_bytes(keys, group))
     return paths
 
 
@@ -38,7 +38,7 @@ def key(name: str, kind: gguf.GGUFValueType, value: bytes) -> bytes:
     return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
 
 
-def part(keys: list[bytes], tensors: list[gguf.ReaderTensor]) -> bytes:
+def split_file_bytes(keys: list[bytes], tensors: list[gguf.ReaderTensor]) -> bytes:
     """Return the bytes of one file."""
     table, data = b"", b""
     for tensor in tensors:

@@ -1,6 +1,6 @@
 """Synthetic vocabularies of every tokenizer model of llama.cpp: files without tensors, with some hundred tokens.
 
-    write(path, MADE["unigram"]())
+    write(path, VOCABULARIES["unigram"]())
     write(path, every_pair() | {"pre": "tekken"})
 
 Merges and scores are useful only for tests: a different word boundary yields different tokens. Keys are those of
@@ -101,11 +101,11 @@ def characters(pre: str, *, byte_tokens: bool = True) -> Keys:
     """Return BPE of characters, some without a token. Runs of line breaks are tokens that do not result from merges."""
     text = TEXT.replace(" ", "▁") if pre != "whitespace" else "".join(TEXT.split())
     known = [char for char in dict.fromkeys(text) if char not in "xyz字😀"]
-    made, merges = set(known), []
+    created, merges = set(known), []
     for piece in substrings(4000, 6, seed=3, text=text):
         halves = piece[: len(piece) // 2], piece[len(piece) // 2 :]
-        if piece not in made and made.issuperset(halves) and "\n" not in piece:
-            made.add(piece)
+        if piece not in created and created.issuperset(halves) and "\n" not in piece:
+            created.add(piece)
             merges.append(" ".join(halves))
     tokens = [
         *(BYTE_TOKENS if byte_tokens else []),
@@ -132,16 +132,16 @@ def genes() -> Keys:
 
 def unigram(**keys: Any) -> Keys:
     pieces = (piece.replace(" ", "▁") for piece in substrings(1500, 7, seed=4))
-    made = keys_of("t5", ["<pad>", "</s>", "<unk>"], [*pieces, "[PAD1]"], precompiled_charsmap=charsmap(), **keys)
-    made["token_type"].value[-1] = UNUSED
-    return made | {"scores": scores(made)}
+    created = keys_of("t5", ["<pad>", "</s>", "<unk>"], [*pieces, "[PAD1]"], precompiled_charsmap=charsmap(), **keys)
+    created["token_type"].value[-1] = UNUSED
+    return created | {"scores": scores(created)}
 
 
 def word_pieces(**keys: Any) -> Keys:
     """Return a WordPiece vocabulary with lower and upper case letters, with and without accents."""
     pieces = [piece for piece in substrings(3000, 6, seed=5) if not set(piece) & set(" \t\r\n")]
     pieces += [piece.lower() for piece in pieces]
-    tokens = [f"▁{piece}" if place % 2 else piece for place, piece in enumerate(pieces)]
+    tokens = [f"▁{piece}" if position % 2 else piece for position, piece in enumerate(pieces)]
     tokens += [f"▁{char}" for char in dict.fromkeys(TEXT) if not char.isspace()]
     ids = {"unknown_token_id": 1, "bos_token_id": 2, "seperator_token_id": 3}
     return keys_of("bert", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], tokens, **ids, **keys)
@@ -159,11 +159,11 @@ def rwkv() -> Keys:
 
 def plamo2() -> Keys:
     special = ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:pad|>"]
-    made = keys_of("plamo2", special, [*BYTE_TOKENS, *substrings(1500, 7, seed=7)], pre="default")
-    return made | {"scores": scores(made), "add_space_prefix": False}
+    created = keys_of("plamo2", special, [*BYTE_TOKENS, *substrings(1500, 7, seed=7)], pre="default")
+    return created | {"scores": scores(created), "add_space_prefix": False}
 
 
-MADE: dict[str, Callable[[], Keys]] = {
+VOCABULARIES: dict[str, Callable[[], Keys]] = {
     "gemma4": lambda: characters("gemma4"),
     "sarvam-moe": lambda: characters("sarvam-moe", byte_tokens=False),
     "whitespace": lambda: characters("whitespace", byte_tokens=False) | {"normalizer.lowercase": True},
@@ -205,8 +205,8 @@ def charsmap(replaced: Mapping[str, str] = REPLACED) -> Field:
     strings_ = b""
     for node, children in enumerate(nodes):
         base = 256 * (node + 1)
-        place = place_of[node]
-        units[place] |= (place ^ base) << 10 | (node in replacement_of) << 8
+        position = place_of[node]
+        units[position] |= (position ^ base) << 10 | (node in replacement_of) << 8
         for byte, child in children.items():
             place_of[child] = base ^ byte
             units[base ^ byte] = byte

@@ -108,7 +108,7 @@ def _write_qwen(
     path: Path,
     architecture: str,
     d: Dimensions,
-    own_shapes: Mapping[str, tuple[int, ...]],
+    extra_shapes: Mapping[str, tuple[int, ...]],
     format_name: str,
     seed: int,
     changes: "Changes",
@@ -119,7 +119,7 @@ def _write_qwen(
         f"{architecture}.attention.value_length": d.head_dim,
         f"{architecture}.rope.freq_base": 1000000.0,
     }
-    shapes = common_shapes(d, n_tokens(vocabulary)) | own_shapes
+    shapes = common_shapes(d, n_tokens(vocabulary)) | extra_shapes
     return _write(path, metadata | vocabulary, shapes, format_name, seed, changes)
 
 

@@ -71,11 +71,11 @@ POOLS = (CODE, LANGUAGES, EMOJI, NUMBERS, SPACES, CONTROLS, SPECIALS, SYMBOLS, L
 def tricky() -> list[str]:
     """Return a fixed list of about 150 texts."""
     alone = [text for pool in POOLS[:5] for text in pool[:12]]
-    together = [" ".join(pool) for pool in POOLS] + ["".join(pool) for pool in POOLS]
+    batched = [" ".join(pool) for pool in POOLS] + ["".join(pool) for pool in POOLS]
     specials = [f"a{special}b {special} {special}{special}\n" for special in SPECIALS]
     runs = [unit * 100 for unit in ("a", " ", "\n", "\t", "1", "é", "😀", "e\u0301", "ab ", "<b>", " \n", "'s")]
     edges = ["", " ", " a", "a ", " a ", "\n", "a\n", "\na", "\0", "a\0b", *CONTROLS]
-    return list(dict.fromkeys([*edges, *alone, *together, *specials, *runs]))
+    return list(dict.fromkeys([*edges, *alone, *batched, *specials, *runs]))
 
 
 def random_texts(seed: int, *more: Sequence[str]) -> Iterator[str]:

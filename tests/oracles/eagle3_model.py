@@ -24,8 +24,8 @@ class Attention(nn.Module):
         whole = [project(x) for project in (self.q_proj, self.k_proj, self.v_proj)]
         q, k, v = (each.unflatten(1, (-1, self.head)).transpose(0, 1)[None] for each in whole)
         q, k = apply_rotary_pos_emb(q, k, *self.rotary(v, torch.arange(len(x))[None]))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.o_proj(seen[0].transpose(0, 1).flatten(1))
+        observed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o_proj(observed[0].transpose(0, 1).flatten(1))
 
 
 class FeedForward(nn.Module):

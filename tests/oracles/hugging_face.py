@@ -36,8 +36,8 @@ def main() -> None:
 
 def answer(tokenizer: Any, template: str, messages: list[Any], template_kwargs: dict[str, Any] | None = None,
            add_generation_prompt: bool = True, **more: Any) -> dict[str, str]:
-    asks = add_generation_prompt and not more.get("continue_final_message")
-    more |= {"chat_template": template, "add_generation_prompt": asks, **(template_kwargs or {})}
+    adds_prompt = add_generation_prompt and not more.get("continue_final_message")
+    more |= {"chat_template": template, "add_generation_prompt": adds_prompt, **(template_kwargs or {})}
     try:
         return {"text": tokenizer.apply_chat_template(messages, tokenize=False, **more)}
     except Exception as error:  # templates can raise any exception

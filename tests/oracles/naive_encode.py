@@ -11,40 +11,40 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def error_weights(x: Floats, m: Floats, length: int, together: int, part: float) -> Floats:
+def error_weights(x: Floats, m: Floats, length: int, batched: int, part: float) -> Floats:
     """Return the error weights of the weights x, (rows, n), whose columns have importance m, (n,).
 
     Groups have `length` columns, `together` columns share a superblock, and `part` scales the share. See
     `quant.encoders.objective`.
     """
     groups = np.broadcast_to(m.astype(np.float64), x.shape).reshape(-1, length)
-    share = part * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
-    squares = x.astype(np.float64).reshape(-1, together) ** 2
+    fraction = part * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
+    squares = x.astype(np.float64).reshape(-1, batched) ** 2
     factor = np.sqrt(1 + squares / squares.mean(axis=1, keepdims=True)).reshape(-1, length)
-    return (groups * (1 + share[:, None] * (factor - 1))).reshape(x.shape)
+    return (groups * (1 + fraction[:, None] * (factor - 1))).reshape(x.shape)
 
 
-def nearest(x: Floats, scale: float, least: float, levels: int, zero: int = 0) -> Floats:
+def nearest(x: Floats, scale: float, minimum: float, levels: int, zero: int = 0) -> Floats:
     """Return the nearest codes of a group; the least code is -zero."""
-    steps = (x - least) / scale if scale else np.zeros_like(x)
+    steps = (x - minimum) / scale if scale else np.zeros_like(x)
     return np.clip(np.rint(steps), -zero, levels - 1 - zero)
 
 
-def error(x: Floats, w: Floats, codes: Floats, scale: float, least: float) -> float:
+def error(x: Floats, w: Floats, codes: Floats, scale: float, minimum: float) -> float:
     """Return the weighted squared error of a group."""
-    return float((w * (x - scale * codes - least) ** 2).sum())
+    return float((w * (x - scale * codes - minimum) ** 2).sum())
 
 
 def fit(x: Floats, w: Floats, codes: Floats, below_zero: bool) -> tuple[float, float]:
     """Return the least-squares scale and min for given codes."""
     free = np.stack([codes, np.ones_like(codes)], axis=1) * np.sqrt(w)[:, None]
-    scale, least = np.linalg.lstsq(free, x * np.sqrt(w), rcond=None)[0]
-    if below_zero and (least > 0 or np.ptp(codes) == 0):
-        scale, least = (w * codes * x).sum() / max((w * codes**2).sum(), 1e-300), 0.0
-    return scale, least
+    scale, minimum = np.linalg.lstsq(free, x * np.sqrt(w), rcond=None)[0]
+    if below_zero and (minimum > 0 or np.ptp(codes) == 0):
+        scale, minimum = (w * codes * x).sum() / max((w * codes**2).sum(), 1e-300), 0.0
+    return scale, minimum
 
 
-def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zero: bool) -> tuple[float, float]:
+def affine(x: Floats, w: Floats, levels: int, ends: int, distance: float, below_zero: bool) -> tuple[float, float]:
     """Return the best scale and min of a group.
 
     Try ranges whose two ends are moved by `ends` steps of size `apart`, and round once more.
@@ -53,16 +53,16 @@ def affine(x: Floats, w: Floats, levels: int, ends: int, apart: float, below_zer
     if below_zero:
         low = min(low, 0.0)
         high = max(high, low)
-    moves = apart * (np.arange(ends) - ends // 2) * (high - low) / (levels - 1)
+    moves = distance * (np.arange(ends) - ends // 2) * (high - low) / (levels - 1)
     starts = [(low + i, (high - j - low - i) / (levels - 1)) for i, j in product(moves, moves)]
     flat = min(np.average(x, weights=w), 0.0) if below_zero else np.average(x, weights=w)
-    least_error, scale, least = error(x, w, np.zeros_like(x), 0.0, flat), 0.0, flat
+    least_error, scale, minimum = error(x, w, np.zeros_like(x), 0.0, flat), 0.0, flat
     for start, step in [*starts, (None, None)]:
-        codes = nearest(x, step if step is not None else scale, start if start is not None else least, levels)
+        codes = nearest(x, step if step is not None else scale, start if start is not None else minimum, levels)
         fitted = fit(x, w, codes, below_zero)
-        if (found := error(x, w, codes, *fitted)) < least_error:
-            least_error, (scale, least) = found, fitted
-    return scale, least
+        if (actual := error(x, w, codes, *fitted)) < least_error:
+            least_error, (scale, minimum) = actual, fitted
+    return scale, minimum
 
 
 def symmetric(x: Floats, w: Floats, zero: int, tried: int, less: float, more: float) -> float:
@@ -76,6 +76,6 @@ def symmetric(x: Floats, w: Floats, zero: int, tried: int, less: float, more: fl
     for step in [*(peak / (zero - 1 + moves)), *(-peak / (zero + moves)), None]:
         codes = nearest(x, scale if step is None else step, 0.0, 2 * zero, zero)
         fitted = (w * codes * x).sum() / max((w * codes**2).sum(), 1e-300)
-        if (found := error(x, w, codes, fitted, 0.0)) < least_error:
-            least_error, scale = found, fitted
+        if (actual := error(x, w, codes, fitted, 0.0)) < least_error:
+            least_error, scale = actual, fitted
     return scale

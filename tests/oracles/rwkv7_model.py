@@ -57,12 +57,12 @@ class TimeMix(nn.Module):
         k = k * (1 + (a - 1) * self.k_a)
         r, decay, k, v, a, removed = (each.unflatten(1, (-1, self.head)) for each in (r, decay, k, v, a, removed))
         removed = F.normalize(removed, dim=-1, eps=1e-12)
-        state, found = torch.zeros(r.shape[1], self.head, self.head), []
+        state, actual = torch.zeros(r.shape[1], self.head, self.head), []
         for t in range(len(x)):  # state is (heads, values, keys)
             lost = state @ -removed[t, :, :, None]
             state = state * decay[t, :, None] + lost * (removed[t] * a[t])[:, None] + v[t, :, :, None] * k[t, :, None]
-            found.append((state @ r[t, :, :, None]).flatten())
-        y = self.g_norm(torch.stack(found)).unflatten(1, (-1, self.head))
+            actual.append((state @ r[t, :, :, None]).flatten())
+        y = self.g_norm(torch.stack(actual)).unflatten(1, (-1, self.head))
         y = y + (r * k * self.r_k).sum(-1, keepdim=True) * v
         return self.o_proj(y.flatten(1) * self.g_lora(xg)), first
 

@@ -27,8 +27,8 @@ def varied() -> str:
 
 
 def topics() -> str:
-    found = pydoc_data.topics.topics
-    return "\n\n".join(found[name] for name in sorted(found))
+    actual = pydoc_data.topics.topics
+    return "\n\n".join(actual[name] for name in sorted(actual))
 
 
 def mixed() -> str:

@@ -51,10 +51,10 @@ def write_dithered(source: Path, target: Path, seed: int = 1) -> Path:
     Raises ValueError for a tensor of a type whose values are not evenly spaced.
     """
     if not target.exists():
-        found = dithered_source(from_gguf(source), seed)
-        mixture = make_plan(found, Request("F32"))
+        actual = dithered_source(from_gguf(source), seed)
+        mixture = make_plan(actual, Request("F32"))
         compile_kernels({tensor.type for tensor in from_gguf(source).tensors.values()}, {F32}, "normal")
-        source_with_fields = replace(found, fields=mixture.fields)
+        source_with_fields = replace(actual, fields=mixture.fields)
         quantize(source_with_fields, target, mixture.types, encoder_factory=make_encoder_factory("normal", {}))
     return target
 

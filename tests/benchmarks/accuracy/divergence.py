@@ -45,13 +45,13 @@ class DivergenceEvaluator:
             return {kind: self._divergence(engine, kind, pool) for kind in self.chunks}
 
     def _divergence(self, engine: Engine, kind: str, pool: ThreadPoolExecutor) -> Values:
-        found, at = [], 0
+        actual, at = [], 0
         for logits, following in scored_logits(engine, self.chunks[kind]):
             base = self.base[kind][at : at + len(logits)]
             parts = [np.array_split(x, self.threads) for x in (base, logits, following)]
-            found += [scores.divergence for scores in pool.map(score, *parts)]
+            actual += [scores.divergence for scores in pool.map(score, *parts)]
             at += len(logits)
-        values = np.concatenate(found)
+        values = np.concatenate(actual)
         require_finite(engine, values)
         return values
 

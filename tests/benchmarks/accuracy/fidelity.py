@@ -142,10 +142,10 @@ class Distance(NamedTuple):
     same_top: float  # fraction of positions with the same most probable token (top-1 agreement)
 
 
-def distance(p: Logits, q: Logits, rows_at_once: int = 32) -> Distance:
+def distance(p: Logits, q: Logits, batch_rows: int = 32) -> Distance:
     """Compare two sets of logits position by position, a few rows at a time."""
     divergence, same = [], 0
-    for rows in slices(len(p), rows_at_once):
+    for rows in slices(len(p), batch_rows):
         log_p, log_q = log_softmax(p[rows]), log_softmax(q[rows])
         divergence.append(np.sum(np.exp(log_p) * (log_p - log_q), axis=-1))
         same += int(np.sum(log_p.argmax(axis=-1) == log_q.argmax(axis=-1)))

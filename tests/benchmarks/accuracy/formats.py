@@ -82,11 +82,11 @@ def row(model: str, type_name: str, path: Path, tokens: list[int], threads: int)
 
 def line(record: dict[str, object]) -> str:
     """Return a result as a row of the table."""
-    fast, high, theirs = (record.get(name) for name in SOURCES)
-    ratio = fast / theirs if isinstance(fast, float) and isinstance(theirs, float) else None
+    fast, high, reference = (record.get(name) for name in SOURCES)
+    ratio = fast / reference if isinstance(fast, float) and isinstance(reference, float) else None
     met = [ratio <= 1] if ratio is not None else []
     met += [high <= HIGH_AT_MOST] if isinstance(high, float) else []
-    cells = [f"{value:.2g}" if isinstance(value, float) else str(value or "") for value in (fast, high, theirs)]
+    cells = [f"{value:.2g}" if isinstance(value, float) else str(value or "") for value in (fast, high, reference)]
     cells += ["" if ratio is None else f"**{ratio:.2f}**", "yes" if met and all(met) else "**no**" if met else ""]
     return f"| {record['model']} | {record['type']} | {record.get('contents', '')} | {' | '.join(cells)} |"
 

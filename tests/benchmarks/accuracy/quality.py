@@ -95,10 +95,10 @@ class Bench:
         begin = time.perf_counter()
         try:
             QUANTIZERS[key.contender].make(Task(source, out, key.recipe, imatrix, text, self.threads))
-            made = time.perf_counter()
+            created = time.perf_counter()
             tokens = judge(out)
             size = sum(tensor.data.nbytes for tensor in open_gguf(out).tensors.values())
-            return Row(key, size, made - begin, time.perf_counter() - made, tokens)
+            return Row(key, size, created - begin, time.perf_counter() - created, tokens)
         finally:
             out.unlink(missing_ok=True)
 

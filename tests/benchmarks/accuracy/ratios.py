@@ -124,9 +124,9 @@ def comparisons(row: Row, rows: Mapping[Key, Row]) -> Iterator[Comparison]:
     """Yield the comparisons with all baselines that have a row."""
     for bar in TARGETS:
         if bar.contender == row.key.contender:
-            found = next((rows[key] for key in row.key.baseline_keys(bar.rival) if key in rows), None)
-            if found:
-                yield Comparison(bar, row, found)
+            actual = next((rows[key] for key in row.key.baseline_keys(bar.rival) if key in rows), None)
+            if actual:
+                yield Comparison(bar, row, actual)
 
 
 # --- as text ---
@@ -187,8 +187,8 @@ def format_bold(ratio: Mean) -> str:
 
 def to_json(row: Row, rows: Mapping[Key, Row]) -> str:
     """Return a JSON line from which the row can be restored."""
-    found = {each.rival.key.contender: each.log.exp() for each in comparisons(row, rows)}
-    ratios = {rival: [ratio.value, ratio.error] for rival, ratio in found.items()}
+    actual = {each.rival.key.contender: each.log.exp() for each in comparisons(row, rows)}
+    ratios = {rival: [ratio.value, ratio.error] for rival, ratio in actual.items()}
     about = {name: getattr(row.key, name) for name in Key.__slots__}
     about |= {"size": row.size, "quantizing": round(row.quantizing, 2), "judging": round(row.judging, 2)}
     tokens = {kind: [float(f"{x:.{DIGITS}g}") for x in values] for kind, values in row.tokens.items()}
@@ -196,10 +196,10 @@ def to_json(row: Row, rows: Mapping[Key, Row]) -> str:
 
 
 def from_json(text: str) -> Row:
-    found: dict[str, Any] = json.loads(text)
-    key = Key(**{name: found[name] for name in Key.__slots__})
-    tokens = {kind: np.array(values) for kind, values in found["tokens"].items()}
-    return Row(key, found["size"], found["quantizing"], found["judging"], tokens)
+    actual: dict[str, Any] = json.loads(text)
+    key = Key(**{name: actual[name] for name in Key.__slots__})
+    tokens = {kind: np.array(values) for kind, values in actual["tokens"].items()}
+    return Row(key, actual["size"], actual["quantizing"], actual["judging"], tokens)
 
 
 def read_rows(path: Path) -> Iterable[Row]:

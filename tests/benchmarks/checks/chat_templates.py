@@ -38,10 +38,10 @@ from localinfer.chat_template.template import ChatTemplate  # noqa: E402
 from localinfer.errors import LocalInferError  # noqa: E402
 
 PEER = "llama-cpp-python==0.3.36"
-INSIDE = "vendor/llama.cpp/models/templates"
+TEMPLATE_FOLDER = "vendor/llama.cpp/models/templates"
 CODE = ("'type': 'text'", '"type": "text"', "'city': 'Paris'", r"\"city\"")
 OUTCOMES = ("same", "other form", "refused", "DIFFERENT")
-FORMS = (lambda each: each, given.in_texts, given.in_parts, given.with_json_arguments)
+FORMATS = (lambda each: each, given.in_texts, given.in_parts, given.with_json_arguments)
 
 
 def main() -> None:
@@ -55,18 +55,18 @@ def main() -> None:
     templates = dict(sorted(in_folder(arguments.folder) if arguments.folder else fetched()))
     cases = [(name, which) for name in templates for which in given.CONVERSATIONS]
     requests = [
-        {"template": templates[name], **form(given.CONVERSATIONS[which])} for name, which in cases for form in FORMS
+        {"template": templates[name], **form(given.CONVERSATIONS[which])} for name, which in cases for form in FORMATS
     ]
-    theirs = iter(hugging_face.answers(arguments.transformers, requests))
+    reference = iter(hugging_face.answers(arguments.transformers, requests))
     ours = answers(templates)
     counts: dict[str, Counter[str]] = {which: Counter() for which in given.CONVERSATIONS}
     for name, which in cases:
         conversation = given.CONVERSATIONS[which]
         our = next(ours)
-        found = outcome(our, [next(theirs) for _ in FORMS], conversation)
-        counts[which][found] += 1
-        if found == "DIFFERENT" or (arguments.verbose and found != "same"):
-            print(f"{found}: {name}, {which}: {our.get('error', '')}")
+        actual = outcome(our, [next(reference) for _ in FORMATS], conversation)
+        counts[which][actual] += 1
+        if actual == "DIFFERENT" or (arguments.verbose and actual != "same"):
+            print(f"{actual}: {name}, {which}: {our.get('error', '')}")
     print(f"{len(templates)} templates")
     print(f"{'':12}" + "".join(f"{each:>12}" for each in OUTCOMES))
     for which, counter in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
@@ -86,7 +86,7 @@ def fetched() -> Iterator[tuple[str, str]]:
         with tarfile.open(archive) as tar:
             for member in tar:
                 path = Path(member.name)
-                if INSIDE in member.name and path.suffix == ".jinja":
+                if TEMPLATE_FOLDER in member.name and path.suffix == ".jinja":
                     yield path.stem, io.TextIOWrapper(tar.extractfile(member), "utf-8").read()
 
 
@@ -102,8 +102,8 @@ def answers(templates: dict[str, str]) -> Iterator[dict[str, str]]:
         chat_template.close()
 
 
-def outcome(ours: dict[str, str], theirs: list[dict[str, str]], conversation: dict[str, Any]) -> str:
-    as_given, *others = theirs
+def outcome(ours: dict[str, str], reference: list[dict[str, str]], conversation: dict[str, Any]) -> str:
+    as_given, *others = reference
     if is_understood(as_given, conversation):
         return "same" if ours == as_given else "DIFFERENT"
     understood = [other for other in others if is_understood(other, conversation)]
@@ -117,7 +117,7 @@ def outcome(ours: dict[str, str], theirs: list[dict[str, str]], conversation: di
 def is_understood(answer: dict[str, str], conversation: dict[str, Any]) -> bool:
     """Whether an answer has no error, contains the question, and contains no Python representation of a value."""
     text = answer.get("text", "")
-    return given.QUESTION["content"] in text and not any(mark in text for mark in CODE)
+    return given.QUESTION["content"] in text and not any(marker in text for marker in CODE)
 
 
 if __name__ == "__main__":

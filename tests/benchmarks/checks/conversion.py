@@ -44,10 +44,10 @@ def main() -> None:
     for name in sys.argv[1:] or reference_models.NAMES:
         if name in UNKNOWN:
             continue
-        proof, logits = reference_models.expected(name), by_llama_cpp(name)
-        counted = proof.positions < WITHIN.get(name, len(proof.ids))
-        wanted, found = proof.logits[counted], logits[proof.positions[counted]]
-        difference, kl = np.abs(wanted - found).max(), reference_models.divergence(wanted, found).max()
+        reference, logits = reference_models.expected(name), by_llama_cpp(name)
+        counted = reference.positions < WITHIN.get(name, len(reference.ids))
+        expected, actual = reference.logits[counted], logits[reference.positions[counted]]
+        difference, kl = np.abs(expected - actual).max(), reference_models.divergence(expected, actual).max()
         print(
             f"| {name} | {reference_models.architecture(name)} | {difference:.1e} | {kl:.1e} | {KNOWN.get(name, '')} |"
         )

@@ -38,9 +38,9 @@ class Embd(ctypes.Structure):
 
 
 def mangled_function(name: str, result: Any, *arguments: Any) -> Any:
-    found = getattr(C.llama_cpp._lib, name)
-    found.restype, found.argtypes = result, arguments
-    return found
+    actual = getattr(C.llama_cpp._lib, name)
+    actual.restype, actual.argtypes = result, arguments
+    return actual
 
 
 INT, BOOL = ctypes.c_int32, ctypes.c_bool
@@ -64,28 +64,30 @@ def main() -> None:
     print("| head | model | largest difference |")
     print("|---|---|---|")
     for name in sorted({*eagle3_heads.NAMES} - {*UNKNOWN}):
-        expected, model = eagle3_heads.expected(name), eagle3_heads.described(name)["model"]
+        expected, model = eagle3_heads.expected(name), eagle3_heads.read_description(name)["model"]
         with tempfile.TemporaryDirectory() as folder:
-            logits = by_llama_cpp(draft_head_models.beside(name, Path(folder)), reference_models.expected(model).ids)
-        found = logits[expected.positions - 1][:, expected.tokens]
-        print(f"| {name} | {model} | {np.abs(found - expected.logits).max():.1e} |")
+            logits = by_llama_cpp(
+                draft_head_models.write_model_and_head(name, Path(folder)), reference_models.expected(model).ids
+            )
+        actual = logits[expected.positions - 1][:, expected.tokens]
+        print(f"| {name} | {model} | {np.abs(actual - expected.logits).max():.1e} |")
 
 
 def by_llama_cpp(pair: draft_head_models.Pair, ids: list[int]) -> Floats:
     """Return the head's logits for each token but the first, given the tokens before it."""
     model, head = loaded(pair.model), loaded(pair.head)
     whole = context_of(model)
-    beside = context_of(head, whole)
+    head_context = context_of(head, whole)
     layers = target_layers(head)[:3]
     for layer in layers:
         keep_inputs(whole, layer, True)
-    keep_states(beside, True, True)
+    keep_states(head_context, True, True)
     run(whole, DECODE, ids, None)
     n, n_model, n_head = len(ids), C.llama_model_n_embd(model), C.llama_model_n_embd(head)
     features = np.concatenate([copied(inputs_of(whole, layer), n, n_model) for layer in layers], axis=1)
-    run(beside, ENCODE, None, features)
-    run(beside, DECODE, ids[1:], copied(states_of(beside), n, n_head)[:-1])
-    return copied(C.llama_get_logits(beside), n - 1, reference_models.N_VOCAB)
+    run(head_context, ENCODE, None, features)
+    run(head_context, DECODE, ids[1:], copied(states_of(head_context), n, n_head)[:-1])
+    return copied(C.llama_get_logits(head_context), n - 1, reference_models.N_VOCAB)
 
 
 def loaded(path: Path) -> Any:
@@ -104,9 +106,9 @@ def context_of(model: Any, other: Any = None) -> Any:
 def run(context: Any, kind: int, ids: list[int] | None, rows: Floats | None) -> None:
     """Create a batch of tokens, of embedding rows, or of both."""
     batch = batch_of(context)
-    given = rows if ids is None else ids
-    assert given is not None
-    for position in range(len(given)):
+    inputs = rows if ids is None else ids
+    assert inputs is not None
+    for position in range(len(inputs)):
         row = None if rows is None else row_of(rows, position)
         at = add_row(batch, 0, row) if ids is None else add_token(batch, 0, ids[position])
         if ids is not None and row is not None:
@@ -120,8 +122,8 @@ def row_of(rows: Floats, number: int) -> Embd:
     return Embd(rows[number:].ctypes.data_as(FLOATS), 1, rows.shape[1])
 
 
-def copied(found: Any, rows: int, n: int) -> Floats:
-    return np.ctypeslib.as_array(found, (rows, n)).copy()
+def copied(actual: Any, rows: int, n: int) -> Floats:
+    return np.ctypeslib.as_array(actual, (rows, n)).copy()
 
 
 if __name__ == "__main__":

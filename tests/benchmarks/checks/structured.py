@@ -48,15 +48,15 @@ DOCUMENT = {
 }
 
 
-def drawn_schema(random: np.random.Generator, depth: int = 2) -> dict[str, Any]:
+def random_schema(random: np.random.Generator, depth: int = 2) -> dict[str, Any]:
     """Return a random schema of an object with one to five properties."""
     names = random.choice(WORDS, int(random.integers(1, 6)), replace=False).tolist()
     required = [name for name in names if random.random() < 0.7]
-    properties = {name: drawn_part(random, depth) for name in names}
+    properties = {name: random_property(random, depth) for name in names}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def drawn_part(random: np.random.Generator, depth: int) -> dict[str, Any]:
+def random_property(random: np.random.Generator, depth: int) -> dict[str, Any]:
     def some(low: int, high: int) -> int:
         return int(random.integers(low, high))
 
@@ -75,14 +75,14 @@ def drawn_part(random: np.random.Generator, depth: int) -> dict[str, Any]:
     ]
     if depth and random.random() < 0.35:
         low = some(0, 3)
-        items = drawn_part(random, depth - 1)
+        items = random_property(random, depth - 1)
         if random.random() < 0.5:
-            return drawn_schema(random, depth - 1)
+            return random_schema(random, depth - 1)
         return {"type": "array", "items": items, "minItems": low, "maxItems": low + some(0, 4)}
     return flat[some(0, len(flat))]
 
 
-def asked(model: Model, schema: dict[str, Any], **options: Any) -> str:
+def generate_document(model: Model, schema: dict[str, Any], **options: Any) -> str:
     """Generate a document, with the chat template if the model has one."""
     request = f"Write a JSON document that fits this JSON schema:\n{json.dumps(schema)}\n"
     try:
@@ -92,22 +92,22 @@ def asked(model: Model, schema: dict[str, Any], **options: Any) -> str:
     return "".join(piece.text for piece in run)
 
 
-def judged(model: Model, numbers: Sequence[int]) -> Counter[str]:
+def count_outcomes(model: Model, numbers: Sequence[int]) -> Counter[str]:
     """Count valid, truncated and invalid documents."""
-    found: Counter[str] = Counter()
+    actual: Counter[str] = Counter()
     for number in numbers:
-        print(f"\r{dict(found)}", end="", file=sys.stderr, flush=True)  # it takes a while
-        schema = drawn_schema(np.random.default_rng(number))
+        print(f"\r{dict(actual)}", end="", file=sys.stderr, flush=True)  # it takes a while
+        schema = random_schema(np.random.default_rng(number))
         try:
-            text = asked(model, schema, seed=number, n_predict=N_PREDICT, temp=0.8)
+            text = generate_document(model, schema, seed=number, n_predict=N_PREDICT, temp=0.8)
             jsonschema.validate(json.loads(text), schema)
-            found["valid"] += 1
+            actual["valid"] += 1
         except IncompleteOutputError:
-            found["cut off"] += 1
+            actual["cut off"] += 1
         except (ValueError, jsonschema.ValidationError) as error:
-            found["wrong"] += 1
+            actual["wrong"] += 1
             print(f"\n{number}: {error}: {text!r} of {json.dumps(schema)}", file=sys.stderr)
-    return found
+    return actual
 
 
 class Cost(NamedTuple):
@@ -124,10 +124,10 @@ def cost(model: Model, runs: int) -> Cost:
 
     def spent(**form: Any) -> tuple[float, float]:
         """Return the wall-clock and CPU time of all tokens but the first, whose time includes the prefill."""
-        given = model.stream(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
-        next(given)
+        pieces = model.stream(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
+        next(pieces)
         wall, cpu = time.perf_counter(), time.process_time()
-        assert len(list(given)) == len(ids) - 1
+        assert len(list(pieces)) == len(ids) - 1
         return time.perf_counter() - wall, time.process_time() - cpu
 
     spent(schema=DOCUMENT)
@@ -143,19 +143,19 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first schema")
     parser.add_argument("--cost", type=int, default=5, help="pairs of runs")
     parser.add_argument("-t", "--threads", type=int, default=2)
-    given = parser.parse_args()
+    pieces = parser.parse_args()
     print(
         "| model | vocabulary | valid, of complete ones | truncated | ms per token | time with a schema | CPU time |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for name in given.models:
-        with localinfer.load(name, threads=given.threads, ctx_size=2048) as model:
-            found = judged(model, range(given.first, given.first + given.schemas))
+    for name in pieces.models:
+        with localinfer.load(name, threads=pieces.threads, ctx_size=2048) as model:
+            actual = count_outcomes(model, range(pieces.first, pieces.first + pieces.schemas))
             print(file=sys.stderr)
-            costs = cost(model, given.cost) if given.cost else Cost(0, 0, 0)
-            valid = f"{found['valid']} of {found['valid'] + found['wrong']}"
+            costs = cost(model, pieces.cost) if pieces.cost else Cost(0, 0, 0)
+            valid = f"{actual['valid']} of {actual['valid'] + actual['wrong']}"
             times = f"{1000 * costs.seconds:.1f} | {costs.longer:.3f} | {costs.more:.3f}"
-            print(f"| {name} | {model.n_vocab} | {valid} | {found['cut off']} | {times} |", flush=True)
+            print(f"| {name} | {model.n_vocab} | {valid} | {actual['cut off']} | {times} |", flush=True)
 
 
 if __name__ == "__main__":

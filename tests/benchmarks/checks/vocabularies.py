@@ -38,7 +38,7 @@ from locations import DATA, PYTHONPATH
 sys.path[:0] = PYTHONPATH
 
 from llama_cpp_vocabulary import Vocabulary, tidied  # noqa: E402
-from synthetic_vocabularies import MADE, every_pair, write  # noqa: E402
+from synthetic_vocabularies import VOCABULARIES, every_pair, write  # noqa: E402
 from tokenizer_texts import random_texts, tricky  # noqa: E402
 
 from localinfer.gguf.reader import open_gguf  # noqa: E402
@@ -48,10 +48,10 @@ from localinfer.tokenizer.pretokenizers import BY_NAME  # noqa: E402
 PACKAGE = "llama-cpp-python"
 MODELS = "vendor/llama.cpp/models/ggml-vocab-"
 NATURAL = (DATA / "varied.txt").read_text(encoding="utf-8").split("\n\n")
-WAYS = ((False, False), (False, True), (True, True))  # add_special, parse_special
+ENCODE_FLAGS = ((False, False), (False, True), (True, True))  # add_special, parse_special
 BACK = ((False, True), (True, False), (True, True))  # (parse_special, special)
 SHOWN = 3  # differences per row
-AT_ONCE = 16  # code points per text
+TEXT_CODE_POINTS = 16  # code points per text
 LONGEST = 4000  # characters; llama.cpp's std::regex recurses for each
 
 
@@ -76,17 +76,17 @@ class Pair:
 
     def encodings_differ(self, text: str, add_special: bool, parse_special: bool) -> bool:
         flags = {"add_special": add_special, "parse_special": parse_special}
-        ours, theirs = self.ours.encode(text, **flags), self.theirs.encode(text, **flags)
-        return ours != theirs and (parse_special or not self.hidden & (set(theirs) - set(ours)))
+        ours, reference = self.ours.encode(text, **flags), self.theirs.encode(text, **flags)
+        return ours != reference and (parse_special or not self.hidden & (set(reference) - set(ours)))
 
     def decodings_differ(self, ids: list[int], special: bool) -> bool:
         ours = self.ours.decode(ids, special=special)
         if self.ours.add_bos and ids[:1] == [self.ours.bos] and not special:
             ids = ids[1:]
-        theirs = self.theirs.decode(ids, special=special)
-        if "[UNK_BYTE_" in theirs:
-            theirs = b"".join(self.theirs.piece(id, special=special) for id in ids).decode("utf-8", "replace")
-        return theirs not in (ours, tidied(ours))
+        reference = self.theirs.decode(ids, special=special)
+        if "[UNK_BYTE_" in reference:
+            reference = b"".join(self.theirs.piece(id, special=special) for id in ids).decode("utf-8", "replace")
+        return reference not in (ours, tidied(ours))
 
     def other_pieces(self) -> int:
         return sum(
@@ -106,28 +106,35 @@ def compare(name: str, path: Path, texts: Callable[[Pair], Iterator[str]], *, ba
     n = encoded = decoded = 0
     for text in texts(pair):
         n += 1
-        for way in WAYS:
-            if pair.encodings_differ(text, *way):
+        for alternative in ENCODE_FLAGS:
+            if pair.encodings_differ(text, *alternative):
                 encoded += 1
                 if encoded <= SHOWN:
-                    show(name, pair, shortened(text, lambda text, way=way: pair.encodings_differ(text, *way)), way)
+                    show(
+                        name,
+                        pair,
+                        shortened(
+                            text, lambda text, alternative=alternative: pair.encodings_differ(text, *alternative)
+                        ),
+                        alternative,
+                    )
         for parse_special, special in BACK if back else ():
             ids = pair.theirs.encode(text, add_special=False, parse_special=parse_special)
             if pair.decodings_differ(ids, special):
                 decoded += 1
                 if decoded <= SHOWN:
-                    ours, theirs = (each.decode(ids, special=special) for each in (pair.ours, pair.theirs))
-                    print(f"{name}: {ids[:20]} {ours[:80]!a} {theirs[:80]!a}", file=sys.stderr)
+                    ours, reference = (each.decode(ids, special=special) for each in (pair.ours, pair.theirs))
+                    print(f"{name}: {ids[:20]} {ours[:80]!a} {reference[:80]!a}", file=sys.stderr)
     pieces = pair.other_pieces() if back else 0
     row = Row(name, n, encoded, decoded, pieces, len(pair.ours.eog ^ set(pair.theirs.eog())))
     pair.theirs.close()
     return row
 
 
-def show(name: str, pair: Pair, text: str, way: tuple[bool, bool]) -> None:
-    flags = dict(zip(("add_special", "parse_special"), way, strict=True))
-    ours, theirs = pair.ours.encode(text, **flags), pair.theirs.encode(text, **flags)
-    print(f"{name}: {text!a} {flags}\n  ours   {ours}\n  theirs {theirs}", file=sys.stderr)
+def show(name: str, pair: Pair, text: str, alternative: tuple[bool, bool]) -> None:
+    flags = dict(zip(("add_special", "parse_special"), alternative, strict=True))
+    ours, reference = pair.ours.encode(text, **flags), pair.theirs.encode(text, **flags)
+    print(f"{name}: {text!a} {flags}\n  ours   {ours}\n  theirs {reference}", file=sys.stderr)
 
 
 def shortened(text: str, differs: Callable[[str], bool]) -> str:
@@ -159,8 +166,8 @@ def code_points(_: Pair) -> Iterator[str]:
     """Yield texts in which each code point occurs between letters, digits, spaces and symbols."""
     contexts = ("a{0}b", "1{0}2", " {0} ", "{0}{0}", "'{0}s\n{0}!", "A{0}\n", "-{0} {0}a")
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-    for start in range(0, len(codes), AT_ONCE):
-        chars = [chr(code) for code in codes[start : start + AT_ONCE]]
+    for start in range(0, len(codes), TEXT_CODE_POINTS):
+        chars = [chr(code) for code in codes[start : start + TEXT_CODE_POINTS]]
         yield "|".join(context.format(char) for char in chars for context in contexts)
 
 
@@ -169,10 +176,10 @@ def code_points(_: Pair) -> Iterator[str]:
 
 def fetched(folder: Path) -> list[Path]:
     """Return llama.cpp's vocabularies from the source distribution of the installed version."""
-    found = sorted(folder.glob("ggml-vocab-*.gguf"))
-    if not found:
-        wanted = f"{PACKAGE}=={version(PACKAGE)}"
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", wanted]
+    actual = sorted(folder.glob("ggml-vocab-*.gguf"))
+    if not actual:
+        expected = f"{PACKAGE}=={version(PACKAGE)}"
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", expected]
         subprocess.run([*command, "-d", folder], check=True)
         (archive,) = folder.glob("*.tar.gz")
         with tarfile.open(archive) as tar:
@@ -180,8 +187,8 @@ def fetched(folder: Path) -> list[Path]:
                 if MODELS in member.name and member.name.endswith(".gguf"):
                     member.name = Path(member.name).name
                     tar.extract(member, folder, filter="data")
-        found = sorted(folder.glob("ggml-vocab-*.gguf"))
-    return found
+        actual = sorted(folder.glob("ggml-vocab-*.gguf"))
+    return actual
 
 
 def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
@@ -189,7 +196,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     everything = not (arguments.files or arguments.made or arguments.names)
     for path in arguments.files or (fetched(arguments.folder or folder) if everything else []):
         yield compare(path.stem.removeprefix("ggml-vocab-"), path, texts)
-    for name, keys in MADE.items() if everything or arguments.made else ():
+    for name, keys in VOCABULARIES.items() if everything or arguments.made else ():
         yield compare(f"made: {name}", write(folder / "made.gguf", keys()), texts, back=name != "whitespace")
     for name in BY_NAME if everything or arguments.names else ():
         yield compare(f"pre: {name}", write(folder / "made.gguf", every_pair() | {"pre": name}), texts)

@@ -30,12 +30,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class DenseShape:
-    """A model shape. `own` has metadata keys without the architecture prefix; a `fused` matrix replaces others."""
+    """A model shape. `extra_metadata` has keys without the architecture prefix; a `fused` matrix replaces others."""
 
     architecture: str
     dimensions: tiny.Dimensions
-    own: Mapping[str, tiny.Metadatum] = field(default_factory=dict)
-    norms: Mapping[str, int] = field(default_factory=dict)  # of each layer, beside the common ones
+    extra_metadata: Mapping[str, tiny.Metadatum] = field(default_factory=dict)
+    norms: Mapping[str, int] = field(default_factory=dict)  # of each layer, in addition to the common ones
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def shapes(self) -> Shapes:
@@ -52,7 +52,7 @@ class DenseShape:
     def metadata(self) -> dict[str, tiny.Metadatum]:
         d = self.dimensions
         heads = {"attention.key_length": d.head_dim, "attention.value_length": d.head_dim}
-        keys = heads | {"rope.dimension_count": d.head_dim, "vocab_size": N_VOCAB} | dict(self.own)
+        keys = heads | {"rope.dimension_count": d.head_dim, "vocab_size": N_VOCAB} | dict(self.extra_metadata)
         common = tiny.common_metadata(self.architecture, d) | {"general.name": "random weights"}
         return common | {f"{self.architecture}.{key}": value for key, value in keys.items()} | vocabulary(N_VOCAB)
 
@@ -82,7 +82,11 @@ SHAPES = {
     "gemma2": DenseShape(  # Gemma-2-2B
         "gemma2",
         tiny.Dimensions(n_layer=2, n_embd=2304, n_ff=9216, n_head=8, n_head_kv=4, head_dim=256, n_ctx=8192),
-        own={"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        extra_metadata={
+            "attention.sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
         norms={"post_attention_norm": 2304, "post_ffw_norm": 2304},
     ),
     "phi3": DenseShape(  # Phi-3-mini

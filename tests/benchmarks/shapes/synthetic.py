@@ -156,16 +156,16 @@ def tensor_bytes(shape: tuple[int, ...], type_name: str) -> int:
 
 def random_tensor_data(rng: np.random.Generator, name: str, shape: tuple[int, ...], type_name: str) -> Iterator[bytes]:
     """Yield the tensor's data, scaled so that activations keep their magnitude from layer to layer."""
-    left = tensor_bytes(shape, type_name)
+    remaining = tensor_bytes(shape, type_name)
     if len(shape) == 1 or name.endswith(("ssm_a", "ssm_d")):
         yield np.full(shape, -1 if name.endswith("ssm_a") else 1, np.float32).tobytes()  # a state must forget
         return
     n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]][1]
     size = 0.1 if name == "token_embd.weight" else shape[-1] ** -0.5
-    chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, left) // n_bytes, size).tobytes()
-    while left:
-        yield chunk[:left]
-        left -= min(left, len(chunk))
+    chunk = random_blocks.random_blocks(rng, type_name, min(CHUNK, remaining) // n_bytes, size).tobytes()
+    while remaining:
+        yield chunk[:remaining]
+        remaining -= min(remaining, len(chunk))
 
 
 def main() -> None:

@@ -54,8 +54,8 @@ def offered(environment: dict[str, str], tmp_path: Path) -> Offered:
 def test_completions(offered: Offered, tmp_path: Path, line: str, expected: list[str] | None) -> None:
     """`None` means that the shell completes file names."""
     (tmp_path / "mine.gguf").touch()
-    found = offered(line)
-    assert expected is None or found == expected
+    actual = offered(line)
+    assert expected is None or actual == expected
 
 
 def test_completion_ignores_a_broken_models_toml(environment: dict[str, str], tmp_path: Path) -> None:

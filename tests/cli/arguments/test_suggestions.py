@@ -23,17 +23,17 @@ def test_distance_equals_naive_implementation() -> None:
     def naive(a: str, b: str) -> int:
         if not a or not b:
             return len(a) + len(b)
-        ways = [naive(a[:-1], b) + 1, naive(a, b[:-1]) + 1, naive(a[:-1], b[:-1]) + (a[-1] != b[-1])]
+        candidates = [naive(a[:-1], b) + 1, naive(a, b[:-1]) + 1, naive(a[:-1], b[:-1]) + (a[-1] != b[-1])]
         if a[-2:] == b[-2:][::-1] and len(a) > 1:
-            ways.append(naive(a[:-2], b[:-2]) + 1)
-        return min(ways)
+            candidates.append(naive(a[:-2], b[:-2]) + 1)
+        return min(candidates)
 
     words = ["", "a", "ab", "ba", "abc", "cba", "bac", "abab", "babc", "tmep", "temp"]
     assert all(edit_distance(a, b) == naive(a, b) for a in words for b in words)
 
 
 @pytest.mark.parametrize(
-    ("word", "names", "found"),
+    ("word", "names", "actual"),
     [
         ("--tmp", ["--temp", "--top-k"], ["--temp"]),
         ("--ctxsize", ["--ctx-size"], ["--ctx-size"]),
@@ -50,8 +50,8 @@ def test_distance_equals_naive_implementation() -> None:
         ("x", [], []),
     ],
 )
-def test_nearest(word: str, names: list[str], found: list[str]) -> None:
-    assert closest_names(word, names) == found
+def test_nearest(word: str, names: list[str], actual: list[str]) -> None:
+    assert closest_names(word, names) == actual
 
 
 def test_suggestion_text() -> None:

@@ -102,9 +102,9 @@ def test_session_stores_messages_and_their_replacements(tmp_path: Path, monkeypa
     list(conversation.ask("b"))
     conversation.undo()
     list(conversation.ask("c"))
-    found = sessions.open_session("talk")
-    assert [message["content"] for message in found.messages] == ["a", "1a", "c", "3c"]
-    again = Conversation(echo_model, found)  # type: ignore[arg-type]
+    actual = sessions.open_session("talk")
+    assert [message["content"] for message in actual.messages] == ["a", "1a", "c", "3c"]
+    again = Conversation(echo_model, actual)  # type: ignore[arg-type]
     list(again.regenerate())
     again.clear()
     assert sessions.open_session("talk").messages == []
@@ -142,10 +142,10 @@ def test_tool_calls_in_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
     echo_model: Any = EchoModel()
     list(Conversation(echo_model, sessions.create("echo_model", "talk")).ask("call"))
-    found = sessions.open_session("talk")
-    again = Conversation(echo_model, found)
+    actual = sessions.open_session("talk")
+    again = Conversation(echo_model, actual)
     assert [call["id"] for call in again.pending_tool_calls] == ["call00000", "call00001"]
-    assert '"name": "b"' in found.markdown()
+    assert '"name": "b"' in actual.markdown()
     list(again.send_tool_results(["one", "two"]))
     assert [message["role"] for message in sessions.open_session("talk").messages][2:] == ["tool", "tool", "assistant"]
 

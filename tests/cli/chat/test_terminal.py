@@ -20,8 +20,8 @@ Run = Callable[..., CompletedProcess[bytes]]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 
-def test_conversation(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_conversation(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("tokens, 3.0 MiB. /help")
     t.expect("> ")
     t.type("Hello\n")
@@ -35,8 +35,8 @@ def test_conversation(terminal: OpenTerminal, own: str) -> None:
     assert t.wait() == 0
 
 
-def test_commands(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_commands(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     for typed, shown in [
         ("/regen", "there is no answer yet"),
@@ -61,8 +61,8 @@ def test_commands(terminal: OpenTerminal, own: str) -> None:
     assert t.wait() == 0
 
 
-def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type(" ".join(["slowly"] * 100) + "\n")
     t.expect("1: slowly slowly")
@@ -79,8 +79,8 @@ def test_first_interrupt_stops_the_answer(terminal: OpenTerminal, own: str) -> N
     assert "Traceback" not in t.text
 
 
-def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_interrupt_empties_a_line(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("half a li")
     t.expect("half a li")
@@ -90,15 +90,15 @@ def test_interrupt_empties_a_line(terminal: OpenTerminal, own: str) -> None:
     t.expect("1: whole")
 
 
-def test_pasted_lines_are_one_message(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_pasted_lines_are_one_message(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("\x1b[200~one\ntwo\n\x1b[201~\n")
     t.expect("1: one|two\n")
 
 
-def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("slowly slowly slowly slowly slowly\n")
     t.expect("1: slowly slowly")
@@ -110,11 +110,11 @@ def test_keys_pressed_during_an_answer_wait_for_the_prompt(terminal: OpenTermina
     assert termios.tcgetattr(t.master)[3] & termios.ECHO
 
 
-def test_single_turn(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("run", own, "Why", "so?")
+def test_single_turn(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("run", fake_model, "Why", "so?")
     t.expect("1: Why so?\n[ 3 tokens")
     assert t.wait() == 0
-    t = terminal("chat", own, "-st", "-q")
+    t = terminal("chat", fake_model, "-st", "-q")
     t.expect("> ")
     t.type("once\n")
     t.expect("1: once\n")
@@ -122,8 +122,8 @@ def test_single_turn(terminal: OpenTerminal, own: str) -> None:
     assert "t/s" not in t.text
 
 
-def test_initial_prompt_starts_a_conversation(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own, "-cnv", "-p", "first")
+def test_initial_prompt_starts_a_conversation(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model, "-cnv", "-p", "first")
     t.expect("1: first\n")
     t.expect("/help")
     t.expect("> ")
@@ -131,15 +131,15 @@ def test_initial_prompt_starts_a_conversation(terminal: OpenTerminal, own: str) 
     t.expect("3: second")
 
 
-def test_an_interrupt_ends_a_single_question(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own, " ".join(["slowly"] * 100))
+def test_an_interrupt_ends_a_single_question(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model, " ".join(["slowly"] * 100))
     t.expect("1: slowly slowly")
     t.ctrl("C")
     assert t.wait() == 130
 
 
-def test_history(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_history(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("before\n")
     t.expect("1: before")
@@ -148,8 +148,8 @@ def test_history(terminal: OpenTerminal, own: str) -> None:
     t.expect("3: before")
 
 
-def test_overflow_keeps_the_chat(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_overflow_keeps_the_chat(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("overflow\n")
     t.expect("error: context is full: --ctx-size sets a larger one (/undo makes room, /clear\nstarts over)")
@@ -158,8 +158,8 @@ def test_overflow_keeps_the_chat(terminal: OpenTerminal, own: str) -> None:
     t.expect("1: fine")
 
 
-def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("escape wide\n")
     t.expect("\\x1b]0;title\\x07 😀")
@@ -168,8 +168,8 @@ def test_terminal_gets_no_control_sequences(terminal: OpenTerminal, own: str) ->
 @pytest.mark.parametrize(
     "changed", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"columns": 1}, {"columns": 0}], ids=str
 )
-def test_odd_terminals(terminal: OpenTerminal, own: str, changed: dict[str, str]) -> None:
-    t = terminal("chat", own, **changed)
+def test_odd_terminals(terminal: OpenTerminal, fake_model: str, changed: dict[str, str]) -> None:
+    t = terminal("chat", fake_model, **changed)
     t.expect(">")  # in one column, the text after it is on the next line
     t.type("x wide y\n")
     t.expect("😀 y")
@@ -180,8 +180,8 @@ def test_odd_terminals(terminal: OpenTerminal, own: str, changed: dict[str, str]
         assert b"\x1b[2m" not in t.raw
 
 
-def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("full\n")
     t.expect("1: full\n")
@@ -194,16 +194,16 @@ def test_answer_that_fills_the_context_stays(terminal: OpenTerminal, own: str) -
     t.expect("removed: next")
 
 
-def test_repetition_warning(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_repetition_warning(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("circles\n")
     t.expect("round round")
     t.expect("The answer repeats itself")
 
 
-def test_markdown(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_markdown(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("so **bold** `code` end\n")
     t.expect("1: so bold code end\n")
@@ -211,15 +211,15 @@ def test_markdown(terminal: OpenTerminal, own: str) -> None:
     assert b"\x1b[1mbold\x1b[0m" in t.raw
 
 
-def test_plain(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own, "--plain")
+def test_plain(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model, "--plain")
     t.expect("> ")
     t.type("so **bold** end\n")
     t.expect("\n1: so **bold** end\n")
 
 
-def test_reasoning_is_collapsed(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_reasoning_is_collapsed(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("slowly think\n")
     t.expect("thinking ...")
@@ -229,17 +229,17 @@ def test_reasoning_is_collapsed(terminal: OpenTerminal, own: str) -> None:
     assert "<think" not in t.text
 
 
-def test_reasoning_is_not_output(fake_cli: Run, own: str) -> None:
-    assert fake_cli("chat", own, stdin=b"think").stdout == b"1: think"
+def test_reasoning_is_not_output(fake_cli: Run, fake_model: str) -> None:
+    assert fake_cli("chat", fake_model, stdin=b"think").stdout == b"1: think"
 
 
-def test_reasoning_is_a_field(fake_cli: Run, own: str) -> None:
-    done = fake_cli("chat", own, "think", "--json")
+def test_reasoning_is_a_field(fake_cli: Run, fake_model: str) -> None:
+    done = fake_cli("chat", fake_model, "think", "--json")
     assert [json.loads(done.stdout)[name] for name in ("text", "reasoning")] == ["1: think", "Let me see."]
 
 
-def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], own: str, tmp_path: Path) -> None:
-    command = " ".join([*map(shlex.quote, [*FAKE_CLI, "chat", own]), ">", str(tmp_path / "out")])
+def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], fake_model: str, tmp_path: Path) -> None:
+    command = " ".join([*map(shlex.quote, [*FAKE_CLI, "chat", fake_model]), ">", str(tmp_path / "out")])
     t = Terminal(["sh", "-c", command], environment)
     for message in ("one", "two"):
         t.expect("> ")
@@ -253,16 +253,16 @@ def test_answers_in_a_file_end_with_a_newline(environment: dict[str, str], own: 
 
 
 @pytest.mark.parametrize("message", ["/etc/hosts is what?", "/ is the root", "/tmp"])
-def test_path_is_not_a_command(terminal: OpenTerminal, own: str, message: str) -> None:
-    t = terminal("chat", own)
+def test_path_is_not_a_command(terminal: OpenTerminal, fake_model: str, message: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type(message + "\n")
     t.expect(f"1: {message}")
 
 
-def test_more_commands(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+def test_more_commands(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     (tmp_path / "some notes.txt").write_text("a note")
-    t = terminal("chat", own)
+    t = terminal("chat", fake_model)
     t.expect("> ")
     for typed, shown in [
         ("/undo", "there is nothing to undo"),
@@ -300,8 +300,8 @@ def test_more_commands(terminal: OpenTerminal, own: str, tmp_path: Path) -> None
     assert t.wait() == 0
 
 
-def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("compiling")
     t.type("one\ntwo\n")
     t.expect("1: one\n")
@@ -309,28 +309,28 @@ def test_keys_pressed_while_kernels_compile_wait(terminal: OpenTerminal, own: st
     assert t.text.index("one") > t.text.index("> ")
 
 
-def test_history_of_another_chat(terminal: OpenTerminal, own: str, environment: dict[str, str]) -> None:
-    t = terminal("chat", own, LOCALINFER_DATA_DIR=str(Path(own).parent / "data"))
+def test_history_of_another_chat(terminal: OpenTerminal, fake_model: str, environment: dict[str, str]) -> None:
+    t = terminal("chat", fake_model, LOCALINFER_DATA_DIR=str(Path(fake_model).parent / "data"))
     t.expect("> ")
     t.type("before\n")
     t.expect("1: before")
     t.expect("> ")
     t.ctrl("D")
     assert t.wait() == 0
-    history = Path(own).parent / "data" / "history"
+    history = Path(fake_model).parent / "data" / "history"
     assert history.stat().st_mode & 0o777 == 0o600
-    t = terminal("chat", own, LOCALINFER_DATA_DIR=str(history.parent))
+    t = terminal("chat", fake_model, LOCALINFER_DATA_DIR=str(history.parent))
     t.expect("> ")
     t.ctrl("R")
     t.type("bef\r\r")
     t.expect("1: before")
 
 
-def test_external_editor(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+def test_external_editor(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\necho from the editor > $1\n")
     editor.chmod(0o700)
-    t = terminal("chat", own, EDITOR=str(editor), VISUAL="")
+    t = terminal("chat", fake_model, EDITOR=str(editor), VISUAL="")
     t.expect("> ")
     t.ctrl("G")
     t.expect("from the editor")
@@ -338,15 +338,15 @@ def test_external_editor(terminal: OpenTerminal, own: str, tmp_path: Path) -> No
     t.expect("1: from the editor")
 
 
-def test_completion(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_completion(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type("/stat\t\n")
     t.expect("[ 0 tokens")
 
 
-def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.type(" ".join(["slowly"] * 30) + "\n")
     t.expect("1: slowly slowly")
@@ -359,8 +359,8 @@ def test_echo_is_off_after_stop_and_continue(terminal: OpenTerminal, own: str) -
     assert not termios.tcgetattr(t.master)[3] & termios.ECHO
 
 
-def test_terminated_at_the_prompt(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("chat", own)
+def test_terminated_at_the_prompt(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("chat", fake_model)
     t.expect("> ")
     t.process.send_signal(signal.SIGTERM)
     assert t.wait() == 128 + signal.SIGTERM
@@ -368,23 +368,23 @@ def test_terminated_at_the_prompt(terminal: OpenTerminal, own: str) -> None:
     assert "Traceback" not in t.text
 
 
-def test_piped_message(fake_cli: Run, own: str) -> None:
-    done = fake_cli("chat", own, stdin="Grüße\n".encode())
+def test_piped_message(fake_cli: Run, fake_model: str) -> None:
+    done = fake_cli("chat", fake_model, stdin="Grüße\n".encode())
     assert done.returncode == 0
     assert done.stdout == "1: Grüße".encode()
 
 
-def test_progress_line_is_erased(terminal: OpenTerminal, own: str) -> None:
-    t = terminal("generate", own, "-p", "hello")
+def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> None:
+    t = terminal("generate", fake_model, "-p", "hello")
     assert t.wait() == 0
     # On a busy machine, loading is slow enough to show progress.
     end = rb"\x1b\[K\r\x1b\[K"
     assert re.match(rb"\rcompiling kernels \(once\) 0/3" + end + rb"(\rloading [^\r]+" + end + rb")?hello\r\n", t.raw)
 
 
-def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) -> None:
+def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
     document = tmp_path / "talk.md"
-    t = terminal("chat", own)
+    t = terminal("chat", fake_model)
     for typed, shown in [
         ("/save", "this conversation is saved as 20"),
         ("/export", "/export: missing path: /export FILE.md"),
@@ -418,8 +418,8 @@ def test_save_load_and_export(terminal: OpenTerminal, own: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
-    t = terminal("chat", own, columns=columns)
+def test_why_and_branch(terminal: OpenTerminal, fake_model: str, columns: int) -> None:
+    t = terminal("chat", fake_model, columns=columns)
     t.expect("> ")
     for typed, shown in [
         ("/why", "there is no answer yet"),
@@ -442,19 +442,19 @@ def test_why_and_branch(terminal: OpenTerminal, own: str, columns: int) -> None:
     assert max(map(len, rows)) < columns
 
 
-def test_colours_of_tokens(terminal: OpenTerminal, own: str) -> None:
+def test_colours_of_tokens(terminal: OpenTerminal, fake_model: str) -> None:
     colours = {"COLORTERM": "truecolor", "NO_COLOR": ""}
-    t = terminal("chat", own, "--color-by", "prob", "so?", **colours)
+    t = terminal("chat", fake_model, "--color-by", "prob", "so?", **colours)
     t.expect("1: so?")
     assert t.wait() == 0
     assert b"\x1b[38;2;" in t.raw
-    t = terminal("chat", own, "--color-by", "entropy", "so?", **colours | {"NO_COLOR": "1"})
+    t = terminal("chat", fake_model, "--color-by", "entropy", "so?", **colours | {"NO_COLOR": "1"})
     t.expect("1: so?")
     assert t.wait() == 0
     assert b"[38;" not in t.raw
 
 
-def test_no_colours_in_a_pipe(fake_cli: Run, own: str) -> None:
-    done = fake_cli("chat", own, "--color-by", "prob", "so?", FORCE_COLOR="1")
+def test_no_colours_in_a_pipe(fake_cli: Run, fake_model: str) -> None:
+    done = fake_cli("chat", fake_model, "--color-by", "prob", "so?", FORCE_COLOR="1")
     assert (done.stdout, done.returncode) == (b"1: so?", 0)
-    assert fake_cli("chat", own, "--color-by", "size", "so?").returncode == 2
+    assert fake_cli("chat", fake_model, "--color-by", "size", "so?").returncode == 2

@@ -107,8 +107,8 @@ ON_TERMINALS = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
 
 
 @ON_TERMINALS
-def test_calls_require_confirmation(terminal: OpenTerminal, own: str, tools: str, echo: str) -> None:
-    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo, "--session", "calls")
+def test_calls_require_confirmation(terminal: OpenTerminal, fake_model: str, tools: str, echo: str) -> None:
+    t = terminal("chat", fake_model, "--tools", tools, "--tool-exec", echo, "--session", "calls")
     t.expect("> ")
     for answer, result in [("n", "← The user rejected"), ("y", "← got a\\x1bb for echo"), ("a", "← got")]:
         t.type("call\n")
@@ -128,7 +128,7 @@ def test_calls_require_confirmation(terminal: OpenTerminal, own: str, tools: str
     t.ctrl("D")
     assert t.wait() == 0
     assert t.text.count("[y]es") == 3
-    t = terminal("chat", own, "--session", "calls")
+    t = terminal("chat", fake_model, "--session", "calls")
     t.expect("20 messages")
     t.type("again\n")
     t.expect("21: again")
@@ -136,9 +136,9 @@ def test_calls_require_confirmation(terminal: OpenTerminal, own: str, tools: str
 
 @ON_TERMINALS
 def test_typed_ahead_input_is_discarded(
-    terminal: OpenTerminal, own: str, tools: str, echo: str
+    terminal: OpenTerminal, fake_model: str, tools: str, echo: str
 ) -> None:
-    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo)
+    t = terminal("chat", fake_model, "--tools", tools, "--tool-exec", echo)
     t.expect("> ")
     t.type("call echo slowly slowly slowly slowly slowly\n")
     t.expect("slowly")
@@ -151,8 +151,8 @@ def test_typed_ahead_input_is_discarded(
 
 
 @ON_TERMINALS
-def test_question_is_repeated_after_suspend(terminal: OpenTerminal, own: str, tools: str, echo: str) -> None:
-    t = terminal("chat", own, "--tools", tools, "--tool-exec", echo)
+def test_question_is_repeated_after_suspend(terminal: OpenTerminal, fake_model: str, tools: str, echo: str) -> None:
+    t = terminal("chat", fake_model, "--tools", tools, "--tool-exec", echo)
     t.expect("> ")
     t.type("call\n")
     t.expect("[a]lways this tool: ")
@@ -165,9 +165,9 @@ def test_question_is_repeated_after_suspend(terminal: OpenTerminal, own: str, to
 
 
 @ON_TERMINALS
-def test_repeated_calls_are_stopped(terminal: OpenTerminal, own: str, tools: str) -> None:
+def test_repeated_calls_are_stopped(terminal: OpenTerminal, fake_model: str, tools: str) -> None:
     """The fake model calls the tool again because the result says so."""
-    t = terminal("chat", own, "--tools", tools, "--tool-exec", "/bin/echo call")
+    t = terminal("chat", fake_model, "--tools", tools, "--tool-exec", "/bin/echo call")
     t.expect("> ")
     t.type("call\n")
     t.expect("[a]lways this tool: ")
@@ -181,8 +181,8 @@ def test_repeated_calls_are_stopped(terminal: OpenTerminal, own: str, tools: str
 
 
 @ON_TERMINALS
-def test_user_types_the_result(terminal: OpenTerminal, own: str, tools: str) -> None:
-    t = terminal("chat", own, "--tools", tools)
+def test_user_types_the_result(terminal: OpenTerminal, fake_model: str, tools: str) -> None:
+    t = terminal("chat", fake_model, "--tools", tools)
     t.expect("> ")
     t.type("call\n")
     t.expect("echo was not run; type its result as the next message.")
@@ -194,14 +194,14 @@ def test_user_types_the_result(terminal: OpenTerminal, own: str, tools: str) -> 
     t.expect("removed: call")
 
 
-def test_one_question_as_json(fake_cli: Run, own: str, tools: str) -> None:
-    done = fake_cli("chat", own, "call", "--json", "--tools", tools, "-q")
+def test_one_question_as_json(fake_cli: Run, fake_model: str, tools: str) -> None:
+    done = fake_cli("chat", fake_model, "call", "--json", "--tools", tools, "-q")
     [call] = json.loads(done.stdout)["tool_calls"]
     assert call["function"] == {"name": "echo", "arguments": {"text": "a\x1bb"}}
 
 
-def test_calls_are_not_text(fake_cli: Run, own: str, tools: str) -> None:
-    done = fake_cli("chat", own, "call", "--tools", tools, "-q")
+def test_calls_are_not_text(fake_cli: Run, fake_model: str, tools: str) -> None:
+    done = fake_cli("chat", fake_model, "call", "--tools", tools, "-q")
     assert done.stdout == b"1: call"
     assert done.stderr.decode().endswith('→ echo {"text": "a\\u001bb"}\n')
 
@@ -214,8 +214,8 @@ def test_calls_are_not_text(fake_cli: Run, own: str, tools: str) -> None:
         (["--tools", "FILE", "--json", "--tool-exec", sys.executable], b"stdin is not a terminal"),
     ],
 )
-def test_tools_require_a_terminal(fake_cli: Run, own: str, tools: str, flags: list[str], problem: bytes) -> None:
-    done = fake_cli("chat", own, "call", *(tools if flag == "FILE" else flag for flag in flags))
+def test_tools_require_a_terminal(fake_cli: Run, fake_model: str, tools: str, flags: list[str], problem: bytes) -> None:
+    done = fake_cli("chat", fake_model, "call", *(tools if flag == "FILE" else flag for flag in flags))
     assert done.returncode == 2
     assert problem in done.stderr
     assert not done.stdout

@@ -33,18 +33,18 @@ def engine(name: str, folder: Path, type: str, options: Options) -> Iterator[Eng
 def states(running: Engine, *texts: list[int]) -> list[np.ndarray]:
     """Return the hidden states of each text's tokens."""
     running.runner.evaluate_packed(running.sequence, [np.array(text, np.int32) for text in texts])
-    found = running.compiled_graph.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
-    return np.split(found, np.cumsum([len(text) for text in texts])[:-1])
+    actual = running.compiled_graph.hidden_states(np.arange(sum(map(len, texts)), dtype=np.int32)).copy()
+    return np.split(actual, np.cumsum([len(text) for text in texts])[:-1])
 
 
 @each
 def test_states_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    proof = reference_models.expected(name)
+    reference = reference_models.expected(name)
     with engine(name, tmp_path, "F32", EXACT) as running:
-        oracle = naive.final_hidden_states(naive.Model(running.file), proof.ids)[proof.positions]
-        found = states(running, proof.ids)[0][proof.positions]
-    np.testing.assert_allclose(oracle, proof.logits, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-3)
+        oracle = naive.final_hidden_states(naive.Model(running.file), reference.ids)[reference.positions]
+        actual = states(running, reference.ids)[0][reference.positions]
+    np.testing.assert_allclose(oracle, reference.logits, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-3)
 
 
 @each
@@ -54,8 +54,8 @@ def test_texts_in_a_batch_are_independent(name: str, tmp_path: Path) -> None:
     texts = [ids[:1], ids[:2], ids[:70], ids[5:75], ids[:3], ids]
     with engine(name, tmp_path, "Q8_0", FAST) as running:
         alone = [states(running, text)[0] for text in texts]
-        together = states(running, *texts)
-    for one, other in zip(alone, together, strict=True):
+        batched = states(running, *texts)
+    for one, other in zip(alone, batched, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -67,15 +67,15 @@ def test_a_decoder_packs_texts_and_splits_long_ones(tmp_path: Path) -> None:
     with engine("qwen3", tmp_path, "F32", EXACT) as whole:
         expected = naive.Model(whole.file)
         hidden = [naive.final_hidden_states(expected, text.tolist()) for text in texts]
-        found = {kind: pool_texts(whole, texts, kind) for kind in ("mean", "cls", "last")}
+        actual = {kind: pool_texts(whole, texts, kind) for kind in ("mean", "cls", "last")}
         logits = whole.logits(ids[:9]).copy()
     with engine("qwen3", folder, "F32", replace(EXACT, batch_size=16)) as parts:
-        again = {kind: pool_texts(parts, texts, kind) for kind in found}
+        again = {kind: pool_texts(parts, texts, kind) for kind in actual}
         np.testing.assert_allclose(parts.logits(ids[:9]), logits, atol=1e-5)
     poolings = {"mean": lambda x: x.mean(axis=0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
     for kind, of in poolings.items():
-        np.testing.assert_allclose(found[kind], np.stack([of(x) for x in hidden]), atol=1e-3)
-        np.testing.assert_allclose(again[kind], found[kind], atol=1e-4)
+        np.testing.assert_allclose(actual[kind], np.stack([of(x) for x in hidden]), atol=1e-3)
+        np.testing.assert_allclose(again[kind], actual[kind], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma-embedding"])

@@ -14,7 +14,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 
-OWN = '''
+ARCHITECTURE = '''
 """Llama, written out."""
 
 from localinfer.graph.attention import qkv
@@ -44,14 +44,14 @@ NEW = {"general.architecture": "tinyllm"} | {
 
 def logits(path: Path, architecture: str = "") -> np.ndarray:
     engine = Engine.load(open_gguf(path), Options(threads=1, ctx_size=64, architecture=architecture))
-    found = engine.logits([5, 6, 7])
+    actual = engine.logits([5, 6, 7])
     engine.close()
-    return found
+    return actual
 
 
 def test_a_user_file_defines_the_architecture(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
-    own.write_text(OWN)
+    own.write_text(ARCHITECTURE)
     model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
     np.testing.assert_array_equal(logits(model, str(own)), logits(model))
     np.testing.assert_array_equal(logits(new, str(own)), logits(model))
@@ -62,7 +62,7 @@ def test_a_package_can_add_an_architecture(tmp_path: Path, monkeypatch: pytest.M
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-llm-architecture\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[localinfer.architectures]\ntinyllm = tiny_llm_architecture:build\n")
-    (tmp_path / "tiny_llm_architecture.py").write_text(OWN)
+    (tmp_path / "tiny_llm_architecture.py").write_text(ARCHITECTURE)
     monkeypatch.syspath_prepend(tmp_path)
     model, new = tiny_llama(tmp_path / "m.gguf"), tiny_llama(tmp_path / "new.gguf", **NEW)
     np.testing.assert_array_equal(logits(new), logits(model))

@@ -71,56 +71,56 @@ def engine(path: Path, options: Options) -> Iterator[Engine]:
 
 @each
 def test_the_oracle_agrees_with_transformers(name: str, file: File) -> None:
-    proof, model = reference_models.expected(name), naive.Model(open_gguf(file(name, "F32")))
+    reference, model = reference_models.expected(name), naive.Model(open_gguf(file(name, "F32")))
     model.ctx_size = EXACT.ctx_size
-    found = naive.forward(model, proof.ids)[proof.positions]
-    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-4)
+    actual = naive.forward(model, reference.ids)[reference.positions]
+    np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-4)
 
 
 @each
 def test_logits_agree_with_transformers(name: str, file: File) -> None:
-    proof = reference_models.expected(name)
+    reference = reference_models.expected(name)
     with engine(file(name, "F32"), EXACT) as running:
-        found = running.logits(proof.ids)[proof.positions]
-    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=1e-3)
-    assert reference_models.divergence(proof.logits, found).max() <= 1e-6
+        actual = running.logits(reference.ids)[reference.positions]
+    np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=1e-3)
+    assert reference_models.divergence(reference.logits, actual).max() <= 1e-6
 
 
 @pytest.mark.parametrize("name", ["gpt2", "phi2"])  # without RoPE and with fused QKV; with partial RoPE
 def test_keys_with_a_bias_have_anchors(name: str, file: File) -> None:
-    proof = reference_models.expected(name)
+    reference = reference_models.expected(name)
     with engine(file(name, "F32"), replace(EXACT, cache_type_k="q8_0")) as running:
         assert all(cache.anchored for cache in running.compiled_graph.model_graph.attention.caches.values())
-        found = running.logits(proof.ids)[proof.positions]
-    np.testing.assert_allclose(found, proof.logits, rtol=0, atol=0.05)
+        actual = running.logits(reference.ids)[reference.positions]
+    np.testing.assert_allclose(actual, reference.logits, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("name", [name for name in DIFFERENT if name not in TIED])
 def test_quantized_logits_agree_with_the_oracle(name: str, file: File) -> None:
     """Engine and exact arithmetic agree on the same 8-bit weights."""
-    proof, path = reference_models.expected(name), file(name, "Q8_0")
+    reference, path = reference_models.expected(name), file(name, "Q8_0")
     model = naive.Model(open_gguf(path))
     model.ctx_size = EXACT.ctx_size
     with engine(path, EXACT) as running:
-        found = running.logits(proof.ids)
-    assert reference_models.divergence(naive.forward(model, proof.ids), found).max() <= 5e-6
+        actual = running.logits(reference.ids)
+    assert reference_models.divergence(naive.forward(model, reference.ids), actual).max() <= 5e-6
     if name not in SENSITIVE:
-        assert reference_models.divergence(proof.logits, found[proof.positions]).mean() <= 1e-3
+        assert reference_models.divergence(reference.logits, actual[reference.positions]).mean() <= 1e-3
 
 
 @different
 def test_the_quantization_error_is_small(name: str, file: File) -> None:
     """The error of 8-bit weights and 8-bit activations is small."""
-    proof = reference_models.expected(name)
+    reference = reference_models.expected(name)
     with engine(file(name, "Q8_0"), FAST) as running:
-        found = running.logits(proof.ids)[proof.positions]
-    most = SENSITIVE[name][-1] if name in SENSITIVE else 2e-3
-    assert reference_models.divergence(proof.logits, found).mean() <= most
+        actual = running.logits(reference.ids)[reference.positions]
+    maximum = SENSITIVE[name][-1] if name in SENSITIVE else 2e-3
+    assert reference_models.divergence(reference.logits, actual).mean() <= maximum
 
 
 @different
-@pytest.mark.parametrize(("options", "most"), [(EXACT, 1e-6), (FAST, 1e-3)], ids=["exact", "fast"])
-def test_batching_does_not_change_bits(name: str, options: Options, most: float, file: File) -> None:
+@pytest.mark.parametrize(("options", "maximum"), [(EXACT, 1e-6), (FAST, 1e-3)], ids=["exact", "fast"])
+def test_batching_does_not_change_bits(name: str, options: Options, maximum: float, file: File) -> None:
     """One batch, several batches, single tokens and a reused prefix give the same bits.
 
     An engine with a smaller batch size has smaller ring buffers, so its sums have another order.
@@ -130,7 +130,7 @@ def test_batching_does_not_change_bits(name: str, options: Options, most: float,
     with engine(path, options) as running:
         whole = running.logits(ids)
         running.reset()
-        in_parts = np.concatenate([running.logits(ids[first : first + 7]) for first in range(0, len(ids), 7)])
+        chunked = np.concatenate([running.logits(ids[first : first + 7]) for first in range(0, len(ids), 7)])
         running.reset()
         one_by_one = np.concatenate([running.logits([id]) for id in ids])
         kept = running.rewind(60)
@@ -145,8 +145,8 @@ def test_batching_does_not_change_bits(name: str, options: Options, most: float,
     np.testing.assert_array_equal(one_by_one, whole)
     np.testing.assert_array_equal(again, whole[kept:])
     np.testing.assert_array_equal(returned, whole[len(whole) - len(returned) :])
-    np.testing.assert_array_equal(in_parts, whole)
-    assert reference_models.divergence(whole, small).max() <= most
+    np.testing.assert_array_equal(chunked, whole)
+    assert reference_models.divergence(whole, small).max() <= maximum
 
 
 @pytest.mark.parametrize("name", ENDLESS)

@@ -14,8 +14,8 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def request(line: object, **how: Any) -> Request:
     """Return the request of a file with only this line."""
     content = line if isinstance(line, bytes) else json.dumps(line).encode()
-    [found] = parse_requests(content, "in", "jsonl", **how)
-    return found
+    [actual] = parse_requests(content, "in", "jsonl", **how)
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def request(line: object, **how: Any) -> Request:
     ],
 )
 def test_line_forms(line: object, url: str, body: object) -> None:
-    found = request(line)
-    assert (found.url, found.body, found.error) == (url, body, None)
-    assert (found.number, found.custom_id) == (1, "line-1")
+    actual = request(line)
+    assert (actual.url, actual.body, actual.error) == (url, body, None)
+    assert (actual.number, actual.custom_id) == (1, "line-1")
 
 
 def test_raw_for_all_lines() -> None:
@@ -65,23 +65,23 @@ def test_raw_for_all_lines() -> None:
     ],
 )
 def test_invalid_line_is_a_request_with_an_error(line: object, status: int, message: str) -> None:
-    found = request(line)
-    assert found.error
-    assert found.error.status == status
-    assert message in found.error.message
+    actual = request(line)
+    assert actual.error
+    assert actual.error.status == status
+    assert message in actual.error.message
 
 
 def test_empty_lines_are_counted_and_skipped() -> None:
-    found = parse_requests(b'\xef\xbb\xbf"a"\r\n\n  \n"b"', "in", "jsonl")
-    assert [(each.number, each.custom_id, each.body["messages"][0]["content"]) for each in found] == [
+    actual = parse_requests(b'\xef\xbb\xbf"a"\r\n\n  \n"b"', "in", "jsonl")
+    assert [(each.number, each.custom_id, each.body["messages"][0]["content"]) for each in actual] == [
         (1, "line-1", "a"), (4, "line-4", "b")]  # fmt: skip
 
 
 def test_text_lines() -> None:
-    found = parse_requests(b'{"a": 1}\n caf\xc3\xa9 \n\xff\n', "in", "text")
-    assert [each.body["messages"][0]["content"] for each in found[:2]] == ['{"a": 1}', " café "]
-    assert found[2].error
-    assert "not UTF-8" in found[2].error.message
+    actual = parse_requests(b'{"a": 1}\n caf\xc3\xa9 \n\xff\n', "in", "text")
+    assert [each.body["messages"][0]["content"] for each in actual[:2]] == ['{"a": 1}', " café "]
+    assert actual[2].error
+    assert "not UTF-8" in actual[2].error.message
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf\n"])
@@ -123,6 +123,6 @@ def test_digest_depends_on_the_request() -> None:
 def test_requests_with_a_common_prefix_are_adjacent() -> None:
     system = "You are brief. " * 9
     lines = [{"prompt": "a"}, {"prompt": "b", "system": system}, {"prompt": "c"}, {"prompt": "d", "system": system}]
-    found = parse_requests(b"\n".join(json.dumps(line).encode() for line in lines), "in", "jsonl")
-    order = [each.number for each in sorted(found, key=lambda each: each.prefix_sort_key)]
+    actual = parse_requests(b"\n".join(json.dumps(line).encode() for line in lines), "in", "jsonl")
+    order = [each.number for each in sorted(actual, key=lambda each: each.prefix_sort_key)]
     assert abs(order.index(2) - order.index(4)) == 1

@@ -139,11 +139,11 @@ class TestDigest:
     def test_depends_on_content_of_option_files(self, tmp_path: Path) -> None:
         f, schema = open_gguf(tiny_llama(tmp_path / "a.gguf")), tmp_path / "schema.json"
         options = Options(json_schema_file=str(schema))
-        found = {job_digest(f, options)}
+        actual = {job_digest(f, options)}
         for text in ("{}", '{"type": "object"}'):
             schema.write_text(text)
-            found.add(job_digest(f, options))
-        assert len(found) == 3
+            actual.add(job_digest(f, options))
+        assert len(actual) == 3
 
 
 def test_another_model() -> None:

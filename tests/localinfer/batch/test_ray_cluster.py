@@ -77,9 +77,9 @@ def test_worker_dies(cluster: str, tiny: Path, tmp_path: Path, environment: dict
     assert process.returncode == 1, stderr
     assert stdout == ""
     assert f"1 of {LINES + 1} requests failed, the first is line {LINES + 1}" in stderr
-    found = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert [each["custom_id"] for each in found] == [f"line-{n}" for n in range(1, LINES + 2)]
-    assert [each["response"]["status_code"] for each in found] == [200] * LINES + [400]
+    actual = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [each["custom_id"] for each in actual] == [f"line-{n}" for n in range(1, LINES + 2)]
+    assert [each["response"]["status_code"] for each in actual] == [200] * LINES + [400]
     assert len(victims) == 2
     same = command(tiny, prompts, out, cluster)[:-4]
     again = subprocess.run(same, env=environment, capture_output=True, text=True)  # without a cluster

@@ -36,9 +36,9 @@ def responses_to(runner: Runner, *lines: object) -> list[Response]:
 
 
 def body_of(runner: Runner, line: object) -> dict[str, Any]:
-    [found] = responses_to(runner, line)
-    assert found.status == 200, found.body
-    return found.body
+    [actual] = responses_to(runner, line)
+    assert actual.status == 200, actual.body
+    return actual.body
 
 
 def test_chat(runner: Runner, model: Model) -> None:
@@ -97,8 +97,8 @@ def test_unexpected_exception(runner: Runner, monkeypatch: pytest.MonkeyPatch) -
         raise ZeroDivisionError
 
     monkeypatch.setattr(chat, "parse_chat_prompt", crash)
-    [found] = responses_to(runner, "Hello")
-    assert (found.status, found.body["error"]["message"]) == (500, "unexpected ZeroDivisionError")
+    [actual] = responses_to(runner, "Hello")
+    assert (actual.status, actual.body["error"]["message"]) == (500, "unexpected ZeroDivisionError")
 
 
 def test_temporary_failure_is_retried(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,14 +63,14 @@ def test_valid_messages() -> None:
 
 
 def test_none_values_are_omitted() -> None:
-    [given] = Conversation(messages=[HELLO | {"name": None, "tool_calls": None}]).variables()["messages"]
-    assert given == HELLO
+    [message] = Conversation(messages=[HELLO | {"name": None, "tool_calls": None}]).variables()["messages"]
+    assert message == HELLO
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_has_all_template_names(name: str) -> None:
-    [given] = Conversation(messages=[HELLO | {name: "Hm."}]).variables()["messages"]
-    assert given == HELLO | {name: "Hm.", "thinking": "Hm.", "reasoning_content": "Hm."}
+    [message] = Conversation(messages=[HELLO | {name: "Hm."}]).variables()["messages"]
+    assert message == HELLO | {name: "Hm.", "thinking": "Hm.", "reasoning_content": "Hm."}
 
 
 def test_continued_message_has_no_generation_prompt() -> None:

@@ -35,8 +35,8 @@ def test_matches_transformers(name: str) -> None:
     for which, answer in expected["answers"].items():
         if not ALL[which].get("continue_final_message"):
             variables = json.loads(json.dumps(Conversation(**ALL[which]).variables()))
-            found = renderer.render(TOKENS | variables)
-            assert found == answer if "text" in answer else "error" in found, which
+            actual = renderer.render(TOKENS | variables)
+            assert actual == answer if "text" in answer else "error" in actual, which
 
 
 @pytest.mark.parametrize("name", ["turns", "trimmed turns", "training", "parts"])
@@ -58,5 +58,5 @@ def test_builtin_template_matches_llama_cpp(name: str) -> None:
     renderer = Renderer(builtin_templates()[name])
     for roles, text in LLAMA_CPP[name].items():
         messages = [MESSAGES[role] for role in roles.removesuffix(".")]
-        found = renderer.render({"messages": messages, "add_generation_prompt": not roles.endswith(".")})
-        assert found == {"text": text}, roles
+        actual = renderer.render({"messages": messages, "add_generation_prompt": not roles.endswith(".")})
+        assert actual == {"text": text}, roles

@@ -31,9 +31,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PromptBuilder]:
         yield builder
 
 
-def text_of(builder: PromptBuilder, template: str = "", **given: object) -> str:
-    options = Options(chat_template=template, system_prompt=str(given.pop("system_prompt", "")))
-    return builder.build(Conversation(**{"messages": HELLO, **given}), options).text  # type: ignore[arg-type]
+def text_of(builder: PromptBuilder, template: str = "", **variables: object) -> str:
+    options = Options(chat_template=template, system_prompt=str(variables.pop("system_prompt", "")))
+    return builder.build(Conversation(**{"messages": HELLO, **variables}), options).text  # type: ignore[arg-type]
 
 
 def test_special_token_names(tmp_path: Path, llama: PromptBuilder) -> None:
@@ -105,8 +105,8 @@ def test_reasoning_effort(llama: PromptBuilder) -> None:
     assert llama.build(stronger, options).text == "high"
 
 
-@pytest.mark.parametrize("given", [{"think": "off"}, {"reasoning_effort": "low"}])
-def test_unsupported_reasoning_options_warn(llama: PromptBuilder, given: dict[str, str]) -> None:
-    llama.prepare(Options(chat_template=EFFORT + SWITCH, **given))  # type: ignore[arg-type]
+@pytest.mark.parametrize("reasoning_options", [{"think": "off"}, {"reasoning_effort": "low"}])
+def test_unsupported_reasoning_options_warn(llama: PromptBuilder, reasoning_options: dict[str, str]) -> None:
+    llama.prepare(Options(chat_template=EFFORT + SWITCH, **reasoning_options))  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="the chat template "):
-        llama.prepare(Options(chat_template="{{ messages }}", **given))  # type: ignore[arg-type]
+        llama.prepare(Options(chat_template="{{ messages }}", **reasoning_options))  # type: ignore[arg-type]

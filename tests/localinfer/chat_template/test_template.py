@@ -18,7 +18,7 @@ from localinfer.chat_template.sandbox import MAX_OUTPUT, Renderer
 from localinfer.chat_template.template import MAX_SOURCE, ChatTemplate
 from localinfer.errors import LocalInferError, UsageError
 
-TALK = [
+MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi {{ 7*7 }} {% if %}"},
     {"role": "assistant", "content": "Hello\n"},
@@ -29,7 +29,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SECRET = "canary-5f1d"  # in the globals of this module, which a template must not reach
 
 
-def rendered(source: str, messages: Sequence[dict[str, str]] = TALK) -> dict[str, str]:
+def rendered(source: str, messages: Sequence[dict[str, str]] = MESSAGES) -> dict[str, str]:
     """Render in this process, for templates that terminate."""
     variables = {
         "messages": copy.deepcopy(list(messages)), "tools": None, "documents": None,
@@ -52,7 +52,7 @@ def error_of(source: str) -> str:
 
 def child_error_of(source: str) -> str:
     with pytest.raises(LocalInferError) as error:
-        ChatTemplate(source, TOKENS, "m.gguf: tokenizer.chat_template").render(TALK)
+        ChatTemplate(source, TOKENS, "m.gguf: tokenizer.chat_template").render(MESSAGES)
     message = str(error.value)
     assert message.startswith("m.gguf: tokenizer.chat_template: ")
     assert message.isprintable()
@@ -109,17 +109,17 @@ def test_render(source: str, text: str) -> None:
 
 def test_rendering_is_repeatable() -> None:
     template = ChatTemplate(builtin_templates()["chatml"], TOKENS)
-    before = copy.deepcopy(TALK)
-    assert [template.render(TALK) for _ in range(3)] == [CHATML] * 3
+    before = copy.deepcopy(MESSAGES)
+    assert [template.render(MESSAGES) for _ in range(3)] == [CHATML] * 3
     finished = CHATML.removesuffix("<|im_start|>assistant\n")
-    assert template.render(TALK, add_generation_prompt=False) == finished
-    assert before == TALK
+    assert template.render(MESSAGES, add_generation_prompt=False) == finished
+    assert before == MESSAGES
 
 
 def test_extra_variables_and_unusual_characters() -> None:
     template = ChatTemplate("{{ thinking }}{{ messages[0].content }}", TOKENS)
-    odd = "\0\x1b\r\n\u2028\ud800\U0001f600\ufdd0"
-    assert template.render([{"content": odd}], thinking=False) == f"False{odd}"
+    unusual = "\0\x1b\r\n\u2028\ud800\U0001f600\ufdd0"
+    assert template.render([{"content": unusual}], thinking=False) == f"False{unusual}"
 
 
 # --- escapes from the sandbox ---
@@ -244,7 +244,7 @@ def test_render_after_kill() -> None:
     source = "{% if messages[0].content == 'x' %}ok{% else %}" + ENDLESS_LOOP + "{% endif %}"
     template = ChatTemplate(source, TOKENS)
     with pytest.raises(LocalInferError, match="took longer"):
-        template.render(TALK)
+        template.render(MESSAGES)
     assert template.render([{"role": "user", "content": "x"}]) == "ok"
     template.close()
     assert template.render([{"role": "user", "content": "x"}]) == "ok"
@@ -324,10 +324,10 @@ def test_messages_that_are_not_json_are_a_usage_error() -> None:
 
 def test_rendering_is_fast() -> None:
     template = ChatTemplate(LONG, TOKENS)
-    template.render(TALK)
+    template.render(MESSAGES)
     start = time.perf_counter()
     for _ in range(10):
-        template.render(TALK)
+        template.render(MESSAGES)
     assert (time.perf_counter() - start) / 10 < 0.005
 
 

@@ -56,15 +56,15 @@ def test_file_template_overrides_builtin_name(tmp_path: Path) -> None:
     assert text_of(tiny_llama(tmp_path / "m.gguf", **own), chat_template="chatml") == "{{ 'own' }}"
 
 
-@pytest.mark.parametrize(("given", "hint"), [
+@pytest.mark.parametrize(("value", "hint"), [
     ("llama-3", "did you mean llama3?"), ("Chatml", "did you mean chatml?"), ("tool-use", "did you mean tool_use?"),
     ("nosuch", "it contains neither {{ nor {%"), ("gone", "it contains neither"), ("Hello\nyou", "it contains neither"),
     ("./nosuch.jinja", "--chat-template-file reads a file"), ("mine.txt", "--chat-template-file reads a file"),
 ])
-def test_neither_name_nor_template(path: Path, given: str, hint: str) -> None:
+def test_neither_name_nor_template(path: Path, value: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
-        text_of(path, chat_template=given)
-    what = f"--chat-template: {given!r} is neither a template name nor a template"
+        text_of(path, chat_template=value)
+    what = f"--chat-template: {value!r} is neither a template name nor a template"
     assert str(error.value).startswith(f"{what}: {hint}")
 
 

@@ -10,7 +10,7 @@ from localinfer.chat_template.truncation import drop_oldest_turns
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 
 
-def turns(roles: str) -> list[Message]:
+def conversation(roles: str) -> list[Message]:
     return [{"role": ROLES[role], "content": f"{number}"} for number, role in enumerate(roles)]
 
 
@@ -19,7 +19,7 @@ def numbers(messages: Sequence[Message]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("roles", "most", "left"),
+    ("roles", "maximum", "remaining"),
     [
         ("suauau", 6, "012345"),
         ("suauau", 5, "0345"),
@@ -34,8 +34,8 @@ def numbers(messages: Sequence[Message]) -> str:
         ("", 0, ""),
     ],
 )
-def test_whole_turns_are_dropped(roles: str, most: int, left: str) -> None:
-    assert numbers(drop_oldest_turns(turns(roles), len, most)) == left
+def test_whole_turns_are_dropped(roles: str, maximum: int, remaining: str) -> None:
+    assert numbers(drop_oldest_turns(conversation(roles), len, maximum)) == remaining
 
 
 def test_number_of_token_counts_is_logarithmic() -> None:
@@ -45,5 +45,5 @@ def test_number_of_token_counts_is_logarithmic() -> None:
         counted_lengths.append(len(messages))
         return len(messages)
 
-    assert len(drop_oldest_turns(turns("s" + "ua" * 1000 + "u"), tokens_of, 500)) == 500
+    assert len(drop_oldest_turns(conversation("s" + "ua" * 1000 + "u"), tokens_of, 500)) == 500
     assert len(counted_lengths) <= 11

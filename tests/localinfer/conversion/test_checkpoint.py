@@ -10,7 +10,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
-from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
+from checkpoints import CHECKPOINTS, NAMES, as_f32, copy_checkpoint, edit_json
 from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
@@ -33,8 +33,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GGUF]:
 
 def expected(name: str) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float32]]]:
     """Return token ids, and transformers' logits after each, (n_tokens, n_vocab)."""
-    with np.load(CHECKPOINTS / name / "expected.npz") as found:
-        return found["ids"].tolist(), found["logits"]
+    with np.load(CHECKPOINTS / name / "expected.npz") as actual:
+        return actual["ids"].tolist(), actual["logits"]
 
 
 @each
@@ -77,7 +77,7 @@ def test_tied_embeddings_are_stored_once(name: str) -> None:
 
 
 def test_output_layer_equal_to_the_embedding_is_omitted(tmp_path: Path) -> None:
-    folder = copied("qwen2", tmp_path)
+    folder = copy_checkpoint("qwen2", tmp_path)
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]}, folder / "model.safetensors")
     assert "output.weight" not in open_checkpoint(folder).tensors
@@ -85,16 +85,16 @@ def test_output_layer_equal_to_the_embedding_is_omitted(tmp_path: Path) -> None:
 
 def test_text_model_of_a_multimodal_model(tmp_path: Path) -> None:
     """The layout of Gemma3ForConditionalGeneration: other prefixes, a text_config, and weights of a vision tower."""
-    folder = copied("qwen2", tmp_path)
+    folder = copy_checkpoint("qwen2", tmp_path)
     tensors = load_file(folder / "model.safetensors")
     inner = {f"model.language_model.{name.removeprefix('model.')}": values for name, values in tensors.items()}
     save_file(inner | {"model.vision_tower.patch.weight": np.ones(3, np.float32)}, folder / "model.safetensors")
     inside = {"hidden_size": 64, "num_hidden_layers": 2}
-    changed(folder / "config.json", lambda config: config.update(dict.fromkeys(inside), text_config=inside))
-    plain, found = open_checkpoint(CHECKPOINTS / "qwen2"), open_checkpoint(folder)
-    assert fields_of(found, "qwen2.") == fields_of(plain, "qwen2.")
-    assert found.tensors.keys() == plain.tensors.keys()
-    for name, tensor in found.tensors.items():
+    edit_json(folder / "config.json", lambda config: config.update(dict.fromkeys(inside), text_config=inside))
+    plain, actual = open_checkpoint(CHECKPOINTS / "qwen2"), open_checkpoint(folder)
+    assert fields_of(actual, "qwen2.") == fields_of(plain, "qwen2.")
+    assert actual.tensors.keys() == plain.tensors.keys()
+    for name, tensor in actual.tensors.items():
         assert tensor.load().tobytes() == plain.tensors[name].load().tobytes()
 
 
@@ -116,8 +116,8 @@ def test_older_rope_keys(name: str, tmp_path: Path) -> None:
             config["rope_local_base_freq"] = windows["rope_theta"]
             rope["type"] = rope.pop("rope_type")
 
-    folder = copied(name, tmp_path)
-    changed(folder / "config.json", older)
+    folder = copy_checkpoint(name, tmp_path)
+    edit_json(folder / "config.json", older)
     before, after = open_checkpoint(CHECKPOINTS / name), open_checkpoint(folder)
     assert fields_of(after, name) == fields_of(before, name)
     assert after.tensors.keys() == before.tensors.keys()
@@ -144,8 +144,8 @@ def test_llama3_rope_factors() -> None:
     ],
 )
 def test_sliding_window_layers(changes: dict[str, Any], written: object, tmp_path: Path) -> None:
-    folder = copied("gemma3", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(changes))
+    folder = copy_checkpoint("gemma3", tmp_path)
+    edit_json(folder / "config.json", lambda config: config.update(changes))
     field = open_checkpoint(folder).fields.get("gemma3.attention.sliding_window_pattern")
     if written == "flags":
         assert field is not None
@@ -155,15 +155,15 @@ def test_sliding_window_layers(changes: dict[str, Any], written: object, tmp_pat
 
 
 def test_no_window_key_without_windows(tmp_path: Path) -> None:
-    folder = copied("gemma3", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(layer_types=["full_attention"] * 3))
+    folder = copy_checkpoint("gemma3", tmp_path)
+    edit_json(folder / "config.json", lambda config: config.update(layer_types=["full_attention"] * 3))
     assert "gemma3.attention.sliding_window" not in open_checkpoint(folder).fields
 
 
 def test_yarn_metadata(tmp_path: Path) -> None:
-    folder = copied("qwen3", tmp_path)
+    folder = copy_checkpoint("qwen3", tmp_path)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e6}
-    changed(folder / "config.json", lambda config: config.update(rope_parameters=yarn))
+    edit_json(folder / "config.json", lambda config: config.update(rope_parameters=yarn))
     assert fields_of(open_checkpoint(folder), "qwen3.rope.scaling.") == {
         "qwen3.rope.scaling.type": b"yarn",
         "qwen3.rope.scaling.factor": 4.0,
@@ -172,8 +172,8 @@ def test_yarn_metadata(tmp_path: Path) -> None:
 
 
 def test_ignored_window_warns(tmp_path: Path) -> None:
-    folder = copied("mistral", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(sliding_window=64))
+    folder = copy_checkpoint("mistral", tmp_path)
+    edit_json(folder / "config.json", lambda config: config.update(sliding_window=64))
     with pytest.warns(UserWarning, match="sliding_window: is ignored; beyond 64 tokens"):
         open_checkpoint(folder)
 
@@ -187,18 +187,18 @@ def general(folder: Path) -> dict[str, Any]:
 
 
 def test_parts_of_the_name(tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path).rename(tmp_path / "Llama-3.2-1b-Instruct")
-    found = general(folder)
-    assert found["name"] == b"Llama 3.2 1b Instruct"
-    assert (found["basename"], found["size_label"], found["finetune"]) == (b"Llama-3.2", b"1B", b"Instruct")
+    folder = copy_checkpoint("llama", tmp_path).rename(tmp_path / "Llama-3.2-1b-Instruct")
+    actual = general(folder)
+    assert actual["name"] == b"Llama 3.2 1b Instruct"
+    assert (actual["basename"], actual["size_label"], actual["finetune"]) == (b"Llama-3.2", b"1B", b"Instruct")
 
 
 def test_name_from_a_hugging_face_cache(tmp_path: Path) -> None:
     revision = tmp_path / "models--some-org--tiny-model" / "snapshots" / "0a1b2c"
     revision.parent.mkdir(parents=True)
-    copied("llama", tmp_path).rename(revision)
-    found = general(revision)
-    assert (found["organization"], found["name"], found["size_label"]) == (b"some-org", b"Tiny Model", b"58K")
+    copy_checkpoint("llama", tmp_path).rename(revision)
+    actual = general(revision)
+    assert (actual["organization"], actual["name"], actual["size_label"]) == (b"some-org", b"Tiny Model", b"58K")
 
 
 def test_license_of_the_readme(files: dict[str, GGUF]) -> None:
@@ -214,20 +214,20 @@ def test_license_of_the_readme(files: dict[str, GGUF]) -> None:
     "readme", ["", "---\n", "no\n---\nlicense: mit\n---\n", "---\nlicense:\n---\n", "---\n- a\n---\n"]
 )
 def test_readme_without_a_license(readme: str, tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     (folder / "README.md").write_text(readme)
     assert "license" not in general(folder)
 
 
 def test_sampling_defaults_are_converted(tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     (folder / "generation_config.json").write_text(
         '{"temperature": 0.6, "top_k": 20, "top_p": null, "do_sample": true}'
     )
-    found = general(folder)
-    assert found["sampling.top_k"] == 20
-    assert found["sampling.temp"] == pytest.approx(0.6)
-    assert "sampling.top_p" not in found
+    actual = general(folder)
+    assert actual["sampling.top_k"] == 20
+    assert actual["sampling.temp"] == pytest.approx(0.6)
+    assert "sampling.top_p" not in actual
 
 
 @pytest.mark.parametrize(("name", "number"), [("qwen2", 0), ("mistral", 1), ("llama", 32)])

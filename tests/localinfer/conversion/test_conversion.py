@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 import reference_models
-from checkpoints import changed
+from checkpoints import edit_json
 from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import architectures, open_checkpoint
@@ -83,8 +83,8 @@ OTHER = {
 
 def keys_of(source: Source) -> dict[str, Any]:
     """Return the metadata keys of the architecture, without its prefix."""
-    mine = f"{text(source.fields['general.architecture'])}."
-    return {key.removeprefix(mine): plain(field) for key, field in source.fields.items() if key.startswith(mine)}
+    prefix = f"{text(source.fields['general.architecture'])}."
+    return {key.removeprefix(prefix): plain(field) for key, field in source.fields.items() if key.startswith(prefix)}
 
 
 def plain(field: Field) -> Any:
@@ -116,7 +116,7 @@ def test_keys_and_tensors_are_those_of_llama_cpp(name: str, tmp_path: Path) -> N
 
 @each_head
 def test_draft_heads_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    model = reference_models.checkpoint(eagle3_heads.described(name)["model"], tmp_path)
+    model = reference_models.checkpoint(eagle3_heads.read_description(name)["model"], tmp_path)
     assert_equal(name, open_checkpoint(eagle3_heads.checkpoint(name, tmp_path), model), CONVERSION[name], "eagle3")
 
 
@@ -125,24 +125,24 @@ def test_mtp_layers_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
     expected = CONVERSION[f"{name}; head"]
     if name == "deepseek3":  # llama.cpp omits the key and the block
         expected["keys"]["deepseek2.nextn_predict_layers"] = 1
-    source = open_checkpoint(draft_head_models.checkpoint(name, tmp_path, own=True))
+    source = open_checkpoint(draft_head_models.checkpoint(name, tmp_path, has_embeddings=True))
     assert_equal(name, source, expected, reference_models.architecture(name))
 
 
 def assert_equal(name: str, source: Source, converted: dict[str, Any], architecture: str) -> None:
     """Check that keys and tensors equal those of llama.cpp's conversion."""
     ours, other = keys_of(source), OTHER.get(name, set())
-    theirs = {key.removeprefix(f"{architecture}."): value for key, value in converted["keys"].items()}
-    assert ours.keys() - theirs.keys() <= MORE
-    assert theirs.keys() - ours.keys() == LESS.get(name, set())
-    for key in ours.keys() & theirs.keys() - other:
-        assert ours[key] == (pytest.approx(theirs[key]) if isinstance(ours[key], float) else theirs[key]), key
+    reference = {key.removeprefix(f"{architecture}."): value for key, value in converted["keys"].items()}
+    assert ours.keys() - reference.keys() <= MORE
+    assert reference.keys() - ours.keys() == LESS.get(name, set())
+    for key in ours.keys() & reference.keys() - other:
+        assert ours[key] == (pytest.approx(reference[key]) if isinstance(ours[key], float) else reference[key]), key
     tensors = reference_models.summary(
         {tensor.name: (tensor.shape, tensor.load()) for tensor in source.tensors.values()}
     )
     expected = converted["tensors"]
     different = {key for key in tensors.keys() | expected.keys() if tensors.get(key) != expected.get(key)}
-    assert different == other - theirs.keys()
+    assert different == other - reference.keys()
 
 
 def without(path: Path, kind: str) -> Path:
@@ -185,9 +185,9 @@ def older_rope(config: dict[str, Any]) -> None:
     windows = rope.get("sliding_attention", {})
     rope = dict(rope.get("full_attention", rope))
     config["rope_theta"] = rope.pop("rope_theta")
-    share = rope.pop("partial_rotary_factor", None)
-    if share is not None:
-        config[{"gpt_neox": "rotary_pct"}.get(config["model_type"], "partial_rotary_factor")] = share
+    fraction = rope.pop("partial_rotary_factor", None)
+    if fraction is not None:
+        config[{"gpt_neox": "rotary_pct"}.get(config["model_type"], "partial_rotary_factor")] = fraction
     if windows:
         config["rope_local_base_freq"] = windows["rope_theta"]
     config["rope_scaling"] = (rope | {"type": rope.pop("rope_type")}) if len(rope) > 1 else None
@@ -234,7 +234,7 @@ def packed(folder: Path, name: str, linear_class: str) -> Path:
 
     altered(path, change)
     quantization = {"quant_method": "bitnet", "linear_class": linear_class, "quantization_mode": "offline"}
-    changed(path / "config.json", lambda config: config.update(quantization_config=quantization))
+    edit_json(path / "config.json", lambda config: config.update(quantization_config=quantization))
     return path
 
 
@@ -246,19 +246,19 @@ def test_packed_matrices(linear_class: str, tmp_path: Path) -> None:
     assert tensors.keys() == plain.keys()
     for key, tensor in tensors.items():
         assert (tensor.shape, tensor.type) == (plain[key].shape, plain[key].type)
-        found, wanted = tensor.load().view(np.float32), plain[key].load().view(np.float32)
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        actual, expected = tensor.load().view(np.float32), plain[key].load().view(np.float32)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_invalid_packed_matrices(tmp_path: Path) -> None:
     folder, key = packed(tmp_path, "bitnet-b1.58", "autobitlinear"), "model.layers.1.mlp.up_proj.weight"
     whole = load_file(folder / "model.safetensors")
-    odd = {
+    unusual = {
         f"tensor {key}: is U8 [39, 96], not U8 [40, 96]": {key: whole[key][1:]},
         f"tensor {key}: is F32 [40, 96], not U8": {key: whole[key].astype(np.float32)},
         f"tensor {key}: has no scale": {f"{key}_scale": np.ones(2, np.float32)},
     }
-    for line, changes in odd.items():
+    for line, changes in unusual.items():
         save_file(whole | changes, folder / "model.safetensors")
         assert line in str(refusal(folder))
     save_file({name: values for name, values in whole.items() if name != f"{key}_scale"}, folder / "model.safetensors")
@@ -285,7 +285,7 @@ def in_mxfp4(folder: Path) -> tuple[Path, dict[str, Any]]:
             values[key] = scaled.reshape(n_expert, n_out, n_in)
 
     altered(path, change)
-    changed(path / "config.json", lambda config: config.update(quantization_config={"quant_method": "mxfp4"}))
+    edit_json(path / "config.json", lambda config: config.update(quantization_config={"quant_method": "mxfp4"}))
     return path, values
 
 
@@ -294,10 +294,10 @@ def test_mxfp4_blocks_are_preserved(tmp_path: Path) -> None:
     tensors = open_checkpoint(path).tensors
     for key, rows in (("gate_up_proj", "gate"), ("gate_up_proj", "up"), ("down_proj", "down")):
         tensor, whole = tensors[f"blk.1.ffn_{rows}_exps.weight"], values[f"model.layers.1.mlp.experts.{key}"]
-        wanted = {"gate": whole[:, ::2], "up": whole[:, 1::2], "down": whole}[rows]
-        assert (tensor.type_name, tensor.shape) == ("MXFP4", wanted.shape)
+        expected = {"gate": whole[:, ::2], "up": whole[:, 1::2], "down": whole}[rows]
+        assert (tensor.type_name, tensor.shape) == ("MXFP4", expected.shape)
         blocks = tensor.load().reshape(*tensor.shape[:-1], -1)
-        np.testing.assert_array_equal(gguf.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4), wanted)
+        np.testing.assert_array_equal(gguf.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4), expected)
 
 
 def test_invalid_mxfp4_blocks(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def altered(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_missing_tensor(name: str, tmp_path: Path) -> None:
     """The tensor is missing in the last block; its name is known from the other blocks."""
     folder = reference_models.checkpoint(name, tmp_path)
-    last = reference_models.described(name)["n_layer"] - 1
+    last = reference_models.read_description(name)["n_layer"] - 1
     whole = load_file(folder / "model.safetensors")
     idle = IDLE.get(name, STACKED)
     of_last = [key for key in whole if f".{last}." in f".{key}" and not (STACKED.search(key) or idle.search(key))]
@@ -346,15 +346,15 @@ def test_wrong_shape_names_the_tensor(name: str, tmp_path: Path) -> None:
     whole = load_file(folder / "model.safetensors")
     first = {key: values for key, values in whole.items() if ".0." in f".{key}" and not STACKED.search(key)}
     for key, values in first.items():
-        odd = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.float32)
-        save_file(whole | {key: odd}, folder / "model.safetensors")
+        unusual = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.float32)
+        save_file(whole | {key: unusual}, folder / "model.safetensors")
         assert f"tensor {key}: has " in str(refusal(folder))
 
 
 @each
 def test_unexpected_tensor(name: str, tmp_path: Path) -> None:
     folder = reference_models.checkpoint(name, tmp_path)
-    more = next(key for key in reference_models.described(name)["tensors"] if "{}" in key).replace("{}", "0")
+    more = next(key for key in reference_models.read_description(name)["tensors"] if "{}" in key).replace("{}", "0")
     for extra in (more.removesuffix(".weight") + "_of_another.weight", "model.layers.0.mlp.lookup.weight"):
         altered(folder, lambda tensors, extra=extra: tensors.update({extra: np.ones(3, np.float32)}))
         error = refusal(folder)
@@ -400,7 +400,7 @@ def test_zero_bias_is_omitted(tmp_path: Path) -> None:
 )
 def test_unsupported_config_values(name: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
     folder = reference_models.checkpoint(name, tmp_path)
-    changed(folder / "config.json", lambda config: config.update(changes))
+    edit_json(folder / "config.json", lambda config: config.update(changes))
     assert line in str(refusal(folder))
 
 
@@ -408,11 +408,11 @@ def test_unsupported_config_values(name: str, changes: dict[str, Any], line: str
 def test_time_step_limit(infinity: Any, tmp_path: Path) -> None:
     """Infinity is not valid JSON, but configurations use it; other numbers must be finite. Limits are unsupported."""
     folder = reference_models.checkpoint("mamba2", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, infinity]))
+    edit_json(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, infinity]))
     assert "blk.0.ssm_a" in open_checkpoint(folder).tensors
-    changed(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, 0.1]))
+    edit_json(folder / "config.json", lambda config: config.update(time_step_limit=[0.0, 0.1]))
     assert str(refusal(folder)).endswith("time_step_limit: [0.0, 0.1] is not supported")
-    changed(folder / "config.json", lambda config: config.update(time_step_limit=None, layer_norm_epsilon=infinity))
+    edit_json(folder / "config.json", lambda config: config.update(time_step_limit=None, layer_norm_epsilon=infinity))
     assert str(refusal(folder)).endswith("layer_norm_epsilon: is inf; it must be finite")
 
 
@@ -421,20 +421,20 @@ def test_dynamic_rope_is_unscaled_within_the_context(tmp_path: Path) -> None:
     folder = reference_models.checkpoint("internlm2", tmp_path)
     before = keys_of(open_checkpoint(folder))
     growing = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
-    changed(folder / "config.json", lambda config: config.update(rope_parameters=growing))
+    edit_json(folder / "config.json", lambda config: config.update(rope_parameters=growing))
     assert keys_of(open_checkpoint(folder)) == before
 
 
 def test_window_pattern_string(tmp_path: Path) -> None:
     folder = reference_models.checkpoint("exaone4-windows", tmp_path)
     before = keys_of(open_checkpoint(folder))
-    changed(folder / "config.json", lambda config: config.update(layer_types=None, sliding_window_pattern="LLLG"))
+    edit_json(folder / "config.json", lambda config: config.update(layer_types=None, sliding_window_pattern="LLLG"))
     assert keys_of(open_checkpoint(folder)) == before
 
 
 def test_context_length_of_command_r(tmp_path: Path) -> None:
     folder = reference_models.checkpoint("command-r", tmp_path)
-    changed(folder / "config.json", lambda config: config.update(model_max_length=131_072))
+    edit_json(folder / "config.json", lambda config: config.update(model_max_length=131_072))
     assert keys_of(open_checkpoint(folder))["context_length"] == 131_072
 
 
@@ -472,7 +472,7 @@ def test_names_of_older_and_newer_draft_heads(tmp_path: Path) -> None:
     def nest(config: dict[str, Any]) -> None:
         config["transformer_layer_config"] = {key: config.pop(key) for key in nested}
 
-    changed(head / "config.json", nest)
+    edit_json(head / "config.json", nest)
     after = open_checkpoint(head, model)
     assert keys_of(after) == keys_of(before)
     assert {*after.tensors} == {*before.tensors}
@@ -494,7 +494,7 @@ def test_invalid_draft_vocabulary(first: int, second: int, problem: str, tmp_pat
 @pytest.mark.parametrize("layers", [[1, 2], [1, 2, 3], [1, 2, "1"]])
 def test_nonexistent_target_layers(layers: list[object], tmp_path: Path) -> None:
     head, model = head_and_model(tmp_path)
-    changed(head / "config.json", lambda config: config.update(eagle_aux_hidden_state_layer_ids=layers))
+    edit_json(head / "config.json", lambda config: config.update(eagle_aux_hidden_state_layer_ids=layers))
     with pytest.raises(LocalInferError, match="eagle_aux_hidden_state_layer_ids: is "):
         open_checkpoint(head, model)
 
@@ -504,5 +504,5 @@ def test_default_target_layers(tmp_path: Path) -> None:
         eagle3_heads.checkpoint("eagle3-borrowing", tmp_path),
         reference_models.checkpoint("smollm3", tmp_path),
     )
-    changed(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
+    edit_json(head / "config.json", lambda config: config.pop("eagle_aux_hidden_state_layer_ids"))
     assert keys_of(open_checkpoint(head, model))["target_layers"] == [2, 2, 2]  # the model has five layers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import changed, copied
+from checkpoints import copy_checkpoint, edit_json
 from safetensors.numpy import load_file, save_file
 
 from localinfer.conversion import open_checkpoint
@@ -33,19 +33,19 @@ def refusal(folder: Path) -> LocalInferError:
 
 def config(**changes: Any) -> Attack:
     """Set values of config.json; None deletes them."""
-    return lambda folder: changed(folder / "config.json", lambda values: values.update(changes))
+    return lambda folder: edit_json(folder / "config.json", lambda values: values.update(changes))
 
 
 def tokenizer(**changes: Any) -> Attack:
-    return lambda folder: changed(folder / "tokenizer.json", lambda values: values.update(changes))
+    return lambda folder: edit_json(folder / "tokenizer.json", lambda values: values.update(changes))
 
 
 def model_of_tokenizer(**changes: Any) -> Attack:
-    return lambda folder: changed(folder / "tokenizer.json", lambda values: values["model"].update(changes))
+    return lambda folder: edit_json(folder / "tokenizer.json", lambda values: values["model"].update(changes))
 
 
 def index(**files: Any) -> Attack:
-    return lambda folder: changed(folder / INDEX, lambda values: values["weight_map"].update(files))
+    return lambda folder: edit_json(folder / INDEX, lambda values: values["weight_map"].update(files))
 
 
 def write(name: str, content: bytes) -> Attack:
@@ -60,8 +60,8 @@ def tensors(**changes: Any) -> Attack:
     """Set tensors of qwen2's file; None deletes them."""
 
     def attack(folder: Path) -> None:
-        found = load_file(folder / WEIGHTS) | changes
-        save_file({name: values for name, values in found.items() if values is not None}, folder / WEIGHTS)
+        actual = load_file(folder / WEIGHTS) | changes
+        save_file({name: values for name, values in actual.items() if values is not None}, folder / WEIGHTS)
 
     return attack
 
@@ -170,21 +170,21 @@ UNSUPPORTED: dict[str, tuple[Attack, str]] = {
 @pytest.mark.parametrize("case", LLAMA)
 def test_refusals_of_llama(case: str, tmp_path: Path) -> None:
     attack, line = LLAMA[case]
-    attack(folder := copied("llama", tmp_path))
+    attack(folder := copy_checkpoint("llama", tmp_path))
     assert line in str(refusal(folder))
 
 
 @pytest.mark.parametrize("case", QWEN2)
 def test_refusals_of_qwen2(case: str, tmp_path: Path) -> None:
     attack, line = QWEN2[case]
-    attack(folder := copied("qwen2", tmp_path))
+    attack(folder := copy_checkpoint("qwen2", tmp_path))
     assert line in str(refusal(folder))
 
 
 @pytest.mark.parametrize("case", UNSUPPORTED)
 def test_unsupported(case: str, tmp_path: Path) -> None:
     attack, line = UNSUPPORTED[case]
-    attack(folder := copied("qwen2", tmp_path))
+    attack(folder := copy_checkpoint("qwen2", tmp_path))
     error = refusal(folder)
     assert line in str(error)
     assert isinstance(error, UnsupportedError)
@@ -204,7 +204,7 @@ REQUIRED = (
 
 @pytest.mark.parametrize("key", REQUIRED)
 def test_missing_or_invalid_numbers(key: str, tmp_path: Path) -> None:
-    folder = copied("qwen2", tmp_path)
+    folder = copy_checkpoint("qwen2", tmp_path)
     for value in (None, "1", True, [2], {}, 0, -1, 10**9, 10**400):
         config(layer_types=None, **{key: value})(folder)
         if value != 10**9 or key != "max_position_embeddings":
@@ -213,12 +213,12 @@ def test_missing_or_invalid_numbers(key: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "config.json", "no\0where"])
 def test_no_such_directory(name: str, tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     assert isinstance(refusal(folder / name), ModelNotFoundError)
 
 
 def test_file_overwritten_after_opening(tmp_path: Path) -> None:
-    folder = copied("qwen2", tmp_path)
+    folder = copy_checkpoint("qwen2", tmp_path)
     tensor = open_checkpoint(folder).tensors["token_embd.weight"]
     shortened(folder)
     with pytest.raises(LocalInferError, match="changed or truncated"):
@@ -228,7 +228,7 @@ def test_file_overwritten_after_opening(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma3", "mistral"])
 def test_bytes_changed_at_random(name: str, tmp_path: Path) -> None:
     """The result is a one-line error or another valid model."""
-    folder, choose, lines = copied(name, tmp_path), random.Random(0), []
+    folder, choose, lines = copy_checkpoint(name, tmp_path), random.Random(0), []
     for file in sorted(folder.iterdir()):
         content = file.read_bytes()
         header = 3000 if file.suffix == ".safetensors" else len(content)
@@ -245,21 +245,21 @@ def test_bytes_changed_at_random(name: str, tmp_path: Path) -> None:
     assert len(lines) > 20
 
 
-ODD = (None, 7, -1.5, 1e300, 10**400, "", "\x1b[2J", [], {}, [7], ["x"], [[]], [{}], {"x": 7}, True)
+UNUSUAL_VALUES = (None, 7, -1.5, 1e300, 10**400, "", "\x1b[2J", [], {}, [7], ["x"], [[]], [{}], {"x": 7}, True)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3"])
 def test_values_of_another_type_anywhere(name: str, tmp_path: Path) -> None:
     """Values of each JSON file, at any depth, are replaced: the result is a one-line error or another valid model."""
-    folder, choose = copied(name, tmp_path), random.Random(0)
+    folder, choose = copy_checkpoint(name, tmp_path), random.Random(0)
     (folder / "generation_config.json").write_text('{"top_k": 1, "temperature": 0.5}')
     for file in sorted(folder.glob("*.json")):
         content = file.read_bytes()
         all_paths = list(key_paths(json.loads(content)))
         near = [key_path for key_path in all_paths if len(key_path) < 3 or "vocab" not in key_path]
         for key_path in choose.sample(near, min(10, len(near))):
-            for odd in choose.sample(ODD, 5):
-                changed(file, lambda values, key_path=key_path, odd=odd: put(values, key_path, odd))
+            for unusual in choose.sample(UNUSUAL_VALUES, 5):
+                edit_json(file, lambda values, key_path=key_path, unusual=unusual: put(values, key_path, unusual))
                 with contextlib.suppress(LocalInferError):
                     open_checkpoint(folder)
                 file.write_bytes(content)

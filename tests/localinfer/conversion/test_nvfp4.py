@@ -20,12 +20,12 @@ WIDER = {96: 128, 160: 192}  # so that rows are whole blocks of 64
 NVFP4 = 40
 ModelOpt = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 Compressed = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
-Part = tuple[str, Any]  # safetensors' dtype name, and the values
+StoredTensor = tuple[str, Any]  # safetensors' dtype name, and the values
 
 
-def folder_of(name: str, folder: Path, tensors: Mapping[str, Part], **more: Any) -> Path:
+def folder_of(name: str, folder: Path, tensors: Mapping[str, StoredTensor], **more: Any) -> Path:
     """Write a reference model's checkpoint with these tensors; safetensors' numpy API lacks some of their types."""
-    path, config = folder, reference_models.described(name)["config"]
+    path, config = folder, reference_models.read_description(name)["config"]
     path.mkdir(parents=True)
     wider = {key: WIDER.get(value, value) if type(value) is int else value for key, value in config.items()}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4 if name == "llama2" else 2}
@@ -42,14 +42,14 @@ def folder_of(name: str, folder: Path, tensors: Mapping[str, Part], **more: Any)
 
 
 def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
-    found = reference_models.weights(name, reference_models.described(name))
-    return {key: tuple(WIDER.get(n, n) for n in values.shape) for key, values in found.items()}
+    actual = reference_models.weights(name, reference_models.read_description(name))
+    return {key: tuple(WIDER.get(n, n) for n in values.shape) for key, values in actual.items()}
 
 
-def both(name: str, *, compressed: bool = False) -> tuple[dict[str, Part], dict[str, Part]]:
+def both(name: str, *, compressed: bool = False) -> tuple[dict[str, StoredTensor], dict[str, StoredTensor]]:
     """Return the same tensors twice: in F32, and with the block matrices in NVFP4."""
-    plain: dict[str, Part] = {}
-    packed: dict[str, Part] = {}
+    plain: dict[str, StoredTensor] = {}
+    packed: dict[str, StoredTensor] = {}
     rng = np.random.default_rng(5)
     for key, shape in shapes_of(name).items():
         if "_proj" not in key:
@@ -78,19 +78,19 @@ def test_values_equal_those_in_f32(compressed: bool, name: str, tmp_path: Path) 
     plain, packed = both(name, compressed=compressed)
     expected = open_checkpoint(folder_of(name, tmp_path / "plain", plain)).tensors
     config = Compressed if compressed else ModelOpt
-    found = open_checkpoint(folder_of(name, tmp_path / "packed", packed, quantization_config=config)).tensors
-    in_blocks = [each for each in found.values() if each.type == NVFP4]
+    actual = open_checkpoint(folder_of(name, tmp_path / "packed", packed, quantization_config=config)).tensors
+    in_blocks = [each for each in actual.values() if each.type == NVFP4]
     assert in_blocks
     for each in in_blocks:
         rows = each.load().reshape(*each.shape[:-1], -1)
         values = gguf.dequantize(rows, gguf.GGMLQuantizationType.NVFP4)
-        factors = found[each.name.replace(".weight", ".scale")].load().view(np.float32)
-        inputs = found[each.name.replace(".weight", ".input_scale")].load().view(np.float32)
+        factors = actual[each.name.replace(".weight", ".scale")].load().view(np.float32)
+        inputs = actual[each.name.replace(".weight", ".input_scale")].load().view(np.float32)
         values = values * factors.reshape(-1, *[1] * (values.ndim - 1))
-        wanted = expected[each.name].load().view(np.float32).reshape(each.shape)
-        np.testing.assert_allclose(values, wanted, rtol=3e-7)  # the scale was inverted twice
+        desired = expected[each.name].load().view(np.float32).reshape(each.shape)
+        np.testing.assert_allclose(values, desired, rtol=3e-7)  # the scale was inverted twice
         assert set(inputs.tolist()) == {8.0}
-    assert found.keys() - {each for each in found if each.endswith("scale")} == expected.keys()
+    assert actual.keys() - {each for each in actual if each.endswith("scale")} == expected.keys()
 
 
 @pytest.mark.parametrize(("key", "values", "problem"), [
@@ -98,7 +98,7 @@ def test_values_equal_those_in_f32(compressed: bool, name: str, tmp_path: Path) 
     ("weight_scale_2", ("F32", np.zeros(2, np.float32)), "is not one number|not one number"),
     ("weight", ("U8", np.zeros((128, 40), np.uint8)), "rows of 64 values"),
 ])  # fmt: skip
-def test_invalid_matrices(key: str, values: Part, problem: str, tmp_path: Path) -> None:
+def test_invalid_matrices(key: str, values: StoredTensor, problem: str, tmp_path: Path) -> None:
     packed = both("llama2")[1] | {f"model.layers.0.self_attn.q_proj.{key}": values}
     with pytest.raises(LocalInferError, match=f"q_proj.{key}: .*({problem})"):
         open_checkpoint(folder_of("llama2", tmp_path / "odd", packed, quantization_config=ModelOpt))

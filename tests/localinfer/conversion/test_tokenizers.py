@@ -11,7 +11,7 @@ import pytest
 import reference_models
 import sentencepiece
 import tokenizers
-from checkpoints import CHECKPOINTS, NAMES, as_f32, changed, copied
+from checkpoints import CHECKPOINTS, NAMES, as_f32, copy_checkpoint, edit_json
 from tokenizer_texts import tricky
 
 from localinfer import tokenizer
@@ -31,25 +31,25 @@ CONVERTED = [name for name in NAMES if name != "gemma3"]
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
     """Return a function that loads the tokenizer of a checkpoint's GGUF file."""
     folder = tmp_path_factory.mktemp("tokenizers")
-    made = {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
-    return lambda name: tokenizer.from_gguf(made[name])
+    created = {name: open_gguf(as_f32(CHECKPOINTS / name, folder / f"{name}.gguf")) for name in NAMES}
+    return lambda name: tokenizer.from_gguf(created[name])
 
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_ids_are_those_of_tokenizers(name: str, converted: Callable[[str], Tokenizer]) -> None:
     """Texts are in NFC: GGUF has no key for normalization."""
-    ours, theirs = converted(name), tokenizers.Tokenizer.from_file(str(CHECKPOINTS / name / "tokenizer.json"))
+    ours, reference = converted(name), tokenizers.Tokenizer.from_file(str(CHECKPOINTS / name / "tokenizer.json"))
     for text in tricky():
         if unicodedata.is_normalized("NFC", text):
-            assert ours.encode(text, parse_special=True) == theirs.encode(text).ids, repr(text)
+            assert ours.encode(text, parse_special=True) == reference.encode(text).ids, repr(text)
 
 
 def test_ids_are_those_of_sentencepiece(converted: Callable[[str], Tokenizer]) -> None:
     """Texts have no "▁", which SentencePiece treats as a space if an added token contains one."""
     ours = converted("gemma3")
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(CHECKPOINTS / "gemma3" / "tokenizer.model"))
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(CHECKPOINTS / "gemma3" / "tokenizer.model"))
     for text in (text for text in tricky() if "▁" not in text):
-        assert ours.encode(text, add_special=False) == theirs.encode(text), repr(text)
+        assert ours.encode(text, add_special=False) == reference.encode(text), repr(text)
 
 
 # ------------------------------------------------------------------------------------- tokens and types
@@ -65,12 +65,12 @@ def tokens_of(folder: Path) -> dict[str, int]:
 
 def strings(data: bytes) -> list[str]:
     """Parse an array of strings in the file's encoding."""
-    at, found = 12, []
+    at, actual = 12, []
     while at < len(data):
         size = int.from_bytes(data[at : at + 8], "little")
-        found.append(data[at + 8 : at + 8 + size].decode())
+        actual.append(data[at + 8 : at + 8 + size].decode())
         at += 8 + size
-    return found
+    return actual
 
 
 def test_types_of_byte_level_tokens() -> None:
@@ -94,24 +94,24 @@ def test_types_of_sentencepiece_tokens(name: str, user_defined: list[str]) -> No
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("file_name", ["added_tokens.json", "tokenizer_config.json", "tokenizer.json"])
 def test_added_tokens(file_name: str, special: bool, tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     token = {"content": "<new>", "special": special}
     if file_name == "added_tokens.json":
         (folder / file_name).write_text('{"<new>": 320}')
     elif file_name == "tokenizer_config.json":
-        changed(folder / file_name, lambda config: config.update(added_tokens_decoder={"320": token}))
+        edit_json(folder / file_name, lambda config: config.update(added_tokens_decoder={"320": token}))
     else:
-        changed(folder / file_name, lambda config: config["added_tokens"].append(token | {"id": 320}))
+        edit_json(folder / file_name, lambda config: config["added_tokens"].append(token | {"id": 320}))
     known = special and file_name != "added_tokens.json"
     assert tokens_of(folder)["<new>"] == (CONTROL if known else USER_DEFINED)
 
 
 def test_added_token_beyond_the_embedding_is_dropped(tmp_path: Path) -> None:
     """Gemma's text-only models have such tokens for images."""
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     picture = {"id": 323, "content": "<image>", "special": True}
-    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append(picture))
-    changed(folder / "tokenizer.json", lambda file: file["model"]["vocab"].update({"<image>": 323}))
+    edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append(picture))
+    edit_json(folder / "tokenizer.json", lambda file: file["model"]["vocab"].update({"<image>": 323}))
     assert tokens_of(folder) == tokens_of(CHECKPOINTS / "llama")
 
 
@@ -126,8 +126,8 @@ def keys(folder: Path) -> dict[str, Any]:
 
 def test_special_tokens_by_text_or_id(tmp_path: Path) -> None:
     assert keys(CHECKPOINTS / "llama")["eos_token_id"] == 2  # <|eot_id|>, although config.json lists 1 first
-    folder = copied("llama", tmp_path)
-    changed(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
+    folder = copy_checkpoint("llama", tmp_path)
+    edit_json(folder / "tokenizer_config.json", lambda config: config.pop("eos_token"))
     assert keys(folder)["eos_token_id"] == 1
     (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|eot_id|>"}}')
     assert keys(folder)["eos_token_id"] == 2
@@ -136,8 +136,8 @@ def test_special_tokens_by_text_or_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("configured", "adds"), [(None, True), (True, True), (False, False)])
 def test_add_bos_token(configured: bool | None, adds: bool, tmp_path: Path) -> None:
     """tokenizer_config.json takes precedence over the template in tokenizer.json."""
-    folder = copied("llama", tmp_path)
-    changed(folder / "tokenizer_config.json", lambda config: config.update(add_bos_token=configured))
+    folder = copy_checkpoint("llama", tmp_path)
+    edit_json(folder / "tokenizer_config.json", lambda config: config.update(add_bos_token=configured))
     assert keys(folder)["add_bos_token"] is adds
     assert keys(folder)["add_eos_token"] is False
 
@@ -148,30 +148,30 @@ def test_no_bos_without_token() -> None:
 
 def test_several_end_of_generation_tokens(tmp_path: Path) -> None:
     """GGUF has keys for two tokens besides EOS. If config.json has an end of document, that is EOS."""
-    folder = copied("llama", tmp_path)
-    found = keys(folder)
-    assert (found["eos_token_id"], found["eot_token_id"]) == (2, 1)  # of [1, 2]
+    folder = copy_checkpoint("llama", tmp_path)
+    actual = keys(folder)
+    assert (actual["eos_token_id"], actual["eot_token_id"]) == (2, 1)  # of [1, 2]
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 5000, true, -1, 7, 9]}')
     assert keys(folder)["eot_token_id"] == 7
     (folder / "generation_config.json").write_text('{"eos_token_id": 7}')
     assert "eot_token_id" not in keys(folder)
-    changed(folder / "config.json", lambda config: config.update(eod_token_id=9))
+    edit_json(folder / "config.json", lambda config: config.update(eod_token_id=9))
     assert keys(folder)["eos_token_id"] == 9
 
 
 def test_end_of_message_token(tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
-    changed(folder / "tokenizer.json", lambda file: file["added_tokens"].append({"id": 320, "content": "<|eom_id|>"}))
+    folder = copy_checkpoint("llama", tmp_path)
+    edit_json(folder / "tokenizer.json", lambda file: file["added_tokens"].append({"id": 320, "content": "<|eom_id|>"}))
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 320, 1]}')
-    found = keys(folder)
-    assert (found["eos_token_id"], found["eom_token_id"], found["eot_token_id"]) == (2, 320, 1)
+    actual = keys(folder)
+    assert (actual["eos_token_id"], actual["eom_token_id"], actual["eot_token_id"]) == (2, 320, 1)
 
 
 def test_chat_templates(tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     assert "tokenizer.chat_template" not in open_checkpoint(folder).fields
     several = [{"name": "default", "template": "A"}, {"name": "tools", "template": "B"}]
-    changed(folder / "tokenizer_config.json", lambda config: config.update(chat_template=several))
+    edit_json(folder / "tokenizer_config.json", lambda config: config.update(chat_template=several))
     fields = open_checkpoint(folder).fields
     assert fields["tokenizer.chat_template"].value == b"A"
     assert fields["tokenizer.chat_template.tools"].value == b"B"
@@ -190,7 +190,7 @@ def test_chat_templates(tmp_path: Path) -> None:
 
 SMOLLM = [{"type": "Digits", "individual_digits": True}, {"type": "ByteLevel", "add_prefix_space": False}]
 LLAMA3 = json.loads((CHECKPOINTS / "llama" / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"]
-CUTS = {
+PRE_TOKENIZER_JSON = {
     "smollm": ({"type": "Sequence", "pretokenizers": SMOLLM}, False),
     "gpt-2": (SMOLLM[1], False),
     "llama-bpe": ({"type": "Sequence", "pretokenizers": LLAMA3}, True),
@@ -198,26 +198,26 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("pre", CUTS)
+@pytest.mark.parametrize("pre", PRE_TOKENIZER_JSON)
 def test_pre_tokenizers_are_recognised(pre: str, tmp_path: Path) -> None:
-    steps, ignore_merges = CUTS[pre]
-    folder = copied("llama", tmp_path)
+    steps, ignore_merges = PRE_TOKENIZER_JSON[pre]
+    folder = copy_checkpoint("llama", tmp_path)
 
     def change(file: dict[str, Any]) -> None:
         file["pre_tokenizer"], file["model"]["ignore_merges"] = steps, ignore_merges
 
-    changed(folder / "tokenizer.json", change)
+    edit_json(folder / "tokenizer.json", change)
     assert keys(folder)["pre"] == pre.encode()
 
 
 def test_known_tokenizers_have_the_name_of_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokenizers are recognised by a hash of their output for a text; the test adds the hash of a tiny tokenizer."""
-    folder = copied("qwen2", tmp_path)
+    folder = copy_checkpoint("qwen2", tmp_path)
     ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(known_tokenizers.TEXT).ids
     sha = hashlib.sha256(str(ids).encode()).hexdigest()
     monkeypatch.setitem(known_tokenizers.BY_HASH, sha[:16], "deepseek-r1-qwen")
     assert keys(folder)["pre"] == b"deepseek-r1-qwen"
-    changed(folder / "tokenizer.json", lambda file: file["model"]["merges"].pop(0))
+    edit_json(folder / "tokenizer.json", lambda file: file["model"]["merges"].pop(0))
     assert keys(folder)["pre"] == b"qwen2"
 
 
@@ -248,8 +248,8 @@ def test_every_name_is_supported() -> None:
     ],
 )
 def test_unknown_pre_tokenizer(steps: dict[str, Any] | None, tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
-    changed(folder / "tokenizer.json", lambda file: file.update(pre_tokenizer=steps))
+    folder = copy_checkpoint("llama", tmp_path)
+    edit_json(folder / "tokenizer.json", lambda file: file.update(pre_tokenizer=steps))
     with pytest.raises(UnsupportedError, match=r"tokenizer\.json: pre_tokenizer"):
         open_checkpoint(folder)
 
@@ -263,9 +263,9 @@ def test_space_prefix_from_the_model_file(tmp_path: Path) -> None:
 
 
 def test_space_prefix_from_tokenizer_config(tmp_path: Path) -> None:
-    folder = copied("gemma3", tmp_path)
+    folder = copy_checkpoint("gemma3", tmp_path)
     assert keys(folder)["add_space_prefix"] is False
-    changed(folder / "tokenizer_config.json", lambda config: config.update(add_prefix_space=True))
+    edit_json(folder / "tokenizer_config.json", lambda config: config.update(add_prefix_space=True))
     assert keys(folder)["add_space_prefix"] is True
 
 
@@ -288,7 +288,7 @@ def test_unsupported_model_type() -> None:
 
 
 def test_tokenizer_model_of_another_library(tmp_path: Path) -> None:
-    folder = copied("llama", tmp_path)
+    folder = copy_checkpoint("llama", tmp_path)
     (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
     assert keys(folder)["model"] == b"gpt2"
 
@@ -302,14 +302,14 @@ def test_gemma4_follows_merges_of_characters(tmp_path: Path) -> None:
     pairs = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("▁", "w")]
     vocab = {text: id for id, text in enumerate([*letters, *("".join(pair) for pair in pairs)])}
     model = tokenizers.models.BPE(vocab, pairs, unk_token="<unk>", byte_fallback=True)
-    theirs = tokenizers.Tokenizer(model)
-    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    reference = tokenizers.Tokenizer(model)
+    reference.normalizer = tokenizers.normalizers.Replace(" ", "▁")
     folder = reference_models.checkpoint("gemma4", tmp_path)
-    theirs.save(str(folder / "tokenizer.json"))
+    reference.save(str(folder / "tokenizer.json"))
     ours = tokenizer.from_gguf(open_gguf(as_f32(folder, tmp_path / "gemma4.gguf")))
     assert keys(folder)["model"] == b"gemma4"
     for text in ("hello world", "hello  w", "o\nhell é"):
-        assert ours.encode(text, add_special=False) == theirs.encode(text).ids, repr(text)
+        assert ours.encode(text, add_special=False) == reference.encode(text).ids, repr(text)
 
 
 # ------------------------------------------------------------------------------------- RWKV's World

@@ -39,9 +39,9 @@ def test_ids_are_those_of_sentencepiece(model: localinfer.Model) -> None:
 
 def test_ids_are_those_of_tokenizers(model: localinfer.Model) -> None:
     """Only for texts without white space other than " ", which this small vocabulary does not normalize."""
-    theirs = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    reference = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     for text in (text for text in tricky() if not any(each.isspace() for each in text.replace(" ", ""))):
-        assert model.tokenize(text, parse_special=True) == theirs.encode(text).ids, repr(text)
+        assert model.tokenize(text, parse_special=True) == reference.encode(text).ids, repr(text)
 
 
 @pytest.mark.parametrize("query", EXPECTED["scores"])

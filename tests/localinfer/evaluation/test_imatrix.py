@@ -76,11 +76,11 @@ def test_sums_agree_with_the_oracle(model: Path, engine: Engine) -> None:
         naive.forward(watched, chunk.tolist())
     output = "output" if "output.weight" in engine.file.tensors else "token_embd"
     watched.products[output] = watched.products.pop("output chunk")
-    found = collected(engine, head=True, covariance=True)
-    assert {f"{name}.weight" for name in watched.products} == set(found.entries)
-    assert (found.datasets, found.chunk_count, found.chunk_size) == (("text",), 2, N_CTX)
+    actual = collected(engine, head=True, covariance=True)
+    assert {f"{name}.weight" for name in watched.products} == set(actual.entries)
+    assert (actual.datasets, actual.chunk_count, actual.chunk_size) == (("text",), 2, N_CTX)
     for name, expected in watched.products.items():
-        entry = found.entries[f"{name}.weight"]
+        entry = actual.entries[f"{name}.weight"]
         assert entry.counts.tolist() == [2 * N_CTX]
         assert entry.covariance is not None
         size = abs(expected).max()
@@ -102,12 +102,12 @@ def test_sums_per_expert(tmp_path: Path) -> None:
     chunk = cut(engine)[0][:23]  # so few that some experts multiply row by row, others in tiles
     collector, watched = Collector(engine, covariance=True), RecordingModel(path)
     assert [*collector.collect([chunk])] == [1]
-    found = collector.to_imatrix("text")
+    actual = collector.to_imatrix("text")
     naive.forward(watched, chunk.tolist())
     engine.close()
     for name in ("gate", "up", "down"):
         key = f"blk.1.ffn_{name}_exps"
-        entry, n_expert = found.entries[f"{key}.weight"], 10
+        entry, n_expert = actual.entries[f"{key}.weight"], 10
         assert (entry.components, entry.covariance) == (None, None)
         assert entry.sums.shape[0] == n_expert
         assert entry.counts.sum() == 3 * len(chunk)
@@ -117,7 +117,7 @@ def test_sums_per_expert(tmp_path: Path) -> None:
             if expected is not None:
                 size = np.abs(expected).max()
                 np.testing.assert_allclose(entry.sums[expert], np.diag(expected), rtol=1e-2, atol=1e-3 * size)
-    assert found.entries["blk.0.attn_q.weight"].covariance is not None
+    assert actual.entries["blk.0.attn_q.weight"].covariance is not None
 
 
 def test_unused_experts_are_named(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_matrices_with_the_same_inputs_share_a_covariance(engine: Engine) -> Non
 
 
 def test_output_layer_and_covariance_are_optional(engine: Engine) -> None:
-    found = collected(engine)
-    assert {name.partition(".")[0] for name in found.entries} == {"blk"}
-    assert all(entry.covariance is None for entry in found.entries.values())
+    actual = collected(engine)
+    assert {name.partition(".")[0] for name in actual.entries} == {"blk"}
+    assert all(entry.covariance is None for entry in actual.entries.values())
 
 
 def test_collecting_does_not_change_results(engine: Engine) -> None:
@@ -173,9 +173,9 @@ def test_sums_match_llama_cpp(smollm2: Path) -> None:
     """Compare sums over all columns of a matrix; llama.cpp rounds activations to 8 bits."""
     recorded = json.loads((DATA / "evaluation_smollm2.json").read_text())
     engine = Engine.load(open_gguf(smollm2), Options(ctx_size=recorded["n_ctx"], precision="high"))
-    found = collected(engine, head=True)
+    actual = collected(engine, head=True)
     engine.close()
-    totals = {name: float(entry.sums.sum()) for name, entry in found.entries.items()}
+    totals = {name: float(entry.sums.sum()) for name, entry in actual.entries.items()}
     assert totals == pytest.approx(recorded["imatrix"], rel=0.03)
     assert np.mean([abs(totals[name] / value - 1) for name, value in recorded["imatrix"].items()]) < 0.002
 
@@ -274,17 +274,17 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     out, both = tmp_path / "one.gguf", tmp_path / "both.dat"
     reading = [str(model), "-f", str(TEXT), "-c", str(N_CTX), "--chunks", "2", "-t", "2", "--precision", "high"]
     assert __main__.run(["imatrix", *reading, "-o", str(out), "--process-output"]) == 0
-    found = read_imatrix(out)
-    assert (found.datasets, found.chunk_count, found.chunk_size) == ((str(TEXT),), 2, N_CTX)
+    actual = read_imatrix(out)
+    assert (actual.datasets, actual.chunk_count, actual.chunk_size) == ((str(TEXT),), 2, N_CTX)
     again = ["imatrix", "--in-file", str(out), "--in-file", str(out), "-o", str(both)]
     assert __main__.run(again) == 0
     twice = read_imatrix(both)
     assert twice.chunk_count == 4
-    np.testing.assert_allclose(twice.entries[DOWN].means, found.entries[DOWN].means, rtol=1e-6)
+    np.testing.assert_allclose(twice.entries[DOWN].means, actual.entries[DOWN].means, rtol=1e-6)
     capsys.readouterr()
     assert __main__.run(["imatrix", "--in-file", str(out), "--show-statistics", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {each["name"] for each in shown["matrices"]} == set(found.entries)
+    assert {each["name"] for each in shown["matrices"]} == set(actual.entries)
     assert __main__.run(["imatrix", "--in-file", str(out), "--show-statistics"]) == 0
     assert QUERY in capsys.readouterr().out
 

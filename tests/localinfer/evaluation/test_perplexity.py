@@ -51,7 +51,7 @@ def engines(models: list[Path]) -> Iterator[list[Engine]]:
 
 
 @pytest.fixture(scope="module")
-def cut(engines: list[Engine]) -> chunks.Chunks:
+def text_chunks(engines: list[Engine]) -> chunks.Chunks:
     return chunks.split_text(tokenizer.from_gguf(engines[0].file), TEXT.read_text(), N_CTX, max_chunks=3)
 
 
@@ -62,18 +62,18 @@ def test_chunks_are_consecutive(models: list[Path]) -> None:
     tok = tokenizer.from_gguf(open_gguf(models[0]))
     text = "ab" * 21
     assert tok.encode(text) == tok.encode("ab") * 21
-    found = chunks.split_text(tok, text, 10)
-    assert found.shape == (4, 10)  # two tokens are dropped
-    assert found.ravel().tolist() == tok.encode(text)[:40]
-    assert chunks.split_text(tok, text, 10, max_chunks=3).tolist() == found[:3].tolist()
+    actual = chunks.split_text(tok, text, 10)
+    assert actual.shape == (4, 10)  # two tokens are dropped
+    assert actual.ravel().tolist() == tok.encode(text)[:40]
+    assert chunks.split_text(tok, text, 10, max_chunks=3).tolist() == actual[:3].tolist()
 
 
 def test_chunks_begin_with_bos(tmp_path: Path) -> None:
     tok = tokenizer.from_gguf(open_gguf(tiny_gemma3(tmp_path / "m.gguf")))
     ids = tok.encode("Hello the and " * 20)
-    found = chunks.split_text(tok, "Hello the and " * 20, 16)
-    assert found[:, 0].tolist() == [tok.bos] * len(found)
-    assert found[:, 1:].tolist() == [ids[at + 1 : at + 16] for at in range(0, 16 * len(found), 16)]
+    actual = chunks.split_text(tok, "Hello the and " * 20, 16)
+    assert actual[:, 0].tolist() == [tok.bos] * len(actual)
+    assert actual[:, 1:].tolist() == [ids[at + 1 : at + 16] for at in range(0, 16 * len(actual), 16)]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_log_sum_exp_of_large_logits() -> None:
     assert log_sum_exp(np.array([1e4, 1e4, -1e4], np.float32)) == pytest.approx(1e4 + math.log(2), abs=1e-9)
 
 
-def test_perplexity_agrees_with_the_oracle(engines: list[Engine], cut: chunks.Chunks) -> None:
+def test_perplexity_agrees_with_the_oracle(engines: list[Engine], text_chunks: chunks.Chunks) -> None:
     model, surprises = naive.Model(engines[0].file), []
-    for chunk in cut:
+    for chunk in text_chunks:
         log_p = log_softmax(naive.forward(model, chunk.tolist()))
         surprises += [-log_p[at, chunk[at + 1]] for at in range(N_CTX // 2, N_CTX - 1)]
-    estimates = list(perplexity(engines[0], cut))
-    assert len(surprises) == len(cut) * (N_CTX // 2 - 1)
-    assert len(estimates) == len(cut)
+    estimates = list(perplexity(engines[0], text_chunks))
+    assert len(surprises) == len(text_chunks) * (N_CTX // 2 - 1)
+    assert len(estimates) == len(text_chunks)
     assert estimates[-1].value == pytest.approx(np.exp(np.mean(surprises)), rel=5e-4)
     assert estimates[-1].error == pytest.approx(
         np.exp(np.mean(surprises)) * np.std(surprises, ddof=1) / math.sqrt(len(surprises)), rel=1e-3
@@ -116,27 +116,31 @@ def test_perplexity_agrees_with_the_oracle(engines: list[Engine], cut: chunks.Ch
     assert estimates[0].value == pytest.approx(np.exp(np.mean(surprises[: N_CTX // 2 - 1])), rel=5e-4)
 
 
-def test_result_is_independent_of_batch_size(engines: list[Engine], cut: chunks.Chunks) -> None:
+def test_result_is_independent_of_batch_size(engines: list[Engine], text_chunks: chunks.Chunks) -> None:
     """Batches of 24: the first scored token is in the middle of the second one."""
     options = Options(threads=2, ctx_size=N_CTX, precision="high", batch_size=24)
     engine = Engine.load(engines[0].file, options)
     try:
-        assert list(perplexity(engine, cut)) == list(perplexity(engines[0], cut))
+        assert list(perplexity(engine, text_chunks)) == list(perplexity(engines[0], text_chunks))
     finally:
         engine.close()
 
 
-def test_weights_that_are_not_finite(tmp_path: Path, engines: list[Engine], cut: chunks.Chunks) -> None:
+def test_weights_that_are_not_finite(tmp_path: Path, engines: list[Engine], text_chunks: chunks.Chunks) -> None:
     path = tiny_llama(tmp_path / "m.gguf", **{"output_norm.weight": np.full(256, np.nan, np.float32)})
     engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=N_CTX, precision="high"))
-    for found in (perplexity(engine, cut), compare(engines[0], engine, cut), compare(engine, engines[0], cut)):
+    for actual in (
+        perplexity(engine, text_chunks),
+        compare(engines[0], engine, text_chunks),
+        compare(engine, engines[0], text_chunks),
+    ):
         with pytest.raises(LocalInferError, match=r"m\.gguf: logits: are not finite"):
-            next(found)
+            next(actual)
     engine.close()
 
 
-@pytest.mark.parametrize(("precision", "share"), [("high", 0.001), ("fast", 0.005)])
-def test_perplexity_matches_llama_cpp(smollm2: Path, precision: str, share: float) -> None:
+@pytest.mark.parametrize(("precision", "fraction"), [("high", 0.001), ("fast", 0.005)])
+def test_perplexity_matches_llama_cpp(smollm2: Path, precision: str, fraction: float) -> None:
     """llama.cpp rounds activations to 8 bits, as the precision `fast` does, but not identically.
 
     Its own result with flash attention differs by 0.0026.
@@ -146,46 +150,46 @@ def test_perplexity_matches_llama_cpp(smollm2: Path, precision: str, share: floa
     engine = Engine.load(open_gguf(smollm2), Options(ctx_size=512, precision=precision))  # type: ignore[arg-type]
     try:
         text = TEXT.read_text().removesuffix("\n")
-        found = chunks.split_text(
+        actual = chunks.split_text(
             tokenizer.from_gguf(engine.file), text, recorded["n_ctx"], max_chunks=recorded["chunks"]
         )
-        *_, last = perplexity(engine, found)
+        *_, last = perplexity(engine, actual)
     finally:
         engine.close()
-    assert last.value == pytest.approx(value, rel=share)
-    assert last.error == pytest.approx(error, rel=2 * share)
+    assert last.value == pytest.approx(value, rel=fraction)
+    assert last.error == pytest.approx(error, rel=2 * fraction)
 
 
 # --- divergence ---
 
 
-def test_kl_divergence_matches_definition(engines: list[Engine], cut: chunks.Chunks) -> None:
-    found: dict[str, list[float]] = {"base": [], "other": [], "divergence": [], "same_top": []}
-    for chunk in cut:
+def test_kl_divergence_matches_definition(engines: list[Engine], text_chunks: chunks.Chunks) -> None:
+    actual: dict[str, list[float]] = {"base": [], "other": [], "divergence": [], "same_top": []}
+    for chunk in text_chunks:
         both = []
         for engine in engines:
             engine.reset()
             both.append(log_softmax(engine.logits(chunk).astype(np.float64)))
         for at in range(N_CTX // 2, N_CTX - 1):
             log_p, log_q = both[0][at], both[1][at]
-            found["base"].append(-log_p[chunk[at + 1]])
-            found["other"].append(-log_q[chunk[at + 1]])
-            found["divergence"].append((np.exp(log_p) * (log_p - log_q)).sum())
-            found["same_top"].append(log_p.argmax() == log_q.argmax())
-    *_, scores = compare(engines[0], engines[1], cut)
-    for name, values in found.items():
+            actual["base"].append(-log_p[chunk[at + 1]])
+            actual["other"].append(-log_q[chunk[at + 1]])
+            actual["divergence"].append((np.exp(log_p) * (log_p - log_q)).sum())
+            actual["same_top"].append(log_p.argmax() == log_q.argmax())
+    *_, scores = compare(engines[0], engines[1], text_chunks)
+    for name, values in actual.items():
         np.testing.assert_allclose(getattr(scores, name), values, rtol=1e-5, atol=1e-6)
 
 
-def test_model_equals_itself(engines: list[Engine], cut: chunks.Chunks) -> None:
+def test_model_equals_itself(engines: list[Engine], text_chunks: chunks.Chunks) -> None:
     copy = Engine.load(engines[0].file, Options(threads=1, ctx_size=N_CTX, precision="high"))
-    *_, scores = compare(engines[0], copy, cut)
+    *_, scores = compare(engines[0], copy, text_chunks)
     copy.close()
     assert not scores.divergence.any()
     assert scores.same_top.all()
-    found = summarize(scores)
-    assert found.ratio == Mean(1.0, 0.0)
-    assert found.probability_rms == Mean(0.0, 0.0)
+    actual = summarize(scores)
+    assert actual.ratio == Mean(1.0, 0.0)
+    assert actual.probability_rms == Mean(0.0, 0.0)
 
 
 def test_small_divergence_is_exact() -> None:
@@ -203,20 +207,20 @@ def test_small_divergence_is_exact() -> None:
 def test_summary_of_four_tokens() -> None:
     base, other = -np.log([0.5, 0.25, 0.125, 0.5]), -np.log([0.25, 0.25, 0.25, 1.0])
     divergence = np.array([0.3, 0.0, 0.2, 0.1])
-    found = summarize(Scores(base, other, divergence, np.array([False, True, True, True])))
-    assert found.tokens == 4
-    assert found.perplexity_base.value == pytest.approx(2 ** (7 / 4))
-    assert found.perplexity.value == pytest.approx(2 ** (6 / 4))
-    assert found.difference.value == pytest.approx(2 ** (6 / 4) - 2 ** (7 / 4))
-    assert found.log_ratio.value == pytest.approx(-math.log(2) / 4)
-    assert found.log_ratio.error == pytest.approx(math.log(2) * np.std([1, 0, -1, -1], ddof=1) / 2)
-    assert found.divergence.mean.value == pytest.approx(0.15)
-    assert found.divergence.quantiles[1.0] == 0.3
-    assert found.divergence.quantiles[0.5] == pytest.approx(0.15)
-    assert found.divergence.quantiles[0.9] == pytest.approx(0.27)
-    assert found.probability.mean.value == pytest.approx((-0.25 + 0.125 + 0.5) / 4)
-    assert found.probability_rms.value == pytest.approx(math.sqrt((0.25**2 + 0.125**2 + 0.5**2) / 4))
-    assert found.same_top == Mean(0.75, math.sqrt(0.75 * 0.25 / 3))
+    actual = summarize(Scores(base, other, divergence, np.array([False, True, True, True])))
+    assert actual.tokens == 4
+    assert actual.perplexity_base.value == pytest.approx(2 ** (7 / 4))
+    assert actual.perplexity.value == pytest.approx(2 ** (6 / 4))
+    assert actual.difference.value == pytest.approx(2 ** (6 / 4) - 2 ** (7 / 4))
+    assert actual.log_ratio.value == pytest.approx(-math.log(2) / 4)
+    assert actual.log_ratio.error == pytest.approx(math.log(2) * np.std([1, 0, -1, -1], ddof=1) / 2)
+    assert actual.divergence.mean.value == pytest.approx(0.15)
+    assert actual.divergence.quantiles[1.0] == 0.3
+    assert actual.divergence.quantiles[0.5] == pytest.approx(0.15)
+    assert actual.divergence.quantiles[0.9] == pytest.approx(0.27)
+    assert actual.probability.mean.value == pytest.approx((-0.25 + 0.125 + 0.5) / 4)
+    assert actual.probability_rms.value == pytest.approx(math.sqrt((0.25**2 + 0.125**2 + 0.5**2) / 4))
+    assert actual.same_top == Mean(0.75, math.sqrt(0.75 * 0.25 / 3))
 
 
 @pytest.mark.parametrize("pieces", [["same"] * 2, ["longer"]])
@@ -238,22 +242,22 @@ def test_vocabularies_must_match(pieces: list[str], tmp_path: Path, engines: lis
 def test_the_command_perplexity(models: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["perplexity", str(models[0]), "-f", str(TEXT), "-c", str(N_CTX), "--chunks", "3", "-t", "2"]
     assert __main__.run([*arguments, "--precision", "high", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["chunks"], found["n_ctx"]) == (3, N_CTX)
+    actual = json.loads(capsys.readouterr().out)
+    assert (actual["chunks"], actual["n_ctx"]) == (3, N_CTX)
     assert __main__.run([*arguments, "--precision", "high"]) == 0
-    shown = f"PPL = {found['perplexity']:.4f} +/- {found['error']:.5f} (3 chunks of {N_CTX} tokens)\n"
+    shown = f"PPL = {actual['perplexity']:.4f} +/- {actual['error']:.5f} (3 chunks of {N_CTX} tokens)\n"
     assert capsys.readouterr().out == shown
 
 
 def test_the_command_compare(models: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *map(str, models), "-f", str(TEXT), "-c", str(N_CTX), "--chunks", "3", "-t", "2"]
     assert __main__.run([*arguments, "--precision", "high", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["tokens"] == 3 * (N_CTX // 2 - 1)
-    assert dict(found["divergence"]["quantiles"])[0.5] > 0
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["tokens"] == 3 * (N_CTX // 2 - 1)
+    assert dict(actual["divergence"]["quantiles"])[0.5] > 0
     assert __main__.run([*arguments, "--precision", "high"]) == 0
     rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    mean = found["divergence"]["mean"]
+    mean = actual["divergence"]["mean"]
     assert ["mean", f"{mean['value']:.6f} +/- {mean['error']:.6f}"] in rows
 
 

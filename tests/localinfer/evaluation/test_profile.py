@@ -35,7 +35,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Profile:
+def measured_profile(tmp_path: Path) -> Profile:
     """A profile of a tiny model, in batches of 8 on two threads, then on one."""
     options = Options(ctx_size=64, batch_size=8, threads=1, threads_batch=2)
     engine = Engine.load(open_gguf(tiny_llama(tmp_path / "tiny.gguf")), options)
@@ -59,22 +59,22 @@ def test_ticks_match_wall_clock() -> None:
 
 def test_time_is_divided_among_running_ops() -> None:
     """Op 0 on both threads to 10, on one to 14; nothing to 16; op 1 alone to 20; op 2 and 3 concurrently."""
-    taken, idle = divide_time(
+    used, idle = divide_time(
         stamps((0, 0, 0, 10), (0, 1, 0, 14), (1, 0, 16, 20), (2, 0, 20, 26), (3, 1, 20, 26)), threads=2
     )
-    assert taken == {0: (14.0, 2.0), 1: (4.0, 2.0), 2: (3.0, 0.0), 3: (3.0, 0.0)}
+    assert used == {0: (14.0, 2.0), 1: (4.0, 2.0), 2: (3.0, 0.0), 3: (3.0, 0.0)}
     assert idle == 2
 
 
 def test_adjacent_chunks_leave_no_gap() -> None:
-    taken, idle = divide_time(stamps((0, 0, 0, 5), (1, 0, 5, 9), (1, 0, 9, 9)), threads=1)
-    assert (taken, idle) == ({0: (5.0, 0.0), 1: (4.0, 0.0)}, 0)
+    used, idle = divide_time(stamps((0, 0, 0, 5), (1, 0, 5, 9), (1, 0, 9, 9)), threads=1)
+    assert (used, idle) == ({0: (5.0, 0.0), 1: (4.0, 0.0)}, 0)
 
 
-def test_times_add_up_to_total(found: Profile) -> None:
-    phases = [(phase.name, phase.tokens, phase.threads) for phase in found.phases]
+def test_times_add_up_to_total(measured_profile: Profile) -> None:
+    phases = [(phase.name, phase.tokens, phase.threads) for phase in measured_profile.phases]
     assert phases == [("prefill", 12, 2), ("decode", 3, 1)]
-    for phase in found.phases:
+    for phase in measured_profile.phases:
         inside = sum(spent.seconds for spent in phase.ops)
         assert inside + phase.between + phase.outside == pytest.approx(phase.seconds, rel=1e-2)
         assert inside > 0
@@ -83,20 +83,20 @@ def test_times_add_up_to_total(found: Profile) -> None:
         assert all(0 <= spent.waiting <= spent.seconds for spent in phase.ops)
 
 
-def test_every_op_runs_once_per_batch(found: Profile, tmp_path: Path) -> None:
+def test_every_op_runs_once_per_batch(measured_profile: Profile, tmp_path: Path) -> None:
     engine = Engine.load(open_gguf(tmp_path / "tiny.gguf"), Options(ctx_size=64, batch_size=8))
     first, then = engine.graph.cost(8, 0, 1), engine.graph.cost(4, 8, 1)
     answer = [engine.graph.cost(1, past, 1) for past in (12, 13, 14)]
     engine.close()
     expected = [first + then, sum(answer, NO_COST)]
-    for phase, batches, amount in zip(found.phases, (2, 3), expected, strict=True):
+    for phase, batches, amount in zip(measured_profile.phases, (2, 3), expected, strict=True):
         assert {spent.calls for spent in phase.ops} == {batches}
         assert sum((spent.cost for spent in phase.ops), NO_COST) == amount
 
 
-def test_ops_have_the_names_of_tensors(found: Profile) -> None:
-    prompt = found.phases[0]
-    by_kind, by_layer = group_ops(found, prompt, op_kind), group_ops(found, prompt, op_layer)
+def test_ops_have_the_names_of_tensors(measured_profile: Profile) -> None:
+    prompt = measured_profile.phases[0]
+    by_kind, by_layer = group_ops(measured_profile, prompt, op_kind), group_ops(measured_profile, prompt, op_layer)
     assert {"token_embd", "attn_q", "ffn_down", "attention", "output", "output_norm"} <= by_kind.keys()
     assert list(by_layer) == ["outside of layers", "layer 0", "layer 1"]
     assert by_kind["attn_q"].calls == 2 * 2
@@ -110,13 +110,13 @@ def test_timestamps_do_not_change_results(tmp_path: Path) -> None:
     engine.reset()
     engine.compiled_graph.enable_timestamps()
     stamped = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
-    taken = engine.compiled_graph.take_timestamps()
+    used = engine.compiled_graph.take_timestamps()
     assert not len(engine.compiled_graph.take_timestamps().op)
     engine.close()
     assert all((a == b).all() for a, b in zip(plain, stamped, strict=True))
-    assert set(taken.op.tolist()) == set(range(len(engine.graph.ops)))
-    assert (taken.end >= taken.begin).all()
-    assert set(taken.thread.tolist()) <= {0, 1}
+    assert set(used.op.tolist()) == set(range(len(engine.graph.ops)))
+    assert (used.end >= used.begin).all()
+    assert set(used.thread.tolist()) <= {0, 1}
 
 
 def test_timestamp_overflow_is_reported(tmp_path: Path) -> None:
@@ -128,18 +128,18 @@ def test_timestamp_overflow_is_reported(tmp_path: Path) -> None:
         memory.take(program)
 
 
-def test_trace_events(found: Profile) -> None:
-    events = json.loads(chrome_trace(found))["traceEvents"]
+def test_trace_events(measured_profile: Profile) -> None:
+    events = json.loads(chrome_trace(measured_profile))["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     assert names == {0: "batches", 1: "thread 0", 2: "thread 1"}
     whole = [event for event in events if event["ph"] == "X"]
     assert [event["name"] for event in whole if event["tid"] == 0] == ["prefill"] * 2 + ["decode"] * 3
     parts = [event for event in whole if event["tid"] > 0]
-    assert len(parts) == sum(len(batch.timestamps.op) for phase in found.phases for batch in phase.batches)
+    assert len(parts) == sum(len(batch.timestamps.op) for phase in measured_profile.phases for batch in phase.batches)
     assert {"blk.0.attn_q.weight", "blk.1.attention", "token_embd.weight"} <= {event["name"] for event in parts}
     assert min(event["ts"] for event in whole) == 0
     assert all(event["dur"] >= 0 for event in whole)
-    seconds = sum(phase.seconds for phase in found.phases)
+    seconds = sum(phase.seconds for phase in measured_profile.phases)
     assert max(event["ts"] + event["dur"] for event in whole) < 1e6 * seconds * 20 * RUNS
 
 

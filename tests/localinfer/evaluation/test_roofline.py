@@ -29,9 +29,9 @@ from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
 @pytest.mark.parametrize("window", [1, 5, 8, 9, 13, 100])
 @pytest.mark.parametrize(("tokens", "past"), [(1, 0), (4, 0), (4, 8), (12, 3), (1, 30)])
 def test_attended_positions(window: int, tokens: int, past: int) -> None:
-    seen = [set(range(max(0, position - window + 1), position + 1)) for position in range(past, past + tokens)]
+    observed = [set(range(max(0, position - window + 1), position + 1)) for position in range(past, past + tokens)]
     amount = CostModel(position_bytes=3, position_fmas=7, window=window).cost(tokens, past)
-    assert amount == Cost(nbytes=3 * len(set().union(*seen)), fmas=7 * sum(map(len, seen)))
+    assert amount == Cost(nbytes=3 * len(set().union(*observed)), fmas=7 * sum(map(len, observed)))
 
 
 def test_no_tokens_cost_nothing() -> None:
@@ -90,13 +90,13 @@ def test_lower_bound_is_the_slower_resource() -> None:
 # --- kernels ---
 
 
-def run(kernel: Kernel, *arguments: int, parts: int) -> None:
+def run(kernel: Kernel, *arguments: int, n_threads: int) -> None:
     """Run all chunks of a kernel, one after the other."""
     addresses, _ = loader.load_kernels([kernel], paths.jit_dir())
     record = np.zeros(RECORD_WORDS, np.int64)
     record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
-    for part in range(parts):
-        KernelFunction(addresses[kernel])(ctypes.c_int64(record.ctypes.data), part, parts, 0)
+    for part in range(n_threads):
+        KernelFunction(addresses[kernel])(ctypes.c_int64(record.ctypes.data), part, n_threads, 0)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -104,7 +104,7 @@ def run(kernel: Kernel, *arguments: int, parts: int) -> None:
 def test_stream_reads_every_byte(stream: Kernel, parts: int) -> None:
     memory = np.random.default_rng(0).integers(-1000, 1000, 256 * 91 // 4, np.int32)
     result = np.zeros(parts, np.int64)
-    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, parts=parts)
+    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, n_threads=parts)
     assert result.sum() == memory.sum()
 
 
@@ -121,7 +121,7 @@ def test_multiply_computes_every_product(kind: str) -> None:
     shape = parts, OPERAND_RING, round_bytes(kind) // OPERAND_BYTES[kind]
     operands = np.random.default_rng(1).integers(0, 5, shape)
     result, stored = np.zeros(parts, np.int64), STORED[kind](operands)
-    run(MULTIPLY[kind], stored.ctypes.data, rounds, result.ctypes.data, parts=parts)
+    run(MULTIPLY[kind], stored.ctypes.data, rounds, result.ctypes.data, n_threads=parts)
     assert result.tolist() == [sum(products(kind, each[i % OPERAND_RING]) for i in range(rounds)) for each in operands]
 
 

@@ -7,14 +7,14 @@ import pytest
 from localinfer.generation.pieces import Piece, StopStringFilter
 
 
-def filtered(texts: list[str], stops: list[str], rest: str = "") -> tuple[list[list[str]], list[str], bool]:
+def filtered(texts: list[str], stops: list[str], remaining: str = "") -> tuple[list[list[str]], list[str], bool]:
     """Return the pieces released after each token, those at the end, and whether a stop string was found."""
     filter_, shown = StopStringFilter(stops), []
     for id, text in enumerate(texts):
         shown.append([piece.text for piece in filter_.push(Piece(text, id), is_incomplete=False)])
         if filter_.is_stopped:
             return shown, [], True
-    return shown, [piece.text for piece in filter_.flush(rest)], False
+    return shown, [piece.text for piece in filter_.flush(remaining)], False
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_result_is_independent_of_tokenization() -> None:
     for _ in range(500):
         text = "".join(draws.choice("ab\n") for _ in range(draws.randrange(1, 12)))
         stops = ["".join(draws.choice("ab\n") for _ in range(draws.randrange(1, 5))) for _ in range(2)]
-        cuts = sorted(draws.randrange(len(text) + 1) for _ in range(4))
-        tokens = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        filter_, pieces, seen = StopStringFilter(stops), [], ""
+        boundaries = sorted(draws.randrange(len(text) + 1) for _ in range(4))
+        tokens = [text[start:end] for start, end in zip([0, *boundaries], [*boundaries, len(text)], strict=True)]
+        filter_, pieces, observed = StopStringFilter(stops), [], ""
         for id, token in enumerate(tokens):
             pieces += filter_.push(Piece(token, id), is_incomplete=False)
-            seen += token
+            observed += token
             if filter_.is_stopped:
                 break
         pieces += filter_.flush()
-        positions = [seen.find(stop) for stop in stops if stop in seen]
+        positions = [observed.find(stop) for stop in stops if stop in observed]
         assert filter_.is_stopped == any(stop in text for stop in stops)
-        assert "".join(piece.text for piece in pieces) == seen[: min(positions, default=len(seen))]
+        assert "".join(piece.text for piece in pieces) == observed[: min(positions, default=len(observed))]
         assert [piece.id for piece in pieces] == list(range(len(pieces)))

@@ -45,8 +45,8 @@ def test_kinds_of_tokens(tokenizer: Any, prompt: list[int], ids: list[int], kind
 def test_reasoning_budget(tokenizer: Any, budget: int, expected: list[int]) -> None:
     tracker = ReasoningTracker(tokenizer, [5], budget)
     ids = []
-    for wanted in [1, 4, 4, 4]:
-        ids.append(wanted if tracker.forced is None else tracker.forced)
+    for desired in [1, 4, 4, 4]:
+        ids.append(desired if tracker.forced is None else tracker.forced)
         tracker.accept(ids[-1])
     assert ids == expected
 

@@ -50,16 +50,16 @@ def test_steps_after_a_stop_string_are_discarded(model: Model) -> None:
     pieces, *_ = run(model, **SAMPLED, spec_type="none")
     stop = next(piece.text for piece in pieces[5:] if piece.text.strip())
     options = SAMPLED | {"stop": (stop,), "spec_type": "none"}
-    found = run(model.concurrent(0), **options)
-    assert found == run(model, **options)
-    assert found[1] < len(pieces)
+    actual = run(model.concurrent(0), **options)
+    assert actual == run(model, **options)
+    assert actual[1] < len(pieces)
 
 
 def test_steps_of_an_abandoned_run_are_discarded(model: Model) -> None:
     """The next run continues after the yielded tokens."""
     scheduled = model.concurrent(0)
     pieces = scheduled.stream(PROMPT, **SAMPLED)
-    given = [next(pieces).id for _ in range(4)]
+    received = [next(pieces).id for _ in range(4)]
     pieces.close()  # type: ignore[attr-defined]
-    assert scheduled._session.tokens == [*PROMPT, *given[:3]]
-    assert scheduled.generate([*PROMPT, *given], **SAMPLED).stats.reused_tokens == len(PROMPT) + 3
+    assert scheduled._session.tokens == [*PROMPT, *received[:3]]
+    assert scheduled.generate([*PROMPT, *received], **SAMPLED).stats.reused_tokens == len(PROMPT) + 3

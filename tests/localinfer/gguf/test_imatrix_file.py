@@ -119,16 +119,16 @@ def legacy(*entries: tuple[bytes, int, list[float]], tail: bytes = b"") -> bytes
 def test_read_legacy_format(tmp_path: Path) -> None:
     tail = struct.pack("<ii", 7, 5) + b"a.txt"
     (tmp_path / "m.dat").write_bytes(legacy((b"x", 2, [1, 2, 3]), (b"yy", 1, [4]), tail=tail))
-    found = read_imatrix(tmp_path / "m.dat")
-    assert (found.datasets, found.chunk_count, found.chunk_size) == (("a.txt",), 7, 0)
-    assert {name: entry.means.tolist() for name, entry in found.entries.items()} == {"x": [[0.5, 1, 1.5]], "yy": [[4]]}
+    actual = read_imatrix(tmp_path / "m.dat")
+    assert (actual.datasets, actual.chunk_count, actual.chunk_size) == (("a.txt",), 7, 0)
+    assert {name: entry.means.tolist() for name, entry in actual.entries.items()} == {"x": [[0.5, 1, 1.5]], "yy": [[4]]}
 
 
 def test_legacy_format_without_tail(tmp_path: Path) -> None:
     (tmp_path / "m.dat").write_bytes(legacy((b"x", 0, [1])))
-    found = read_imatrix(tmp_path / "m.dat")
-    assert found.entries["x"].means.tolist() == [[1]]
-    assert found.datasets == ()
+    actual = read_imatrix(tmp_path / "m.dat")
+    assert actual.entries["x"].means.tolist() == [[1]]
+    assert actual.datasets == ()
 
 
 def test_write_legacy_format(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_huge_pages_are_requested(sparse: Path) -> None:
 
 def flags_at(address: int) -> list[str]:
     """Return Linux's VmFlags of the mapping that contains an address."""
-    found = re.findall(r"(?ms)^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", Path("/proc/self/smaps").read_text())
-    return next(flags.split() for low, high, flags in found if int(low, 16) <= address < int(high, 16))
+    actual = re.findall(r"(?ms)^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", Path("/proc/self/smaps").read_text())
+    return next(flags.split() for low, high, flags in actual if int(low, 16) <= address < int(high, 16))
 
 
 def test_reports_progress(sparse: Path) -> None:

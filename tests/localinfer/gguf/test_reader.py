@@ -53,9 +53,9 @@ def test_rejects(attack: Rejected, file: Path) -> None:
     assert attack.problem in line
 
 
-@pytest.mark.parametrize("odd", malicious_files.ACCEPTED, ids=lambda odd: odd.name)
-def test_accepts(odd: Accepted, file: Path) -> None:
-    touch(open_gguf(write(file, odd.content)))
+@pytest.mark.parametrize("accepted", malicious_files.ACCEPTED, ids=lambda accepted: accepted.name)
+def test_accepts(accepted: Accepted, file: Path) -> None:
+    touch(open_gguf(write(file, accepted.content)))
 
 
 @pytest.mark.parametrize(("content", "kind"), malicious_files.OTHER_KINDS.items(), ids=printable)
@@ -298,12 +298,12 @@ def test_agrees_with_the_package_on_tensors(  # type: ignore[no-untyped-def]
     f = open_gguf(write_model(file, type=type_name, n_layer=1))
     reader = gguf.GGUFReader(file)
     assert list(f.tensors) == [tensor.name for tensor in reader.tensors]
-    for theirs in reader.tensors:
-        ours = f.tensors[theirs.name]
-        assert (ours.type_name, ours.offset) == (theirs.tensor_type.name, theirs.data_offset)
-        assert ours.shape == tuple(reversed(theirs.shape.tolist()))
-        assert ours.nbytes == theirs.n_bytes
-        assert np.array_equal(ours.data, theirs.data.reshape(-1).view(np.uint8))
+    for reference in reader.tensors:
+        ours = f.tensors[reference.name]
+        assert (ours.type_name, ours.offset) == (reference.tensor_type.name, reference.data_offset)
+        assert ours.shape == tuple(reversed(reference.shape.tolist()))
+        assert ours.nbytes == reference.n_bytes
+        assert np.array_equal(ours.data, reference.data.reshape(-1).view(np.uint8))
         assert not ours.data.flags.writeable
 
 
@@ -312,11 +312,11 @@ def test_agrees_with_the_package_on_metadata(file: Path) -> None:
     fields = gguf.GGUFReader(file).fields
     assert [name for name in fields if not name.startswith("GGUF.")] == list(f.metadata)
     for key, value in f.metadata.items():
-        theirs = fields[key].contents()
+        reference = fields[key].contents()
         if isinstance(value, StringArray):
-            assert [text.decode() for text in value] == theirs
+            assert [text.decode() for text in value] == reference
         else:
-            assert np.array_equal(value, theirs)
+            assert np.array_equal(value, reference)
 
 
 @pytest.mark.parametrize("alignment", [8, 64, 4096])
@@ -339,7 +339,7 @@ def test_reads_any_alignment_that_the_package_writes(alignment: int, file: Path)
 
 
 @pytest.fixture
-def odd(file: Path) -> GGUF:
+def typed_file(file: Path) -> GGUF:
     return open_gguf(
         tiny_llama(
             file,
@@ -353,15 +353,15 @@ def odd(file: Path) -> GGUF:
     )
 
 
-def test_get_typed_values(odd: GGUF) -> None:
-    assert odd.get("a.u8", int) == 255
-    assert odd.get("a.i32", int, signed=True) == -(2**31)
-    assert odd.get("a.f64", float) == 1e300
-    assert odd.get("a.bool", bool) is True
-    assert odd.get("a.string", str) == "ünï\0code"
-    assert list(odd.get("a.strings", StringArray)) == [b"", b"x", "日本".encode()]
-    assert odd.get("a.array.INT64", np.ndarray).tolist() == [1, 2, 100]
-    assert odd.get("missing", int, None) is None
+def test_get_typed_values(typed_file: GGUF) -> None:
+    assert typed_file.get("a.u8", int) == 255
+    assert typed_file.get("a.i32", int, signed=True) == -(2**31)
+    assert typed_file.get("a.f64", float) == 1e300
+    assert typed_file.get("a.bool", bool) is True
+    assert typed_file.get("a.string", str) == "ünï\0code"
+    assert list(typed_file.get("a.strings", StringArray)) == [b"", b"x", "日本".encode()]
+    assert typed_file.get("a.array.INT64", np.ndarray).tolist() == [1, 2, 100]
+    assert typed_file.get("missing", int, None) is None
 
 
 @pytest.mark.parametrize(
@@ -382,10 +382,10 @@ def test_get_typed_values(odd: GGUF) -> None:
         ("mojibake", str, "is not valid UTF-8"),
     ],
 )
-def test_get_names_key_and_problem(odd: GGUF, key: str, kind: type, problem: str) -> None:
+def test_get_names_key_and_problem(typed_file: GGUF, key: str, kind: type, problem: str) -> None:
     with pytest.raises(LocalInferError) as caught:
-        odd.get(key, kind)
-    assert str(caught.value) == f"{odd.path}: {key}: {problem}"
+        typed_file.get(key, kind)
+    assert str(caught.value) == f"{typed_file.path}: {key}: {problem}"
 
 
 def test_string_array_is_a_sequence(file: Path) -> None:

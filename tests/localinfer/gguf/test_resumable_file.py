@@ -77,8 +77,8 @@ def test_other_identity_is_discarded(tmp_path: Path, changed: dict[str, str], wh
 def test_damaged_progress_is_discarded(tmp_path: Path, notes: bytes) -> None:
     (tmp_path / ".out.unfinished").write_bytes(b"wxyz")
     (tmp_path / ".out.unfinished.json").write_bytes(notes)
-    found = go(tmp_path / "out", until=0)
-    assert found.discard_reason
+    actual = go(tmp_path / "out", until=0)
+    assert actual.discard_reason
     assert (tmp_path / "out").read_bytes() == bytes(STEPS)
 
 

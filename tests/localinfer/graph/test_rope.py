@@ -12,5 +12,5 @@ ROPE = Rope("halves", np.concatenate([10_000.0 ** (-np.arange(16) / 16), [0.0, 1
 @pytest.mark.parametrize("first", [0, 64, 64 * 500])
 def test_page_rotation_is_the_mean_of_its_positions(first: int) -> None:
     each = Angles(ROPE).rows(np.arange(first, first + 64)).astype(np.float64)
-    found = BlockTable(ROPE, 0, Region(0)).at(np.array([first]))
-    np.testing.assert_allclose(found[0], each.mean(axis=0), atol=1e-6)
+    actual = BlockTable(ROPE, 0, Region(0)).at(np.array([first]))
+    np.testing.assert_allclose(actual[0], each.mean(axis=0), atol=1e-6)

@@ -99,11 +99,11 @@ class TestDownload:
     def test_split_model(self, hub: Hub, tmp_path: Path) -> None:
         parts = split(tiny_llama(tmp_path / "m-Q8_0.gguf"), 8)
         hub.repos[REPO] = {f"Q8_0/{part.name}": part.read_bytes() for part in reversed(parts)}
-        seen: list[tuple[str, int, int]] = []
-        path = pull(f"hf:{REPO}", lambda *report: seen.append(report))
+        observed: list[tuple[str, int, int]] = []
+        path = pull(f"hf:{REPO}", lambda *report: observed.append(report))
         assert path.name == parts[0].name
         assert list(open_gguf(path).tensors) == list(open_gguf(parts[0]).tensors)
-        assert seen[-1][1:] == (sum(part.stat().st_size for part in parts),) * 2
+        assert observed[-1][1:] == (sum(part.stat().st_size for part in parts),) * 2
         [model] = store.list_models()
         assert (model.name, len(model.files)) == (f"hf:{REPO}:Q8_0", 3)
         model.files[1].unlink()
@@ -129,7 +129,7 @@ class TestDownload:
         assert sorted(each.name for each in store.list_models()) == [f"hf:{REPO}:F16", f"hf:{REPO}:Q4_K_M"]
 
     def test_system_without_symlinks(self, repo: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(link: Path, target: str) -> None:
+        def refuse(sampler: Path, target: str) -> None:
             raise OSError(1, "Operation not permitted")
 
         monkeypatch.setattr(Path, "symlink_to", refuse)
@@ -255,14 +255,14 @@ class TestRequests:
 
 class TestInterrupted:
     def test_download_is_resumed(self, hub: Hub, repo: dict[str, bytes]) -> None:
-        hub.faults += [Fault(cut=100_000), Fault(cut=200_000, stall=1), Fault(ignore_range=True, cut=50_000)]
+        hub.faults += [Fault(n_bytes=100_000), Fault(n_bytes=200_000, stall=1), Fault(ignore_range=True, n_bytes=50_000)]
         assert pull(f"hf:{REPO}").read_bytes() == repo["m-Q4_K_M.gguf"]
         assert [each.headers.get("Range") for each in hub.requests_for("/blobs/")] == [
             None, "bytes=100000-", "bytes=300000-", "bytes=50000-",
         ]  # fmt: skip
 
     def test_next_pull_resumes(self, hub: Hub, repo: dict[str, bytes], model_bytes: bytes) -> None:
-        hub.faults += [Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError):
             pull(f"hf:{REPO}")
         with pytest.raises(NotDownloadedError):
@@ -276,7 +276,7 @@ class TestInterrupted:
 
     @pytest.mark.parametrize("name", [REPO, f"{REPO}:Q4_K_M", f"{REPO}/m-Q4_K_M.gguf"])
     def test_unfinished_download_is_removed(self, hub: Hub, repo: dict[str, bytes], name: str) -> None:
-        hub.faults += [Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError):
             pull(f"hf:{REPO}")
         with pytest.raises(NotDownloadedError):

@@ -31,10 +31,10 @@ def add_model(folder: Path, *names: str) -> None:
 DIRECTORIES = [".lmstudio/models", ".cache/lm-studio/models"]
 
 
-@pytest.mark.parametrize("place", DIRECTORIES)
-def test_default_directories(home: Path, place: str) -> None:
-    add_model(home / place, "m-Q8_0.gguf")
-    path = home / place / "own" / "er" / "m-Q8_0.gguf"
+@pytest.mark.parametrize("position", DIRECTORIES)
+def test_default_directories(home: Path, position: str) -> None:
+    add_model(home / position, "m-Q8_0.gguf")
+    path = home / position / "own" / "er" / "m-Q8_0.gguf"
     for name in ("own/er", "own/er:q8_0", "own/er/m-Q8_0.gguf"):
         assert resolve.find(f"lmstudio:{name}") == pull(f"lmstudio:{name}") == path
     assert resolve.default_options("lmstudio:own/er") == {}

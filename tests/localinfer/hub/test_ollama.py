@@ -28,7 +28,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(root: Path, model_bytes: bytes) -> Put:
     """Return a function that adds a model to the store; None omits a layer."""
 
-    def put(place: str = LLAMA, **layers: bytes | None) -> Path:
+    def put(position: str = LLAMA, **layers: bytes | None) -> Path:
         described = []
         for kind, content in ({"model": model_bytes, "template": b"{{ .Prompt }}"} | layers).items():
             if content is not None:
@@ -37,10 +37,10 @@ def put(root: Path, model_bytes: bytes) -> Put:
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 blob.write_bytes(content)
                 described.append({"mediaType": KIND + kind, "digest": f"sha256:{digest}", "size": len(content)})
-        return manifest({"schemaVersion": 2, "config": {}, "layers": described}, place)
+        return manifest({"schemaVersion": 2, "config": {}, "layers": described}, position)
 
-    def manifest(value: Any, place: str) -> Path:
-        path = root / "manifests" / place
+    def manifest(value: Any, position: str) -> Path:
+        path = root / "manifests" / position
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value))
         return path

@@ -54,21 +54,21 @@ class TestDownload:
         assert len(hub.requests) == requests
 
     def test_progress_ends_with_the_size(self, address: str, model_bytes: bytes) -> None:
-        seen: list[tuple[str, int, int]] = []
-        pull(address, lambda *report: seen.append(report))
-        assert {(stage, total) for stage, _, total in seen} == {("download", len(model_bytes))}
-        assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
-        assert seen[-1][1] == len(model_bytes)
+        observed: list[tuple[str, int, int]] = []
+        pull(address, lambda *report: observed.append(report))
+        assert {(stage, total) for stage, _, total in observed} == {("download", len(model_bytes))}
+        assert [done for _, done, _ in observed] == sorted(done for _, done, _ in observed)
+        assert observed[-1][1] == len(model_bytes)
 
     def test_split_model(self, hub: Hub, tmp_path: Path) -> None:
         parts = split(tiny_llama(tmp_path / "m.gguf"), 8)
         hub.files |= {f"/{part.name}": part.read_bytes() for part in parts}
-        seen: list[tuple[str, int, int]] = []
-        path = pull(f"{hub.url}/{parts[1].name}", lambda *report: seen.append(report))
+        observed: list[tuple[str, int, int]] = []
+        path = pull(f"{hub.url}/{parts[1].name}", lambda *report: observed.append(report))
         assert path.name == parts[0].name
         assert [(path.parent / part.name).read_bytes() for part in parts] == [part.read_bytes() for part in parts]
         assert resolve.find(f"{hub.url}/{parts[0].name}") == resolve.find(f"{hub.url}/{parts[2].name}") == path
-        assert seen[-1][1:] == (sum(part.stat().st_size for part in parts),) * 2
+        assert observed[-1][1:] == (sum(part.stat().st_size for part in parts),) * 2
 
     def test_list_and_removal(self, address: str, model_bytes: bytes) -> None:
         pull(address)
@@ -118,18 +118,18 @@ class TestDownload:
 
 class TestInterrupted:
     def test_download_is_resumed(self, hub: Hub, address: str, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), Fault(cut=300_000), Fault(cut=0)]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(n_bytes=300_000), Fault(n_bytes=0)]
         assert pull(address).read_bytes() == model_bytes
         assert requested_ranges(hub) == [None, "bytes=100000-", "bytes=400000-", "bytes=400000-"]
 
     def test_stalled_connection(self, hub: Hub, address: str, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000, stall=3)]
+        hub.faults += [Fault(), Fault(n_bytes=100_000, stall=3)]
         assert pull(address).read_bytes() == model_bytes
         assert requested_ranges(hub) == [None, "bytes=100000-"]
 
     def test_repeated_interruptions(self, hub: Hub, address: str, model_bytes: bytes) -> None:
         """The download fails after several retries without progress; the next pull resumes it."""
-        hub.faults += [Fault(), Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError, match=f"^{address}: "):
             pull(address)
         assert remaining_files() == [".m.gguf.unfinished", ".m.gguf.unfinished.json"]
@@ -144,7 +144,7 @@ class TestInterrupted:
         assert remaining_files() == ["m.gguf", "url"]
 
     def test_unfinished_download_is_removed(self, hub: Hub, address: str) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError):
             pull(address)
         resolve.plan_removal(address).delete()
@@ -152,13 +152,13 @@ class TestInterrupted:
 
     def test_no_resume_without_digest_and_version(self, hub: Hub, address: str) -> None:
         hub.etags = False
-        hub.faults += [Fault(), Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError):
             pull(address)
         assert remaining_files() == []
 
     def test_file_that_changed_in_between(self, hub: Hub, address: str, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), *[Fault(cut=0)] * 5]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), *[Fault(n_bytes=0)] * 5]
         with pytest.raises(LocalInferError):
             pull(address)
         changed = model_bytes[:-32] + bytes(range(32))
@@ -167,7 +167,7 @@ class TestInterrupted:
 
     @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
     def test_busy_server(self, hub: Hub, address: str, model_bytes: bytes, status: int) -> None:
-        hub.faults += [Fault(status=status), Fault(), Fault(cut=100_000), Fault(status=status)]
+        hub.faults += [Fault(status=status), Fault(), Fault(n_bytes=100_000), Fault(status=status)]
         assert pull(address).read_bytes() == model_bytes
 
     def test_server_that_stays_busy(self, hub: Hub, address: str) -> None:
@@ -196,7 +196,7 @@ class TestInterrupted:
 
 class TestInvalidResponses:
     def test_ignored_range(self, hub: Hub, address: str, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), Fault(ignore_range=True)]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(ignore_range=True)]
         assert pull(address).read_bytes() == model_bytes
 
     @pytest.mark.parametrize("fault", [
@@ -205,13 +205,13 @@ class TestInvalidResponses:
         Fault(headers={"Content-Range": "nonsense"}),
     ])  # fmt: skip
     def test_wrong_range(self, hub: Hub, address: str, fault: Fault, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), fault]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), fault]
         with pytest.raises(LocalInferError, match="sends a different file or range than announced"):
             pull(address)
         assert pull(address).read_bytes() == model_bytes
 
     def test_range_not_satisfiable(self, hub: Hub, address: str, model_bytes: bytes) -> None:
-        hub.faults += [Fault(), Fault(cut=100_000), Fault(status=416)]
+        hub.faults += [Fault(), Fault(n_bytes=100_000), Fault(status=416)]
         assert pull(address).read_bytes() == model_bytes
 
     def test_more_than_announced(self, hub: Hub, address: str, model_bytes: bytes) -> None:
@@ -377,7 +377,7 @@ class TestKilled:
 def test_concurrent_pulls(hub: Hub, address: str, model_bytes: bytes) -> None:
     hub.rate = 0.002
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        found = pool.map(pull, [address] * 2)
-    assert found[0] == found[1]
-    assert found[0].read_bytes() == model_bytes
+        actual = pool.map(pull, [address] * 2)
+    assert actual[0] == actual[1]
+    assert actual[0].read_bytes() == model_bytes
     assert len(hub.requests_for("gguf")) == 2

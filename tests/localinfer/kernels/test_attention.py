@@ -114,19 +114,19 @@ class Layer:
         self.positions[entries] = positions
 
     def attend(
-        self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, parts: int = 1,
-        many: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
+        self, q: Floats, positions: NDArray[np.int32], *, window: int = EVERYTHING, sinks: int = 0, n_threads: int = 1,
+        is_prefill: bool = True, q_sink: Floats | None = None, cap: float = 0.0, attn_sinks: Floats | None = None,
         segments: Sequence[tuple[int, Pages]] = (),
     ) -> Floats:  # fmt: skip
         """Return y (tokens, heads, head_dim) for q of the same shape, from the kernels for large or small batches.
         Without segments, all tokens attend to all pages."""
-        count, rows = len(q), tile_rows(self.group, many)
+        count, rows = len(q), tile_rows(self.group, is_prefill)
         used = int(np.max(np.flatnonzero(self.positions != NEVER))) // PAGE_SIZE + 1
         segments = segments or [(count, range(used))]
         tables = [np.array([*pages, 0], np.int32) for _, pages in segments]
         numbers = [(n, table.ctypes.data, len(table) - 1) for (n, _), table in zip(segments, tables, strict=True)]
         chunks = max(-(-len(pages) // CHUNK) for _, pages in segments)
-        tile = target().tokens if many else 0
+        tile = target().tokens if is_prefill else 0
         value_dim, value_size = (self.shared,) * 2 if self.shared else (self.wide, self.head_dim)
         y = np.full((*q.shape[:2], value_size), np.nan, np.float32)
         padding = ((0, 0), (0, 0), (0, self.wide - self.head_dim))
@@ -147,12 +147,12 @@ class Layer:
             "tile": tile, "passes": 1, "rows": rows, "single": tile_rows(self.group, large_batch=False),
             "v_type": self.v_type,
         }  # fmt: skip
-        seen = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
+        observed = {"key_dim": self.wide, "key_size": self.head_dim, "k_type": self.key_kind, "capped": int(cap > 0)}
         assert attention_scratch_bytes(self.group, self.wide, self.wide) <= kernels.SCRATCH_BYTES
-        kernels.run("localinfer.kernels.attention:attention", arguments, parts, **shape, **seen)
+        kernels.run("localinfer.kernels.attention:attention", arguments, n_threads, **shape, **observed)
         shared = ("tokens", "segments", "kv_heads", "attn_sinks", "chunk", "partial", "y", "q_out")
         joined = {name: arguments[name] for name in shared}
-        kernels.run("localinfer.kernels.attention:combine", joined, parts, **shape)
+        kernels.run("localinfer.kernels.attention:combine", joined, n_threads, **shape)
         return y
 
     def reference(
@@ -209,7 +209,7 @@ def test_entries_are_encoded_as_in_ggml(kind: str) -> None:
     k[7], v[7], k[8, :, 1:], v[9, :, ::2] = 0, 0, 0, -v[9, :, 1::2]
     entries = np.random.default_rng(3).permutation(layer.capacity)[:200].astype(np.int32)
     layer.append(k, v, entries, np.arange(200, dtype=np.int32))
-    turn = (lambda x: x) if kind in UNSCALED else transformed
+    transform = (lambda x: x) if kind in UNSCALED else transformed
     size, scale = GROUP_BYTES[kind], 0 if kind in UNSCALED else 2
     element, groups = {"f32": 4, "f16": 2}.get(kind, 1), layer.head_dim // 32
 
@@ -219,15 +219,15 @@ def test_entries_are_encoded_as_in_ggml(kind: str) -> None:
     k_blocks = np.concatenate(
         [scales.reshape(*scales.shape[:-1], PANEL_KEYS, -1), codes.reshape(*codes.shape[:-2], -1)], -1
     )
-    found = k_blocks.swapaxes(2, 3).reshape(layer.kv_heads, layer.capacity, groups, size)[:, entries]
-    np.testing.assert_array_equal(found.swapaxes(0, 1), encoded(turn(k), kind))
+    actual = k_blocks.swapaxes(2, 3).reshape(layer.kv_heads, layer.capacity, groups, size)[:, entries]
+    np.testing.assert_array_equal(actual.swapaxes(0, 1), encoded(transform(k), kind))
 
     blocks = layer.v.reshape(layer.kv_heads, -1, PAGE_SIZE * size * groups)
     scales, rows = blocks[..., : scale * PAGE_SIZE * groups], blocks[..., scale * PAGE_SIZE * groups :]
     of_groups = scales.reshape(*blocks.shape[:2], groups, PAGE_SIZE, -1).swapaxes(2, 3)
     v_blocks = np.concatenate([of_groups, rows.reshape(*blocks.shape[:2], PAGE_SIZE, groups, -1)], -1)
-    found = v_blocks.reshape(layer.kv_heads, layer.capacity, groups, size)[:, entries]
-    np.testing.assert_array_equal(found.swapaxes(0, 1), encoded(turn(v), kind))
+    actual = v_blocks.reshape(layer.kv_heads, layer.capacity, groups, size)[:, entries]
+    np.testing.assert_array_equal(actual.swapaxes(0, 1), encoded(transform(v), kind))
 
 
 @pytest.mark.parametrize(("group", "head_dim", "k_type", "v_type"), SHAPES)
@@ -250,9 +250,9 @@ def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: 
     layer.append(k, v, (at + 300) % layer.capacity, at)
     count = 30 if many else 1
     q, positions = normal(count, 2 * group, head_dim) / 10, np.arange(400 - count, 400, dtype=np.int32)
-    y = layer.attend(q, positions, many=many)
+    y = layer.attend(q, positions, is_prefill=many)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at), atol=2e-4)
-    np.testing.assert_array_equal(layer.attend(q, positions, many=many, parts=3), y)
+    np.testing.assert_array_equal(layer.attend(q, positions, is_prefill=many, n_threads=3), y)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,7 +264,9 @@ def test_values_can_be_the_last_dimensions_of_keys(kind: str, group: int, key: i
     y = layer.attend(q, positions)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, k, at), atol=1e-5)
     for count, parts, many in [(1, 3, False), (2, 1, False), (3, 5, True)]:
-        np.testing.assert_array_equal(layer.attend(q[-count:], positions[-count:], parts=parts, many=many), y[-count:])
+        np.testing.assert_array_equal(
+            layer.attend(q[-count:], positions[-count:], n_threads=parts, is_prefill=many), y[-count:]
+        )
 
 
 def test_scores_are_soft_capped() -> None:
@@ -283,7 +285,7 @@ def test_the_number_of_threads_does_not_change_bits(group: int, head_dim: int, k
     q, positions = normal(90, 2 * group, head_dim), np.arange(310, 400, dtype=np.int32)
     whole = layer.attend(q, positions)  # more than MIN_TILES_UNSPLIT tiles for some shapes
     for count, parts, many in [(90, 7, True), (2, 1, True), (2, 50, True), (4, 1, False), (1, 3, False)]:
-        y = layer.attend(q[-count:], positions[-count:], parts=parts, many=many)
+        y = layer.attend(q[-count:], positions[-count:], n_threads=parts, is_prefill=many)
         np.testing.assert_array_equal(y, whole[-count:])
 
 
@@ -294,22 +296,26 @@ def test_sequences_in_a_batch_attend_to_their_own_pages(
 ) -> None:
     """Each sequence computes the same bits as alone, wherever its pages are."""
     pages = np.random.default_rng(4).permutation(32).reshape(4, 8)
-    together = Layer(group, head_dim, k_type, v_type, capacity=2048)
+    batched = Layer(group, head_dim, k_type, v_type, capacity=2048)
     segments, queries, newest, expected = [], [], [], []
     for number, (count, own) in enumerate(zip(counts, pages, strict=False)):
         alone, length = Layer(group, head_dim, k_type, v_type), 100 * number + 45
         k, v = (normal(length, 2, head_dim, seed=10 * number + i) for i in range(2))
         at, q = np.arange(length, dtype=np.int32), normal(count, 2 * group, head_dim, seed=number)
         alone.append(k, v, at, at)
-        together.append(k, v, (own[at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE).astype(np.int32), at)
-        expected.append(alone.attend(q, at[-count:], many=count > 2))
+        batched.append(k, v, (own[at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE).astype(np.int32), at)
+        expected.append(alone.attend(q, at[-count:], is_prefill=count > 2))
         np.testing.assert_allclose(expected[-1], alone.reference(q, at[-count:], k, v, at), atol=1e-5)
         segments.append((count, own[: -(-length // PAGE_SIZE)].tolist()))
         queries.append(q)
         newest.append(at[-count:])
     for parts in (1, 2, 7, 50):
-        y = together.attend(
-            np.concatenate(queries), np.concatenate(newest), segments=segments, parts=parts, many=sum(counts) > 2
+        y = batched.attend(
+            np.concatenate(queries),
+            np.concatenate(newest),
+            segments=segments,
+            n_threads=parts,
+            is_prefill=sum(counts) > 2,
         )
         np.testing.assert_array_equal(y, np.concatenate(expected))
 
@@ -336,10 +342,10 @@ def test_learned_sinks(count: int) -> None:
     k, v, at = filled(layer, 400)
     q, positions = 2 * normal(count, 6, 64), np.arange(400 - count, 400, dtype=np.int32)
     sinks = np.array([-1e4, -1.0, 0.5, 6.0, 40.0, 1e4], np.float32)
-    y = layer.attend(q, positions, attn_sinks=sinks, many=count > 2)
+    y = layer.attend(q, positions, attn_sinks=sinks, is_prefill=count > 2)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, attn_sinks=sinks), atol=1e-5)
-    np.testing.assert_array_equal(layer.attend(q, positions, attn_sinks=sinks, many=count > 2, parts=5), y)
-    np.testing.assert_array_equal(y[:, 0], layer.attend(q, positions, many=count > 2)[:, 0])
+    np.testing.assert_array_equal(layer.attend(q, positions, attn_sinks=sinks, is_prefill=count > 2, n_threads=5), y)
+    np.testing.assert_array_equal(y[:, 0], layer.attend(q, positions, is_prefill=count > 2)[:, 0])
     assert not y[:, 5].any()
 
 

@@ -4,37 +4,39 @@ import kernels
 import numpy as np
 import pytest
 
-N_EXPERT, USED, TILE, MOST = 9, 3, 4, 2
+N_EXPERT, USED, TILE, MAX_TILE = 9, 3, 4, 2
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 13])
 def test_each_pair_has_a_row_of_its_expert(tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     ids = np.stack([rng.permutation(N_EXPERT)[:USED] for _ in range(tokens)]).astype(np.int32)
-    ids[: tokens // 2, 0] = [next(each for each in (7, 8) if each not in rest) for rest in ids[: tokens // 2, 1:]]
+    ids[: tokens // 2, 0] = [
+        next(each for each in (7, 8) if each not in remaining) for remaining in ids[: tokens // 2, 1:]
+    ]
     pairs, rows = ids.size, ids.size + N_EXPERT * (TILE - 1)
-    found = {
+    actual = {
         "few": np.zeros(1, np.int64), "few_order": np.full(rows, -9, np.int32),
         "few_runs": np.zeros(1 + 3 * N_EXPERT, np.int64),
         "many": np.zeros(1, np.int64), "many_order": np.full(rows, -9, np.int32),
         "many_runs": np.zeros(1 + 3 * N_EXPERT, np.int64), "places": np.zeros(pairs, np.int32),
     }  # fmt: skip
-    arguments = {"tokens": np.array([tokens]), "ids": ids, "n_expert": N_EXPERT, "used": USED, **found}
-    kernels.run("localinfer.kernels.experts:sort_by_expert", arguments, 1, tile=TILE, most=MOST)
+    arguments = {"tokens": np.array([tokens]), "ids": ids, "n_expert": N_EXPERT, "used": USED, **actual}
+    kernels.run("localinfer.kernels.experts:sort_by_expert", arguments, 1, tile=TILE, most=MAX_TILE)
 
     of_expert = {expert: np.flatnonzero(ids.ravel() == expert) for expert in range(N_EXPERT)}
     for name, tile in (("few", 1), ("many", TILE)):
-        runs = found[f"{name}_runs"][1:].reshape(-1, 3)[: found[f"{name}_runs"][0]]
-        wanted = [each for each, own in of_expert.items() if len(own) and (len(own) > MOST) == (tile > 1)]
-        assert runs[:, 0].tolist() == wanted
+        runs = actual[f"{name}_runs"][1:].reshape(-1, 3)[: actual[f"{name}_runs"][0]]
+        expected = [each for each, own in of_expert.items() if len(own) and (len(own) > MAX_TILE) == (tile > 1)]
+        assert runs[:, 0].tolist() == expected
         row = 0
         for expert, first, count in runs:
             assert first == row
-            order = found[f"{name}_order"][first:]
+            order = actual[f"{name}_order"][first:]
             np.testing.assert_array_equal(order[:count], of_expert[expert])
             row += -(-count // tile) * tile
             assert (order[count : row - first] == -1).all()
-        assert found[name][0] == row
-    for pair, place in enumerate(found["places"]):
-        order = found["few_order"][place] if place >= 0 else found["many_order"][-1 - place]
+        assert actual[name][0] == row
+    for pair, position in enumerate(actual["places"]):
+        order = actual["few_order"][position] if position >= 0 else actual["many_order"][-1 - position]
         assert order == pair

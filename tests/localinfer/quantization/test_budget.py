@@ -69,10 +69,10 @@ class TestChooseOptions:
         curves = [convex_hull(each) for each in options.values()]
         largest = max(a.noise - b.noise for curve in curves for a, b in itertools.pairwise(curve))
         for limit in range(sum(curve[0].cost for curve in curves), 161, 3):
-            found = list(choose_options(options, limit).values())
+            actual = list(choose_options(options, limit).values())
             best = exhaustive(options, limit)
-            assert cost(found) <= limit
-            assert best - 1e-12 <= sum(option.noise for option in found) <= best + largest
+            assert cost(actual) <= limit
+            assert best - 1e-12 <= sum(option.noise for option in actual) <= best + largest
 
     def test_optimal_at_the_end_of_a_step(self, seed: int) -> None:
         """If steps along the hulls use the budget exactly, nothing with the same cost is better."""
@@ -84,13 +84,13 @@ class TestChooseOptions:
             steps, key=lambda step: (step[1].noise - step[0].noise) / (step[1].cost - step[0].cost)
         ):
             limit += after.cost - before.cost
-            found = choose_options(options, limit).values()
-            assert sum(option.noise for option in found) == pytest.approx(exhaustive(options, limit), rel=1e-12)
+            actual = choose_options(options, limit).values()
+            assert sum(option.noise for option in actual) == pytest.approx(exhaustive(options, limit), rel=1e-12)
 
     def test_unlimited_budget(self, seed: int) -> None:
         options = random_options(seed)
-        found = choose_options(options, 10_000)
-        assert {name: option.noise for name, option in found.items()} == {
+        actual = choose_options(options, 10_000)
+        assert {name: option.noise for name, option in actual.items()} == {
             name: min(option.noise for option in each) for name, each in options.items()
         }
 
@@ -142,14 +142,14 @@ def test_every_expert_has_its_importance(tmp_path: Path) -> None:
     importance = {name: np.random.default_rng(4).random((2, 256), np.float32)}
     q4_0 = NUMBER_OF_TYPE["Q4_0"]
     encoder_factory = make_encoder_factory("normal", importance)
-    found = measure_noise(source, {name: [q4_0]}, encoder_factory=encoder_factory, importance=importance, threads=2)
-    shares = []
+    actual = measure_noise(source, {name: [q4_0]}, encoder_factory=encoder_factory, importance=importance, threads=2)
+    fractions = []
     for x, w, matrix in zip(experts, importance[name], matrices(source.tensors[name], q4_0), strict=True):
         out = np.empty((8, 8 * 18), np.uint8)
         encoder_factory(matrix)(x, out)
         y = dequantize(out, GGMLQuantizationType.Q4_0)
-        shares.append((w * np.square(y - x, dtype=np.float64)).sum() / (w * np.square(x, dtype=np.float64)).sum())
-    assert found[name][q4_0] == pytest.approx(np.mean(shares), rel=1e-5)
+        fractions.append((w * np.square(y - x, dtype=np.float64)).sum() / (w * np.square(x, dtype=np.float64)).sum())
+    assert actual[name][q4_0] == pytest.approx(np.mean(fractions), rel=1e-5)
 
 
 # --- candidates ---
@@ -217,7 +217,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("source") / "m.gguf", type="F16", n_layer=1)
 
 
-def found(model: Path, target: Target, threads: int = 1, **overrides: object) -> QuantizationPlan:
+def plan_for(model: Path, target: Target, threads: int = 1, **overrides: object) -> QuantizationPlan:
     source = from_gguf(model)
     return plan_for_target(source, Request("", TypeOverrides(**overrides)), target, effort="normal", threads=threads)  # type: ignore[arg-type]
 
@@ -225,39 +225,39 @@ def found(model: Path, target: Target, threads: int = 1, **overrides: object) ->
 class TestPlanForTarget:
     def test_target_bits(self, model: Path) -> None:
         for bits in ("4.0", "4.5", "5.5"):
-            plan = found(model, parse_bits(bits))
+            plan = plan_for(model, parse_bits(bits))
             tensors = plan.source.tensors.values()
-            taken = sum(each.n_elements * bits_of(plan, each.name) for each in tensors)
-            share = taken / sum(each.n_elements for each in tensors) / float(bits)
-            assert 0.97 < share <= 1
+            used = sum(each.n_elements * bits_of(plan, each.name) for each in tensors)
+            fraction = used / sum(each.n_elements for each in tensors) / float(bits)
+            assert 0.97 < fraction <= 1
 
     @pytest.mark.parametrize("name", ["granitemoe", "llama4", "mistral4"])
     def test_target_bits_of_mixtures_of_experts(self, name: str, tmp_path: Path) -> None:
-        plan = found(
+        plan = plan_for(
             as_type(reference_models.checkpoint(name, tmp_path), tmp_path / "m.gguf", "BF16"), parse_bits("6.5")
         )
         tensors = plan.source.tensors.values()
-        share = sum(each.n_elements * bits_of(plan, each.name) for each in tensors) / 6.5
-        assert 0.95 < share / sum(each.n_elements for each in tensors) <= 1
+        fraction = sum(each.n_elements * bits_of(plan, each.name) for each in tensors) / 6.5
+        assert 0.95 < fraction / sum(each.n_elements for each in tensors) <= 1
         assert any("_exps" in each.name and bits_of(plan, each.name) < 16 for each in tensors)
 
     def test_result_is_independent_of_threads(self, model: Path) -> None:
-        assert found(model, parse_bits("4.5"), 1).choices == found(model, parse_bits("4.5"), 3).choices
+        assert plan_for(model, parse_bits("4.5"), 1).choices == plan_for(model, parse_bits("4.5"), 3).choices
 
     def test_overrides_are_kept(self, model: Path) -> None:
-        plan = found(model, parse_bits("8.2"), patterns=(parse_pattern("ffn_up=q8_0"),), token_embedding="BF16")
+        plan = plan_for(model, parse_bits("8.2"), patterns=(parse_pattern("ffn_up=q8_0"),), token_embedding="BF16")
         assert plan.choices["blk.0.ffn_up.weight"].type == "Q8_0"
         assert plan.choices["token_embd.weight"].type == "BF16"
         assert plan.choices["blk.0.ffn_gate.weight"].type not in ("Q8_0", "F16")
 
     def test_noise_decreases_with_size(self, model: Path) -> None:
-        sizes = [bits_of(found(model, parse_bits(bits)), "blk.0.ffn_down.weight") for bits in ("3.5", "5", "8")]
+        sizes = [bits_of(plan_for(model, parse_bits(bits)), "blk.0.ffn_down.weight") for bits in ("3.5", "5", "8")]
         assert sizes == sorted(sizes)
 
     def test_quantized_source(self, tmp_path: Path) -> None:
         quantized = tiny_llama(tmp_path / "q.gguf", n_layer=1)
         with pytest.raises(LocalInferError, match="is already Q8_0; --allow-requantize"):
-            found(quantized, parse_bits("4.5"))
+            plan_for(quantized, parse_bits("4.5"))
 
 
 def bits_of(plan: QuantizationPlan, name: str) -> float:

@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrated_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model, calibrated in one run."""
     return calibrated(model, tmp_path_factory.mktemp("whole") / "out.gguf")
 
@@ -80,20 +80,20 @@ def test_single_blocks_match_whole_model(tmp_path: Path, make: Callable[..., Pat
     engine = Engine.load(open_gguf(path), Options(threads=2, ctx_size=TOKENS, batch_size=TOKENS))
     chunk, probe = chunks_of(path)[0], ActivationProbe(engine)
     expected = {each.names: each.x.copy() for each in probe.layer_inputs(chunk, include_output_layer=True)}
-    x, found = probe.embed(chunk), {}
+    x, actual = probe.embed(chunk), {}
     for number in range(engine.compiled_graph.model_graph.block_count):
-        found |= {each.names: each.x.copy() for each in probe.block_inputs(number, x)}
+        actual |= {each.names: each.x.copy() for each in probe.block_inputs(number, x)}
         probe.run_block(number, x)
-    found |= {each.names: each.x.copy() for each in probe.output_layer_inputs(x)}
+    actual |= {each.names: each.x.copy() for each in probe.output_layer_inputs(x)}
     engine.close()
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for each, rows in expected.items():
-        assert np.array_equal(found[each], rows), each
+        assert np.array_equal(actual[each], rows), each
 
 
-def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
+def by_imatrix(model: Path, observed: Path, tmp_path: Path, *patterns: str) -> Path:
     """The model, quantized with the covariances of another file's matrices."""
-    engine = Engine.load(open_gguf(seen), Options(threads=1, ctx_size=TOKENS))
+    engine = Engine.load(open_gguf(observed), Options(threads=1, ctx_size=TOKENS))
     collector = Collector(engine, head=True, covariance=True)
     list(collector.collect(chunks_of(model)))
     engine.close()
@@ -105,21 +105,21 @@ def by_imatrix(model: Path, seen: Path, tmp_path: Path, *patterns: str) -> Path:
     return out
 
 
-def test_first_block_matches_imatrix(model: Path, whole: Path, tmp_path: Path) -> None:
-    expected, found = open_gguf(by_imatrix(model, model, tmp_path)).tensors, open_gguf(whole).tensors
-    same = {name: np.array_equal(tensor.data, expected[name].data) for name, tensor in found.items()}
-    assert all(same[name] for name in found if name.startswith("blk.0."))
+def test_first_block_matches_imatrix(model: Path, calibrated_model: Path, tmp_path: Path) -> None:
+    expected, actual = open_gguf(by_imatrix(model, model, tmp_path)).tensors, open_gguf(calibrated_model).tensors
+    same = {name: np.array_equal(tensor.data, expected[name].data) for name, tensor in actual.items()}
+    assert all(same[name] for name in actual if name.startswith("blk.0."))
     assert not same["blk.2.ffn_down.weight"]
 
 
 @pytest.mark.parametrize("block", [1, 2])
-def test_later_blocks_see_quantized_inputs(model: Path, whole: Path, tmp_path: Path, block: int) -> None:
+def test_later_blocks_see_quantized_inputs(model: Path, calibrated_model: Path, tmp_path: Path, block: int) -> None:
     """Compare with an imatrix of a model whose blocks are quantized up to this one."""
     half = calibrated(model, tmp_path / "half.gguf", *(f"blk\\.{number}=f16" for number in range(block, 3)))
-    expected, found = open_gguf(by_imatrix(model, half, tmp_path)).tensors, open_gguf(whole).tensors
-    for name in found:
+    expected, actual = open_gguf(by_imatrix(model, half, tmp_path)).tensors, open_gguf(calibrated_model).tensors
+    for name in actual:
         if name.startswith(f"blk.{block}."):
-            assert np.array_equal(found[name].data, expected[name].data), name
+            assert np.array_equal(actual[name].data, expected[name].data), name
 
 
 @pytest.mark.parametrize("name", ["iq4_nl", "iq3_s"])
@@ -132,14 +132,14 @@ def test_codebook_types_get_error_feedback(model: Path, tmp_path: Path, name: st
         assert np.array_equal(out.tensors["blk.0.ffn_down.weight"].data, other.tensors["blk.0.ffn_down.weight"].data)
 
 
-def test_result_is_independent_of_threads(model: Path, whole: Path, tmp_path: Path) -> None:
-    assert calibrated(model, tmp_path / "one.gguf", threads=1).read_bytes() == whole.read_bytes()
+def test_result_is_independent_of_threads(model: Path, calibrated_model: Path, tmp_path: Path) -> None:
+    assert calibrated(model, tmp_path / "one.gguf", threads=1).read_bytes() == calibrated_model.read_bytes()
     assert names(tmp_path) == ["one.gguf"]
 
 
-def test_source_in_several_files(model: Path, whole: Path, tmp_path: Path) -> None:
+def test_source_in_several_files(model: Path, calibrated_model: Path, tmp_path: Path) -> None:
     source = split(Path(shutil.copy(model, tmp_path)), 9)[1]
-    assert calibrated(source, tmp_path / "out.gguf").read_bytes() == whole.read_bytes()
+    assert calibrated(source, tmp_path / "out.gguf").read_bytes() == calibrated_model.read_bytes()
 
 
 # --- resumed runs ---
@@ -149,10 +149,10 @@ class Interrupting(CalibrationObserver):
     """Raises KeyboardInterrupt at the step whose description contains `where`, and records where a run began."""
 
     def __init__(self, where: str = "never") -> None:
-        self.where, self.found, self.shares = where, (0, ""), [0.0]
+        self.where, self.state, self.shares = where, (0, ""), [0.0]
 
     def on_start(self, done: int, blocks: int, discarded: str) -> None:
-        self.found = done, discarded
+        self.state = done, discarded
 
     def on_step(self, what: str, fraction: float) -> None:
         assert self.shares[-1] <= fraction <= 1
@@ -165,15 +165,15 @@ class Interrupting(CalibrationObserver):
     ("where", "done"),
     [("layer 2 of 3: collecting inputs", 1), ("layer 3 of 3: ffn_down", 2), ("output layer: output", 3)],
 )
-def test_interrupted_run_is_resumed(model: Path, whole: Path, tmp_path: Path, where: str, done: int) -> None:
+def test_interrupted_run_is_resumed(model: Path, calibrated_model: Path, tmp_path: Path, where: str, done: int) -> None:
     out = tmp_path / "out.gguf"
     with pytest.raises(KeyboardInterrupt):
         calibrated(model, out, observer=Interrupting(where))
     assert names(tmp_path) == [".out.gguf.unfinished", ".out.gguf.unfinished.json"]
     again = Interrupting()
     calibrated(model, out, observer=again, threads=1)
-    assert again.found == (done, "")
-    assert out.read_bytes() == whole.read_bytes()
+    assert again.state == (done, "")
+    assert out.read_bytes() == calibrated_model.read_bytes()
     assert names(tmp_path) == ["out.gguf"]
 
 
@@ -184,19 +184,19 @@ def test_tied_embeddings_are_written_twice(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE, observer=Interrupting("output layer: token_embd"))
     expected = by_imatrix(model, tmp_path / ".out.gguf.unfinished", tmp_path, Q4_0_TABLE)
-    table, wanted = (open_gguf(path).tensors["token_embd.weight"] for path in (whole, expected))
+    table, desired = (open_gguf(path).tensors["token_embd.weight"] for path in (whole, expected))
     assert table.type_name == "Q4_0"
-    assert np.array_equal(table.data, wanted.data)
+    assert np.array_equal(table.data, desired.data)
     assert calibrated(model, tmp_path / "out.gguf", Q4_0_TABLE).read_bytes() == whole.read_bytes()
 
 
-def test_run_with_other_types_starts_over(model: Path, whole: Path, tmp_path: Path) -> None:
+def test_run_with_other_types_starts_over(model: Path, calibrated_model: Path, tmp_path: Path) -> None:
     out, again = tmp_path / "out.gguf", Interrupting()
     with pytest.raises(KeyboardInterrupt):
         calibrated(model, out, "ffn_down=q8_0", observer=Interrupting("layer 2"))
     calibrated(model, out, observer=again)
-    assert again.found == (0, "it has another choice of types or metadata")
-    assert out.read_bytes() == whole.read_bytes()
+    assert again.state == (0, "it has another choice of types or metadata")
+    assert out.read_bytes() == calibrated_model.read_bytes()
 
 
 def test_inputs_that_are_not_finite(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_the_command(run: Run, model: Path, tmp_path: Path) -> None:
     code, out, err = run("quantize", model, "out.gguf", "Q4_K_M", "--calibrate", TEXT, "--calibrate-chunks", 2)
     assert (code, out) == (0, ""), err
     assert re.search(r"\[  30/  30\] output\.weight .* converting to Q6_K", err)
-    found = open_gguf(tmp_path / "out.gguf").metadata
-    assert found["quantize.imatrix.dataset"] == str(TEXT)
-    assert found["quantize.imatrix.chunks_count"] == 2
+    actual = open_gguf(tmp_path / "out.gguf").metadata
+    assert actual["quantize.imatrix.dataset"] == str(TEXT)
+    assert actual["quantize.imatrix.chunks_count"] == 2
 
 
 def test_interruption_says_how_to_resume(
@@ -248,8 +248,8 @@ def test_interruption_says_how_to_resume(
 
 
 def test_with_target_size(run: Run, model: Path, tmp_path: Path) -> None:
-    found = run("quantize", model, "out.gguf", "--target-bpw", 5, "--calibrate", TEXT, "--calibrate-chunks", 2)
-    assert found[0] == 0, found[2]
+    actual = run("quantize", model, "out.gguf", "--target-bpw", 5, "--calibrate", TEXT, "--calibrate-chunks", 2)
+    assert actual[0] == 0, actual[2]
     assert len({tensor.type_name for tensor in open_gguf(tmp_path / "out.gguf").tensors.values()}) > 2
 
 

@@ -15,10 +15,10 @@ def test_tied_table_estimates_its_inputs(rows: int) -> None:
     table = columns * RNG.standard_normal((rows, 64), np.float32)
     source = from_arrays(**{TABLE: table, "blk.0.attn_q.weight": table})
     assert with_default_importance(source, {}, "fast") == {}
-    found = with_default_importance(source, {}, "normal")
-    assert [*found] == [TABLE]
+    actual = with_default_importance(source, {}, "normal")
+    assert [*actual] == [TABLE]
     looked_at = table if rows < MAX_ROWS else table[::2]
-    np.testing.assert_allclose(found[TABLE], [np.square(looked_at).mean(axis=0)], rtol=1e-5)
+    np.testing.assert_allclose(actual[TABLE], [np.square(looked_at).mean(axis=0)], rtol=1e-5)
 
 
 def test_known_importance_is_kept() -> None:

@@ -93,13 +93,13 @@ def entry(*shape: int) -> Entry:
 class TestImportance:
     def test_one_row_per_expert(self) -> None:
         source = source_of(LLAMA, experts=(3, 5, 32), matrix=(5, 32))
-        found = importance_for(source, Imatrix({"experts": entry(3, 32), "matrix": entry(1, 32)}), (), ())
-        assert {name: values.shape for name, values in found.items()} == {"experts": (3, 32), "matrix": (1, 32)}
-        assert found["experts"][2, 0] == 64
+        actual = importance_for(source, Imatrix({"experts": entry(3, 32), "matrix": entry(1, 32)}), (), ())
+        assert {name: values.shape for name, values in actual.items()} == {"experts": (3, 32), "matrix": (1, 32)}
+        assert actual["experts"][2, 0] == 64
 
     def test_legacy_file_with_experts_in_one_row(self) -> None:
-        found = importance_for(source_of(LLAMA, experts=(3, 5, 32)), Imatrix({"experts": entry(1, 96)}), (), ())
-        assert found["experts"][2, 0] == 64
+        actual = importance_for(source_of(LLAMA, experts=(3, 5, 32)), Imatrix({"experts": entry(1, 96)}), (), ())
+        assert actual["experts"][2, 0] == 64
 
     def test_embedding_size_mismatch_is_ignored(self) -> None:
         shapes = {"token_embd.weight": (64, 32), "matrix": (5, 32)}

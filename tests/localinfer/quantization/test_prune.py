@@ -60,11 +60,11 @@ def test_per_layer_arrays(tmp_path: Path) -> None:
         assert fields[key] == source.fields[key]
 
 
-@pytest.mark.parametrize(("layers", "left"), [((1, 2), 1), ((3,), 0)])
-def test_mtp_layers(layers: tuple[int, ...], left: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layers", "remaining"), [((1, 2), 1), ((3,), 0)])
+def test_mtp_layers(layers: tuple[int, ...], remaining: int, tmp_path: Path) -> None:
     key = "llama.nextn_predict_layers"
     source = from_gguf(tiny_llama(tmp_path / "source", n_layer=4, **{key: Metadatum("UINT32", 1)}))
-    assert prune_layers(source, layers).fields[key] == Field.uint32(left)
+    assert prune_layers(source, layers).fields[key] == Field.uint32(remaining)
     with pytest.raises(UsageError, match="one must remain"):
         prune_layers(source, (0, 1, 2))
 

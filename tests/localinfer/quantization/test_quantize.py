@@ -115,11 +115,11 @@ class TestHooks:
     def test_every_matrix_has_its_own_importance(self, tmp_path: Path) -> None:
         """Record the importance that encoders receive; Q8_0 itself does not use it."""
         weights = np.arange(6, dtype=np.float32).repeat(32).reshape(6, 32)
-        seen: dict[int, float] = {}
+        observed: dict[int, float] = {}
 
         class RecordingEncoder(Encoder):
             def encode(self, x: Any, importance: Any, out: Any) -> None:
-                seen[int(x[0, 0])] = importance[0]
+                observed[int(x[0, 0])] = importance[0]
                 super().encode(x, importance, out)
 
         experts = np.arange(6, dtype=np.float32).repeat(64).reshape(2, 3, 2, 32)
@@ -128,29 +128,29 @@ class TestHooks:
             patch.setattr("localinfer.quantization.quantize.Encoder", RecordingEncoder)
             encoder_factory = make_encoder_factory("normal", {"experts": weights})
             quantize(source, tmp_path / "out.gguf", {"experts": Q8_0}, encoder_factory=encoder_factory)
-        assert seen == {number: number for number in range(6)}
+        assert observed == {number: number for number in range(6)}
 
     def test_observer_sees_all_rows(self, model: Path, tmp_path: Path) -> None:
-        seen: dict[tuple[str, int, int], int] = {}
+        observed: dict[tuple[str, int, int], int] = {}
         lock = threading.Lock()
 
         def observe(matrix: Matrix, first: int, x: Any, out: Any) -> None:
             assert np.array_equal(out, gguf.quantize(x, GGMLQuantizationType.Q8_0))
             with lock:
-                seen[matrix.tensor.name, matrix.number, first] = len(x)
+                observed[matrix.tensor.name, matrix.number, first] = len(x)
 
         written(model, tmp_path / "out.gguf", observer=observe)
         rows = {
-            number: sum(n for (name, of, _), n in seen.items() if "exps" in name and of == number)
+            number: sum(n for (name, of, _), n in observed.items() if "exps" in name and of == number)
             for number in range(3)
         }
         assert rows == {0: 700, 1: 700, 2: 700}
-        assert not any("norm" in name for name, _, _ in seen)
+        assert not any("norm" in name for name, _, _ in observed)
 
     def test_progress_counts_weights_in_order(self, model: Path, tmp_path: Path) -> None:
-        seen: list[tuple[str, int]] = []
-        written(model, tmp_path / "out.gguf", progress=lambda tensor, done: seen.append((tensor.name, done)))
-        last = dict(seen)
+        observed: list[tuple[str, int]] = []
+        written(model, tmp_path / "out.gguf", progress=lambda tensor, done: observed.append((tensor.name, done)))
+        last = dict(observed)
         source = from_gguf(model)
         assert list(last) == list(source.tensors)
         assert last == {name: tensor.n_elements for name, tensor in source.tensors.items()}
@@ -158,16 +158,16 @@ class TestHooks:
 
 class TestBadValues:
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize(("shape", "place"), [((9, 64), (8, 63)), ((2, 5, 32), (1, 4, 0)), ((7,), (3,))])
+    @pytest.mark.parametrize(("shape", "position"), [((9, 64), (8, 63)), ((2, 5, 32), (1, 4, 0)), ((7,), (3,))])
     def test_error_names_tensor_and_index(
-        self, tmp_path: Path, value: float, shape: tuple[int, ...], place: tuple[int, ...]
+        self, tmp_path: Path, value: float, shape: tuple[int, ...], position: tuple[int, ...]
     ) -> None:
         values = np.ones(shape, np.float32)
-        values[place] = value
+        values[position] = value
         types = {"bad": F32 if len(shape) == 1 else Q8_0}
         with pytest.raises(LocalInferError) as caught:
             quantize(from_arrays(bad=values), tmp_path / "out.gguf", types, encoder_factory=PLAIN)
-        assert str(caught.value) == f"memory: bad: value {value} at {list(place)}"
+        assert str(caught.value) == f"memory: bad: value {value} at {list(position)}"
         assert names(tmp_path) == []
 
     def test_far_into_a_large_tensor(self, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_truncated_source(tmp_path: Path) -> None:
 
 class TestSplit:
     @pytest.fixture
-    def parts(self, tmp_path: Path) -> list[Path]:
+    def split_paths(self, tmp_path: Path) -> list[Path]:
         writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
         for number in range(5):
             writer.add_tensor(f"t{number}.weight", np.full((2, 32), number, np.float32))
@@ -247,25 +247,25 @@ class TestSplit:
         writer.close()
         return sorted(tmp_path.glob("m-*.gguf"))
 
-    def test_split_source_to_one_file(self, parts: list[Path], tmp_path: Path) -> None:
-        out = open_gguf(written(parts[0], tmp_path / "out.gguf"))
+    def test_split_source_to_one_file(self, split_paths: list[Path], tmp_path: Path) -> None:
+        out = open_gguf(written(split_paths[0], tmp_path / "out.gguf"))
         assert [tensor.type_name for tensor in out.tensors.values()] == ["Q8_0"] * 5
         assert not [key for key in out.metadata if key.startswith("split")]
 
     @pytest.mark.parametrize("name", ["out.gguf", "out", "out-00001-of-00009.gguf"])
-    def test_keep_split(self, parts: list[Path], tmp_path: Path, name: str) -> None:
-        written(parts[0], tmp_path / name, options=OutputOptions(keep_split=True))
+    def test_keep_split(self, split_paths: list[Path], tmp_path: Path, name: str) -> None:
+        written(split_paths[0], tmp_path / name, options=OutputOptions(keep_split=True))
         new = sorted(tmp_path.glob("out*"))
         assert [path.name for path in new] == [f"out-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
         back = from_gguf(new[2])
         assert {name: tensor.split_index for name, tensor in back.tensors.items()} == {
-            name: tensor.split_index for name, tensor in from_gguf(parts[0]).tensors.items()
+            name: tensor.split_index for name, tensor in from_gguf(split_paths[0]).tensors.items()
         }
         assert back.tensors["t4.weight"].type_name == "Q8_0"
 
-    def test_source_is_never_overwritten(self, parts: list[Path], tmp_path: Path) -> None:
+    def test_source_is_never_overwritten(self, split_paths: list[Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is the input file"):
-            written(parts[0], tmp_path / "m.gguf", options=OutputOptions(replace=True, keep_split=True))
+            written(split_paths[0], tmp_path / "m.gguf", options=OutputOptions(replace=True, keep_split=True))
 
 
 class TestMaliciousSources:
@@ -276,16 +276,16 @@ class TestMaliciousSources:
                 from_gguf(tmp_path / "bad.gguf")
 
     def test_accepted_files_are_copied(self, tmp_path: Path) -> None:
-        for odd in malicious_files.ACCEPTED:
-            (tmp_path / "odd.gguf").write_bytes(odd.content)
+        for unusual in malicious_files.ACCEPTED:
+            (tmp_path / "odd.gguf").write_bytes(unusual.content)
             source = from_gguf(tmp_path / "odd.gguf")
             types = {name: tensor.type for name, tensor in source.tensors.items()}
             quantize(source, tmp_path / "out.gguf", types, encoder_factory=PLAIN, options=REPLACE)
             copied = from_gguf(tmp_path / "out.gguf")
-            assert copied.fields == source.fields, odd.name
+            assert copied.fields == source.fields, unusual.name
             assert [tensor.load().tobytes() for tensor in copied.tensors.values()] == [
                 tensor.load().tobytes() for tensor in source.tensors.values()
-            ], odd.name
+            ], unusual.name
 
     def test_any_byte_of_the_header(self, tmp_path: Path) -> None:
         """A file with any modified header byte is either copied or rejected."""
@@ -293,9 +293,9 @@ class TestMaliciousSources:
         path, out = tmp_path / "m.gguf", tmp_path / "out.gguf"
         path.write_bytes(content)
         end = open_gguf(path).data_offset
-        for place in range(0, end, 3):
+        for position in range(0, end, 3):
             changed = content.copy()
-            changed[place] ^= 0x41
+            changed[position] ^= 0x41
             path.write_bytes(changed)
             with contextlib.suppress(LocalInferError):
                 source = from_gguf(path)

@@ -22,7 +22,7 @@ from localinfer.quantization.recipes import (
     requires_imatrix,
 )
 
-FOUND: Mapping[str, Any] = json.loads((DATA / "recipes.json").read_text())
+RECORDED: Mapping[str, Any] = json.loads((DATA / "recipes.json").read_text())
 F32, F16 = 0, 1
 
 
@@ -46,7 +46,7 @@ def traits(shape: Shape, weighted: bool = False) -> Traits:
 def expected(label: str, recipe: str) -> dict[str, str]:
     """Return the type of each tensor name, from the fixture."""
     types, known = {}, SHAPES[label.removesuffix("; weighted")].tensors
-    for kinds, names in FOUND[label][recipe].items():
+    for kinds, names in RECORDED[label][recipe].items():
         each_layer = [kind for run in kinds.split() for kind in [run.split("*")[0]] * int(run.split("*")[1])]
         for name in names.split():
             tensors = [each for each in known if each.partition(".")[2].endswith(f".{name}.weight")]
@@ -66,7 +66,7 @@ def test_types_match_llama_cpp(weighted: bool, recipe: str) -> None:
     for name, shape in SHAPES.items():
         choices = choose_types(recipe, traits(shape, weighted), tensors(shape))
         label = f"{name}; weighted" if weighted else name
-        if recipe not in FOUND[label]:
+        if recipe not in RECORDED[label]:
             assert recipe in ("NVFP4", "Q1_0")
             continue
         assert {tensor: choice.type for tensor, choice in choices.items()} == expected(label, recipe), label

@@ -39,10 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(folder: Path) -> dict[str, Any]:
     source = from_gguf(folder / "m.gguf")
     plan = make_plan(source, Request("Q8_0", imatrix=folder / "i.gguf"))
-    found = Report(plan)
+    actual = Report(plan)
     encoder_factory = make_encoder_factory("fast", {})  # for blocks equal to the gguf package's
-    quantize(source, folder / "out.gguf", plan.types, encoder_factory=encoder_factory, threads=2, observer=found)
-    return found.to_dict()
+    quantize(source, folder / "out.gguf", plan.types, encoder_factory=encoder_factory, threads=2, observer=actual)
+    return actual.to_dict()
 
 
 # --- metrics ---
@@ -50,8 +50,8 @@ def report(folder: Path) -> dict[str, Any]:
 
 def test_metrics_of_three_weights() -> None:
     x, y = np.array([[3.0, -4.0, 0.0]], np.float32), np.array([[3.0, -3.0, 2.0]], np.float32)
-    found = error_metrics(ErrorSums.of(x, y, np.array([1, 2, 0], np.float32)), weighted=True)
-    assert found == {
+    actual = error_metrics(ErrorSums.of(x, y, np.array([1, 2, 0], np.float32)), weighted=True)
+    assert actual == {
         "rmse": pytest.approx(math.sqrt(5 / 3)),
         "largest_error": 2,
         "relative_error": pytest.approx(math.sqrt(5 / 25)),
@@ -60,7 +60,7 @@ def test_metrics_of_three_weights() -> None:
         "sqnr": pytest.approx(10 * math.log10(5)),
     }
     halves = ErrorSums.of(x[:, :1], y[:, :1], None) + ErrorSums.of(x[:, 1:], y[:, 1:], None)
-    assert error_metrics(halves, weighted=False) == found | {"weighted_error": None}
+    assert error_metrics(halves, weighted=False) == actual | {"weighted_error": None}
 
 
 def test_undefined_metrics() -> None:
@@ -136,22 +136,22 @@ class Elements(HTMLParser):
 
 def test_page_shows_every_tensor(report: dict[str, Any]) -> None:
     text = render_page(report)
-    found = Elements(text)
+    actual = Elements(text)
     in_layers = [each for each in report["tensors"] if each["layer"] is not None and len(each["shape"]) > 1]
-    assert found.counts["tr"] == 1 + len(report["tensors"])
-    assert found.counts["rect"] == len(in_layers)
-    assert found.counts["circle"] == sum(each["relative_error"] is not None for each in in_layers)
-    assert found.counts["polyline"] == len({each["kind"] for each in in_layers})
+    assert actual.counts["tr"] == 1 + len(report["tensors"])
+    assert actual.counts["rect"] == len(in_layers)
+    assert actual.counts["circle"] == sum(each["relative_error"] is not None for each in in_layers)
+    assert actual.counts["polyline"] == len({each["kind"] for each in in_layers})
     assert not re.search(r"https?:|src=|@import|url\(", text)
 
 
 def test_names_are_escaped(report: dict[str, Any]) -> None:
-    odd = report["tensors"][-1] | {"name": "blk.0.<script>alert(1)</script>", "kind": "<b>&"}
-    text = render_page(report | {"source": "<i>.gguf", "tensors": [*report["tensors"], odd]})
-    found = Elements(text)
-    assert found.counts["script"] == 1
-    assert "b" not in found.counts
-    assert found.counts["i"] == render_page(report).count("<i ") + 1  # its entry in the legend
+    unusual = report["tensors"][-1] | {"name": "blk.0.<script>alert(1)</script>", "kind": "<b>&"}
+    text = render_page(report | {"source": "<i>.gguf", "tensors": [*report["tensors"], unusual]})
+    actual = Elements(text)
+    assert actual.counts["script"] == 1
+    assert "b" not in actual.counts
+    assert actual.counts["i"] == render_page(report).count("<i ") + 1  # its entry in the legend
 
 
 def test_page_without_errors_or_layers(report: dict[str, Any]) -> None:
@@ -179,9 +179,9 @@ def test_axis_ticks(low: float, high: float, numbers: list[float]) -> None:
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["quantize", str(folder / "m.gguf"), str(tmp_path / "out.gguf"), "Q8_0", "1", "--force", "--report"]
     assert __main__.run([*command, str(tmp_path / "r.json")]) == 0
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert found["tensors"][0]["rmse"] > 0
+    actual = json.loads((tmp_path / "r.json").read_text())
+    assert actual["tensors"][0]["rmse"] > 0
     assert __main__.run([*command, str(tmp_path / "r.html")]) == 0
-    assert (tmp_path / "r.html").read_text() == render_page(found)
+    assert (tmp_path / "r.html").read_text() == render_page(actual)
     assert __main__.run([*command, str(tmp_path / "r.pdf")]) == 2
     assert "--report: must end in .html or .json" in capsys.readouterr().err

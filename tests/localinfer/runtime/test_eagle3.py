@@ -33,38 +33,38 @@ def opened(pair: Pair, **options: str | int) -> Iterator[Engine]:
 
 
 def ids_of(name: str) -> list[int]:
-    return reference_models.expected(eagle3_heads.described(name)["model"]).ids
+    return reference_models.expected(eagle3_heads.read_description(name)["model"]).ids
 
 
 @each
 @pytest.mark.parametrize("batch_size", [2048, 7])
 def test_logits_match_torch(name: str, batch_size: int, tmp_path: Path) -> None:
     expected, ids = eagle3_heads.expected(name), ids_of(name)
-    with opened(draft_head_models.beside(name, tmp_path), batch_size=batch_size) as engine:
+    with opened(draft_head_models.write_model_and_head(name, tmp_path), batch_size=batch_size) as engine:
         for position, logits in zip(expected.positions, expected.logits, strict=True):
             engine.evaluate(ids[engine.n_past : position])
-            found, _ = engine.evaluate_draft_head(ids[position], int(position))
-            np.testing.assert_allclose(found[expected.tokens], logits, rtol=0, atol=1e-3)
-            assert np.isneginf(found).sum() == reference_models.N_VOCAB - len(expected.tokens)
+            actual, _ = engine.evaluate_draft_head(ids[position], int(position))
+            np.testing.assert_allclose(actual[expected.tokens], logits, rtol=0, atol=1e-3)
+            assert np.isneginf(actual).sum() == reference_models.N_VOCAB - len(expected.tokens)
             assert engine.n_past == position
 
 
 @each
 def test_head_continues_its_own_draft(name: str, tmp_path: Path) -> None:
     expected, ids = eagle3_heads.expected(name), ids_of(name)
-    with opened(draft_head_models.beside(name, tmp_path)) as engine:
+    with opened(draft_head_models.write_model_and_head(name, tmp_path)) as engine:
         for at, tokens, chain in zip(expected.chains, expected.chain_tokens, expected.chain_logits, strict=True):
             engine.evaluate(ids[engine.n_past : at])
             before, id = None, ids[at]
             for step, (token, logits) in enumerate(zip(tokens, chain, strict=True)):
-                found, before = engine.evaluate_draft_head(id, int(at) + step, before)
-                np.testing.assert_allclose(found[expected.tokens], logits, rtol=0, atol=1e-3)
-                id = int(found.argmax())
+                actual, before = engine.evaluate_draft_head(id, int(at) + step, before)
+                np.testing.assert_allclose(actual[expected.tokens], logits, rtol=0, atol=1e-3)
+                id = int(actual.argmax())
                 assert id == token
 
 
 def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
-    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    pair, ids = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair) as engine, opened(pair, spec_type="none") as plain:
         assert engine.compiled_graph.has_draft_head
         assert not plain.compiled_graph.has_draft_head
@@ -72,7 +72,7 @@ def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
 
 
 def test_rewound_tokens_leave_no_trace(tmp_path: Path) -> None:
-    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    pair, ids = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair) as engine:
         engine.evaluate(ids[:43])
         expected = engine.evaluate_draft_head(ids[43], 43)[0]
@@ -85,18 +85,18 @@ def test_rewound_tokens_leave_no_trace(tmp_path: Path) -> None:
 
 
 def test_sequences_are_independent(tmp_path: Path) -> None:
-    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    pair, ids = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair) as engine:
         check_draft_head_isolation(engine, ids)
 
 
 def test_logits_are_finite_in_a_ring_buffer(tmp_path: Path) -> None:
-    pair, ids = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
+    pair, ids = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), ids_of("eagle3")
     with opened(pair, ctx_size=64, ctx_policy="ring") as engine:
         for position in range(1, len(ids)):
             engine.evaluate([ids[position - 1]])
-            found, _ = engine.evaluate_draft_head(ids[position], position)
-            assert np.isfinite(found[eagle3_heads.expected("eagle3").tokens]).all()
+            actual, _ = engine.evaluate_draft_head(ids[position], position)
+            assert np.isfinite(actual[eagle3_heads.expected("eagle3").tokens]).all()
 
 
 def changed(path: Path, **fields: Field) -> Path:
@@ -119,14 +119,14 @@ def changed(path: Path, **fields: Field) -> Path:
     ],
 )
 def test_head_of_another_model_is_rejected(fields: dict[str, Field], problem: str, tmp_path: Path) -> None:
-    pair = draft_head_models.beside("eagle3", tmp_path)
+    pair = draft_head_models.write_model_and_head("eagle3", tmp_path)
     with pytest.raises(LocalInferError, match=problem), opened(Pair(pair.model, changed(pair.head, **fields))):
         pass
 
 
 @pytest.mark.parametrize("value", [-1, reference_models.N_VOCAB])
 def test_token_map_out_of_range_is_rejected(value: int, tmp_path: Path) -> None:
-    pair = draft_head_models.beside("eagle3", tmp_path)
+    pair = draft_head_models.write_model_and_head("eagle3", tmp_path)
     tensor = open_gguf(pair.head).tensors["d2t"]
     with pair.head.open("r+b") as file:
         file.seek(tensor.offset)

@@ -257,8 +257,8 @@ def test_draft_batches_are_bit_identical(kind: str, precision: str, tiny: Write,
         for size in range(1, 17):
             at = e.n_past
             wrong = [269 - id for id in tokens()[at + size // 2 : at + size]]
-            found = e.evaluate_draft([*tokens()[at : at + size // 2], *wrong])
-            np.testing.assert_array_equal(found[: size // 2], one_by_one[at : at + size // 2])
+            actual = e.evaluate_draft([*tokens()[at : at + size // 2], *wrong])
+            np.testing.assert_array_equal(actual[: size // 2], one_by_one[at : at + size // 2])
             assert e.rewind(at + size // 2) == at + size // 2
         rows = e.evaluate_draft(tokens()[e.n_past : e.n_past + 16])
         np.testing.assert_array_equal(rows, one_by_one[at + 8 : at + 24])
@@ -471,12 +471,12 @@ def test_small_ring_buffer_keeps_anchors(keep: int, tmp_path: Path) -> None:
 def test_anchors_remove_the_quantization_error_of_key_biases(tmp_path: Path) -> None:
     path, ids = biased(tmp_path / "m.gguf"), tokens()
     expected = naive.forward(naive.Model(open_gguf(path)), ids)
-    found = {}
+    actual = {}
     for kind in ("f16", "q8_0", "q4_0"):
         with engine(path, cache_type_k=kind) as e:
-            found[kind] = divergence(expected, e.logits(ids))
-    assert found["q8_0"] <= 1.2 * found["f16"]
-    assert found["q4_0"] <= 2e-3
+            actual[kind] = divergence(expected, e.logits(ids))
+    assert actual["q8_0"] <= 1.2 * actual["f16"]
+    assert actual["q4_0"] <= 2e-3
 
 
 @pytest.mark.parametrize("tiny", TINY)
@@ -552,14 +552,14 @@ def test_progress_within_a_batch(smollm2: Path, monkeypatch: pytest.MonkeyPatch)
     with engine(smollm2, ctx_size=512) as e:
         expected = e.evaluate(tokens(400)).copy()
         e.reset()
-        seen: list[tuple[str, int, int]] = []
-        logits = e.evaluate(tokens(400), lambda *progress: seen.append(progress))
+        observed: list[tuple[str, int, int]] = []
+        logits = e.evaluate(tokens(400), lambda *progress: observed.append(progress))
         np.testing.assert_array_equal(logits, expected)
-        done = [at for _, at, _ in seen]
+        done = [at for _, at, _ in observed]
         assert done == sorted(done)
         assert (done[0], done[-1]) == (0, 400)
         assert any(0 < at < 400 for at in done)
-        assert {(stage, total) for stage, _, total in seen} == {("prefill", 400)}
+        assert {(stage, total) for stage, _, total in observed} == {("prefill", 400)}
 
 
 def test_ctrl_c_interrupts_a_batch(smollm2: Path) -> None:

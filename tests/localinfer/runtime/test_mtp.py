@@ -35,7 +35,10 @@ def opened(path: Path, **options: str) -> Iterator[Engine]:
 
 @pytest.mark.parametrize(("name", "own"), [*((name, False) for name in draft_head_models.NAMES), ("glm4moe", True)])
 def test_logits_match_the_oracle(name: str, own: bool, tmp_path: Path) -> None:
-    path, ids = draft_head_models.with_head(name, tmp_path, "F32", own=own), reference_models.expected(name).ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head(name, tmp_path, "F32", has_embeddings=own),
+        reference_models.expected(name).ids,
+    )
     model = naive.Model(open_gguf(path))
     model.ctx_size = EXACT.ctx_size
     expected = naive.mtp_logits(model, ids)
@@ -49,7 +52,10 @@ def test_logits_match_the_oracle(name: str, own: bool, tmp_path: Path) -> None:
 
 def test_head_continues_its_own_draft(tmp_path: Path) -> None:
     """The head's own hidden states replace the model's; nothing is stored in the cache."""
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "F32"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "F32"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         whole = engine.logits(ids)
         engine.reset()
@@ -63,7 +69,10 @@ def test_head_continues_its_own_draft(tmp_path: Path) -> None:
 
 
 def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
-    path, ids = draft_head_models.with_head("qwen35", tmp_path, "Q8_0"), reference_models.expected("qwen35").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("qwen35", tmp_path, "Q8_0"),
+        reference_models.expected("qwen35").ids,
+    )
     with opened(path) as engine, opened(path, spec_type="none") as plain:
         assert engine.compiled_graph.has_draft_head
         assert not plain.compiled_graph.has_draft_head
@@ -72,14 +81,17 @@ def test_model_logits_do_not_depend_on_the_head(tmp_path: Path) -> None:
 
 def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
     """Compare after tokens of the text and after draft tokens."""
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         sequences = engine.runner.new_sequence(), engine.runner.new_sequence()
         segments = [Segment(s, np.array(ids[n : n + 20 + n], np.int32)) for n, s in enumerate(sequences)]
         engine.runner.evaluate_segments(segments)
         inputs = [DraftHeadInput(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
         for _ in range(2):
-            alone = [[found[0].copy() for found in engine.runner.evaluate_draft_head([look])] for look in inputs]
+            alone = [[actual[0].copy() for actual in engine.runner.evaluate_draft_head([look])] for look in inputs]
             logits, states = engine.runner.evaluate_draft_head(inputs)
             for number, (expected_logits, expected_state) in enumerate(alone):
                 np.testing.assert_array_equal(logits[number], expected_logits)
@@ -88,30 +100,36 @@ def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
 
 
 def test_concurrent_requests_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         scheduler = Scheduler(engine.runner)
         both = ScheduledEngine(scheduler), ScheduledEngine(scheduler)
         for number, scheduled in enumerate(both):
             scheduled.evaluate(ids[number : number + 30])
         alone = [scheduled.evaluate_draft_head(ids[50], 30)[0] for scheduled in both]
-        together: list[int] = []
+        batched: list[int] = []
         evaluate_batch = engine.runner.evaluate_draft_head
         monkeypatch.setattr(
-            engine.runner, "evaluate_draft_head", lambda inputs: together.append(len(inputs)) or evaluate_batch(inputs)
+            engine.runner, "evaluate_draft_head", lambda inputs: batched.append(len(inputs)) or evaluate_batch(inputs)
         )
         with ThreadPoolExecutor(2) as threads:
             with engine.lock:  # as during a batch
-                found = [threads.submit(scheduled.evaluate_draft_head, ids[50], 30) for scheduled in both]
+                actual = [threads.submit(scheduled.evaluate_draft_head, ids[50], 30) for scheduled in both]
                 while len(scheduler.draft_heads) < 2:
                     time.sleep(0.001)
-            for each, expected in zip(found, alone, strict=True):
+            for each, expected in zip(actual, alone, strict=True):
                 np.testing.assert_array_equal(each.result()[0], expected)
-        assert together == [2]
+        assert batched == [2]
 
 
 def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         scheduled.evaluate(ids[:30])
@@ -125,13 +143,19 @@ def test_errors_reach_the_waiting_thread(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_sequences_are_independent(tmp_path: Path) -> None:
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         check_draft_head_isolation(engine, ids)
 
 
 def test_scheduled_engine_has_a_draft_head(tmp_path: Path) -> None:
-    path, ids = draft_head_models.with_head("glm4moe", tmp_path, "Q8_0"), reference_models.expected("glm4moe").ids
+    path, ids = (
+        draft_head_models.write_with_mtp_head("glm4moe", tmp_path, "Q8_0"),
+        reference_models.expected("glm4moe").ids,
+    )
     with opened(path) as engine:
         engine.evaluate(ids[:30])
         expected = engine.evaluate_draft_head(ids[30], 30)[0].copy()

@@ -20,7 +20,7 @@ def in_memory(path: Path, what: str = "Rss") -> int:
     """Return the resident bytes of a mapped file."""
     mappings = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
     entries = [each for each in mappings if str(path) in each.partition("\n")[0]]
-    return 1024 * sum(int(found[1]) for each in entries if (found := re.search(rf"(?m)^{what}:\s+(\d+) kB", each)))
+    return 1024 * sum(int(actual[1]) for each in entries if (actual := re.search(rf"(?m)^{what}:\s+(\d+) kB", each)))
 
 
 def test_only_chosen_experts_are_read(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ SEQUENCES = len(PROMPTS)
 
 @pytest.fixture(params=CASES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    tiny, given = CASES[request.param]
-    options = {"threads": 2, "ctx_size": 200, "parallel": SEQUENCES} | given
+    tiny, arguments_ = CASES[request.param]
+    options = {"threads": 2, "ctx_size": 200, "parallel": SEQUENCES} | arguments_
     path = tiny(tmp_path / "m.gguf", type=options.pop("type", "Q8_0"))
     with contextlib.closing(Engine.load(open_gguf(path), Options(**options))) as running:
         yield running
@@ -66,27 +66,27 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 def evaluate_alone(engine: Engine, tokens: Sequence[int], answers: int) -> list[Logits]:
     """Return the logits after a prompt, and after each of some answer tokens."""
     engine.reset()
-    found = [engine.evaluate(tokens).copy()]
+    actual = [engine.evaluate(tokens).copy()]
     for _ in range(answers):
-        found.append(engine.evaluate([int(found[-1].argmax())]).copy())
+        actual.append(engine.evaluate([int(actual[-1].argmax())]).copy())
     engine.reset()
-    return found
+    return actual
 
 
 def test_segments_are_bit_identical_to_separate_evaluation(engine: Engine) -> None:
     """Slices of prompts share batches with single tokens of others."""
     expected = [evaluate_alone(engine, prompt, 0)[0] for prompt in PROMPTS]
     sequences = [engine.runner.new_sequence() for _ in PROMPTS]
-    while left := [(s, p) for s, p in zip(sequences, PROMPTS, strict=True) if len(s) < len(p)]:
+    while remaining := [(s, p) for s, p in zip(sequences, PROMPTS, strict=True) if len(s) < len(p)]:
         sizes = [
-            1 + (5 * number + 3 * len(s)) % (engine.graph.batch // SEQUENCES) for number, (s, _) in enumerate(left)
+            1 + (5 * number + 3 * len(s)) % (engine.graph.batch // SEQUENCES) for number, (s, _) in enumerate(remaining)
         ]
         segments = [
-            Segment(s, np.array(p[len(s) : len(s) + n], np.int32)) for (s, p), n in zip(left, sizes, strict=True)
+            Segment(s, np.array(p[len(s) : len(s) + n], np.int32)) for (s, p), n in zip(remaining, sizes, strict=True)
         ]
         ends = np.cumsum([len(each.ids) for each in segments])
         logits = engine.runner.evaluate_segments(segments, (ends - 1).astype(np.int32)).copy()
-        for (s, p), row in zip(left, logits, strict=True):
+        for (s, p), row in zip(remaining, logits, strict=True):
             if len(s) == len(p):
                 np.testing.assert_array_equal(row, expected[sequences.index(s)])
 
@@ -99,9 +99,9 @@ def test_batched_answers_are_bit_identical_to_separate_ones(engine: Engine) -> N
         for _ in range(2):  # the second run reuses cached tokens
             scheduled.reuse_prefix(prompt, len(prompt) - 1)
             logits = scheduled.evaluate(prompt[len(scheduled.sequence) :])
-            for wanted in expected[1:]:
+            for desired in expected[1:]:
                 logits = scheduled.evaluate([int(logits.argmax())])
-                np.testing.assert_array_equal(logits, wanted)
+                np.testing.assert_array_equal(logits, desired)
             scheduled.mark_idle()
 
     with ThreadPoolExecutor(SEQUENCES) as threads:
@@ -145,9 +145,9 @@ def test_decode_loops_are_identical_to_separate_ones(engine: Engine) -> None:
             if breaks_at > 0:
                 assert len(loop.ids) == breaks_at
             scheduled.mark_idle()
-            taken = len(loop.ids) if breaks_at > 0 else steps
+            used = len(loop.ids) if breaks_at > 0 else steps
             assert loop.ids == expected[number][: len(loop.ids)]
-            assert scheduled.sequence.tokens == [*prompt, *loop.ids[:taken]]
+            assert scheduled.sequence.tokens == [*prompt, *loop.ids[:used]]
 
     with ThreadPoolExecutor(SEQUENCES) as threads:
         list(threads.map(answer, range(SEQUENCES), [ScheduledEngine(scheduler) for _ in PROMPTS]))
@@ -160,7 +160,7 @@ def test_next_step_starts_before_it_is_requested(tmp_path: Path) -> None:
         loop = Greedy(first_token(scheduled, PREFIX), 9)
         for step in range(1, 4):
             scheduled.run_step(loop)
-            assert wait_until(lambda taken=step + 2: len(loop.ids) == taken, 5)
+            assert wait_until(lambda used=step + 2: len(loop.ids) == used, 5)
             time.sleep(0.02)
             assert len(loop.ids) == step + 2
 
@@ -175,15 +175,15 @@ def test_decode_loops_run_only_a_few_steps_ahead(tmp_path: Path) -> None:
         scheduler = Scheduler(engine.runner)
 
         def answer(number: int, scheduled: ScheduledEngine) -> int:
-            loop, most = Greedy(first_token(scheduled, prompts[number]), 99), 0
+            loop, maximum = Greedy(first_token(scheduled, prompts[number]), 99), 0
             for step in range(1, steps):
                 scheduled.run_step(loop)
                 time.sleep(0.001 * number)
-                most = max(most, len(loop.ids) - 1 - step)
+                maximum = max(maximum, len(loop.ids) - 1 - step)
             scheduled.mark_idle()
             assert loop.ids == expected[number][: len(loop.ids)]
             assert scheduled.sequence.tokens == [*prompts[number], *loop.ids[: steps - 1]]
-            return most
+            return maximum
 
         with ThreadPoolExecutor(count) as threads:
             assert max(threads.map(answer, range(count), [ScheduledEngine(scheduler) for _ in prompts])) <= ahead
@@ -220,8 +220,8 @@ def test_shared_prefix_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.Mon
                 return scheduled.evaluate(prompt[len(scheduled.sequence) :])
 
         with ThreadPoolExecutor(6) as threads:
-            found = list(threads.map(read, [ScheduledEngine(scheduler) for _ in prompts], prompts))
-        np.testing.assert_array_equal(found, expected)
+            actual = list(threads.map(read, [ScheduledEngine(scheduler) for _ in prompts], prompts))
+        np.testing.assert_array_equal(actual, expected)
         assert sum(computed) == len(PREFIX) + 6 * 3
 
 
@@ -246,12 +246,12 @@ def test_forks_are_independent(engine: Engine) -> None:
     two, three = one.fork(), one.fork()
     for fork, n in ((two, 70), (three, 33)):
         fork.rewind(n)
-    for wanted, sequence, tokens in zip(expected, (one, two, three), (first, second, third), strict=True):
-        rows = feed(engine, sequence, tokens[len(sequence) :]) if len(sequence) < len(tokens) else wanted[0]
-        np.testing.assert_array_equal(rows, wanted[0])
+    for desired, sequence, tokens in zip(expected, (one, two, three), (first, second, third), strict=True):
+        rows = feed(engine, sequence, tokens[len(sequence) :]) if len(sequence) < len(tokens) else desired[0]
+        np.testing.assert_array_equal(rows, desired[0])
     for before, after in zip(range(5), range(1, 6), strict=True):
-        for wanted, sequence in zip(expected, (one, two, three), strict=True):
-            np.testing.assert_array_equal(feed(engine, sequence, [int(wanted[before].argmax())]), wanted[after])
+        for desired, sequence in zip(expected, (one, two, three), strict=True):
+            np.testing.assert_array_equal(feed(engine, sequence, [int(desired[before].argmax())]), desired[after])
     for sequence in (one, two, three):
         sequence.reset()
     model_graph = engine.compiled_graph.model_graph
@@ -312,9 +312,9 @@ def test_single_sequence_runs_in_its_own_thread(tmp_path: Path) -> None:
         assert other_loop.ids == expected[1][: len(other_loop.ids)]
 
 
-@pytest.mark.parametrize("place", ["next_tokens", "process_logits"])
+@pytest.mark.parametrize("position", ["next_tokens", "process_logits"])
 @pytest.mark.parametrize("error", [ArithmeticError, SystemExit])
-def test_failed_direct_step_does_not_block_others(tmp_path: Path, place: str, error: type[BaseException]) -> None:
+def test_failed_direct_step_does_not_block_others(tmp_path: Path, position: str, error: type[BaseException]) -> None:
     with (
         contextlib.closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(parallel=2))) as engine,
         ThreadPoolExecutor(1) as own,
@@ -326,7 +326,7 @@ def test_failed_direct_step_does_not_block_others(tmp_path: Path, place: str, er
             raise error
 
         broken = Greedy(first_token(scheduled, PREFIX), 99)
-        setattr(broken, place, fail)
+        setattr(broken, position, fail)
         with pytest.raises(error):
             own.submit(scheduled.run_step, broken).result()
         loop = Greedy(first_token(scheduled, PREFIX), 99)
@@ -342,16 +342,16 @@ def test_close_waits_for_a_direct_step(tmp_path: Path) -> None:
     ):
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         loop = Greedy(first_token(scheduled, PREFIX), 99)
-        is_there, goes_on, take = threading.Event(), threading.Event(), loop.process_logits
+        arrived, goes_on, take = threading.Event(), threading.Event(), loop.process_logits
 
         def slow(logits: Logits) -> bool:
-            is_there.set()
+            arrived.set()
             goes_on.wait(5)
             return take(logits)
 
         loop.process_logits = slow  # type: ignore[method-assign]
         step = own.submit(scheduled.run_step, loop)
-        is_there.wait(5)
+        arrived.wait(5)
         leaving = ThreadPoolExecutor(1).submit(scheduled.close)
         time.sleep(0.05)
         assert not leaving.done()

@@ -146,16 +146,16 @@ def test_direct_use_of_the_engine_does_not_change_logits(engine: Engine) -> None
                 engine.reset()
                 engine.evaluate([7])
 
-    found: list[list[int]] = []
+    actual: list[list[int]] = []
     other = threading.Thread(target=compute_others)
-    threads = [threading.Thread(target=lambda each=scheduled: found.append(run_steps(each, 60))) for scheduled in pair]
+    threads = [threading.Thread(target=lambda each=scheduled: actual.append(run_steps(each, 60))) for scheduled in pair]
     for thread in (other, *threads):
         thread.start()
     for thread in threads:
         thread.join()
     is_over.set()
     other.join()
-    assert found == [expected, expected]
+    assert actual == [expected, expected]
 
 
 def test_closing_during_a_step_raises(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

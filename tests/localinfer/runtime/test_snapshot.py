@@ -18,7 +18,7 @@ from localinfer.runtime.engine import Engine
 
 IDS = np.random.default_rng(0).integers(0, 270, 160).tolist()
 OTHER_FILE = "exists but is not a snapshot"
-USUAL = {"threads": 1, "ctx_size": 200}
+DEFAULT_OPTIONS = {"threads": 1, "ctx_size": 200}
 Opening = Callable[..., tuple[Engine, Options]]
 
 
@@ -27,7 +27,7 @@ def opened() -> Iterator[Opening]:
     with ExitStack() as stack:
 
         def open_engine(path: Path, **changed: Any) -> tuple[Engine, Options]:
-            options = Options(**(USUAL | changed))
+            options = Options(**(DEFAULT_OPTIONS | changed))
             engine = Engine.load(open_gguf(path), options)
             stack.callback(engine.close)
             return engine, options
@@ -79,8 +79,8 @@ def written(opened: Opening, tmp_path: Path) -> tuple[Path, Engine, Options]:
 def test_damage_is_detected(written: tuple[Path, Engine, Options]) -> None:
     path, engine, options = written
     whole = path.read_bytes()
-    for place in (16, 100, len(whole) // 2, len(whole) - 33, len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    for position in (16, 100, len(whole) // 2, len(whole) - 33, len(whole) - 1):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         assert refused(path, engine, options) == "damaged"
     for end in (49, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])

@@ -16,7 +16,7 @@ def read(server: ServerProcess) -> dict[str, float]:
     answer = server.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
-    return {found[1]: float(found[2]) for found in map(LINE.fullmatch, lines) if found}
+    return {actual[1]: float(actual[2]) for actual in map(LINE.fullmatch, lines) if actual}
 
 
 def test_responses_are_counted(server: ServerProcess) -> None:

@@ -48,8 +48,8 @@ class TestGeneration:
         assert (last["response"], last["done"]) == ("", True)
         raw = server.post("/api/generate", GENERATE | {"raw": True, "stream": False}).body
         assert raw["response"] == "".join(piece.text for piece in model.stream("Hello", seed=7, n_predict=20))
-        told = server.post("/api/generate", GENERATE | {"system": "Be brief", "stream": False}).body
-        assert told["prompt_eval_count"] > whole["prompt_eval_count"]
+        answer = server.post("/api/generate", GENERATE | {"system": "Be brief", "stream": False}).body
+        assert answer["prompt_eval_count"] > whole["prompt_eval_count"]
 
     def test_format(self, server: ServerProcess) -> None:
         schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"],
@@ -58,29 +58,29 @@ class TestGeneration:
         assert json.loads(whole["message"]["content"])["n"] in (1, 2)
 
     def test_load_and_unload(self, server: ServerProcess) -> None:
-        [told] = server.lines_of("/api/generate", {"model": "tiny"})
-        assert (told["done"], told["done_reason"]) == (True, "load")
+        [answer] = server.lines_of("/api/generate", {"model": "tiny"})
+        assert (answer["done"], answer["done_reason"]) == (True, "load")
         assert [each["name"] for each in server.get("/api/ps").body["models"]] == ["tiny"]
-        [told] = server.lines_of("/api/generate", {"model": "tiny", "keep_alive": 0})
-        assert told["done_reason"] == "unload"
+        [answer] = server.lines_of("/api/generate", {"model": "tiny", "keep_alive": 0})
+        assert answer["done_reason"] == "unload"
         assert server.get("/api/ps").body == {"models": []}
 
     @pytest.mark.parametrize("keep_alive", [0.5, "500ms", "0h0.5s"])
     def test_idle_model_is_unloaded(self, keep_alive: object, server: ServerProcess) -> None:
         server.lines_of("/api/chat", CHAT | {"keep_alive": keep_alive})
-        began = time.monotonic()
+        start = time.monotonic()
         while server.get("/api/ps").body["models"]:
-            assert time.monotonic() - began < 60
+            assert time.monotonic() - start < 60
             time.sleep(0.05)
-        assert time.monotonic() - began > 0.3
+        assert time.monotonic() - start > 0.3
 
     def test_keep_alive(self, server: ServerProcess) -> None:
         """The last request counts; one without keep_alive keeps the model loaded."""
-        for keep_alive, least, most in (("1h30m", 5390, 5410), (-1, 1e9, 1e10), (90, 80, 100), (None, 1e9, 1e10)):
+        for keep_alive, minimum, maximum in (("1h30m", 5390, 5410), (-1, 1e9, 1e10), (90, 80, 100), (None, 1e9, 1e10)):
             server.post("/api/embed", {"model": "tiny", "input": "a", "keep_alive": keep_alive})
-            [told] = server.get("/api/ps").body["models"]
-            ends = datetime.fromisoformat(told["expires_at"])
-            assert least < (ends - datetime.now(UTC)).total_seconds() < most
+            [answer] = server.get("/api/ps").body["models"]
+            ends = datetime.fromisoformat(answer["expires_at"])
+            assert minimum < (ends - datetime.now(UTC)).total_seconds() < maximum
 
     @pytest.mark.parametrize("keep_alive", ["abc", "10", "5x", "1h-3m", [], True, ""])
     def test_invalid_keep_alive(self, keep_alive: object, server: ServerProcess) -> None:
@@ -107,28 +107,28 @@ class TestGeneration:
 
 class TestModels:
     def test_tags_and_ps(self, server: ServerProcess, tiny: Path) -> None:
-        [told] = server.get("/api/tags").body["models"]
-        assert (told["name"], told["size"]) == ("tiny", tiny.stat().st_size)
-        assert told["details"]["family"] == "llama"
-        assert told["details"]["parameter_size"].endswith("M")
+        [answer] = server.get("/api/tags").body["models"]
+        assert (answer["name"], answer["size"]) == ("tiny", tiny.stat().st_size)
+        assert answer["details"]["family"] == "llama"
+        assert answer["details"]["parameter_size"].endswith("M")
         server.lines_of("/api/generate", {"model": "tiny"})
         [running] = server.get("/api/ps").body["models"]
-        assert running["digest"] == told["digest"]
+        assert running["digest"] == answer["digest"]
         assert running["context_length"] == 16384
 
     def test_show(self, server: ServerProcess) -> None:
-        told = server.post("/api/show", {"model": "tiny:latest"}).body
-        assert told["capabilities"] == ["completion"]
-        assert told["model_info"]["general.architecture"] == "llama"
-        assert "tokenizer.ggml.tokens" not in told["model_info"]
+        answer = server.post("/api/show", {"model": "tiny:latest"}).body
+        assert answer["capabilities"] == ["completion"]
+        assert answer["model_info"]["general.architecture"] == "llama"
+        assert "tokenizer.ggml.tokens" not in answer["model_info"]
         all_of_it = server.post("/api/show", {"model": "tiny", "verbose": True}).body["model_info"]
         assert "Hello" in all_of_it["tokenizer.ggml.tokens"]
-        assert "im_start" in told["template"]
+        assert "im_start" in answer["template"]
 
     def test_version(self, server: ServerProcess) -> None:
-        told = server.get("/api/version").body["version"]
-        assert told != VERSION
-        assert all(part.isdigit() for part in told.split("."))
+        answer = server.get("/api/version").body["version"]
+        assert answer != VERSION
+        assert all(part.isdigit() for part in answer.split("."))
 
     def test_unsupported_endpoints(self, server: ServerProcess) -> None:
         status, answer, _ = server.post("/api/pull", {"model": "x"})

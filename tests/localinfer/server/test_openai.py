@@ -12,7 +12,7 @@ from localinfer import Model, load
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-ASKED = {"messages": MESSAGES, "max_tokens": 24, "seed": 7}
+REQUEST = {"messages": MESSAGES, "max_tokens": 24, "seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def content(answer: dict[str, Any]) -> str:
 
 class TestChat:
     def test_equals_python_api(self, server: ServerProcess, model: Model) -> None:
-        status, answer, _ = server.post(CHAT, ASKED)
+        status, answer, _ = server.post(CHAT, REQUEST)
         run = model.stream_chat(MESSAGES, seed=7, n_predict=24)
         expected = "".join(piece.text for piece in run)
         assert (status, content(answer)) == (200, expected)
@@ -38,8 +38,8 @@ class TestChat:
         assert answer["usage"]["completion_tokens"] == run.stats.generated_tokens
 
     def test_streamed(self, server: ServerProcess) -> None:
-        whole = server.post(CHAT, ASKED).body
-        chunks = server.events(CHAT, ASKED | {"stream": True, "stream_options": {"include_usage": True}})
+        whole = server.post(CHAT, REQUEST).body
+        chunks = server.events(CHAT, REQUEST | {"stream": True, "stream_options": {"include_usage": True}})
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
         assert deltas[0] == {"role": "assistant", "content": ""}
         assert "".join(delta.get("content", "") for delta in deltas) == content(whole)
@@ -51,29 +51,29 @@ class TestChat:
         assert len({chunk["id"] for chunk in chunks}) == 1
 
     def test_no_usage_by_default(self, server: ServerProcess) -> None:
-        assert not any("usage" in chunk for chunk in server.events(CHAT, ASKED | {"stream": True}))
+        assert not any("usage" in chunk for chunk in server.events(CHAT, REQUEST | {"stream": True}))
 
     def test_several_choices(self, server: ServerProcess) -> None:
-        answer = server.post(CHAT, ASKED | {"n": 3}).body
+        answer = server.post(CHAT, REQUEST | {"n": 3}).body
         texts = [choice["message"]["content"] for choice in answer["choices"]]
         assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
         assert len(set(texts)) == 3
-        assert texts[0] == content(server.post(CHAT, ASKED).body)
+        assert texts[0] == content(server.post(CHAT, REQUEST).body)
         assert answer["usage"]["completion_tokens"] == 72
-        streamed = server.events(CHAT, ASKED | {"n": 3, "stream": True})
+        streamed = server.events(CHAT, REQUEST | {"n": 3, "stream": True})
         for index, text in enumerate(texts):
             chunks_of_choice = [chunk["choices"][0] for chunk in streamed if chunk["choices"][0]["index"] == index]
             assert "".join(choice["delta"].get("content", "") for choice in chunks_of_choice) == text
 
     def test_stop(self, server: ServerProcess) -> None:
-        text = content(server.post(CHAT, ASKED).body)
+        text = content(server.post(CHAT, REQUEST).body)
         stop = text[8:11]
-        answer = server.post(CHAT, ASKED | {"stop": stop}).body
+        answer = server.post(CHAT, REQUEST | {"stop": stop}).body
         assert content(answer) == text[: text.index(stop)]
         assert answer["choices"][0]["finish_reason"] == "stop"
 
     def test_logprobs(self, server: ServerProcess) -> None:
-        request = ASKED | {"logprobs": True, "top_logprobs": 3, "temperature": 0}
+        request = REQUEST | {"logprobs": True, "top_logprobs": 3, "temperature": 0}
         choice = server.post(CHAT, request).body["choices"][0]
         logprobs_content = choice["logprobs"]["content"]
         assert len(logprobs_content) == 24
@@ -93,9 +93,9 @@ class TestChat:
         assert 1 <= answer["n"] <= 9
         request = {"messages": MESSAGES, "response_format": {"type": "json_object", "schema": schema}}
         assert set(json.loads(content(server.post(CHAT, request).body))) == {"n"}
-        cut_off = server.post(CHAT, ASKED | {"response_format": form, "max_tokens": 2})
-        assert cut_off.status == 200
-        assert cut_off.body["choices"][0]["finish_reason"] == "length"
+        truncated = server.post(CHAT, REQUEST | {"response_format": form, "max_tokens": 2})
+        assert truncated.status == 200
+        assert truncated.body["choices"][0]["finish_reason"] == "length"
 
     def test_llama_cpp_fields(self, server: ServerProcess) -> None:
         request = {"messages": MESSAGES, "grammar": 'root ::= "yes" | "no"', "min_p": 0.1, "cache_prompt": True,
@@ -104,15 +104,15 @@ class TestChat:
 
     def test_prompt_prefix_is_cached(self, server: ServerProcess) -> None:
         long = [{"role": "user", "content": "the " * 50}]
-        first = server.post(CHAT, ASKED | {"messages": long}).body
+        first = server.post(CHAT, REQUEST | {"messages": long}).body
         longer = [*long, {"role": "assistant", "content": content(first)}, {"role": "user", "content": "more"}]
-        again = server.post(CHAT, ASKED | {"messages": longer}).body
+        again = server.post(CHAT, REQUEST | {"messages": longer}).body
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
 
     def test_final_assistant_message_is_continued(self, server: ServerProcess, model: Model) -> None:
-        begun = [*MESSAGES, {"role": "assistant", "content": "One, two"}]
-        run = model.stream_chat(begun, continue_final_message=True, seed=7, n_predict=24)
-        assert content(server.post(CHAT, ASKED | {"messages": begun}).body) == "".join(piece.text for piece in run)
+        partial = [*MESSAGES, {"role": "assistant", "content": "One, two"}]
+        run = model.stream_chat(partial, continue_final_message=True, seed=7, n_predict=24)
+        assert content(server.post(CHAT, REQUEST | {"messages": partial}).body) == "".join(piece.text for piece in run)
 
 
 class TestCompletions:
@@ -185,7 +185,7 @@ class TestErrors:
     def test_invalid_field(
         self, server: ServerProcess, changed: dict[str, Any], param: str | None, stream: bool
     ) -> None:
-        status, answer, _ = server.post(CHAT, ASKED | {"stream": stream} | changed)
+        status, answer, _ = server.post(CHAT, REQUEST | {"stream": stream} | changed)
         assert status == 400, answer
         assert answer["error"]["type"] == "invalid_request_error"
         assert answer["error"]["param"] == param

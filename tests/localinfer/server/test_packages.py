@@ -96,8 +96,8 @@ class TestLangChain:
             n: bool
 
         longer = client.model_copy(update={"max_tokens": 200})
-        found = longer.with_structured_output(Number, method="json_schema").invoke("Hello")
-        assert isinstance(found, Number)
+        actual = longer.with_structured_output(Number, method="json_schema").invoke("Hello")
+        assert isinstance(actual, Number)
 
     def test_responses(self, client: Any) -> None:
         newer = client.model_copy(update={"use_responses_api": True, "seed": None, "temperature": 0})

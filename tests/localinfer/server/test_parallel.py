@@ -10,7 +10,7 @@ import pytest
 from server_process import ServerProcess, wait_until
 
 TEXT = "/v1/completions"
-ASKED = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.7, "seed": 3, "logprobs": 1}
+REQUEST = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.7, "seed": 3, "logprobs": 1}
 PROMPTS = [f"{'Hello the ' * (5 * number)}{number}" for number in range(8)]
 
 
@@ -21,9 +21,9 @@ def server(tiny: Path) -> Iterator[ServerProcess]:
 
 
 def answer(server: ServerProcess, prompt: str) -> Any:
-    found = server.post(TEXT, ASKED | {"prompt": prompt})
-    assert found.status == 200
-    return found.body["choices"]
+    actual = server.post(TEXT, REQUEST | {"prompt": prompt})
+    assert actual.status == 200
+    return actual.body["choices"]
 
 
 def test_concurrent_equals_sequential(server: ServerProcess) -> None:
@@ -34,7 +34,7 @@ def test_concurrent_equals_sequential(server: ServerProcess) -> None:
 
 
 def test_disconnect_does_not_affect_others(server: ServerProcess) -> None:
-    endless = ASKED | {"prompt": "Hello", "max_tokens": 900, "stream": True}
+    endless = REQUEST | {"prompt": "Hello", "max_tokens": 900, "stream": True}
     with ThreadPoolExecutor(4) as clients:
         leaving = server.open(TEXT, endless)
         leaving.readline()
@@ -62,7 +62,7 @@ def test_common_prefix_is_evaluated_once(server: ServerProcess) -> None:
 
 
 class TestChoices:
-    ASKED = ASKED | {"prompt": [7, 8, 9, 10] * 60, "n": 6}
+    ASKED = REQUEST | {"prompt": [7, 8, 9, 10] * 60, "n": 6}
 
     def test_concurrent_equals_sequential(self, server: ServerProcess) -> None:
         """More choices than slots; with a seed, choice k uses seed + k."""
@@ -99,7 +99,7 @@ class TestChoices:
         leaving = server.open(TEXT, endless)
         leaving.readline()
         assert wait_until(lambda: all(slot["is_processing"] for slot in server.get("/slots").body), 5)
-        assert server.post(TEXT, ASKED | {"prompt": "Hello"}).status == 200
+        assert server.post(TEXT, REQUEST | {"prompt": "Hello"}).status == 200
         leaving.close()
         assert wait_until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 10)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from server_process import ServerProcess
 
-ASKED = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "seed": 7}
+REQUEST = {"model": "tiny", "input": "Hello", "max_output_tokens": 12, "seed": 7}
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 7}
 
 
@@ -16,20 +16,20 @@ def text_of(answer: dict[str, Any]) -> str:
 
 def test_equals_chat_completion(server: ServerProcess) -> None:
     chat = server.post("/v1/chat/completions", CHAT).body
-    answer = server.post("/v1/responses", ASKED).body
+    answer = server.post("/v1/responses", REQUEST).body
     assert text_of(answer) == chat["choices"][0]["message"]["content"]
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert [item["status"] for item in answer["output"]] == ["incomplete"]
     assert answer["usage"]["output_tokens"] == 12
     items = [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
-    assert text_of(server.post("/v1/responses", ASKED | {"input": items}).body) == text_of(answer)
-    with_instructions = server.post("/v1/responses", ASKED | {"instructions": "Be brief"}).body
+    assert text_of(server.post("/v1/responses", REQUEST | {"input": items}).body) == text_of(answer)
+    with_instructions = server.post("/v1/responses", REQUEST | {"instructions": "Be brief"}).body
     assert with_instructions["usage"]["input_tokens"] > answer["usage"]["input_tokens"]
 
 
 def test_streamed(server: ServerProcess) -> None:
-    whole = server.post("/v1/responses", ASKED).body
-    events = server.events("/v1/responses", ASKED | {"stream": True})
+    whole = server.post("/v1/responses", REQUEST).body
+    events = server.events("/v1/responses", REQUEST | {"stream": True})
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     assert "".join(event["delta"] for event in events if event["type"].endswith("text.delta")) == text_of(whole)
     assert events[0]["type"] == "response.created"
@@ -59,5 +59,5 @@ def test_openai_client(server: ServerProcess) -> None:
     ],
 )
 def test_invalid_fields(server: ServerProcess, changed: dict[str, Any], param: str) -> None:
-    status, answer, _ = server.post("/v1/responses", ASKED | changed)
+    status, answer, _ = server.post("/v1/responses", REQUEST | changed)
     assert (status, answer["error"]["param"]) == (400, param)

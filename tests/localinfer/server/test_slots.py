@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 from localinfer.server.slots import MIN_WAKE_INTERVAL, EventLoopBridge, SlotPool
 
-Seen = list[int]
+Items = list[int]
 
 
-async def collect(slots: SlotPool, items: Iterator[int], seen: Seen) -> None:
+async def collect(slots: SlotPool, items: Iterator[int], observed: Items) -> None:
     async with slots.acquire(timeout=5) as slot:
         await slot.call(lambda: None)
         async for item in slot.iterate(items):
-            seen.append(item)
+            observed.append(item)
 
 
 def test_items_wait_for_a_wake() -> None:
-    go, seen = threading.Event(), Seen()
+    go, observed = threading.Event(), Items()
 
     def items() -> Iterator[int]:
         yield 1
@@ -30,11 +30,11 @@ def test_items_wait_for_a_wake() -> None:
         yield 3
 
     async def check() -> None:
-        collecting = asyncio.ensure_future(collect(slots, items(), seen))
+        collecting = asyncio.ensure_future(collect(slots, items(), observed))
         await asyncio.sleep(0.1)
-        assert seen == []
+        assert observed == []
         go.set()
-        while len(seen) < 2:
+        while len(observed) < 2:
             await asyncio.sleep(0.01)
         go.set()
         await collecting
@@ -42,17 +42,17 @@ def test_items_wait_for_a_wake() -> None:
     slots = SlotPool(1, max_waiting=0)
     asyncio.run(asyncio.wait_for(check(), 30))
     slots.close()
-    assert seen == [1, 2, 3]
+    assert observed == [1, 2, 3]
 
 
 def test_slots_are_independent() -> None:
     async def check() -> None:
-        await asyncio.gather(*(collect(slots, iter(range(n, n + 500)), each) for n, each in enumerate(seen)))
+        await asyncio.gather(*(collect(slots, iter(range(n, n + 500)), each) for n, each in enumerate(observed)))
 
-    slots, seen = SlotPool(4, max_waiting=0), [Seen() for _ in range(4)]
+    slots, observed = SlotPool(4, max_waiting=0), [Items() for _ in range(4)]
     asyncio.run(asyncio.wait_for(check(), 30))
     slots.close()
-    assert seen == [list(range(n, n + 500)) for n in range(4)]
+    assert observed == [list(range(n, n + 500)) for n in range(4)]
 
 
 def test_items_within_the_interval_are_delivered_together() -> None:

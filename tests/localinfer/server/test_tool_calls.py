@@ -11,7 +11,7 @@ from tiny import CHATML, Field, tiny_llama
 TEMPLATE = "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + CHATML
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\\n{\\"name\\": \\"add\\", \\"arguments\\": {\\"a\\": 1}}\\n</tool_call>'
-ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Add"}], "tools": [TOOL],
+REQUEST: dict[str, Any] = {"messages": [{"role": "user", "content": "Add"}], "tools": [TOOL],
                          "grammar": f'root ::= "Well: " "{CALL}"'}  # fmt: skip
 
 
@@ -23,34 +23,34 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def test_openai(server: ServerProcess) -> None:
-    choice = server.post("/v1/chat/completions", ASKED).body["choices"][0]
+    choice = server.post("/v1/chat/completions", REQUEST).body["choices"][0]
     [call] = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls"
     assert call["function"]["name"] == "add"
     assert json.loads(call["function"]["arguments"]) == {"a": 1}
     assert "tool_call" not in choice["message"]["content"]
-    chunks = [chunk["choices"][0] for chunk in server.events("/v1/chat/completions", ASKED | {"stream": True})]
+    chunks = [chunk["choices"][0] for chunk in server.events("/v1/chat/completions", REQUEST | {"stream": True})]
     [delta] = [chunk["delta"]["tool_calls"] for chunk in chunks if "tool_calls" in chunk["delta"]]
     assert delta == [{"index": 0} | call]
     assert chunks[-1]["finish_reason"] == "tool_calls"
 
 
 def test_tool_result_message(server: ServerProcess) -> None:
-    call = server.post("/v1/chat/completions", ASKED).body["choices"][0]["message"]
+    call = server.post("/v1/chat/completions", REQUEST).body["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "2"}
-    messages = [*ASKED["messages"], call, result]
-    assert server.post("/v1/chat/completions", ASKED | {"messages": messages}).status == 200
+    messages = [*REQUEST["messages"], call, result]
+    assert server.post("/v1/chat/completions", REQUEST | {"messages": messages}).status == 200
 
 
 def test_openai_client(server: ServerProcess) -> None:
     openai = pytest.importorskip("openai", reason="there is no package openai")
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
     done = client.chat.completions.create(
-        model="tiny", messages=ASKED["messages"], tools=[TOOL], extra_body={"grammar": ASKED["grammar"]}
+        model="tiny", messages=REQUEST["messages"], tools=[TOOL], extra_body={"grammar": REQUEST["grammar"]}
     )
     assert done.choices[0].message.tool_calls[0].function.name == "add"
 
 
 def test_tool_choice_none(server: ServerProcess) -> None:
-    message = server.post("/v1/chat/completions", ASKED | {"tool_choice": "none"}).body["choices"][0]["message"]
+    message = server.post("/v1/chat/completions", REQUEST | {"tool_choice": "none"}).body["choices"][0]["message"]
     assert "tool_calls" not in message

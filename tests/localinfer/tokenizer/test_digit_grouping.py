@@ -31,8 +31,8 @@ def test_equals_regular_expressions() -> None:
         text = "".join(generator.choice("0123ab ²") for _ in range(generator.randint(1, 20)))
         groups = re.findall(r"[^0-9²]*[0-9²]{1,3}(?=(?:[0-9²]{3})*(?![0-9²]))|[^0-9²]+$", text)
         assert group_digits_with_prefix(text) == groups
-        cuts = re.split(r"(?=(?:[0-9]{3})+(?![0-9]))(?=[0-9])|(?<=[0-9²])(?=[ab ])|(?<=[ab ])(?=[0-9²])", text)
-        assert group_ascii_digits(text) == [part for part in cuts if part]
+        pieces = re.split(r"(?=(?:[0-9]{3})+(?![0-9]))(?=[0-9])|(?<=[0-9²])(?=[ab ])|(?<=[ab ])(?=[0-9²])", text)
+        assert group_ascii_digits(text) == [part for part in pieces if part]
 
 
 def test_linear_time() -> None:

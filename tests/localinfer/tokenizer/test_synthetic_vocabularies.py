@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from locations import DATA
-from synthetic_vocabularies import MADE, digest_of_ids, every_pair, mixed_letters, write
+from synthetic_vocabularies import VOCABULARIES, digest_of_ids, every_pair, mixed_letters, write
 from tokenizer_texts import tricky
 
 from localinfer.errors import LocalInferError
@@ -22,9 +22,9 @@ from localinfer.tokenizer.pretokenizers import BY_NAME
 RECORDED = json.loads((DATA / "tokenizer_made.json").read_text())
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", VOCABULARIES)
 def test_ids_of_every_tokenizer_model(tmp_path: Path, name: str) -> None:
-    tokenizer = from_gguf(open_gguf(write(tmp_path / "made.gguf", MADE[name]())))
+    tokenizer = from_gguf(open_gguf(write(tmp_path / "made.gguf", VOCABULARIES[name]())))
     assert digest_of_ids(tokenizer.encode, tricky()) == RECORDED["kinds"][name]
 
 
@@ -34,37 +34,39 @@ def test_words_of_every_pre_tokenizer(tmp_path: Path, name: str) -> None:
     assert digest_of_ids(tokenizer.encode, mixed_letters(300)) == RECORDED["pre"][name]
 
 
-@pytest.fixture(scope="module", params=MADE)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("made") / "made.gguf"
-    return from_gguf(open_gguf(write(path, MADE[request.param]())))
+    return from_gguf(open_gguf(write(path, VOCABULARIES[request.param]())))
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "字", "<dna>ACGT"])
-def test_long_runs(made: Tokenizer, unit: str) -> None:
+def test_long_runs(tokenizer: Tokenizer, unit: str) -> None:
     """With quadratic time the test would take minutes; with recursion it would fail."""
     text = unit * (30_000 // len(unit))
-    assert len(made.encode(text, add_special=False)) <= len(text.encode())
+    assert len(tokenizer.encode(text, add_special=False)) <= len(text.encode())
 
 
-def test_special_tokens_stay_text_unless_parsed(made: Tokenizer) -> None:
+def test_special_tokens_stay_text_unless_parsed(tokenizer: Tokenizer) -> None:
     """The unknown token is the exception."""
     special = {
-        id: made.token_bytes(id, special=True).decode() for id in range(made.n_vocab) if not made.token_bytes(id)
+        id: tokenizer.token_bytes(id, special=True).decode()
+        for id in range(tokenizer.n_vocab)
+        if not tokenizer.token_bytes(id)
     }
     for id, text in special.items():
         if text:
-            found = made.encode(f"a{text} {text}", add_special=False)
-            assert not any(special.get(each) and "unk" not in special[each].lower() for each in found)
-            assert id in made.encode(f"a{text} b", parse_special=True)
+            actual = tokenizer.encode(f"a{text} {text}", add_special=False)
+            assert not any(special.get(each) and "unk" not in special[each].lower() for each in actual)
+            assert id in tokenizer.encode(f"a{text} b", parse_special=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*tokenizer.ggml")
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", VOCABULARIES)
 def test_random_bytes(tmp_path: Path, name: str) -> None:
     """Random changes of the file's bytes result in a one-line error or a working tokenizer."""
     generator = random.Random(name)
-    path = write(tmp_path / "made.gguf", MADE[name]())
+    path = write(tmp_path / "made.gguf", VOCABULARIES[name]())
     content = path.read_bytes()
     keys = [key.start() for key in re.finditer(rb"tokenizer\.ggml\.", content)]
     for _ in range(20):

@@ -31,8 +31,8 @@ SQUARES = np.square(COMPONENTS).sum(axis=1) + RNG.chisquare(1, N).astype(np.floa
 @pytest.fixture(scope="module")
 def products() -> NDArray[np.float64]:
     """Products of correlated inputs: a few components have most of the power."""
-    turn, _ = np.linalg.qr(RNG.standard_normal((N, N)))
-    inputs = RNG.standard_normal((3 * N, N)) * np.exp(-np.arange(N) / 100) @ turn
+    rotation, _ = np.linalg.qr(RNG.standard_normal((N, N)))
+    inputs = RNG.standard_normal((3 * N, N)) * np.exp(-np.arange(N) / 100) @ rotation
     return inputs.T @ inputs
 
 
@@ -81,8 +81,8 @@ def test_blocks_match_float64_reference(name: str, products: NDArray[np.float64]
         expected.append(encode(name, (weights[:, here] + shift).astype(np.float32), costs.astype(np.float32)))
         back = gguf.dequantize(expected[-1], gguf.GGMLQuantizationType(NUMBERS[name]))
         errors[:, here] = weights[:, here] - back
-    found = with_feedback(name, weights, products)
-    assert byte_agreement(found, np.concatenate(expected, axis=1)) > 0.9  # except ties and their consequences
+    actual = with_feedback(name, weights, products)
+    assert byte_agreement(actual, np.concatenate(expected, axis=1)) > 0.9  # except ties and their consequences
 
 
 @pytest.mark.parametrize("name", sorted(CODEBOOK_TYPES))
@@ -106,8 +106,8 @@ def test_components_match_their_cholesky_factor(name: str, weights: Floats) -> N
 
 @pytest.mark.parametrize("name", sorted(CODEBOOK_TYPES))
 def test_low_rank_feedback_reduces_output_error(name: str, weights: Floats) -> None:
-    found = encode(name, weights, SQUARES), with_components(name, weights)
-    plain, kept = (decoded(name, out) - weights for out in found)
+    actual = encode(name, weights, SQUARES), with_components(name, weights)
+    plain, kept = (decoded(name, out) - weights for out in actual)
     power = SQUARES - TRUST * np.square(COMPONENTS).sum(axis=1)
     before, after = (np.square(e) @ power + TRUST * np.square(e @ COMPONENTS).sum(axis=1) for e in (plain, kept))
     assert after.sum() < 0.95 * before.sum()

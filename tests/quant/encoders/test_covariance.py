@@ -13,10 +13,10 @@ CHUNKS, TOKENS, N = 6, 40, 1100
 def chunks(shared: float, seed: int = 0) -> list[NDArray[np.float32]]:
     """Inputs of several chunks: a `shared` part is correlated everywhere, and one column is much larger."""
     rng = np.random.default_rng(seed)
-    found = [rng.standard_normal((TOKENS, N)) + shared * rng.standard_normal((TOKENS, 1)) for _ in range(CHUNKS)]
-    for x in found:
+    actual = [rng.standard_normal((TOKENS, N)) + shared * rng.standard_normal((TOKENS, 1)) for _ in range(CHUNKS)]
+    for x in actual:
         x[:, 5] *= 300
-    return [x.astype(np.float32) for x in found]
+    return [x.astype(np.float32) for x in actual]
 
 
 def summed(parts: list[NDArray[np.float32]], threads: int = 1) -> Covariance:

@@ -98,13 +98,13 @@ def test_wrong_arrays_are_rejected() -> None:
 
 def least_error(kind: Searched, x: naive_encode.Floats, w: naive_encode.Floats) -> float:
     """The weighted squared error of a group with a scale and a min of full precision."""
-    scale, least = 0.0, 0.0
+    scale, minimum = 0.0, 0.0
     if kind.zero:
         scale = naive_encode.symmetric(x, w, kind.zero, tried=19, less=kind.zero / 4, more=4.0)
     else:
-        scale, least = naive_encode.affine(x, w, kind.levels, 5, 0.5, kind.below_zero)
-    codes = naive_encode.nearest(x, scale, least, kind.levels, kind.zero)
-    return naive_encode.error(x, w, codes, scale, least)
+        scale, minimum = naive_encode.affine(x, w, kind.levels, 5, 0.5, kind.below_zero)
+    codes = naive_encode.nearest(x, scale, minimum, kind.levels, kind.zero)
+    return naive_encode.error(x, w, codes, scale, minimum)
 
 
 @pytest.mark.parametrize(("name", "weighted"), [(name, weighted) for name in SEARCHED for weighted in (False, True)])
@@ -116,8 +116,8 @@ def test_stored_scales_cost_little(name: str, weighted: bool) -> None:
         x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0
     )
     free = sum(least_error(kind, *group) for group in zip(groups, weights.reshape(groups.shape), strict=True))
-    found = decoded(name, encode(name, x, w if weighted else None))
-    assert 0.9 * free < (weights * (x - found) ** 2).sum() < kind.more * free
+    actual = decoded(name, encode(name, x, w if weighted else None))
+    assert 0.9 * free < (weights * (x - actual) ** 2).sum() < kind.more * free
 
 
 def test_more_effort_reduces_error() -> None:

@@ -75,12 +75,12 @@ def test_codes_are_nearest(name: str) -> None:
     x, weight = GAUSSIAN[:3, :n], errors.importance(n)
     counts = naive_encode.error_weights(x, weight, GROUPS[name], n, part=1.0)
     for row, count, chosen in zip(x, counts, encode(name, x, weight), strict=True):
-        least = errors.relative_error(row, decoded(name, chosen[None])[0], count)
-        for place in rng.choice(CODES[name], 10):
+        minimum = errors.relative_error(row, decoded(name, chosen[None])[0], count)
+        for position in rng.choice(CODES[name], 10):
             others = np.tile(chosen, (256, 1))
-            others[:, place] = np.arange(256)
-            found = [errors.relative_error(row, y, count) for y in decoded(name, others)]
-            assert min(found) >= least * (1 - 1e-4)
+            others[:, position] = np.arange(256)
+            actual = [errors.relative_error(row, y, count) for y in decoded(name, others)]
+            assert min(actual) >= minimum * (1 - 1e-4)
 
 
 @pytest.mark.parametrize("name", CODES)

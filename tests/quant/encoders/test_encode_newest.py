@@ -13,8 +13,8 @@ E4M3[0x7F] = 0
 
 def scale_of_ggml(x: Floats) -> int:
     """Return the code of the E4M3 number nearest to a sixth of the largest magnitude; ties go to the larger one."""
-    wanted = min(np.abs(x).max() / np.float32(6), np.float32(448))
-    distance = np.abs(E4M3[:0x7F].astype(np.float64) - wanted)
+    expected = min(np.abs(x).max() / np.float32(6), np.float32(448))
+    distance = np.abs(E4M3[:0x7F].astype(np.float64) - expected)
     return int(0x7E - np.argmin(distance[::-1]))
 
 
@@ -22,10 +22,10 @@ def nvfp4_of_ggml(x: Floats) -> Bytes:
     blocks = np.zeros((x.size // 64, 36), np.uint8)
     for number, group in enumerate(x.reshape(-1, 16)):
         d = scale_of_ggml(group)
-        places = np.abs(KVALUES * E4M3[d] / 2 - group[:, None]).argmin(axis=1).astype(np.uint8)
+        positions = np.abs(KVALUES * E4M3[d] / 2 - group[:, None]).argmin(axis=1).astype(np.uint8)
         block, part = blocks[number // 4], number % 4
         block[part] = d
-        block[4 + 8 * part : 12 + 8 * part] = places[:8] | places[8:] << 4
+        block[4 + 8 * part : 12 + 8 * part] = positions[:8] | positions[8:] << 4
     return blocks.reshape(len(x), -1)
 
 
@@ -43,8 +43,8 @@ def test_fast_nvfp4_matches_ggml(size: float) -> None:
 def test_searched_nvfp4_scales_reduce_error(weighted: bool) -> None:
     x = GAUSSIAN[:6, :768]
     weight = np.random.default_rng(1).uniform(0.01, 2, 768).astype(np.float32) if weighted else np.ones(768, np.float32)
-    found = squared_error("NVFP4", x, weight, encode("NVFP4", x, weight if weighted else None))
-    assert found < 0.9 * squared_error("NVFP4", x, weight, nvfp4_of_ggml(x))
+    actual = squared_error("NVFP4", x, weight, encode("NVFP4", x, weight if weighted else None))
+    assert actual < 0.9 * squared_error("NVFP4", x, weight, nvfp4_of_ggml(x))
 
 
 def test_q1_0_scale_is_mean_magnitude() -> None:

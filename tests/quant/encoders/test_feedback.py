@@ -24,8 +24,8 @@ ROWS, N = 37, 768
 def inputs() -> NDArray[np.float64]:
     """Correlated inputs: a few components have most of the power."""
     rng = np.random.default_rng(0)
-    turn, _ = np.linalg.qr(rng.standard_normal((N, N)))
-    return rng.standard_normal((3 * N, N)) * np.exp(-np.arange(N) / 100) @ turn
+    rotation, _ = np.linalg.qr(rng.standard_normal((N, N)))
+    return rng.standard_normal((3 * N, N)) * np.exp(-np.arange(N) / 100) @ rotation
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def decoded(name: str, rows: NDArray[np.uint8]) -> Floats:
 
 def test_factor_reproduces_covariance(inputs: NDArray[np.float64]) -> None:
     covariance = inputs.T @ inputs
-    found = factor_of(covariance, trust=0.7, damping=0.02)
-    r = (np.triu(found.unit_upper, 1).astype(np.float64) + np.eye(N)) * np.sqrt(found.costs, dtype=np.float64)
+    actual = factor_of(covariance, trust=0.7, damping=0.02)
+    r = (np.triu(actual.unit_upper, 1).astype(np.float64) + np.eye(N)) * np.sqrt(actual.costs, dtype=np.float64)
     diagonal = covariance.diagonal()
     h = 0.7 * covariance + np.diag(0.3 * diagonal + 0.02 * diagonal.mean())
     assert abs(r @ r.T - h).max() < 1e-5 * abs(h).max()
@@ -62,9 +62,9 @@ def test_factor_reproduces_covariance(inputs: NDArray[np.float64]) -> None:
 
 def test_shrunk_products_are_not_propagated(inputs: NDArray[np.float64]) -> None:
     products = (inputs.T @ inputs).astype(np.float32)
-    found = factorize(Covariance(products.copy(), 1e30, 2), damping=0.0)
-    assert not np.triu(found.unit_upper, 1).any()
-    np.testing.assert_allclose(found.costs, products.diagonal(), rtol=1e-5)
+    actual = factorize(Covariance(products.copy(), 1e30, 2), damping=0.0)
+    assert not np.triu(actual.unit_upper, 1).any()
+    np.testing.assert_allclose(actual.costs, products.diagonal(), rtol=1e-5)
 
 
 def test_factor_matches_numpy_for_any_number_of_threads() -> None:
@@ -73,21 +73,21 @@ def test_factor_matches_numpy_for_any_number_of_threads() -> None:
     x = np.random.default_rng(2).standard_normal((2 * n, n)) * np.exp(-np.arange(n) / 300)
     h = x.T @ x + np.eye(n)
     expected = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
-    found = [(np.triu(h) + np.tril(np.full((n, n), 7.0), -1)).astype(np.float32) for _ in range(2)]
+    actual = [(np.triu(h) + np.tril(np.full((n, n), 7.0), -1)).astype(np.float32) for _ in range(2)]
     with threadpool_limits(1, "blas"):
-        for threads, each in enumerate(found, 1):
+        for threads, each in enumerate(actual, 1):
             cholesky_upper(each, threads)
-    assert np.array_equal(*found)
-    assert abs(np.triu(found[0]) - expected).max() < 1e-5 * abs(expected).max()
+    assert np.array_equal(*actual)
+    assert abs(np.triu(actual[0]) - expected).max() < 1e-5 * abs(expected).max()
 
 
 def test_unused_columns() -> None:
     covariance = np.zeros((64, 64))
     covariance[:9, :9] = np.eye(9) + 0.5
     for products in (covariance, np.zeros((64, 64))):
-        found = factor_of(products)
-        assert np.isfinite(found.unit_upper).all()
-        assert (found.costs > 0).all()
+        actual = factor_of(products)
+        assert np.isfinite(actual.unit_upper).all()
+        assert (actual.costs > 0).all()
 
 
 def test_indefinite_products_are_rejected() -> None:
@@ -120,20 +120,20 @@ def scales_of(name: str, rows: NDArray[np.uint8]) -> tuple[NDArray[np.float64], 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
 def test_codes_match_float64_reference(name: str, inputs: NDArray[np.float64], weights: Floats) -> None:
-    found = factor_of(inputs.T @ inputs)
-    rows = encoded(name, weights, found)
-    scale, least, zero, codes = scales_of(name, rows)
-    shares = np.triu(found.unit_upper, 1).astype(np.float64)
+    actual = factor_of(inputs.T @ inputs)
+    rows = encoded(name, weights, actual)
+    scale, minimum, zero, codes = scales_of(name, rows)
+    fractions = np.triu(actual.unit_upper, 1).astype(np.float64)
     expected = np.zeros(weights.shape)
 
     def rounded(j: int, more: NDArray[np.float64]) -> None:
         inverse = np.divide(1, scale[:, j], out=np.zeros(ROWS), where=scale[:, j] != 0)
-        code = np.clip(np.rint((weights[:, j] + more - least[:, j]) * inverse) + zero, 0, codes - 1)
-        expected[:, j] = (code - zero) * scale[:, j] + least[:, j]
+        code = np.clip(np.rint((weights[:, j] + more - minimum[:, j]) * inverse) + zero, 0, codes - 1)
+        expected[:, j] = (code - zero) * scale[:, j] + minimum[:, j]
 
     for j in range(N):
-        rounded(j, (weights - expected)[:, :j] @ shares[:j, j])
-    h = (shares + np.eye(N)) * found.costs @ (shares + np.eye(N)).T
+        rounded(j, (weights - expected)[:, :j] @ fractions[:j, j])
+    h = (fractions + np.eye(N)) * actual.costs @ (fractions + np.eye(N)).T
     for _ in range(DESCENT_SWEEPS):
         for j in range(N):
             errors = weights - expected
@@ -150,7 +150,9 @@ def test_feedback_reduces_output_error(name: str, inputs: NDArray[np.float64], w
     plain = np.zeros((ROWS, search.row_bytes(N)), np.uint8)
     search.encode(weights, np.ascontiguousarray(covariance.diagonal(), np.float32), plain)
     rows = encoded(name, weights, factor_of(covariance, trust=1.0))
-    with_feedback, without = (np.square((decoded(name, found) - weights) @ inputs.T).mean() for found in (rows, plain))
+    with_feedback, without = (
+        np.square((decoded(name, actual) - weights) @ inputs.T).mean() for actual in (rows, plain)
+    )
     assert with_feedback < 0.5 * without
 
 

@@ -46,14 +46,14 @@ def products() -> NDArray[np.float64]:
 
 def test_gains_match_cholesky_factor() -> None:
     """R R^T = H, U K^T = A above the diagonal, with A_ij = R_ij / R_jj, and R_jj^2 are the costs."""
-    found, size = compute_gains(SQUARES, COMPONENTS, paths.jit_dir()), SQUARES.mean(dtype=np.float64)
+    actual, size = compute_gains(SQUARES, COMPONENTS, paths.jit_dir()), SQUARES.mean(dtype=np.float64)
     h = products() / size
     d = h.diagonal() - TRUST / size * np.square(COMPONENTS, dtype=np.float64).sum(axis=1)
     h += np.eye(N) * (DAMPING * np.median(d) + MIN_DIAGONAL)
     r = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
-    np.testing.assert_allclose(found.costs, np.square(r.diagonal()), rtol=1e-9)
+    np.testing.assert_allclose(actual.costs, np.square(r.diagonal()), rtol=1e-9)
     np.testing.assert_allclose(
-        np.triu(found.components @ found.gains.T, 1), np.triu(r / r.diagonal(), 1), rtol=1e-6, atol=1e-9
+        np.triu(actual.components @ actual.gains.T, 1), np.triu(r / r.diagonal(), 1), rtol=1e-6, atol=1e-9
     )
 
 
@@ -69,13 +69,13 @@ def test_correction_reduces_output_error(name: str) -> None:
 def test_codes_match_numpy(name: str) -> None:
     """Column by column with the given scales: the code nearest to each target, except ties."""
     x, known = GAUSSIAN[:5, :N], compute_gains(SQUARES, COMPONENTS, paths.jit_dir())
-    found = decoded(name, encoded_rows(name, x)).astype(np.float64)
-    carried, wanted = np.zeros((len(x), RANK)), np.empty_like(found)
+    actual = decoded(name, encoded_rows(name, x)).astype(np.float64)
+    carried, expected = np.zeros((len(x), RANK)), np.empty_like(actual)
     for j in range(N):
-        wanted[:, j] = x[:, j] + carried @ known.gains[j]
-        carried += np.outer(x[:, j] - found[:, j], known.components[j])
+        expected[:, j] = x[:, j] + carried @ known.gains[j]
+        carried += np.outer(x[:, j] - actual[:, j], known.components[j])
     group = 16 if name == "Q3_K" else 32
-    for values, targets in zip(found.reshape(-1, group), wanted.reshape(-1, group), strict=True):
+    for values, targets in zip(actual.reshape(-1, group), expected.reshape(-1, group), strict=True):
         levels = np.unique(values)
         nearest = levels[np.abs(levels[:, None] - targets).argmin(axis=0)]
         assert (np.abs(values - targets) <= np.abs(nearest - targets) + 1e-4).all()

@@ -37,11 +37,11 @@ def arm64() -> Path:
 def set_up(folder: Path) -> None:
     """Build the emulated interpreter in `folder`, or skip the test if that fails."""
     try:
-        made = subprocess.run([SETUP, folder], capture_output=True, text=True, timeout=600)
+        created = subprocess.run([SETUP, folder], capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as error:
         pytest.skip(f"no emulated arm64 Python: {error}")
-    if made.returncode:
-        pytest.skip(f"no emulated arm64 Python: {made.stderr.strip().splitlines()[-1:]}")
+    if created.returncode:
+        pytest.skip(f"no emulated arm64 Python: {created.stderr.strip().splitlines()[-1:]}")
 
 
 def emulate(python: Path, name: str, *arguments: str) -> str:

@@ -25,10 +25,10 @@ def with_default(constant: int) -> Callable[..., int]:
 
 
 def test_same_code_and_constants_share_one_result() -> None:
-    made: list[Any] = []
-    make = cached_by_code(lambda function: made.append(function) or function)
+    created: list[Any] = []
+    make = cached_by_code(lambda function: created.append(function) or function)
     assert make(adder(1)) is make(adder(1))
-    assert len(made) == 1
+    assert len(created) == 1
 
 
 @pytest.mark.parametrize("other", [2, True, 1.0])

@@ -196,8 +196,8 @@ def test_batch_size_1_compiles_no_matmul_kernels(tmp_path: Path) -> None:
     one, many = (set(required_kernels(f, Options(ctx_size=64, batch_size=size))) for size in (1, 64))
     assert one < many
     assert {kernel.function for kernel in many - one} >= {"matmul", "attention"}
-    with LoadedModel(f, Options(ctx_size=64, batch_size=1)) as alone, LoadedModel(f, Options(ctx_size=64)) as together:
-        assert (alone.logits([5, 6, 7]) == together.logits([5, 6, 7])).all()
+    with LoadedModel(f, Options(ctx_size=64, batch_size=1)) as alone, LoadedModel(f, Options(ctx_size=64)) as batched:
+        assert (alone.logits([5, 6, 7]) == batched.logits([5, 6, 7])).all()
 
 
 def test_wrong_kernel_arguments_raise_type_error() -> None:

@@ -53,8 +53,8 @@ def test_lookup256() -> None:
     kind, out = ir.VectorType(ir.IntType(8), 64), np.zeros(256, np.uint8)
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        found = emit_lookup256(b, table.tolist(), emit_load(b, kind, args[0]))
-        return b.store(found, b.inttoptr(args[1], kind.as_pointer()), align=1)
+        actual = emit_lookup256(b, table.tolist(), emit_load(b, kind, args[0]))
+        return b.store(actual, b.inttoptr(args[1], kind.as_pointer()), align=1)
 
     look_up = compiled(emit)
     for first in range(0, 256, 64):
@@ -63,19 +63,21 @@ def test_lookup256() -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(8, 1), (8, 2), (8, 4), (4, 16)])
-@pytest.mark.parametrize("apart", [17, 18, 20, 24, 34])
-def test_gather_pieces(count: int, size: int, apart: int) -> None:
+@pytest.mark.parametrize("distance", [17, 18, 20, 24, 34])
+def test_gather_pieces(count: int, size: int, distance: int) -> None:
     """The last piece ends at a guard page."""
-    extent = apart * (count - 1) + size
+    extent = distance * (count - 1) + size
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        found = emit_gather_pieces(b, args[0], range(0, extent, apart), size, extent)
-        return b.store(found, b.inttoptr(args[1], found.type.as_pointer()), align=1)
+        actual = emit_gather_pieces(b, args[0], range(0, extent, distance), size, extent)
+        return b.store(actual, b.inttoptr(args[1], actual.type.as_pointer()), align=1)
 
-    memory = copy_before_guard_page(np.random.default_rng(apart).integers(0, 256, (1, extent), np.uint8))[0]
+    memory = copy_before_guard_page(np.random.default_rng(distance).integers(0, 256, (1, extent), np.uint8))[0]
     out = np.zeros(count * size, np.uint8)
     compiled(emit)(memory, out, out)
-    assert (out.reshape(count, size) == [memory[address : address + size] for address in range(0, extent, apart)]).all()
+    assert (
+        out.reshape(count, size) == [memory[address : address + size] for address in range(0, extent, distance)]
+    ).all()
 
 
 @pytest.mark.parametrize("lanes", [8, 16])
@@ -124,6 +126,6 @@ def test_dot_block(peak: int, columns: int) -> None:
         out = np.zeros((len(BITS), tokens, rows), np.int32)
         codes = np.stack([interleave_steps(c, depth, np.uint8) for c, _ in cases])
         run(out, codes, np.stack([interleave_steps(a, depth, np.int8) for _, a in cases]))
-        for found, bits, (c, a) in zip(out, BITS, cases, strict=True):
+        for actual, bits, (c, a) in zip(out, BITS, cases, strict=True):
             products = a[:tokens] @ (c - code_offset_of_block(bits)).T
-            assert (found == products + 7 * np.arange(tokens)[:, None]).all(), bits
+            assert (actual == products + 7 * np.arange(tokens)[:, None]).all(), bits

@@ -226,8 +226,8 @@ def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
     halves = np.arange(0x8000, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
     x = np.concatenate([bits, halves]).view(np.float32)
     x = np.resize(x, (7, len(x) // 7 + 1))
-    found = (kernels.to_bf16(x).astype(np.uint32) << 16).view(np.float32)
-    assert same_bits(found, bf16(x))
+    actual = (kernels.to_bf16(x).astype(np.uint32) << 16).view(np.float32)
+    assert same_bits(actual, bf16(x))
 
 
 @pytest.mark.parametrize("function", PRODUCTS)
@@ -270,10 +270,10 @@ def read_group(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
         origin = MAGIC_BITS if starts_with_magic(passes) else 0
         totals32, *totals16 = (origin - starts) / PANEL_ZERO_POINT if target().has_exact_u8_dot else starts
     else:
-        place = packed[token * flat_bytes(n, passes) :][: flat_bytes(n, passes)]
+        position = packed[token * flat_bytes(n, passes) :][: flat_bytes(n, passes)]
         columns = 256 * n_superblocks
-        bytes_ = place[: passes * columns].view(np.int8).reshape(passes, columns)[:, 32 * group :][:, :32]
-        floats = place[-columns:].view(np.float32)
+        bytes_ = position[: passes * columns].view(np.int8).reshape(passes, columns)[:, 32 * group :][:, :32]
+        floats = position[-columns:].view(np.float32)
         groups = columns // 32
         scale, sums32 = floats[group], floats[groups + group]
         shift = np.float64(-MAGIC) * scale
@@ -306,15 +306,15 @@ def test_quantized_activations(tile: int, passes: int, groups: int) -> None:
     packed = kernels.quantize_activations(x, tile, passes)
     for token in range(count):
         for group in range(groups):
-            found, wanted = read_group(packed, token, group, n, tile, passes), x[token, 32 * group :][:32]
-            q, scale = found["q"], float(found["scale"])
-            expected, best_scale = best_rounding(wanted.astype(np.float64), MAX_QUANT[passes])
+            actual, desired = read_group(packed, token, group, n, tile, passes), x[token, 32 * group :][:32]
+            q, scale = actual["q"], float(actual["scale"])
+            expected, best_scale = best_rounding(desired.astype(np.float64), MAX_QUANT[passes])
             assert (q == expected).all()
             assert scale == pytest.approx(best_scale, rel=2**-20)
-            assert float(found["shift"]) == -MAGIC * scale, "exact"
+            assert float(actual["shift"]) == -MAGIC * scale, "exact"
             sums = [q.sum(), q[:16].sum(), q[16:].sum()]
-            assert found["totals"] == sums
-            assert found["sums"] == pytest.approx(np.array(sums) * scale, rel=1e-6, abs=1e-6)
+            assert actual["totals"] == sums
+            assert actual["sums"] == pytest.approx(np.array(sums) * scale, rel=1e-6, abs=1e-6)
 
 
 def test_quantized_activations_of_any_magnitude(passes: int) -> None:
@@ -322,7 +322,8 @@ def test_quantized_activations_of_any_magnitude(passes: int) -> None:
     x = sizes[:, None] * np.random.default_rng(9).uniform(-1, 1, (5, 32)).astype(np.float32)
     packed = kernels.quantize_activations(x, 0, passes)
     for token in range(5):
-        found = read_group(packed, token, 0, 32, 0, passes)
+        actual = read_group(packed, token, 0, 32, 0, passes)
         assert (
-            abs(found["q"] * float(found["scale"]) - x[token]).max() <= float(sizes[token]) / MAX_QUANT[passes] + 1e-38
+            abs(actual["q"] * float(actual["scale"]) - x[token]).max()
+            <= float(sizes[token]) / MAX_QUANT[passes] + 1e-38
         )

@@ -45,10 +45,10 @@ def test_penalties_do_not_depend_on_candidate_order() -> None:
 
 def test_find_returns_candidate_positions() -> None:
     ids = np.random.default_rng(0).permutation(1000)[:300]
-    wanted = np.unique(np.random.default_rng(1).integers(0, 1000, 200))
-    positions, which = find(Candidates(ids, np.zeros(300)), wanted)
-    assert ids[positions].tolist() == wanted[which].tolist()
-    assert len(positions) == np.isin(ids, wanted).sum()
+    expected = np.unique(np.random.default_rng(1).integers(0, 1000, 200))
+    positions, which = find(Candidates(ids, np.zeros(300)), expected)
+    assert ids[positions].tolist() == expected[which].tolist()
+    assert len(positions) == np.isin(ids, expected).sum()
 
 
 # --- DRY ---

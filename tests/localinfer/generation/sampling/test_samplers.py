@@ -30,13 +30,13 @@ def candidates(probabilities: Sequence[float]) -> Candidates:
     return Candidates(np.arange(logits.size), logits)
 
 
-def shares(chosen: Candidates) -> list[float]:
-    return [round(float(share), 6) for share in softmax(chosen.logits)]
+def probabilities_of(chosen: Candidates) -> list[float]:
+    return [round(float(fraction), 6) for fraction in softmax(chosen.logits)]
 
 
 def by_id(chosen: Candidates) -> dict[int, float]:
-    pairs = zip(chosen.ids.tolist(), shares(chosen), strict=True)
-    return {id: share for id, share in sorted(pairs) if share}
+    pairs = zip(chosen.ids.tolist(), probabilities_of(chosen), strict=True)
+    return {id: fraction for id, fraction in sorted(pairs) if fraction}
 
 
 def logits_of(values: Sequence[float]) -> NDArray[np.float32]:
@@ -76,8 +76,8 @@ def test_top_p_includes_the_token_that_crosses_the_threshold(p: float, ids: list
 
 
 def test_top_p_renormalizes_remaining_candidates() -> None:
-    left = top_k(candidates(PROBS), 2)  # renormalized: 0.588 and 0.412
-    assert top_p(left, 0.55).ids.tolist() == [1]
+    remaining = top_k(candidates(PROBS), 2)  # renormalized: 0.588 and 0.412
+    assert top_p(remaining, 0.55).ids.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_min_p_is_relative_to_the_most_probable(p: float, ids: list[int]) -> Non
     ],
 )
 def test_temperature(t: float, expected: list[float]) -> None:
-    assert shares(temperature(candidates(PROBS), t)) == pytest.approx(expected, abs=1e-5)
+    assert probabilities_of(temperature(candidates(PROBS), t)) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -219,17 +219,17 @@ def test_top_n_sigma_ignores_impossible_tokens() -> None:
 def test_dynamic_temperature_follows_the_entropy() -> None:
     uniform, certain = candidates([0.25] * 4), candidates([1.0, 1e-30, 1e-30, 1e-30])
     assert dynamic_temperature(certain, 1.0, 0.5, 1.0).logits[1] == pytest.approx(np.log(1e-30) / 0.5, rel=1e-5)
-    assert shares(dynamic_temperature(uniform, 1.0, 0.5, 1.0)) == [0.25] * 4
+    assert probabilities_of(dynamic_temperature(uniform, 1.0, 0.5, 1.0)) == [0.25] * 4
     entropy = -sum(p * math.log(p) for p in PROBS) / math.log(4)
     t = 0.5 + 1.0 * entropy**2
     powers = [p ** (1 / t) for p in PROBS]
     expected = [power / sum(powers) for power in powers]
-    assert shares(dynamic_temperature(candidates(PROBS), 1.0, 0.5, 2.0)) == pytest.approx(expected, abs=1e-5)
+    assert probabilities_of(dynamic_temperature(candidates(PROBS), 1.0, 0.5, 2.0)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_dynamic_temperature_is_at_least_0() -> None:
     certain = candidates([1.0, 1e-30, 1e-30, 1e-30])
-    assert 1.0 in shares(dynamic_temperature(certain, 0.2, 5.0, 1.0))
+    assert 1.0 in probabilities_of(dynamic_temperature(certain, 0.2, 5.0, 1.0))
 
 
 @pytest.mark.parametrize(("n", "ids"), [(0, [1]), (1, [1]), (2, [1, 3]), (3, [1, 3, 0]), (9, [1, 3, 0, 2])])
@@ -274,8 +274,8 @@ def test_largest_is_a_stable_sort(n: int, kind: str) -> None:
 def test_top_p_over_a_large_vocabulary_is_exact() -> None:
     logits = np.random.default_rng(3).standard_normal(20_000).astype(np.float32)
     order = np.argsort(-logits, kind="stable")
-    shares = np.exp(logits[order].astype(np.float64))
-    cumulative = shares.cumsum() / shares.sum()
+    fractions = np.exp(logits[order].astype(np.float64))
+    cumulative = fractions.cumsum() / fractions.sum()
     for p in (0.001, 0.1, 0.5, 0.9, 0.999):
         n = int(np.count_nonzero(cumulative < p)) + 1
         assert top_p(Candidates(np.arange(20_000), logits), p).ids.tolist() == order[:n].tolist()

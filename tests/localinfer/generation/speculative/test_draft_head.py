@@ -28,9 +28,9 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Return a model with a head, or the two files of a pair."""
     folder = tmp_path_factory.mktemp("model")
     if request.param == "eagle3":
-        pair = draft_head_models.beside(request.param, folder, "Q8_0")
+        pair = draft_head_models.write_model_and_head(request.param, folder, "Q8_0")
         return {"path_or_name": str(pair.model), "spec_draft_model": str(pair.head)}
-    return {"path_or_name": str(draft_head_models.with_head(request.param, folder, "Q8_0"))}
+    return {"path_or_name": str(draft_head_models.write_with_mtp_head(request.param, folder, "Q8_0"))}
 
 
 @pytest.fixture
@@ -82,12 +82,12 @@ def test_model_without_a_head(tmp_path: Path) -> None:
 
 def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
     """A model with a head rejects a snapshot that was written without the head."""
-    pair, kept = draft_head_models.beside("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
-    given: dict[str, Any] = {"ctx_size": 64, "threads": 1}
-    with localinfer.load(pair.model, **given) as model:
+    pair, kept = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
+    load_options: dict[str, Any] = {"ctx_size": 64, "threads": 1}
+    with localinfer.load(pair.model, **load_options) as model:
         generate(model, n_predict=20)
         model.save_cache(kept)
-    with localinfer.load(pair.model, spec_draft_model=str(pair.head), **given) as model:
+    with localinfer.load(pair.model, spec_draft_model=str(pair.head), **load_options) as model:
         with pytest.warns(UserWarning, match="belongs to another model"):
             assert model.load_cache(kept) == 0
         generate(model, n_predict=20)
@@ -96,7 +96,7 @@ def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
 
 
 def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:
-    pair = draft_head_models.beside("eagle3", tmp_path)
+    pair = draft_head_models.write_model_and_head("eagle3", tmp_path)
     with pytest.raises(
         UnsupportedError, match="'eagle3' is a draft head for another model: pass it with --spec-draft-model"
     ):
@@ -105,7 +105,7 @@ def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:
 
 def test_spec_type_must_match_the_head(tmp_path: Path) -> None:
     """A head needs a head type, and a draft model needs draft-simple; the type none accepts both."""
-    pair, draft = draft_head_models.beside("eagle3", tmp_path), tiny_llama(tmp_path / "draft.gguf")
+    pair, draft = draft_head_models.write_model_and_head("eagle3", tmp_path), tiny_llama(tmp_path / "draft.gguf")
     with pytest.raises(UsageError, match=r"^--spec-type ngram,draft-simple: .* is a draft head; use draft-eagle3$"):
         localinfer.load(pair.model, spec_draft_model=str(pair.head), spec_type="ngram,draft-simple")
     with pytest.raises(UsageError, match=r"^--spec-type draft-eagle3: .* is a draft model; use draft-simple$"):
@@ -114,6 +114,6 @@ def test_spec_type_must_match_the_head(tmp_path: Path) -> None:
 
 
 def test_head_must_have_the_same_vocabulary(tmp_path: Path) -> None:
-    pair, other = draft_head_models.beside("eagle3", tmp_path), tiny_llama(tmp_path / "other.gguf")
+    pair, other = draft_head_models.write_model_and_head("eagle3", tmp_path), tiny_llama(tmp_path / "other.gguf")
     with pytest.raises(UsageError, match=r"cannot draft for other\.gguf"):
         localinfer.load(other, spec_draft_model=str(pair.head))

@@ -67,19 +67,19 @@ def test_concurrent_text_is_the_same(target: Path, other: Path, monkeypatch: pyt
         "localinfer.generation.speculative.speculative_decoder.DraftLengthModel", make_draft_length_model
     )
     monkeypatch.setattr(DraftModel, "_relative_cost", 0.01)
-    ways = [
+    candidates = [
         {"n_predict": 60, "ignore_eos": True, **sampling}
         for sampling in ({"temp": 0}, HIGH_TEMPERATURE, {**HIGH_TEMPERATURE, "seed": 8})
     ]
     with localinfer.load(target, spec_draft_model=str(other), ctx_size=128, threads=1, parallel=3) as model:
-        alone = [generate(model, spec_type="none", **sampling).tokens for sampling in ways]
+        alone = [generate(model, spec_type="none", **sampling).tokens for sampling in candidates]
         model.engine.reset()
 
         def run(number: int) -> GenerationResult:
-            return model.concurrent(number).generate(PROMPT, **ways[number])
+            return model.concurrent(number).generate(PROMPT, **candidates[number])
 
-        with ThreadPoolExecutor(len(ways)) as threads:
-            results = list(threads.map(run, range(len(ways))))
+        with ThreadPoolExecutor(len(candidates)) as threads:
+            results = list(threads.map(run, range(len(candidates))))
         assert [result.tokens for result in results] == alone
         assert all(result.stats.drafted_tokens > 0 for result in results)
 

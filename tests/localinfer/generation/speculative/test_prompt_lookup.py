@@ -20,22 +20,22 @@ class AlwaysDraft(DraftLengthModel):
 
 def lookup(ids: Sequence[int]) -> PromptLookup:
     """Return a lookup with the first half of the text as the prompt and the second half as the answer."""
-    made = PromptLookup(AlwaysDraft())
-    made.accept_prompt(ids[: len(ids) // 2])
+    created = PromptLookup(AlwaysDraft())
+    created.accept_prompt(ids[: len(ids) // 2])
     for id in ids[len(ids) // 2 :]:
-        made.accept(id)
-    return made
+        created.accept(id)
+    return created
 
 
-def draft_tokens(made: PromptLookup, max_draft: int) -> list[int]:
-    made.plan(0, max_draft)
-    return made.draft()
+def draft_tokens(created: PromptLookup, max_draft: int) -> list[int]:
+    created.plan(0, max_draft)
+    return created.draft()
 
 
 def longest_match(ids: Sequence[int]) -> int:
     """Return the length of the longest match of the last tokens."""
-    places = range(NGRAM_SIZE, len(ids))
-    return max((match_length_of(ids[:position], ids) for position in places), default=0)
+    positions = range(NGRAM_SIZE, len(ids))
+    return max((match_length_of(ids[:position], ids) for position in positions), default=0)
 
 
 def match_length_of(a: Sequence[int], b: Sequence[int]) -> int:
@@ -56,9 +56,9 @@ def test_longest_match_is_found(seed: int) -> None:
 def test_draft_follows_an_earlier_match(seed: int) -> None:
     ids = np.random.default_rng(seed).integers(0, 6, 400).tolist()
     for end in range(10, len(ids)):
-        found = lookup(ids[:end])
-        if drafted := draft_tokens(found, 3):
-            text, first = [*ids[:end], *drafted], end - found.match_length
+        actual = lookup(ids[:end])
+        if drafted := draft_tokens(actual, 3):
+            text, first = [*ids[:end], *drafted], end - actual.match_length
             assert any(text[at : at + len(text) - first] == text[first:] for at in range(first))
 
 
@@ -73,11 +73,11 @@ def test_periodic_text_is_continued() -> None:
 
 def test_drafting_resumes_after_a_changed_token() -> None:
     original = list(range(100))
-    made = PromptLookup(AlwaysDraft())
-    made.accept_prompt(original)
+    created = PromptLookup(AlwaysDraft())
+    created.accept_prompt(original)
     for id in [*original[10:20], 777, *original[21:23]]:
-        made.accept(id)
-    assert draft_tokens(made, 4) == original[23:27]
+        created.accept(id)
+    assert draft_tokens(created, 4) == original[23:27]
 
 
 def test_search_takes_linear_time() -> None:
@@ -90,18 +90,18 @@ def test_search_takes_linear_time() -> None:
             compared += 1
             return super().__getitem__(index)  # type: ignore[index]
 
-    made = PromptLookup(DraftLengthModel())
-    made._ids = Counted()
+    created = PromptLookup(DraftLengthModel())
+    created._ids = Counted()
     for id in [7, 8] * 2000 + [7, 7, 8] * 500:
-        made.accept(id)
+        created.accept(id)
     assert compared < 5500 * 20
 
 
 def test_acceptance_rate_is_measured_without_drafts() -> None:
     length_model = DraftLengthModel()
-    made = PromptLookup(length_model)
+    created = PromptLookup(length_model)
     initial_rate = length_model.match_acceptance.rate(40)
-    made.accept_prompt(range(200))
+    created.accept_prompt(range(200))
     for id in range(200):
-        made.accept(id)
+        created.accept(id)
     assert length_model.match_acceptance.rate(40) > initial_rate

@@ -66,8 +66,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Open a model. The last two have recurrent states. Small states are stored after each draft token,
     larger ones are not."""
     folder, tiny = tmp_path_factory.mktemp("model"), {"llama": tiny_llama, "gemma3": tiny_gemma3}
-    if made := tiny.get(request.param):
-        path = made(folder / "tiny.gguf")
+    if created := tiny.get(request.param):
+        path = created(folder / "tiny.gguf")
     else:
         path = checkpoints.as_type(reference_models.checkpoint(request.param, folder), folder / "tiny.gguf", "Q8_0")
     with localinfer.load(path, threads=2, ctx_size=128, n_predict=80) as opened:
@@ -168,18 +168,18 @@ def test_reasoning_budget_is_the_same(model: Model, use_oracle_drafter: Any, mon
 
 
 def test_custom_sampler_receives_the_same_arguments(model: Model, use_oracle_drafter: Any) -> None:
-    seen: list[tuple[int, list[int]]] = []
+    observed: list[tuple[int, list[int]]] = []
 
     def sampler(logits: np.ndarray, ids: Sequence[int]) -> int:
-        seen.append((int(logits.argmax()), list(ids)))
+        observed.append((int(logits.argmax()), list(ids)))
         return int((logits[:200].argmax() + len(ids)) % 200)
 
     alone = run(model, spec_type="none", sampler=sampler, ignore_eos=True)[0]
-    before = list(seen)
-    seen.clear()
+    before = list(observed)
+    observed.clear()
     use_oracle_drafter(ids_of(alone), 0.2)
     assert run(model, sampler=sampler, ignore_eos=True)[0] == alone
-    assert seen == before
+    assert observed == before
 
 
 def test_repetitions_are_drafted(model: Model) -> None:

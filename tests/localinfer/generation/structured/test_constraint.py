@@ -20,39 +20,39 @@ from localinfer.options import Options
 LOGITS = np.zeros(257, np.float32)
 
 
-def constraint(start_after: str = "", **options: object) -> Constraint:
+def make_constraint(start_after: str = "", **options: object) -> Constraint:
     spec = constraint_spec(Options(**options))  # type: ignore[arg-type]
     return Constraint(spec, BYTES, list(start_after.encode()))
 
 
-def allowed(held: Constraint) -> bytes:
-    return bytes(np.flatnonzero(held.mask_logits(LOGITS)[:256] == 0).tolist())
+def allowed(constraint: Constraint) -> bytes:
+    return bytes(np.flatnonzero(constraint.mask_logits(LOGITS)[:256] == 0).tolist())
 
 
-def accept_text(held: Constraint, text: str) -> None:
+def accept_text(constraint: Constraint, text: str) -> None:
     for byte in text.encode():
-        held.accept(byte)
+        constraint.accept(byte)
 
 
 # --- one constraint ---
 
 
 def test_allowed_tokens() -> None:
-    held = constraint(choice=("no", "yes", "yesterday"))
-    assert allowed(held) == b"ny"
-    accept_text(held, "yes")
-    assert allowed(held) == b"t"
-    assert held.mask_logits(LOGITS)[256] == 0  # the end token is allowed
-    assert not held.is_complete
-    accept_text(held, "terday")
-    assert held.is_complete
-    held.require_complete("yesterday", is_truncated=False)
+    constraint = make_constraint(choice=("no", "yes", "yesterday"))
+    assert allowed(constraint) == b"ny"
+    accept_text(constraint, "yes")
+    assert allowed(constraint) == b"t"
+    assert constraint.mask_logits(LOGITS)[256] == 0  # the end token is allowed
+    assert not constraint.is_complete
+    accept_text(constraint, "terday")
+    assert constraint.is_complete
+    constraint.require_complete("yesterday", is_truncated=False)
 
 
 def test_masking_keeps_allowed_logits() -> None:
-    held = constraint(regex="a")
+    constraint = make_constraint(regex="a")
     logits = np.arange(257, dtype=np.float32)
-    masked = held.mask_logits(logits)
+    masked = constraint.mask_logits(logits)
     assert masked.dtype == np.float32
     assert masked[97] == 97
     assert np.isneginf(np.delete(masked, 97)).all()
@@ -60,48 +60,48 @@ def test_masking_keeps_allowed_logits() -> None:
 
 
 def test_constraint_starts_after_the_reasoning() -> None:
-    held = constraint(regex="[0-9]+", start_after="</think>")
-    assert held.mask_logits(LOGITS) is LOGITS
-    accept_text(held, "one </thin</think>")
-    assert allowed(held) == b"0123456789"
-    accept_text(held, "42")
-    held.require_complete("one </thin</think>42", is_truncated=False)
+    constraint = make_constraint(regex="[0-9]+", start_after="</think>")
+    assert constraint.mask_logits(LOGITS) is LOGITS
+    accept_text(constraint, "one </thin</think>")
+    assert allowed(constraint) == b"0123456789"
+    accept_text(constraint, "42")
+    constraint.require_complete("one </thin</think>42", is_truncated=False)
     with pytest.raises(IncompleteOutputError):
-        held.require_complete("one </thin</think>4", is_truncated=False)
+        constraint.require_complete("one </thin</think>4", is_truncated=False)
 
 
-@pytest.mark.parametrize(("text", "cut_off", "problem"), [
+@pytest.mark.parametrize(("text", "truncated", "problem"), [
     ('{"a": [1', True, "cut off, --predict sets the maximum number of tokens"),
     ('{"a": [1', False, "it ends too early"),
 ])  # fmt: skip
-def test_incomplete_text(text: str, cut_off: bool, problem: str) -> None:
-    held = constraint(json_mode=True)
-    accept_text(held, text)
+def test_incomplete_text(text: str, truncated: bool, problem: str) -> None:
+    constraint = make_constraint(json_mode=True)
+    accept_text(constraint, text)
     with pytest.raises(IncompleteOutputError) as error:
-        held.require_complete(text, is_truncated=cut_off)
+        constraint.require_complete(text, is_truncated=truncated)
     assert str(error.value) == f"the answer does not satisfy JSON: {problem}"
     assert error.value.exit_code == 1
 
 
 def test_violating_token() -> None:
-    held = constraint(regex="a")
+    constraint = make_constraint(regex="a")
     with pytest.raises(LocalInferError, match=r"^--regex: token 98 violates the constraint$"):
-        held.accept(98)
+        constraint.accept(98)
 
 
 @pytest.mark.parametrize("option", [{"regex": "a{99999999}"}, {"grammar": 'root ::= "a" root'}])
 def test_too_complex_constraint(option: dict[str, str]) -> None:
     [name] = option
-    held = constraint(**option)
+    constraint = make_constraint(**option)
     with pytest.raises(ConstraintError, match=rf"^--{name}: too complex: (lexer|parser) error: .*$"):
-        accept_text(held, "a" * 99)
+        accept_text(constraint, "a" * 99)
 
 
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= root"])
 def test_grammar_that_matches_no_text_is_an_error(grammar: str) -> None:
-    held = constraint(grammar=grammar)
+    constraint = make_constraint(grammar=grammar)
     with pytest.raises(LocalInferError, match=r"^--grammar: no token of this model's vocabulary is allowed here$"):
-        held.mask_logits(LOGITS)
+        constraint.mask_logits(LOGITS)
 
 
 def test_model_without_end_token() -> None:
@@ -114,8 +114,8 @@ def test_model_without_end_token() -> None:
 
 def test_more_logits_than_tokens() -> None:
     wide = Vocabulary(ByteTokenizer(), 300)  # type: ignore[arg-type]
-    held = Constraint(constraint_spec(Options(regex="[^b]")), wide)
-    assert np.isneginf(held.mask_logits(np.zeros(300, np.float32))[257:]).all()
+    constraint = Constraint(constraint_spec(Options(regex="[^b]")), wide)
+    assert np.isneginf(constraint.mask_logits(np.zeros(300, np.float32))[257:]).all()
 
 
 # --- whole runs ---
@@ -156,14 +156,14 @@ def test_incomplete_run_raises_after_its_last_piece(model: Model) -> None:
 
 
 def test_custom_sampler_receives_masked_logits(model: Model) -> None:
-    seen = []
+    observed = []
 
     def last_allowed(logits: np.ndarray, ids: list[int]) -> int:
-        seen.append(int((logits > -np.inf).sum()))
+        observed.append(int((logits > -np.inf).sum()))
         return int(np.flatnonzero(logits > -np.inf)[-1])
 
     assert set(answer(model, regex="[ab]{3}", sampler=last_allowed)) <= {"a", "b"}
-    assert max(seen) < 20
+    assert max(observed) < 20
     with pytest.raises(LocalInferError, match=r"--regex: token \d+ violates the constraint"):
         answer(model, regex="[ab]{3}", sampler=lambda logits, ids: int(np.flatnonzero(np.isneginf(logits))[0]))
 

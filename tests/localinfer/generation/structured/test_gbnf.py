@@ -138,16 +138,16 @@ class ReferenceMatcher:
             case Choice(options):
                 return frozenset(end for option in options for end in self.ends(option, start))
             case Sequence(parts):
-                places = {start}
+                positions = {start}
                 for each in parts:
-                    places = {end for place in places for end in self.ends(each, place)}
-                return frozenset(places)
+                    positions = {end for position in positions for end in self.ends(each, position)}
+                return frozenset(positions)
             case Repeat(inner, least, most):
-                found, places = set(), {start}
+                actual, positions = set(), {start}
                 for n in range(len(self.text) + 2 if most is None else most + 1):
-                    found |= places if n >= least else set()
-                    places = {end for place in places for end in self.ends(inner, place)}
-                return frozenset(found)
+                    actual |= positions if n >= least else set()
+                    positions = {end for position in positions for end in self.ends(inner, position)}
+                return frozenset(actual)
         raise AssertionError(expression)
 
 

@@ -26,7 +26,7 @@ DEEPSEEK, KIMI = "<｜tool▁calls▁begin｜>", "<|tool_calls_section_begin|>"
 GEMMA, LFM = "<|tool_call>call:", "<|tool_call_start|>"
 OPEN, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 
-WHOLE: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
+ANSWERS: list[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]] = [
     # the template's markers, the generated text, the parsed text, the parsed calls
     (HERMES, '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
      "", [("get_weather", PARIS)]),
@@ -119,7 +119,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-@pytest.mark.parametrize(("template", "written", "text", "calls"), WHOLE)
+@pytest.mark.parametrize(("template", "written", "text", "calls"), ANSWERS)
 def test_calls(template: str, written: str, text: str, calls: list[tuple[str, dict[str, Any]]], size: int) -> None:
     parsed = parse(parser_of(template), written, size)
     assert (parsed.text, [(call.name, call.arguments) for call in parsed.calls], parsed.problem) == (text, calls, "")
@@ -140,12 +140,12 @@ def test_call_after_an_invalid_one() -> None:
     assert parsed.problem
 
 
-@pytest.mark.parametrize(("template", "written", "text", "_"), WHOLE)
+@pytest.mark.parametrize(("template", "written", "text", "_"), ANSWERS)
 def test_partial_calls_are_never_yielded_as_text(template: str, written: str, text: str, _: object) -> None:
-    stream_parser, seen = parser_of(template), ""
+    stream_parser, observed = parser_of(template), ""
     for letter in written:
-        seen += stream_parser.push(letter).text
-        assert text.startswith(seen)
+        observed += stream_parser.push(letter).text
+        assert text.startswith(observed)
 
 
 def test_text_is_yielded_as_soon_as_possible() -> None:

@@ -96,9 +96,9 @@ def test_held_text_is_yielded_before_a_context_overflow(tokenizer: Tokenizer) ->
         yield from pieces(tokenizer, "Yes <tool")
         raise ContextOverflowError("full")
 
-    found = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert found
-    run = parse_pieces(full(), found)
+    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
+    assert actual
+    run = parse_pieces(full(), actual)
     n = len(pieces(tokenizer, "Yes <tool"))
     assert "".join(next(run).text for _ in range(n)) == "Yes <tool"
     with pytest.raises(ContextOverflowError):
@@ -115,9 +115,9 @@ def test_closing_the_parsed_run_closes_the_run(tokenizer: Tokenizer) -> None:
         finally:
             closings.append(True)
 
-    found = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert found
-    run = parse_pieces(endless(), found)
+    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
+    assert actual
+    run = parse_pieces(endless(), actual)
     next(run)
     run.close()  # type: ignore[attr-defined]
     assert closings
@@ -130,14 +130,14 @@ def test_without_tools_only_channels_are_parsed(tokenizer: Tokenizer) -> None:
 
 
 def test_push_of_text_without_tokens(tokenizer: Tokenizer) -> None:
-    found = tool_call_parser(HERMES, tokenizer, TOOLS)
-    assert found
-    parsed = found.push('Hi <tool_call>{"name": "now"}</tool_call>')
+    actual = tool_call_parser(HERMES, tokenizer, TOOLS)
+    assert actual
+    parsed = actual.push('Hi <tool_call>{"name": "now"}</tool_call>')
     assert (parsed.text, [call.name for call in parsed.calls]) == ("Hi", ["now"])
-    assert found.finish() == ParseResult()
+    assert actual.finish() == ParseResult()
 
 
 def parse(tokenizer: Tokenizer, template: str, pieces: list[Piece], first: int = 0) -> list[Piece]:
-    found = tool_call_parser(template, tokenizer, TOOLS, first_number=first)
-    assert found
-    return list(parse_pieces((piece for piece in pieces), found))
+    actual = tool_call_parser(template, tokenizer, TOOLS, first_number=first)
+    assert actual
+    return list(parse_pieces((piece for piece in pieces), actual))

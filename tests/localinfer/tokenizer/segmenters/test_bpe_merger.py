@@ -30,14 +30,14 @@ def load(path: Path, merges: list[str], tokens: list[str], pre: str = "gpt-2") -
 
 def test_equals_naive_implementation(tmp_path: Path) -> None:
     generator = random.Random(1)
-    made = ["a", "b", "c"]
+    created = ["a", "b", "c"]
     merges = []
     for _ in range(40):
-        pair = generator.choice(made), generator.choice(made)
-        if "".join(pair) not in made:
-            made.append("".join(pair))
+        pair = generator.choice(created), generator.choice(created)
+        if "".join(pair) not in created:
+            created.append("".join(pair))
             merges.append(" ".join(pair))
-    tokenizer = load(tmp_path, merges, ALPHABET + made)
+    tokenizer = load(tmp_path, merges, ALPHABET + created)
     for _ in range(500):
         word = "".join(generator.choice("abc") for _ in range(generator.randint(1, 30)))
         assert [tokenizer.decode([id]) for id in tokenizer.encode(word)] == naive(word, merges)

@@ -24,8 +24,8 @@ def test_equals_exhaustive_search(tmp_path: Path) -> None:
 
     @cache
     def best(text: str) -> float:
-        ways = (score + best(text[len(piece) :]) for piece, score in PIECES.items() if text.startswith(piece))
-        return max(ways) if text else 0.0
+        candidates = (score + best(text[len(piece) :]) for piece, score in PIECES.items() if text.startswith(piece))
+        return max(candidates) if text else 0.0
 
     generator = random.Random(1)
     for _ in range(200):

@@ -20,8 +20,8 @@ REPLACED = {"A": "a", "ab": "X", "abcd": "Y", "ﬁ": "fi", "\t": " ", "\u200b": 
 
 def load(path: Path, pieces: dict[str, float] = PIECES, **keys: Any) -> Tokenizer:
     scores = [0.0] * len(SPECIAL) + list(pieces.values())
-    made = keys_of("t5", SPECIAL, list(pieces), scores=Field("ARRAY", scores, "FLOAT32"))
-    return from_gguf(open_gguf(write(path / "model.gguf", made | keys)))
+    created = keys_of("t5", SPECIAL, list(pieces), scores=Field("ARRAY", scores, "FLOAT32"))
+    return from_gguf(open_gguf(write(path / "model.gguf", created | keys)))
 
 
 def pieces_of(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -36,10 +36,10 @@ class TestBestSegmentation:
         for _ in range(200):
             text = "".join(generator.choice("ab ") for _ in range(generator.randint(1, 9)))
             escaped = text.replace(" ", "▁")
-            best = max(ways(escaped), key=lambda way: sum(PIECES[piece] for piece in way))
-            found = pieces_of(tokenizer, text)
-            assert "".join(found) == escaped
-            assert sum(PIECES[piece] for piece in found) == pytest.approx(sum(PIECES[piece] for piece in best))
+            best = max(segmentations(escaped), key=lambda segmentation: sum(PIECES[piece] for piece in segmentation))
+            actual = pieces_of(tokenizer, text)
+            assert "".join(actual) == escaped
+            assert sum(PIECES[piece] for piece in actual) == pytest.approx(sum(PIECES[piece] for piece in best))
 
     def test_unknown_neighbours_are_one_token(self, tmp_path: Path) -> None:
         assert pieces_of(load(tmp_path), "a日本b字") == ["a", "<unk>", "b", "<unk>"]
@@ -60,15 +60,15 @@ class TestBestSegmentation:
         assert tokenizer.decode(tokenizer.encode("aba")) == ""
 
 
-def ways(text: str) -> list[list[str]]:
+def segmentations(text: str) -> list[list[str]]:
     """Return all segmentations of a text into pieces."""
-    found = []
+    actual = []
     for n in range(len(text)):
-        for cuts in itertools.combinations(range(1, len(text)), n):
-            way = [text[start:end] for start, end in itertools.pairwise((0, *cuts, len(text)))]
-            if all(piece in PIECES for piece in way):
-                found.append(way)
-    return found
+        for boundaries in itertools.combinations(range(1, len(text)), n):
+            segmentation = [text[start:end] for start, end in itertools.pairwise((0, *boundaries, len(text)))]
+            if all(piece in PIECES for piece in segmentation):
+                actual.append(segmentation)
+    return actual
 
 
 @pytest.mark.parametrize(
