@@ -272,7 +272,7 @@ SHOWS_TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
 
 
 def forced_sampler(model: Model, text: str) -> SamplerFunction:
-    """Return a sampler that selects the tokens of a inputs text, regardless of the logits."""
+    """Return a sampler that selects the tokens of a given text, regardless of the logits."""
     ids = iter(model.tokenize(text, add_special=False, parse_special=True))
     return lambda *_: next(ids)
 
@@ -303,7 +303,8 @@ def test_truncated_tool_call_is_text(llama: Model) -> None:
     scripted = 'Yes <tool_call>{"name": "now", "arguments": {'
     n = len(llama.tokenize(scripted, add_special=False))
     run = llama.stream_chat(
-        MESSAGES, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS, n_predict=n)  # fmt: skip
+        MESSAGES, tools=TOOLS, sampler=forced_sampler(llama, scripted), chat_template=SHOWS_TOOLS, n_predict=n
+    )
     with pytest.warns(UserWarning, match="cannot be parsed"):
         assert text_of(run) == scripted
     assert run.stats.finish_reason == "length"

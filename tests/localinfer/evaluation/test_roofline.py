@@ -27,11 +27,11 @@ from quant.jit.kernel_call import HEADER_WORDS, RECORD_WORDS, KernelFunction
 
 
 @pytest.mark.parametrize("window", [1, 5, 8, 9, 13, 100])
-@pytest.mark.parametrize(("tokens", "past"), [(1, 0), (4, 0), (4, 8), (12, 3), (1, 30)])
-def test_attended_positions(window: int, tokens: int, past: int) -> None:
-    observed = [set(range(max(0, position - window + 1), position + 1)) for position in range(past, past + tokens)]
-    amount = CostModel(position_bytes=3, position_fmas=7, window=window).cost(tokens, past)
-    assert amount == Cost(nbytes=3 * len(set().union(*observed)), fmas=7 * sum(map(len, observed)))
+@pytest.mark.parametrize(("tokens", "n_past"), [(1, 0), (4, 0), (4, 8), (12, 3), (1, 30)])
+def test_attended_positions(window: int, tokens: int, n_past: int) -> None:
+    attended = [set(range(max(0, position - window + 1), position + 1)) for position in range(n_past, n_past + tokens)]
+    amount = CostModel(position_bytes=3, position_fmas=7, window=window).cost(tokens, n_past)
+    assert amount == Cost(nbytes=3 * len(set().union(*attended)), fmas=7 * sum(map(len, attended)))
 
 
 def test_no_tokens_cost_nothing() -> None:
@@ -41,23 +41,23 @@ def test_no_tokens_cost_nothing() -> None:
 def test_token_reads_all_weights_once(tmp_path: Path) -> None:
     """In F32 a weight has four bytes, so the numbers of bytes and multiplications differ."""
     f = open_gguf(tiny_llama(tmp_path / "m.gguf", type="F32", tied=False))
-    plan = build_graph(f, Options(ctx_size=128, threads=1)).graph
+    graph = build_graph(f, Options(ctx_size=128, threads=1)).graph
     n_vocab, n = f.tensors["token_embd.weight"].shape
     elements = {name: tensor.n_elements for name, tensor in f.tensors.items()}
-    cells = 2 * 2 * 128 * 2  # two layers, keys and values of 2 x 64, in halves
+    position_bytes = 2 * 2 * 128 * 2  # two layers, keys and values of 2 x 64, in halves
     matrices = sum(count for name, count in elements.items() if len(f.tensors[name].shape) == 2) - n_vocab * n
     everything = sum(elements.values()) - n_vocab * n + n
-    for past in (0, 9):
-        amount = plan.cost(tokens=1, past=past, outputs=1)
-        assert amount.nbytes == 4 * everything + cells * (past + 2)  # those that are read, and one that is written
-        assert amount.fmas == matrices + 2 * 2 * 256 * (past + 1)
+    for n_past in (0, 9):
+        amount = graph.cost(tokens=1, n_past=n_past, outputs=1)  # reads n_past + 1 positions and writes one
+        assert amount.nbytes == 4 * everything + position_bytes * (n_past + 2)
+        assert amount.fmas == matrices + 2 * 2 * 256 * (n_past + 1)
         assert amount.dots == 0
 
 
 def test_integer_products_are_counted_separately(tmp_path: Path) -> None:
     f = open_gguf(tiny_llama(tmp_path / "m.gguf"))
-    plan = build_graph(f, Options(ctx_size=128, threads=1)).graph
-    with_logits, without = (plan.cost(tokens=8, past=0, outputs=outputs) for outputs in (1, 0))
+    graph = build_graph(f, Options(ctx_size=128, threads=1)).graph
+    with_logits, without = (graph.cost(tokens=8, n_past=0, outputs=outputs) for outputs in (1, 0))
     output = f.tensors["token_embd.weight"]
     assert with_logits.dots - without.dots == output.n_elements
     assert with_logits.nbytes - without.nbytes == output.nbytes + f.tensors["output_norm.weight"].nbytes
@@ -66,18 +66,18 @@ def test_integer_products_are_counted_separately(tmp_path: Path) -> None:
 
 def test_sliding_window_limits_reads(tmp_path: Path) -> None:
     f = open_gguf(tiny_gemma3(tmp_path / "m.gguf"))
-    plan = build_graph(f, Options(ctx_size=512, threads=1)).graph
-    near, far = (plan.cost(tokens=1, past=past, outputs=1) for past in (100, 200))
-    cell = 2 * 256 * 2
-    assert far.nbytes - near.nbytes == 100 * cell  # of the one layer in seven with full attention
+    graph = build_graph(f, Options(ctx_size=512, threads=1)).graph
+    near, far = (graph.cost(tokens=1, n_past=n_past, outputs=1) for n_past in (100, 200))
+    position_bytes = 2 * 256 * 2
+    assert far.nbytes - near.nbytes == 100 * position_bytes  # of the one layer in seven with full attention
 
 
 def test_engine_counts_evaluated_work(tmp_path: Path) -> None:
     """Batches of 4: logits after the last token only, and later batches attend to earlier ones."""
     engine = Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
-    plan = engine.graph
-    parts = [plan.cost(4, 3, 0), plan.cost(4, 7, 0), plan.cost(2, 11, 1)]
-    assert evaluation_cost(plan, 10, n_past=3) == sum(parts, NO_COST)
+    graph = engine.graph
+    parts = [graph.cost(4, 3, 0), graph.cost(4, 7, 0), graph.cost(2, 11, 1)]
+    assert evaluation_cost(graph, 10, n_past=3) == sum(parts, NO_COST)
     engine.close()
 
 

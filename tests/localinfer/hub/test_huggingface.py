@@ -255,7 +255,11 @@ class TestRequests:
 
 class TestInterrupted:
     def test_download_is_resumed(self, hub: Hub, repo: dict[str, bytes]) -> None:
-        hub.faults += [Fault(n_bytes=100_000), Fault(n_bytes=200_000, stall=1), Fault(ignore_range=True, n_bytes=50_000)]
+        hub.faults += [
+            Fault(n_bytes=100_000),
+            Fault(n_bytes=200_000, stall=1),
+            Fault(ignore_range=True, n_bytes=50_000),
+        ]
         assert pull(f"hf:{REPO}").read_bytes() == repo["m-Q4_K_M.gguf"]
         assert [each.headers.get("Range") for each in hub.requests_for("/blobs/")] == [
             None, "bytes=100000-", "bytes=300000-", "bytes=50000-",
