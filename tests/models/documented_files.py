@@ -15,7 +15,7 @@ from pathlib import Path
 
 import eagle3_heads
 import reference_models
-from checkpoints import CHECKPOINTS, as_f32, as_type, changed
+from checkpoints import CHECKPOINTS, as_f32, as_type, edit_json
 from locations import DATA
 from split_files import split
 from tiny import Field, tiny_gemma3, tiny_llama, tiny_qwen2
@@ -79,7 +79,7 @@ def lines(path: Path, objects: list[dict[str, object]]) -> None:
 
 def checkpoint(path: Path) -> None:
     shutil.copytree(CHECKPOINTS / "llama", path)
-    changed(path / "config.json", lambda config: config.update(max_position_embeddings=N_CTX))
+    edit_json(path / "config.json", lambda config: config.update(max_position_embeddings=N_CTX))
 
 
 def eagle3_target(path: Path) -> Path:
