@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,63 +38,69 @@ DEFAULTS: Layer = {"parallel": 8}
 Format = Literal["jsonl", "text"]
 
 
-InputArgument = Annotated[
-    str | None, typer.Argument(metavar="[INPUT]", help="Requests, one per line. [default: stdin]")
-]
-OutputOption = Annotated[
-    str | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Write responses to FILE, one per line. If FILE is unfinished, resume. [default: stdout]",
-    ),
-]
-RestartOption = Annotated[bool, typer.Option("--restart", help="Discard the existing output and start over.")]
-RetryFailedOption = Annotated[
-    bool, typer.Option("--retry-failed", help="Retry the requests that failed in an earlier run.")
-]
-FormatOption = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        metavar="jsonl|text",
-        help="Input format: JSON Lines, or plain text with one prompt per line. [default: from the input]",
-    ),
-]
-RawOption = Annotated[bool, typer.Option("--raw", help="Complete prompts without a chat template.")]
-AnyModelOption = Annotated[bool, typer.Option("--any-model", help="Accept requests that name another model.")]
-RayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Run on a Ray cluster: HOST:PORT, auto, or local to start one. Requires localinfer[ray].",
-    ),
-]
-RayWorkersOption = Annotated[
-    int,
-    typer.Option(
-        "--ray-workers", metavar="N", min=0, help="Number of model replicas on the cluster (0: one per machine)."
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """The requests."""
+
+    file: Annotated[
+        str | None, typer.Argument(metavar="[INPUT]", help="Requests, one per line. [default: stdin]")
+    ] = None
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            metavar="jsonl|text",
+            help="Input format: JSON Lines, or plain text with one prompt per line. [default: from the input]",
+        ),
+    ] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Complete prompts without a chat template.")] = False
+    any_model: Annotated[bool, typer.Option("--any-model", help="Accept requests that name another model.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The responses, and the summary."""
+
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write responses to FILE, one per line. If FILE is unfinished, resume. [default: stdout]",
+        ),
+    ] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Discard the existing output and start over.")] = False
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Retry the requests that failed in an earlier run.")
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as a JSON object.")] = False
+    quiet: QuietOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """The Ray cluster that runs the requests."""
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Run on a Ray cluster: HOST:PORT, auto, or local to start one. Requires localinfer[ray].",
+        ),
+    ] = None
+    ray_workers: Annotated[
+        int,
+        typer.Option(
+            "--ray-workers", metavar="N", min=0, help="Number of model replicas on the cluster (0: one per machine)."
+        ),
+    ] = 0
 
 
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat", defaults=DEFAULTS)
 def batch_command(
-    model: ModelArgument,
-    given: Layer,
-    file: InputArgument = None,
-    out: OutputOption = None,
-    restart: RestartOption = False,
-    retry_failed: RetryFailedOption = False,
-    format: FormatOption = None,
-    raw: RawOption = False,
-    any_model: AnyModelOption = False,
-    ray: RayOption = None,
-    ray_workers: RayWorkersOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as a JSON object.")] = False,
-    quiet: QuietOption = False,
+    model: ModelArgument, given: Layer, source: InputOptions, output: OutputOptions, cluster: RayOptions
 ) -> None:
     """Run a file of requests and write the responses to a file.
 
@@ -107,55 +113,60 @@ def batch_command(
     If the job is interrupted or killed, the same command resumes it.
 
     \b
+    Examples:
       localinfer batch prompts.jsonl -m smollm2 -o answers.jsonl
       localinfer batch smollm2 questions.txt -o answers.jsonl -sys "Answer in one word." --temp 0
       cat prompts.jsonl | localinfer batch smollm2 -n 100 > answers.jsonl
       localinfer batch smollm2 prompts.jsonl -o answers.jsonl --json-schema-file book.json
     """
-    if ray is not None:
+    if cluster.ray is not None:
         from localinfer.batch.ray_cluster import require_extra
 
         require_extra()
-    path = output_path(out, file, needed=restart or retry_failed or as_json or ray is not None)
-    where, content = read_input(file)
+    path = output_path(output, source.file, requires_file=cluster.ray is not None)
+    name, content = read_input(source.file)
     from localinfer.batch import input_file, job, output_file
 
-    chosen = format or input_file.detect_format(content, where)
-    requests = input_file.parse_requests(content, where, chosen, raw=raw)
-    if not any_model:
-        job.require_model(requests, model_names(model), where)
+    format = source.format or input_file.detect_format(content, name)
+    requests = input_file.parse_requests(content, name, format, raw=source.raw)
+    if not source.any_model:
+        job.require_model(requests, model_names(model), name)
     f, options = open_model_file(model, given)
     work = job.Job(requests, job.job_digest(f, options))
-    with output_file.open_output(path, restart=restart) if path else nullcontext() as opened:
+    with output_file.open_output(path, restart=output.restart) if path else nullcontext() as opened:
         if opened:
-            resume_job(work, opened, retry_failed=retry_failed)
-        left = work.pending()
-        progress = Progress(len(requests), len(left), "lines of text" if chosen == "text" else "requests", quiet)
-        if left:
-            with (
-                report_interruption(work, opened),
-                create_backend(model, options, ray, ray_workers, work.digest) as source,
-                closing(source.responses(left)) as answers,
-            ):
-                for answer in progress.track(answers):
-                    record_answer(work, answer, opened)
+            resume_job(work, opened, retry_failed=output.retry_failed)
+        pending = work.pending()
+        unit = "lines of text" if format == "text" else "requests"
+        progress = Progress(len(requests), len(pending), unit, output.quiet)
+        if pending:
+            with report_interruption(work, opened), create_backend(model, options, cluster, work.digest) as backend:
+                run_job(work, backend, progress, opened)
         if opened:
             sort_output(work, opened)
-    if as_json:
-        screen.write(json.dumps({"output": out, "failed": len(work.failed)} | progress.summary) + "\n")
-    elif not quiet:
+    if output.as_json:
+        screen.write(json.dumps({"output": output.out, "failed": len(work.failed)} | progress.summary) + "\n")
+    elif not output.quiet:
         screen.note_dim(progress.summary_line(len(work.failed)))
     if work.failed:
-        raise LocalInferError(failure_message(work, where, resumable=path is not None))
+        raise LocalInferError(failure_message(work, name, resumable=path is not None))
+
+
+def run_job(work: "Job", backend: "Runner | RayCluster", progress: "Progress", output: "OutputFile | None") -> None:
+    """Run the pending requests and record their responses."""
+    with closing(backend.responses(work.pending())) as responses:
+        for response in progress.track(responses):
+            record_response(work, response, output)
 
 
 # --- input and output ---
 
 
-def output_path(name: str | None, file: str | None, *, needed: bool) -> Path | None:
+def output_path(output: OutputOptions, file: str | None, *, requires_file: bool) -> Path | None:
     """Return the path of the output file, or None for stdout. Raises UsageError if it cannot be written."""
+    name = output.out
     if name is None or name == STDIN:
-        if needed:
+        if requires_file or output.restart or output.retry_failed or output.as_json:
             raise UsageError("--restart, --retry-failed, --json and --ray: require -o FILE")
         return None
     path = writable_path("--output", name)
@@ -211,26 +222,24 @@ def resume_job(work: "Job", output: "OutputFile", *, retry_failed: bool) -> None
         screen.note(f"{screen.one_line(str(output.path))}: {len(work.locations):,} of {len(work.requests):,} are done")
 
 
-def create_backend(
-    model: str, options: "Options", address: str | None, workers: int, digest: str
-) -> "Runner | RayCluster":
+def create_backend(model: str, options: "Options", cluster: RayOptions, digest: str) -> "Runner | RayCluster":
     """Return the backend that runs requests: the model on this machine, or a Ray cluster."""
-    if address is not None:
+    if cluster.ray is not None:
         from localinfer.batch.ray_cluster import RayCluster
 
-        return RayCluster(address, model, options, digest, workers)
+        return RayCluster(cluster.ray, model, options, digest, cluster.ray_workers)
     from localinfer.batch.runner import Runner
 
     return Runner(model_loader(asdict(options)), model)
 
 
-def record_answer(work: "Job", answer: "Response", output: "OutputFile | None") -> None:
+def record_response(work: "Job", response: "Response", output: "OutputFile | None") -> None:
     if output:
-        work.add(answer, output)
+        work.add(response, output)
         return
-    if answer.has_failed:
-        work.failed.add(answer.request.number)
-    screen.write(work.format_line(answer).decode())
+    if response.has_failed:
+        work.failed.add(response.request.number)
+    screen.write(work.format_line(response).decode())
 
 
 @contextmanager
@@ -254,9 +263,9 @@ def sort_output(work: "Job", output: "OutputFile") -> None:
 
 
 def failure_message(work: "Job", where: str, *, resumable: bool) -> str:
-    again = "; --retry-failed retries them" if resumable else ""
+    hint = "; --retry-failed retries them" if resumable else ""
     count, first = len(work.failed), min(work.failed)
-    return f"{where}: {count:,} of {len(work.requests):,} requests failed, the first is line {first}{again}"
+    return f"{where}: {count:,} of {len(work.requests):,} requests failed, the first is line {first}{hint}"
 
 
 class Progress:
@@ -265,8 +274,8 @@ class Progress:
     A terminal gets a status line that is redrawn; other streams get a few plain lines at growing intervals.
     """
 
-    def __init__(self, total: int, left: int, what: str, quiet: bool) -> None:
-        self.total, self.left, self.what, self.quiet = total, left, what, quiet
+    def __init__(self, total: int, pending: int, unit: str, quiet: bool) -> None:
+        self.total, self.pending, self.unit, self.quiet = total, pending, unit, quiet
         self.done = self.prompt_tokens = self.cached_tokens = self.completion_tokens = self.failed = 0
         self.start_time = time.monotonic()
         self.next_report = FIRST_REPORT_SECONDS
@@ -276,30 +285,30 @@ class Progress:
     def seconds(self) -> float:
         return time.monotonic() - self.start_time
 
-    def track(self, answers: "Iterator[Response]") -> "Iterator[Response]":
+    def track(self, responses: "Iterator[Response]") -> "Iterator[Response]":
         self.start_time = time.monotonic()
-        self.status.show(f"{self.left:,} {self.what} ...")
-        for answer in answers:
-            yield answer
-            self.count(answer)
-            if self.done < self.left:
+        self.status.show(f"{self.pending:,} {self.unit} ...")
+        for response in responses:
+            yield response
+            self.count(response)
+            if self.done < self.pending:
                 self.report()
         self.status.erase()
 
-    def count(self, answer: "Response") -> None:
-        usage: dict[str, Any] = answer.body.get("usage") or {}
+    def count(self, response: "Response") -> None:
+        usage: dict[str, Any] = response.body.get("usage") or {}
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
         self.done += 1
-        self.failed += answer.has_failed
+        self.failed += response.has_failed
         self.prompt_tokens += usage.get("prompt_tokens", usage.get("input_tokens", 0))
         self.completion_tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
         self.cached_tokens += details.get("cached_tokens", 0)
 
     def report(self) -> None:
         failed = f", {self.failed:,} failed" if self.failed else ""
-        left = screen.time_left(self.done, self.left, self.seconds)
-        line = f"{self.done:,} of {self.left:,}{failed}, {format_rate(self.completion_tokens, self.seconds)}, {left}"
-        self.status.show(f"{screen.progress_bar(self.done, self.left)}  {line}")
+        left = screen.time_left(self.done, self.pending, self.seconds)
+        line = f"{self.done:,} of {self.pending:,}{failed}, {format_rate(self.completion_tokens, self.seconds)}, {left}"
+        self.status.show(f"{screen.progress_bar(self.done, self.pending)}  {line}")
         if not self.status.is_redrawable and not self.quiet and self.seconds >= self.next_report:
             self.next_report = 2 * self.seconds
             screen.note_dim(line)
@@ -309,7 +318,7 @@ class Progress:
         return {
             "requests": self.total,
             "answered": self.done,
-            "earlier": self.total - self.left,
+            "earlier": self.total - self.pending,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,

@@ -10,7 +10,7 @@ import typer
 
 from cli import screen
 from cli.arguments.suggestions import did_you_mean
-from cli.flags import PANELS, with_options
+from cli.flags import PANELS, OptionalModelArgument, with_options
 from cli.loading import default_model
 from cli.tables import table
 from localinfer.options import FLAGS, METADATA_KEYS, Flag, Layer, Value, format_value, from_environment, from_metadata
@@ -36,10 +36,7 @@ class Setting(NamedTuple):
 @with_options(*PANELS)
 def config_command(
     given: Layer,
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
-    ] = None,
+    model: OptionalModelArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show all settings, their values and sources.
@@ -48,6 +45,7 @@ def config_command(
     default. The flags are those of `chat` and `generate`.
 
     \b
+    Examples:
       localinfer config
       LOCALINFER_THREADS=4 localinfer config smollm2 --temp 0.2
       localinfer config model.gguf --json

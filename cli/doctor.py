@@ -41,6 +41,7 @@ def doctor_command(
     It compiles and runs a few kernels. The exit code is 0 if models can run on this machine, otherwise 1.
 
     \b
+    Examples:
       localinfer doctor
       localinfer doctor --json > report.json
     """

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import screen
-from cli.flags import FileOption, ModelArgument, NoStdinOption, with_options
+from cli.flags import ModelArgument, TextSource, with_options
 from cli.loading import open_model
 from cli.output_files import writable_path, write_atomically
 from cli.stdin import read_stdin
@@ -25,52 +26,62 @@ EXTENSIONS = (".npy", ".jsonl")
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Truncate texts that are too long, with a warning.")]
 
 
-@with_options("model", without=UNUSED_OPTIONS)
-def embed_command(
-    model: ModelArgument,
-    given: Layer,
-    prompt: Annotated[
-        list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="A text; may be repeated.")
-    ] = None,
-    file: FileOption = None,
-    no_stdin: NoStdinOption = False,
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingOptions:
+    """How embeddings are computed from those of the tokens."""
+
     pooling: Annotated[
         str | None,
         typer.Option(
             "--pooling", metavar="mean|cls|last|rank",
             help="Pooling of token embeddings. [default: from the model file, or mean]",
         ),
-    ] = None,
+    ] = None
     normalize: Annotated[
         float,
         typer.Option(
             "--normalize", "--embd-normalize", metavar="N", show_default=False,
             help="Normalization: 2 Euclidean, 1 taxicab, 0 max absolute / 32760, -1 none. [default: 2]",
         ),
-    ] = 2,
+    ] = 2  # fmt: skip
+
+
+@with_options("model", without=UNUSED_OPTIONS)
+def embed_command(
+    model: ModelArgument,
+    given: Layer,
+    *,
+    prompt: Annotated[
+        list[str] | None, typer.Option("-p", "--prompt", metavar="TEXT", help="A text; may be repeated.")
+    ] = None,
+    source: TextSource,
+    embedding: EmbeddingOptions,
     out: Annotated[
         str | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write to a .npy (float32) or .jsonl file."),
     ] = None,
     truncate: TruncateOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compute text embeddings.
 
     The texts are the values of -p, then the lines of -f and of stdin. The output has one JSON object per line, in
     the same order: {"index": 0, "embedding": [...]}.
 
     \b
+    Examples:
       localinfer embed minilm.gguf -p "A dog runs." -p "An animal moves."
       localinfer embed minilm.gguf -f sentences.txt -o sentences.npy
       cat sentences.txt | localinfer embed bge-m3.gguf --pooling cls > vectors.jsonl
     """
     path = writable_path("--output", out, EXTENSIONS) if out else None
-    texts, status = [*read_texts(prompt, file, with_stdin=not no_stdin)], screen.Status()
+    texts, status = [*read_texts(prompt, source.file, with_stdin=not source.no_stdin)], screen.Status()
     if not texts:
         raise UsageError("no text: use -p TEXT or -f FILE, or pipe texts into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:
-        note_default_pooling(opened, pooling)
-        vectors = opened.embed(texts, pooling=pooling or "", normalize=normalize, truncate=truncate, progress=status)
+        note_default_pooling(opened, embedding.pooling)
+        vectors = opened.embed(
+            texts, pooling=embedding.pooling or "", normalize=embedding.normalize, truncate=truncate, progress=status
+        )
     if path is None:
         for line in json_lines(vectors):
             screen.write(line)
@@ -86,11 +97,11 @@ def rerank_command(
     model: ModelArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query.")],
     given: Layer,
+    *,
     documents: Annotated[
         list[str] | None, typer.Argument(metavar="[DOCUMENT]...", help="Documents. [default: the lines of -f or stdin]")
     ] = None,
-    file: FileOption = None,
-    no_stdin: NoStdinOption = False,
+    source: TextSource,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per document: index, relevance_score, document.")
     ] = False,
@@ -104,10 +115,12 @@ def rerank_command(
     The most relevant document comes first.
 
     \b
+    Examples:
       localinfer rerank bge-reranker-v2-m3.gguf "What is a panda?" "It is a bear." "It is a fish."
       localinfer rerank reranker.gguf "capital of France" -f documents.txt --top-n 3
     """
-    texts, status = [*read_texts(documents, file, with_stdin=not (documents or no_stdin))], screen.Status()
+    with_stdin = not (documents or source.no_stdin)
+    texts, status = [*read_texts(documents, source.file, with_stdin=with_stdin)], screen.Status()
     if not texts:
         raise UsageError("no documents: give them after the query, use -f FILE, or pipe them into stdin, one per line")
     with closing(open_model(model, given, status)) as opened:

@@ -4,27 +4,17 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import screen
-from cli.flags import (
-    ColorByOption,
-    EscapeOption,
-    FileOption,
-    JsonOption,
-    ModelArgument,
-    NoStdinOption,
-    QuietOption,
-    SpecialOption,
-    with_options,
-)
+from cli.flags import ModelArgument, OutputOptions, PromptSource, with_options
 from cli.loading import open_model
 from cli.output_files import writable_path
-from cli.text_input import join_prompt, read_prompt, unescape_options
+from cli.text_input import join_prompt, unescape_options
 from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, IncompleteOutputError, LocalInferError
 from localinfer.generation.result import GenerationResult
@@ -35,37 +25,51 @@ if TYPE_CHECKING:
     from localinfer.generation.result import TokenLogprob
 
 
-@with_options("model", "sampling", "generation", "structured", "speculative", "draft")
-def generate_command(
-    model: ModelArgument,
-    given: Layer,
-    words: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="The prompt.")] = None,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None,
-    file: FileOption = None,
-    escape: EscapeOption = None,
-    no_stdin: NoStdinOption = False,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|> in the prompt.")
-    ] = False,
-    special: SpecialOption = False,
+@dataclass(frozen=True, kw_only=True)
+class GenerateOutput(OutputOptions):
+    """How `generate` shows its output."""
+
     display_prompt: Annotated[
         bool, typer.Option("--display-prompt", help="Print the prompt before the generated text.")
-    ] = False,
-    color_by: ColorByOption = None,
-    as_json: JsonOption = False,
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptCacheOptions:
+    """The file with the KV cache of the prompt."""
+
     prompt_cache: Annotated[
         str | None,
         typer.Option(
             "--prompt-cache", metavar="FILE", help="Save the KV cache of the prompt, and reuse it in later runs."
         ),
-    ] = None,
+    ] = None
     prompt_cache_all: Annotated[
         bool, typer.Option("--prompt-cache-all", help="Save the generated text in the prompt cache, too.")
-    ] = False,
+    ] = False
     prompt_cache_ro: Annotated[
         bool, typer.Option("--prompt-cache-ro", help="Do not modify the file of --prompt-cache.")
+    ] = False
+
+    @property
+    def path(self) -> Path | None:
+        """The file. Raises UsageError if it is not writable."""
+        return writable_path("--prompt-cache", self.prompt_cache) if self.prompt_cache is not None else None
+
+
+@with_options("model", "sampling", "generation", "structured", "speculative", "draft")
+def generate_command(
+    model: ModelArgument,
+    given: Layer,
+    *,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="The prompt.")] = None,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None,
+    source: PromptSource,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|> in the prompt.")
     ] = False,
-    quiet: QuietOption = False,
+    output: GenerateOutput,
+    cache: PromptCacheOptions,
 ) -> None:
     """Generate text from a prompt.
 
@@ -74,31 +78,32 @@ def generate_command(
     the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it.
 
     \b
+    Examples:
       localinfer generate smollm2 "The capital of France is" -n 64 --temp 0
       echo "some text" | localinfer generate gemma3-270m -p "Continue:" > out.txt
     """
-    text = read_prompt(join_prompt(words, prompt), file, escapes=escape, with_stdin=not no_stdin)
-    cache = writable_path("--prompt-cache", prompt_cache) if prompt_cache is not None else None
-    with open_model(model, unescape_options(given, escape), screen.Status()) as opened:
+    text = source.read_prompt(join_prompt(words, prompt))
+    cache_path = cache.path
+    with open_model(model, unescape_options(given, source.escape), screen.Status()) as opened:
         tokens = opened.tokenize(text, parse_special=parse_special)
-        held = opened.load_cache(cache) if cache and cache.exists() else 0
-        colours = create_painter(color_by) if not as_json else None
-        logprobs = max(1, opened.options.logprobs) if colours else opened.options.logprobs
+        n_cached = opened.load_cache(cache_path) if cache_path and cache_path.exists() else 0
+        painter = create_painter(output.color_by) if not output.as_json else None
+        logprobs = max(1, opened.options.logprobs) if painter else opened.options.logprobs
         stream = opened.stream(tokens, logprobs=logprobs)
         run: Iterator[Piece] = stream
-        if cache and not prompt_cache_ro:
-            run = save_cache_during(opened, run, cache, len(tokens) > held, whole=prompt_cache_all)
-        if display_prompt and not as_json:
+        if cache_path and not cache.prompt_cache_ro:
+            run = save_cache_during(opened, run, cache_path, len(tokens) > n_cached, whole=cache.prompt_cache_all)
+        if output.display_prompt and not output.as_json:
             screen.write(text)
-        show = None if as_json else colours.write if colours else write
-        pieces, problem = collect(with_control_tokens(opened, run) if special else run, show)
+        show = None if output.as_json else painter.write if painter else write
+        pieces, problem = collect(with_control_tokens(opened, run) if output.special else run, show)
         result = GenerationResult.from_pieces(pieces, stream.stats)
-        if as_json:
+        if output.as_json:
             screen.write(as_object(model, result) + "\n")
         elif opened.options.logprobs:
             for token in result.logprobs:
                 screen.note_dim(logprobs_line(token))
-        if not quiet:
+        if not output.quiet:
             screen.note_dim(statistics_line(stream.stats))
         if problem:
             raise problem

@@ -12,20 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import typer
 
 from cli import screen
-from cli.flags import ModelArgument, parse_options, typer_option
+from cli.flags import JsonOption, ModelArgument, with_options
 from cli.loading import find_or_fetch
 from cli.tables import table
 from localinfer.chat_template.template_selection import template_keys
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
 from localinfer.gguf.reader import GGUF, StringArray, Tensor, Value, open_gguf
-from localinfer.options import Options, from_environment, merge
+from localinfer.options import Layer, Options, from_environment, merge
 
 TEMPLATE = "tokenizer.chat_template"
 SHOWN_VALUES = 5  # values of an array
@@ -34,19 +33,19 @@ SHOWN_CHARACTERS = 100  # characters of a value
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-def inspect_command(
-    model: ModelArgument,
-    ctx_size: Annotated[str | None, typer_option("ctx_size")] = None,
-    cache_type_k: Annotated[str | None, typer_option("cache_type_k")] = None,
-    cache_type_v: Annotated[str | None, typer_option("cache_type_v")] = None,
-    mmap: Annotated[bool | None, typer_option("mmap")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Show the metadata, tensors and memory use of a model file."""
-    typed: dict[str, object] = {
-        "ctx_size": ctx_size, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v, "mmap": mmap,
-    }  # fmt: skip
-    inspect(find_or_fetch(model, screen.Status()), merge(parse_options(typed), from_environment(os.environ)), as_json)
+@with_options(names=("ctx_size", "cache_type_k", "cache_type_v", "mmap"))
+def inspect_command(model: ModelArgument, given: Layer, as_json: JsonOption = False) -> None:
+    """Show the metadata, tensors and memory use of a model file.
+
+    The memory is that of a context of --ctx-size tokens.
+
+    \b
+    Examples:
+      localinfer inspect smollm2
+      localinfer inspect model.gguf -c 8192 -ctk q8_0 -ctv q8_0
+      localinfer inspect model.gguf --json
+    """
+    inspect(find_or_fetch(model, screen.Status()), merge(given, from_environment(os.environ)), as_json)
 
 
 def inspect(path: Path, options: Options, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """Model loading for commands: download the model if necessary, load it and show progress."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -62,13 +61,12 @@ def open_engine(name: str, given: Layer, defaults: Layer, status: screen.Status)
     """
     path = find_or_fetch(name, status)
     with status.busy(f"loading {screen.one_line(name)}"):
-        from localinfer.gguf.reader import open_gguf
-        from localinfer.hub import resolve
-        from localinfer.options import from_environment, merge
-        from localinfer.runtime.engine import Engine
+        from cli import sigbus_handler
+        from localinfer import file_operations
 
-        environment, named = from_environment(os.environ), resolve.default_options(name)
-        return Engine.load(open_gguf(path), merge(given, environment, defaults, named), status)
+        engine = file_operations.open_engine(name, cast("LoadKeywords", given), defaults, status)
+        sigbus_handler.install(screen.one_line(str(path)))
+        return engine
 
 
 def find_or_fetch(name: str, status: screen.Status) -> Path:

@@ -31,6 +31,7 @@ def pull_command(
     downloads are resumed. Files are verified by their digest if it is known.
 
     \b
+    Examples:
       localinfer pull
       localinfer pull gemma3-270m hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
       localinfer pull https://example.org/model.gguf#sha256=...
@@ -139,6 +140,7 @@ def rm_command(
     Your own files and the downloads of other programs are never removed.
 
     \b
+    Examples:
       localinfer rm gemma3-270m
       localinfer rm --yes hf:ggml-org/gemma-3-1b-it-GGUF:Q8_0
     """

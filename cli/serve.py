@@ -1,6 +1,7 @@
 """The command `localinfer serve`: an HTTP server."""
 
 import os
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -21,63 +22,86 @@ DEFAULT_UBATCH_SIZE = 128  # tokens; a disconnected client is noticed after each
 DEFAULT_PARALLEL = 4  # sequences
 
 
-@with_options(
-    "model", "sampling", "generation", "speculative", "draft", "chat",
-    defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
-)  # fmt: skip
-def serve_command(
-    given: Layer,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Where the server listens, and which web pages may use it."""
+
     host: Annotated[
         str,
         typer.Option(
             "--host", metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts connections from the network; a "
             "name that ends in .sock is the path of a Unix socket.",
         ),
-    ] = DEFAULTS.host,
+    ] = DEFAULTS.host
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on (0: any free port).")
-    ] = DEFAULTS.port,
+    ] = DEFAULTS.port
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Accept requests with this Host header; may be repeated."),
+    ] = None
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="ORIGIN", help="Allow CORS requests from this origin (*: all)."),
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions:
+    """The API keys of clients."""
+
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             "--api-key", metavar="KEY", help="Require this API key; may be repeated. "
             "LOCALINFER_API_KEY keeps it out of the process list.",
         ),
-    ] = None,
+    ] = None
     api_key_file: Annotated[
         Path | None, typer.Option("--api-key-file", metavar="FILE", help="Read API keys from a file, one per line.")
-    ] = None,
-    allow_host: Annotated[
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """The limits of the server."""
+
+    models_max: Annotated[
+        int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
+    ] = DEFAULTS.models_max
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
+    ] = DEFAULTS.queue
+    timeout: Annotated[
+        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="Maximum duration of a request.")
+    ] = DEFAULTS.timeout
+
+
+@with_options(
+    "model", "sampling", "generation", "speculative", "draft", "chat",
+    defaults={"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL},
+)  # fmt: skip
+def serve_command(
+    given: Layer,
+    *,
+    models: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Accept requests with this Host header; may be repeated."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option("--allow-origin", metavar="ORIGIN", help="Allow CORS requests from this origin (*: all)."),
+        typer.Argument(metavar="[MODEL]...", help="GGUF files or model names. [default: all on this machine]"),
     ] = None,
     alias: Annotated[
         str | None, typer.Option("-a", "--alias", metavar="NAME", help="Model name in the API, with a single MODEL.")
     ] = None,
-    models_max: Annotated[
-        int, typer.Option("--models-max", min=1, metavar="N", help="Maximum number of models in memory.")
-    ] = DEFAULTS.models_max,
-    queue: Annotated[
-        int, typer.Option("--queue", min=0, metavar="N", help="Maximum number of queued requests; more are rejected.")
-    ] = DEFAULTS.queue,
-    timeout: Annotated[
-        float, typer.Option("-to", "--timeout", min=0.1, metavar="SECONDS", help="Maximum duration of a request.")
-    ] = DEFAULTS.timeout,
-) -> None:  # fmt: skip
+    network: NetworkOptions,
+    keys: KeyOptions,
+    limits: LimitOptions,
+) -> None:
     """Run an OpenAI-compatible HTTP server.
 
     It also implements the APIs of llama-server and Ollama, and serves a web UI. With several models, each is loaded
     when it is first requested. Ctrl-C or SIGTERM lets running requests finish; a second one stops them.
 
     \b
+    Examples:
       localinfer serve
       localinfer serve smollm2 --port 8000
       localinfer serve a.gguf b.gguf --api-key secret --host 0.0.0.0
@@ -88,20 +112,20 @@ def serve_command(
         raise UsageError("--alias: requires exactly one MODEL")
     given = {"ubatch_size": DEFAULT_UBATCH_SIZE, "parallel": DEFAULT_PARALLEL} | from_environment(os.environ) | given
     settings = Settings(
-        host=host, port=port, api_keys=read_api_keys(api_key, api_key_file),
-        allowed_hosts=tuple(allow_host or ()), allowed_origins=tuple(allow_origin or ()), models_max=models_max,
-        parallel=int(str(given["parallel"])), queue=queue, timeout=timeout,
+        host=network.host, port=network.port, api_keys=read_api_keys(keys.api_key, keys.api_key_file),
+        allowed_hosts=tuple(network.allow_host or ()), allowed_origins=tuple(network.allow_origin or ()),
+        models_max=limits.models_max, parallel=int(str(given["parallel"])), queue=limits.queue, timeout=limits.timeout,
     )  # fmt: skip
     from localinfer.server import run
     from localinfer.server.app import create_app
     from localinfer.server.model_cache import ModelCache
 
-    model_cache = ModelCache(models or (), model_loader(given), models_max, alias)
+    model_cache = ModelCache(models or (), model_loader(given), limits.models_max, alias)
     with run.listening(settings) as opened:
         if models:
             model_cache.get(model_cache.served_models()[0])  # report a broken model before the server starts
-        address = f"unix:{host}" if settings.is_unix_socket else f"http://{url_host(host)}:{opened.getsockname()[1]}"
-        run.serve(create_app(model_cache, settings), opened, lambda: print_address(address, settings))
+        port = 0 if settings.is_unix_socket else opened.getsockname()[1]
+        run.serve(create_app(model_cache, settings), opened, lambda: print_address(settings, port))
 
 
 def read_api_keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
@@ -133,8 +157,9 @@ def require_extra() -> None:
         raise UsageError(f"serve: requires {' and '.join(missing)}: python -m pip install 'localinfer[serve]'")
 
 
-def print_address(address: str, settings: Settings) -> None:
-    screen.note(f"listening on {address}")
+def print_address(settings: Settings, port: int) -> None:
+    host = settings.host
+    screen.note(f"listening on {f'unix:{host}' if settings.is_unix_socket else f'http://{url_host(host)}:{port}'}")
     is_here = settings.is_unix_socket or settings.host in ("localhost", "::1") or settings.host.startswith("127.")
     if not is_here and not settings.api_keys:
         screen.warn("anyone who can reach this port can use the server; --api-key requires a key")

@@ -31,6 +31,7 @@ def sessions_command(
     `export` writes Markdown. Session files are in JSON Lines format.
 
     \b
+    Examples:
       localinfer sessions
       localinfer sessions show
       localinfer sessions export 2026-11-22-093015 -o talk.md

@@ -1,32 +1,39 @@
 """The command `localinfer tokenize`: show the tokens of a text. It does not read the weights."""
 
 import json
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from cli import screen
-from cli.flags import EscapeOption, FileOption, ModelArgument, NoStdinOption
+from cli.flags import ModelArgument, PromptSource, with_options
 from cli.loading import find_or_fetch
-from cli.text_input import read_prompt
 from localinfer.escaping import printable
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """How the text is tokenized."""
+
+    no_bos: Annotated[bool, typer.Option("--no-bos", help="Do not add the BOS token.")] = False
+    no_special: Annotated[
+        bool,
+        typer.Option("--no-special", "--no-parse-special", help="Do not parse control tokens such as <|im_end|>."),
+    ] = False
+
+
+@with_options()
 def tokenize_command(
     model: ModelArgument,
+    *,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text to tokenize.")] = None,
-    file: FileOption = None,
-    escape: EscapeOption = None,
-    no_stdin: NoStdinOption = False,
+    source: PromptSource,
+    tokenizing: TokenizerOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: ids and pieces, or bytes for invalid UTF-8.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Print only the token ids, as one list.")] = False,
-    no_bos: Annotated[bool, typer.Option("--no-bos", help="Do not add the BOS token.")] = False,
-    no_special: Annotated[
-        bool,
-        typer.Option("--no-special", "--no-parse-special", help="Do not parse control tokens such as <|im_end|>."),
-    ] = False,
     show_count: Annotated[bool, typer.Option("--show-count", help="Also print the number of tokens.")] = False,
 ) -> None:
     """Tokenize text.
@@ -35,18 +42,19 @@ def tokenize_command(
     its text. Control tokens in the text are parsed unless --no-special is given.
 
     \b
+    Examples:
       localinfer tokenize smollm2 -p "Hello world"
       localinfer tokenize smollm2 --ids < prompt.txt
       localinfer tokenize smollm2 -f prompt.txt --json
     """
-    text = read_prompt(prompt, file, escapes=escape, with_stdin=not no_stdin)
+    text = source.read_prompt(prompt)
     path = find_or_fetch(model, screen.Status())
 
     from localinfer.gguf.reader import open_gguf
     from localinfer.tokenizer import from_gguf
 
     tokenizer = from_gguf(open_gguf(path))
-    tokens = tokenizer.encode(text, add_special=not no_bos, parse_special=not no_special)
+    tokens = tokenizer.encode(text, add_special=not tokenizing.no_bos, parse_special=not tokenizing.no_special)
     pieces = [(id, tokenizer.token_bytes(id, special=True)) for id in tokens]
     if as_json:
         screen.write(json.dumps(as_object(pieces), ensure_ascii=False) + "\n")

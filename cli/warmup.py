@@ -2,12 +2,9 @@
 
 import os
 import time
-from typing import Annotated
-
-import typer
 
 from cli import screen
-from cli.flags import with_options
+from cli.flags import OptionalModelArgument, with_options
 from cli.loading import default_model, find_or_fetch
 from localinfer.errors import LocalInferError
 from localinfer.options import Layer
@@ -16,10 +13,7 @@ from localinfer.options import Layer
 @with_options("model")
 def warmup_command(
     given: Layer,
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
-    ] = None,
+    model: OptionalModelArgument = None,
 ) -> None:
     """Compile the kernels of a model ahead of its first run.
 
@@ -27,6 +21,7 @@ def warmup_command(
     on the CPU, so a second model often shares most of them.
 
     \b
+    Examples:
       localinfer warmup smollm2
       localinfer warmup model.gguf --precision high
     """

@@ -4,21 +4,23 @@ They do what the commands of the same names do, without drawing anything.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from localinfer.evaluation.chunks import Chunks, split_text
 from localinfer.evaluation.perplexity import Mean
+from localinfer.generation.session import Progress
 from localinfer.gguf.dequantize import dequantize
 from localinfer.gguf.reader import open_gguf
 from localinfer.hub import resolve
-from localinfer.options import from_environment, from_keywords, merge
+from localinfer.options import CHUNK_SIZE, Value, from_environment, from_keywords, merge
 from localinfer.options.keywords import LoadKeywords
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.machine import default_threads
 from localinfer.tokenizer import from_gguf as tokenizer_from_gguf
+from localinfer.tokenizer.chunks import Chunks, split_text
 
 if TYPE_CHECKING:
     from localinfer.evaluation.compare import Summary
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["compare", "convert", "dequantize", "imatrix", "perplexity", "quantize"]
 
 Effort = Literal["fast", "normal", "max"]
-ChunkProgress = Callable[[int, int], None]  # chunks done, and chunks in total
-CHUNK_SIZE = 512  # tokens of a chunk unless ctx_size is given, as in llama-perplexity and llama-imatrix
+ChunkProgress = Callable[[int, int, Mean | None], None]  # chunks done, chunks in total, the result so far
 
 
 def convert(checkpoint: str | Path, out: str | Path, type: str = "F16", *, force: bool = False) -> Path:
@@ -95,15 +96,10 @@ def imatrix(
     the products of all pairs of inputs, for `quantize(effort="max")`. Raises UsageError for a text that is too
     short, and what `localinfer.load` raises.
     """
-    from localinfer.evaluation.imatrix import Collector
     from localinfer.gguf import imatrix_file
 
     with closing(open_engine(model, options)) as engine:
-        chunks = split(engine, text, max_chunks)
-        collector = Collector(engine, covariance=covariance)
-        for done in collector.collect(chunks):
-            report(progress, done, chunks)
-        found = collector.to_imatrix("")
+        found = collect_imatrix(engine, text, covariance=covariance, max_chunks=max_chunks, progress=progress)
     imatrix_file.write_imatrix(Path(out), found, replace=True)
     return found
 
@@ -121,13 +117,8 @@ def perplexity(
     The method is llama-perplexity's: chunks of `ctx_size` tokens (512), of which the second half is scored. Raises
     UsageError for a text that is too short, and what `localinfer.load` raises.
     """
-    from localinfer.evaluation.perplexity import perplexity as estimates
-
     with closing(open_engine(model, options)) as engine:
-        chunks = split(engine, text, max_chunks)
-        for done, estimate in enumerate(estimates(engine, chunks), 1):  # noqa: B007
-            report(progress, done, chunks)
-    return estimate
+        return measure_perplexity(engine, text, max_chunks=max_chunks, progress=progress)
 
 
 def compare(
@@ -144,17 +135,8 @@ def compare(
     The summary has the KL divergence, both perplexities and the top-1 agreement. Raises UsageError for a text that is
     too short or models with different vocabularies, and what `localinfer.load` raises.
     """
-    from localinfer.evaluation.compare import compare as compare_engines
-    from localinfer.evaluation.compare import summarize
-
-    with ExitStack() as opened:
-        engines: Sequence[Engine] = [
-            opened.enter_context(closing(open_engine(name, options))) for name in (base, model)
-        ]
-        chunks = split(engines[0], text, max_chunks)
-        for done, scores in enumerate(compare_engines(engines[0], engines[1], chunks), 1):  # noqa: B007
-            report(progress, done, chunks)
-    return summarize(scores)
+    with closing(open_engine(base, options)) as first, closing(open_engine(model, options)) as second:
+        return compare_engines(first, second, text, max_chunks=max_chunks, progress=progress)
 
 
 def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[int, ...] = ()) -> "Source":
@@ -176,18 +158,70 @@ def open_source(path: Path, target_model_dir: str | None = None, pruned: tuple[i
     return prune_layers(source, pruned)
 
 
-def open_engine(name: str | Path, keywords: LoadKeywords) -> Engine:
-    """Open a model without a session. Keywords take precedence over the environment and the chunk size."""
+def open_engine(
+    name: str | Path,
+    keywords: LoadKeywords,
+    defaults: Mapping[str, Value] = MappingProxyType({"ctx_size": CHUNK_SIZE}),
+    progress: Progress | None = None,
+) -> Engine:
+    """Open a model without a session. Precedence, highest first: keywords, environment, `defaults`, models.toml."""
     environment, named = from_environment(os.environ), resolve.default_options(name)
-    options = merge(from_keywords(keywords), environment, {"ctx_size": CHUNK_SIZE}, named)
-    return Engine.load(open_gguf(resolve.find(name)), options)
+    options = merge(from_keywords(keywords), environment, defaults, named)
+    return Engine.load(open_gguf(resolve.find(name)), options, progress)
 
 
-def split(engine: Engine, text: str, max_chunks: int) -> Chunks:
+def collect_imatrix(
+    engine: Engine,
+    text: str,
+    *,
+    dataset: str = "",
+    covariance: bool = False,
+    output_layer: bool = False,
+    parse_special: bool = False,
+    max_chunks: int = 0,
+    progress: ChunkProgress | None = None,
+) -> "Imatrix":
+    """Return the importance matrix of a model on a text, which `dataset` names; with `output_layer`, also of the output
+    matrix.
+    """
+    from localinfer.evaluation.imatrix import Collector
+
+    chunks = split(engine, text, max_chunks, parse_special=parse_special)
+    collector = Collector(engine, head=output_layer, covariance=covariance)
+    for done in collector.collect(chunks):
+        if progress is not None:
+            progress(done, len(chunks), None)
+    return collector.to_imatrix(dataset)
+
+
+def measure_perplexity(
+    engine: Engine, text: str, *, max_chunks: int = 0, progress: ChunkProgress | None = None
+) -> Mean:
+    """Return the perplexity of a model on a text; `progress` receives the perplexity so far."""
+    from localinfer.evaluation.perplexity import perplexity as estimates
+
+    chunks = split(engine, text, max_chunks)
+    for done, estimate in enumerate(estimates(engine, chunks), 1):
+        if progress is not None:
+            progress(done, len(chunks), estimate)
+    return estimate
+
+
+def compare_engines(
+    base: Engine, other: Engine, text: str, *, max_chunks: int = 0, progress: ChunkProgress | None = None
+) -> "Summary":
+    """Compare a model with a base model on a text; `progress` receives the mean KL divergence so far."""
+    from localinfer.evaluation.compare import compare as scores_so_far
+    from localinfer.evaluation.compare import summarize
+
+    chunks = split(base, text, max_chunks)
+    for done, scores in enumerate(scores_so_far(base, other, chunks), 1):
+        if progress is not None:
+            progress(done, len(chunks), Mean.of(scores.divergence))
+    return summarize(scores)
+
+
+def split(engine: Engine, text: str, max_chunks: int, *, parse_special: bool = False) -> Chunks:
     """Tokenize a text and split it into chunks of the engine's context, int32 (n_chunks, n_ctx)."""
-    return split_text(tokenizer_from_gguf(engine.file), text, engine.n_ctx, max_chunks=max_chunks, option="text")
-
-
-def report(progress: ChunkProgress | None, done: int, chunks: Chunks) -> None:
-    if progress is not None:
-        progress(done, len(chunks))
+    tokenizer = tokenizer_from_gguf(engine.file)
+    return split_text(tokenizer, text, engine.n_ctx, max_chunks=max_chunks, parse_special=parse_special)

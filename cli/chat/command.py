@@ -5,42 +5,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cli import screen
 from cli.chat import session_state
-from cli.chat.options import (
-    ContinueOption,
-    ConversationOption,
-    NoSaveOption,
-    OptionalModelArgument,
-    OutputOption,
-    PlainOption,
-    PromptOption,
-    QuestionArgument,
-    SessionOption,
-    SingleTurnOption,
-    SystemFileOption,
-    ToolExecOption,
-    ToolsOption,
-    ToolTimeoutOption,
-)
+from cli.chat.options import ChatOutput, QuestionOptions, SessionOptions, ToolOptions
 from cli.chat.tools import create_toolbox
 from cli.chat.transcript import Transcript
-from cli.flags import (
-    ColorByOption,
-    EscapeOption,
-    FileOption,
-    JsonOption,
-    NoStdinOption,
-    QuietOption,
-    SpecialOption,
-    with_options,
-)
+from cli.flags import OptionalModelArgument, with_options
 from cli.generate import as_object, collect
 from cli.loading import default_model, open_model
 from cli.output_files import writable_path
-from cli.text_input import read_optional_prompt, read_text_file, unescape_options
+from cli.text_input import read_text_file, unescape_options
 from localinfer.errors import UsageError
 from localinfer.generation.result import GenerationResult
 from localinfer.options import Layer
@@ -53,27 +31,16 @@ if TYPE_CHECKING:
 @with_options("model", "sampling", "generation", "structured", "speculative", "draft", "chat")
 def chat_command(
     given: Layer,
+    *,
     model: OptionalModelArgument = None,
-    question: QuestionArgument = None,
-    prompt: PromptOption = None,
-    file: FileOption = None,
-    escape: EscapeOption = None,
-    no_stdin: NoStdinOption = False,
-    system_file: SystemFileOption = None,
-    conversation: ConversationOption = False,
-    single_turn: SingleTurnOption = False,
-    special: SpecialOption = False,
-    output: OutputOption = None,
-    quiet: QuietOption = False,
-    plain: PlainOption = False,
-    go_on: ContinueOption = False,
-    session_name: SessionOption = None,
-    no_save: NoSaveOption = False,
-    tools: ToolsOption = None,
-    tool_exec: ToolExecOption = None,
-    tool_timeout: ToolTimeoutOption = 60.0,
-    color_by: ColorByOption = None,
-    as_json: JsonOption = False,
+    question: QuestionOptions,
+    system_file: Annotated[
+        str | None,
+        typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read the system prompt from a file."),
+    ] = None,
+    session: SessionOptions,
+    tools: ToolOptions,
+    output: ChatOutput,
 ) -> None:
     """Start an interactive chat, or answer one question.
 
@@ -81,6 +48,7 @@ def chat_command(
     and the command exits. Without a question, the command starts an interactive chat in the terminal.
 
     \b
+    Examples:
       localinfer chat
       localinfer chat path/to/model.gguf -c 4096 --temp 0.7 -sys "You answer in one sentence."
       localinfer chat --continue
@@ -88,48 +56,44 @@ def chat_command(
       localinfer chat smollm2 "Why is the sky blue?" > answer.txt
       localinfer chat smollm2 "What is this program good for?" < program.py
     """
-    session = None if no_save else session_state.select_session(go_on=go_on, name=session_name)
-    name = model or (session.model if session else "") or default_model()
-    typed = "\n".join(each for each in (" ".join(question or ()), prompt) if each) or None
-    message = read_optional_prompt(typed, file, escapes=escape, with_stdin=not no_stdin)
+    resumed = session_state.select_session(session)
+    name = model or (resumed.model if resumed else "") or default_model()
+    message = question.read()
     if message is None and not sys.stdin.isatty():
         raise UsageError("no question, and stdin is neither a terminal nor a pipe")
     if system_file is not None:
         given["system_prompt"] = read_text_file(system_file)
-    toolbox = create_toolbox(tools, tool_exec, tool_timeout)
-    if as_json:
-        require_one_answer(message, tool_exec)
-    transcript = Transcript(writable_path("--output", output)) if output is not None else None
-    continues = conversation and not single_turn and sys.stdin.isatty()
-    interactive = not as_json and (message is None or continues)
-    with opened_model(name, unescape_options(given, escape), interactive=interactive) as loaded:
+    if output.as_json:
+        require_one_answer(message, tools)
+    toolbox = create_toolbox(tools.tools, tools.tool_exec, tools.tool_timeout)
+    transcript = Transcript(writable_path("--output", output.output)) if output.output is not None else None
+    continues = question.conversation and not question.single_turn and sys.stdin.isatty()
+    interactive = not output.as_json and (message is None or continues)
+    with opened_model(name, unescape_options(given, question.escape), interactive=interactive) as loaded:
         from cli.chat.loop import Chat
 
-        session = session or (session_state.create_session(name, session_name) if interactive and not no_save else None)
-        if session:
-            session_state.resume(loaded, session)
-        colours = color_by if not as_json else None
-        chat = Chat(
-            loaded, name, plain=plain, quiet=quiet, special=special, transcript=transcript, session=session,
-            tools=toolbox, color_by=colours,
-        )  # fmt: skip
-        if message is not None and as_json:
+        if resumed is None and interactive and not session.no_save:
+            resumed = session_state.create_session(name, session.session_name)
+        if resumed:
+            session_state.resume(loaded, resumed)
+        chat = Chat(loaded, name, output, transcript=transcript, session=resumed, tools=toolbox)
+        if message is not None and output.as_json:
             answer_as_json(chat, message)
         elif message is not None:
             chat.say(message)
         if interactive:
-            if not quiet:
+            if not output.quiet:
                 screen.note_dim(f"{name}: {context_summary(loaded)}. /help lists the commands.")
-            chat.run(once=single_turn)
+            chat.run(once=question.single_turn)
         if chat.conversation.session:
             session_state.save_snapshot(loaded, chat.conversation.session)
 
 
-def require_one_answer(message: str | None, tool_exec: str | None) -> None:
+def require_one_answer(message: str | None, tools: ToolOptions) -> None:
     """Raise UsageError if --json is not possible."""
     if message is None:
         raise UsageError("--json: requires a question")
-    if tool_exec is not None:
+    if tools.tool_exec is not None:
         raise UsageError("--json: cannot be combined with --tool-exec")
 
 

@@ -13,6 +13,7 @@ from cli import screen
 from cli.chat import answer, commands
 from cli.chat.conversation import Conversation
 from cli.chat.message_input import LineInput, MessageInput
+from cli.chat.options import ChatOutput
 from cli.chat.status import status_line
 from cli.chat.tools import Toolbox, format_call
 from cli.chat.transcript import Transcript
@@ -21,7 +22,6 @@ from cli.token_coloring import create_painter
 from localinfer.errors import ContextOverflowError, LocalInferError
 
 if TYPE_CHECKING:
-    from cli.token_coloring import ColorBy
     from localinfer import Model, Piece
     from localinfer.sessions import Session
 
@@ -40,24 +40,19 @@ class Chat:
         self,
         model: "Model",
         name: str,
+        output: ChatOutput,
         *,
-        plain: bool = False,
-        quiet: bool = False,
-        special: bool = False,
         transcript: Transcript | None = None,
         session: "Session | None" = None,
         tools: Toolbox | None = None,
-        color_by: "ColorBy | None" = None,
     ) -> None:
         self.model = model
         self.name = name
-        self.plain = plain
-        self.quiet = quiet
-        self.special = special
+        self.output = output
         self.transcript = transcript
         self.conversation = Conversation(model, session, tools.schemas if tools else None)
         self.tools = tools
-        self.painter = create_painter(color_by)
+        self.painter = create_painter(None if output.as_json else output.color_by)
         if self.painter:
             self.conversation.settings["logprobs"] = max(1, model.options.logprobs)
         self.files: list[str] = []  # content of files to prepend to the next message
@@ -73,7 +68,7 @@ class Chat:
         """
         self.is_interactive = True
         lines = create_input()
-        if not self.plain and sys.stdout.isatty():
+        if not self.output.plain and sys.stdout.isatty():
             threading.Thread(target=importlib.import_module, args=["cli.chat.markdown"], daemon=True).start()
         warned = False
         while not self.is_over and not (once and self.conversation.messages):
@@ -154,10 +149,10 @@ class Chat:
 
     def _show(self, pieces: Iterator["Piece"]) -> None:
         """Show a streamed answer. Ctrl-C stops it; the conversation keeps its text."""
-        view = answer.create_view(plain=self.plain, lines_between=self.is_interactive, painter=self.painter)
+        view = answer.create_view(plain=self.output.plain, lines_between=self.is_interactive, painter=self.painter)
         began = time.monotonic()
         first = 0.0
-        pieces = with_control_tokens(self.model, pieces) if self.special else pieces
+        pieces = with_control_tokens(self.model, pieces) if self.output.special else pieces
         try:
             with screen.without_echo(), contextlib.closing(with_repetition_warning(pieces, view)) as run:  # type: ignore[type-var]
                 try:
@@ -181,7 +176,7 @@ class Chat:
         """Print the status line or the statistics of the last answer."""
         stats = self.conversation.stats
         self.used = stats.prompt_tokens + stats.generated_tokens
-        if self.quiet:
+        if self.output.quiet:
             return
         if self.is_interactive:
             columns = shutil.get_terminal_size().columns

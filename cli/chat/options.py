@@ -1,50 +1,72 @@
 """The options of `localinfer chat`, in addition to the shared model and sampling options."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-OptionalModelArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name. [default: the default model]"),
-]
-QuestionArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this question and exit.")
-]
-PromptOption = Annotated[
-    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit.")
-]
-SystemFileOption = Annotated[
-    str | None,
-    typer.Option("-sysf", "--system-prompt-file", metavar="FILE", help="Read the system prompt from a file."),
-]
-ConversationOption = Annotated[
-    bool, typer.Option("-cnv", "--conversation", help="Continue interactively after the question.")
-]
-SingleTurnOption = Annotated[bool, typer.Option("-st", "--single-turn", help="Exit after the first answer.")]
-OutputOption = Annotated[
-    str | None,
-    typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Also write the conversation to FILE."),
-]
-PlainOption = Annotated[bool, typer.Option("--plain", help="Do not render Markdown on a terminal.")]
-ContinueOption = Annotated[bool, typer.Option("--continue", help="Resume the latest session.")]
-SessionOption = Annotated[
-    str | None,
-    typer.Option("--session", metavar="NAME", help="Resume session NAME, or create it."),
-]
-NoSaveOption = Annotated[bool, typer.Option("--no-save", help="Do not save the session; see `localinfer sessions`.")]
-ToolsOption = Annotated[
-    str | None,
-    typer.Option("--tools", metavar="FILE", help="JSON file with tool definitions (function schemas)."),
-]
-ToolExecOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tool-exec",
-        metavar="COMMAND",
-        help="Program that runs tool calls, after confirmation; see docs/tool-calling.md.",
-    ),
-]
-ToolTimeoutOption = Annotated[
-    float, typer.Option("--tool-timeout", metavar="SECONDS", help="Time limit for a tool call.")
-]
+from cli.flags import OutputOptions, PromptSource
+from cli.text_input import join_prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(PromptSource):
+    """The first question, and what happens after its answer."""
+
+    question: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Answer this question and exit.")
+    ] = None
+    prompt: Annotated[
+        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this question and exit.")
+    ] = None
+    conversation: Annotated[
+        bool, typer.Option("-cnv", "--conversation", help="Continue interactively after the question.")
+    ] = False
+    single_turn: Annotated[bool, typer.Option("-st", "--single-turn", help="Exit after the first answer.")] = False
+
+    def read(self) -> str | None:
+        """Return the question, or None if there is none."""
+        return self.read_optional_prompt(join_prompt(self.question, self.prompt or None) or None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOutput(OutputOptions):
+    """How the chat shows its answers."""
+
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output-file", "--output", metavar="FILE", help="Also write the conversation to FILE."),
+    ] = None
+    plain: Annotated[bool, typer.Option("--plain", help="Do not render Markdown on a terminal.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """The session that the chat resumes, creates or does not save."""
+
+    resume_latest: Annotated[bool, typer.Option("--continue", help="Resume the latest session.")] = False
+    session_name: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="Resume session NAME, or create it.")
+    ] = None
+    no_save: Annotated[
+        bool, typer.Option("--no-save", help="Do not save the session; see `localinfer sessions`.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """The tools that the model may call, and the program that runs them."""
+
+    tools: Annotated[
+        str | None, typer.Option("--tools", metavar="FILE", help="JSON file with tool definitions (function schemas).")
+    ] = None
+    tool_exec: Annotated[
+        str | None,
+        typer.Option(
+            "--tool-exec", metavar="COMMAND",
+            help="Program that runs tool calls, after confirmation; see docs/tool-calling.md.",
+        ),
+    ] = None
+    tool_timeout: Annotated[
+        float, typer.Option("--tool-timeout", metavar="SECONDS", help="Time limit for a tool call.")
+    ] = 60.0  # fmt: skip

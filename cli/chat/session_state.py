@@ -6,24 +6,27 @@ from cli import screen
 from localinfer.errors import LocalInferError, UsageError
 
 if TYPE_CHECKING:
+    from cli.chat.options import SessionOptions
     from localinfer import Model
     from localinfer.sessions import Session
 
 MIN_SNAPSHOT_TOKENS = 500  # evaluating fewer tokens is faster than loading a snapshot
 
 
-def select_session(*, go_on: bool, name: str | None) -> "Session | None":
-    """Return the session to resume: the latest one, or the one with this name; None for a new session."""
+def select_session(options: "SessionOptions") -> "Session | None":
+    """Return the session to resume: the latest one, or the one with this name; None for a new session, or for none."""
     from localinfer import sessions
 
-    if go_on and name is not None:
+    if options.no_save:
+        return None
+    if options.resume_latest and options.session_name is not None:
         raise UsageError("--continue and --session cannot be combined")
-    if go_on:
+    if options.resume_latest:
         found = sessions.latest()
         if found is None:
             raise UsageError("--continue: there are no saved sessions")
         return found
-    return sessions.open_session(name) if name in sessions.list_names() else None
+    return sessions.open_session(options.session_name) if options.session_name in sessions.list_names() else None
 
 
 def create_session(model: str, name: str | None) -> "Session":

@@ -18,45 +18,72 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import screen
-from cli.flags import parse_options, typer_option
+from cli.flags import with_options
 from cli.loading import find_or_fetch
 from cli.measure.bench_results import WRITERS, BenchModel, Result, Test, peak_line
 from cli.measure.plot import plot, plot_path
 from localinfer.errors import UsageError
 from localinfer.graph.cost import Cost
-from localinfer.options import FLAGS, Options, from_environment, merge
+from localinfer.options import FLAGS, Layer, Options, from_environment, merge
 
 if TYPE_CHECKING:
     from localinfer.gguf.reader import GGUF
     from localinfer.runtime.engine import Engine
 
 
-def bench_command(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Paths of GGUF files, or model names.")],
-    prompts: Annotated[
+ENGINE_OPTIONS = (
+    "threads_batch", "batch_size", "ubatch_size", "precision", "cache_type_k", "cache_type_v", "mmap"
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TestOptions:
+    """The tests. Each combination of the lists is one test."""
+
+    n_prompt: Annotated[
         str, typer.Option("-p", "--n-prompt", metavar="N,...", help="Prompt tokens (0: skip the test).")
-    ] = "512",
-    answers: Annotated[
+    ] = "512"
+    n_gen: Annotated[
         str, typer.Option("-n", "--n-gen", metavar="N,...", help="Generated tokens (0: skip the test).")
-    ] = "128",
-    both: Annotated[
+    ] = "128"
+    pg: Annotated[
         list[str] | None,
         typer.Option("-pg", metavar="N,N", help="Prompt and generated tokens in one test; may be repeated."),
-    ] = None,
+    ] = None
     depths: Annotated[
         str, typer.Option("-d", "--n-depth", metavar="N,...", help="Context tokens before the test.")
-    ] = "0",
-    threads: Annotated[
+    ] = "0"
+    thread_counts: Annotated[
         str, typer.Option("-t", "--threads", metavar="N,...", help="Number of threads (0: physical cores).")
-    ] = "0",
-    threads_batch: Annotated[str | None, typer_option("threads_batch")] = None,
-    batch_size: Annotated[str | None, typer_option("batch_size")] = None,
-    ubatch_size: Annotated[str | None, typer_option("ubatch_size")] = None,
-    precision: Annotated[str | None, typer_option("precision")] = None,
-    cache_type_k: Annotated[str | None, typer_option("cache_type_k")] = None,
-    cache_type_v: Annotated[str | None, typer_option("cache_type_v")] = None,
-    mmap: Annotated[bool | None, typer_option("mmap")] = None,
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Repetitions of each test.")] = 5,
+    ] = "0"
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", metavar="N", help="Repetitions of each test.")
+    ] = 5
+
+    def tests(self) -> list[Test]:
+        """Return the tests. Raises UsageError if an option is invalid or there is nothing to measure."""
+        if self.repetitions < 1:
+            raise UsageError("--repetitions: must be at least 1")
+        sizes = [(tokens, 0) for tokens in numbers("--n-prompt", self.n_prompt)]
+        sizes += [(0, tokens) for tokens in numbers("--n-gen", self.n_gen)]
+        sizes += [number_pair("-pg", text) for text in self.pg or []]
+        tests = [
+            Test(*size, depth, count)
+            for count in numbers("--threads", self.thread_counts, high=int(FLAGS["threads"].maximum))
+            for depth in numbers("--n-depth", self.depths)
+            for size in sizes
+            if any(size)
+        ]
+        if not tests:
+            raise UsageError("--n-prompt, --n-gen, -pg: nothing to measure")
+        return tests
+
+
+@with_options(names=ENGINE_OPTIONS)
+def bench_command(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Paths of GGUF files, or model names.")],
+    given: Layer,
+    choice: TestOptions,
     output: Annotated[str, typer.Option("-o", "--output", metavar="|".join(WRITERS), help="Output format.")] = "md",
     plot_file: Annotated[
         str | None,
@@ -69,38 +96,17 @@ def bench_command(
     bytes per second of generation, and their share of the measured peak of this machine.
 
     \b
+    Examples:
       localinfer bench smollm2 -p 512 -n 128 -t 1,2 -d 0,4096 -r 5 -o md
       localinfer bench -m smollm2 -m gemma3-270m -p 0 -n 0 -pg 512,128 -o csv
       localinfer bench smollm2 -p 0 -n 32 -d 0,1024,2048,4096 --plot depth.svg
     """
     if output not in WRITERS:
         raise UsageError(f"--output: must be {' or '.join(WRITERS)}, not {output}")
-    if repetitions < 1:
-        raise UsageError("--repetitions: must be at least 1")
-    sizes = [(tokens, 0) for tokens in numbers("--n-prompt", prompts)]
-    sizes += [(0, tokens) for tokens in numbers("--n-gen", answers)]
-    sizes += [number_pair("-pg", text) for text in both or []]
-    tests = [
-        Test(*size, depth, count)
-        for count in numbers("--threads", threads, high=int(FLAGS["threads"].maximum))
-        for depth in numbers("--n-depth", depths)
-        for size in sizes
-        if any(size)
-    ]
-    if not tests:
-        raise UsageError("--n-prompt, --n-gen, -pg: nothing to measure")
+    tests = choice.tests()
     path = plot_path(plot_file) if plot_file is not None else None
-    typed: dict[str, object] = {
-        "threads_batch": threads_batch,
-        "batch_size": batch_size,
-        "ubatch_size": ubatch_size,
-        "precision": precision,
-        "cache_type_k": cache_type_k,
-        "cache_type_v": cache_type_v,
-        "mmap": mmap,
-    }
-    layers = parse_options(typed), from_environment(os.environ)
-    results = [result for model in models for result in measure(model, tests, merge(*layers), repetitions)]
+    options = merge(given, from_environment(os.environ))
+    results = [result for model in models for result in measure(model, tests, options, choice.repetitions)]
     screen.write(WRITERS[output](results))
     for roofline in dict.fromkeys(result.roofline for result in results):
         screen.note_dim(peak_line(roofline))

@@ -1,7 +1,6 @@
 """The command `localinfer compare`: KL divergence between two models, such as a model and its quantization."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -10,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import screen, sigbus_handler
-from cli.flags import with_options
+from cli.flags import JsonOption, with_options
 from cli.loading import open_engine
-from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption, TextOption, split_text
+from cli.measure.chunk_progress import ChunkProgress
+from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption, TextOption
 from cli.tables import table
 from cli.text_input import read_text_file
 from localinfer.options import Layer
 
 if TYPE_CHECKING:
-    from localinfer.evaluation.chunks import Chunks
     from localinfer.evaluation.compare import Distribution, Summary
     from localinfer.evaluation.perplexity import Mean
-    from localinfer.runtime.engine import Engine
 
 
 @with_options("model", without=UNUSED_OPTIONS, defaults=CHUNK_DEFAULTS)
@@ -32,8 +30,8 @@ def compare_command(
     other: Annotated[str, typer.Argument(metavar="MODEL", help="The model to compare with it.")],
     given: Layer,
     file: TextOption,
-    most: ChunksOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    max_chunks: ChunksOption = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two models by KL divergence on a text.
 
@@ -42,36 +40,25 @@ def compare_command(
     BASE in nats per token, perplexities, and top-1 agreement.
 
     \b
+    Examples:
       localinfer compare model-f16.gguf model-q4_k_m.gguf -f wiki.test.raw
       localinfer compare model-f16.gguf model-q4_k_m.gguf -f text.txt --chunks 20 --json
     """
+    from localinfer.file_operations import compare_engines
+
     text, status = read_text_file(file), screen.Status()
-    with ExitStack() as opened:
-        engines = [
-            opened.enter_context(closing(open_engine(name, given, CHUNK_DEFAULTS, status))) for name in (base, other)
-        ]
-        sigbus_handler.install(screen.one_line(" or ".join(str(engine.file.path) for engine in engines)))
-        chunks = split_text(engines[0], text, most)
-        found = measure(engines[0], engines[1], chunks, status)
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(closing(open_engine(name, given, CHUNK_DEFAULTS, status))) for name in (base, other)
+        )
+        sigbus_handler.install(screen.one_line(f"{first.file.path} or {second.file.path}"))
+        progress = ChunkProgress(status, "KL", digits=5)
+        found = compare_engines(first, second, text, max_chunks=max_chunks, progress=progress)
     if as_json:
-        screen.write(json.dumps(as_object(found, base, other, chunks)) + "\n")
+        size = {"chunks": progress.n_chunks, "n_ctx": first.n_ctx}
+        screen.write(json.dumps({"base": base, "model": other, **size, **as_object(found)}) + "\n")
     else:
         screen.write("\n".join(as_text(found)).lstrip("\n") + "\n")
-
-
-def measure(base: "Engine", other: "Engine", chunks: "Chunks", status: screen.Status) -> "Summary":
-    """Compare the models and return the summary, with progress on the status line."""
-    from localinfer.evaluation.compare import compare, summarize
-    from localinfer.evaluation.perplexity import Mean
-
-    began = time.monotonic()
-    for done, scores in enumerate(compare(base, other, chunks), 1):
-        left = screen.time_left(done, len(chunks), time.monotonic() - began)
-        divergence = Mean.of(scores.divergence)
-        shown = f"KL = {divergence.value:.5f} +/- {divergence.error:.5f}"
-        status.show(f"{shown} after {done} of {len(chunks)} chunks, {left}")
-    status.erase()
-    return summarize(scores)
 
 
 # ---- text output -------------------------------------------------------------------------------------------
@@ -100,16 +87,16 @@ def format_mean(mean: "Mean", digits: int, factor: float = 1.0, unit: str = "") 
 def spread_rows(spread: "Distribution", digits: int, factor: float = 1.0, unit: str = "") -> Iterator[tuple[str, str]]:
     names = {1.0: "maximum", 0.5: "median", 0.0: "minimum"}
     yield "mean", format_mean(spread.mean, digits, factor, unit)
-    for part, value in spread.quantiles.items():
-        yield names.get(part, f"{100 * part:g} %"), f"{factor * value:.{digits}f}{unit}"
+    for fraction, value in spread.quantiles.items():
+        yield names.get(fraction, f"{100 * fraction:g} %"), f"{factor * value:.{digits}f}{unit}"
 
 
 # ---- JSON output -------------------------------------------------------------------------------------------
 
 
-def as_object(found: "Summary", base: str, other: str, chunks: "Chunks") -> dict[str, Any]:
+def as_object(found: "Summary") -> dict[str, Any]:
     """Return the summary as a JSON object. Quantiles are a list of pairs of fraction and value."""
     figures = asdict(found)
     for name in ("divergence", "probability"):
         figures[name]["quantiles"] = list(figures[name]["quantiles"].items())
-    return {"base": base, "model": other, "chunks": len(chunks), "n_ctx": chunks.shape[1], **figures}
+    return figures

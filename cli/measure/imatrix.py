@@ -1,57 +1,71 @@
 """The command `localinfer imatrix`: compute an importance matrix from calibration data."""
 
 import json
-import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import screen, sigbus_handler
+from cli import screen
 from cli.flags import with_options
 from cli.loading import open_engine
-from cli.measure.perplexity import CHUNK_DEFAULTS, N_CTX, UNUSED_OPTIONS, ChunksOption, split_text
+from cli.measure.chunk_progress import ChunkProgress
+from cli.measure.perplexity import CHUNK_DEFAULTS, UNUSED_OPTIONS, ChunksOption
 from cli.output_files import writable_path
 from cli.tables import table
 from cli.text_input import read_text_file
 from localinfer.errors import UsageError
-from localinfer.options import Layer
+from localinfer.options import CHUNK_SIZE, Layer
 
 if TYPE_CHECKING:
-    from localinfer.evaluation.chunks import Chunks
-    from localinfer.evaluation.imatrix import Collector
     from localinfer.evaluation.imatrix_statistics import Statistics
+    from localinfer.gguf.imatrix_file import Imatrix
 
 FORMATS = ("gguf", "dat")
 HEADINGS = ("", "sum", "min", "max", "mean", "deviation", "active", "columns", "entropy", "ZD", "cos prev")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CollectionOptions:
+    """What is computed from the calibration data."""
+
+    file: Annotated[
+        str | None, typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file.")
+    ] = None
+    max_chunks: ChunksOption = 0
+    process_output: Annotated[bool, typer.Option("--process-output", help="Include the output layer.")] = False
+    covariance: Annotated[
+        bool, typer.Option("--covariance", help="Also collect covariances of the inputs; files are large.")
+    ] = False
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|>.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The output file."""
+
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Output file.")] = "imatrix.gguf"
+    output_format: Annotated[
+        str | None,
+        typer.Option("--output-format", metavar="gguf|dat", help="Output format [default: from the file extension]."),
+    ] = None
+
+
 @with_options("model", without=UNUSED_OPTIONS, defaults=CHUNK_DEFAULTS)
 def imatrix_command(
     given: Layer,
+    *,
     model: Annotated[
         str | None,
         typer.Argument(metavar="[MODEL]", help="Path of a GGUF file, or a model name; preferably not quantized."),
     ] = None,
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", metavar="FILE", help="Calibration data, a UTF-8 text file.")
-    ] = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Output file.")] = "imatrix.gguf",
-    output_format: Annotated[
-        str | None,
-        typer.Option("--output-format", metavar="gguf|dat", help="Output format [default: from the file extension]."),
-    ] = None,
-    most: ChunksOption = 0,
-    process_output: Annotated[bool, typer.Option("--process-output", help="Include the output layer.")] = False,
-    covariance: Annotated[
-        bool, typer.Option("--covariance", help="Also collect covariances of the inputs; files are large.")
-    ] = False,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Parse control tokens such as <|im_end|>.")
-    ] = False,
+    collection: CollectionOptions,
+    output: OutputOptions,
     in_files: Annotated[
         list[str] | None,
         typer.Option("--in-file", metavar="FILE", help="Merge an existing importance matrix; may be repeated."),
@@ -69,32 +83,27 @@ def imatrix_command(
     --in-file are merged.
 
     \b
+    Examples:
       localinfer imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf
       localinfer imatrix model-f16.gguf -f calibration.txt --chunks 100 --covariance
       localinfer imatrix --in-file a.gguf --in-file b.dat -o both.gguf
       localinfer imatrix --in-file imatrix.gguf --show-statistics
     """
-    earlier = in_files or []
+    existing = in_files or []
     if show_statistics:
-        show_file(earlier, as_json)
+        show_file(existing, as_json)
         return
-    if (model is None) != (file is None) or (model is None and not earlier):
+    if (model is None) != (collection.file is None) or (model is None and not existing):
         raise UsageError("requires MODEL and --file FILE, or --in-file FILE to merge, or both")
-    legacy = is_legacy_format(output, output_format, covariance)
-    path, status = writable_path("--output", output), screen.Status()
+    legacy = is_legacy_format(output.output, output.output_format, collection.covariance)
+    path, status = writable_path("--output", output.output), screen.Status()
 
-    from localinfer.evaluation.imatrix import Collector, merge, unused_experts
+    from localinfer.evaluation.imatrix import merge, unused_experts
     from localinfer.gguf import imatrix_file
 
-    matrices = [imatrix_file.read_imatrix(Path(name)) for name in earlier]
-    if model is not None and file is not None:
-        text = read_text_file(file)
-        with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
-            sigbus_handler.install(screen.one_line(str(engine.file.path)))
-            chunks = split_text(engine, text, most, parse_special=parse_special)
-            collector = Collector(engine, head=process_output, covariance=covariance)
-            collect(collector, chunks, status)
-            matrices.append(collector.to_imatrix(file))
+    matrices = [imatrix_file.read_imatrix(Path(name)) for name in existing]
+    if model is not None:
+        matrices.append(compute(model, given, collection, status))
     with status.busy("writing"):
         found = merge(matrices, default_chunk_size(given))
         imatrix_file.write_imatrix(path, found, legacy=legacy, replace=True)
@@ -102,7 +111,27 @@ def imatrix_command(
         screen.warn(
             f"{block}: no tokens were routed to {numbered_list('expert', experts)}; their columns have equal importance"
         )
-    screen.note(f"{output}: {len(found.entries)} matrices, {found.chunk_count} chunks of {found.chunk_size} tokens")
+    size = f"{found.chunk_count} chunks of {found.chunk_size} tokens"
+    screen.note(f"{output.output}: {len(found.entries)} matrices, {size}")
+
+
+def compute(model: str, given: Layer, options: CollectionOptions, status: screen.Status) -> "Imatrix":
+    """Compute the importance matrix of a model on the calibration data."""
+    from localinfer.file_operations import collect_imatrix
+
+    file = str(options.file)
+    text = read_text_file(file)
+    with closing(open_engine(model, given, CHUNK_DEFAULTS, status)) as engine:
+        return collect_imatrix(
+            engine,
+            text,
+            dataset=file,
+            covariance=options.covariance,
+            output_layer=options.process_output,
+            parse_special=options.parse_special,
+            max_chunks=options.max_chunks,
+            progress=ChunkProgress(status),
+        )
 
 
 def numbered_list(what: str, numbers: Sequence[int], most: int = 20) -> str:
@@ -124,16 +153,7 @@ def is_legacy_format(output: str, output_format: str | None, covariance: bool) -
 def default_chunk_size(given: Layer) -> int:
     """Return the chunk size in tokens to assume for files that do not record it."""
     size = given.get("ctx_size")
-    return size if isinstance(size, int) and size else N_CTX
-
-
-def collect(collector: "Collector", chunks: "Chunks", status: screen.Status) -> None:
-    """Evaluate all chunks, with progress on the status line."""
-    began = time.monotonic()
-    for done in collector.collect(chunks):
-        left = screen.time_left(done, len(chunks), time.monotonic() - began)
-        status.show(f"{done} of {len(chunks)} chunks, {left}")
-    status.erase()
+    return size if isinstance(size, int) and size else CHUNK_SIZE
 
 
 # ---- statistics --------------------------------------------------------------------------------------------

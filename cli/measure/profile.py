@@ -49,6 +49,7 @@ def profile_command(
     the time of the operation.
 
     \b
+    Examples:
       localinfer profile smollm2 -p 512 -n 32
       localinfer profile smollm2 -t 1 --json
       localinfer profile smollm2 -p 0 -n 8 --trace trace.json

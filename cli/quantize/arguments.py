@@ -1,11 +1,12 @@
 """Argument parsing of `localinfer quantize`. Raises UsageError with the name of the invalid argument."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cli.arguments.suggestions import did_you_mean
-from cli.quantize.flags import EFFORTS, TYPES
+from cli.output_files import writable_path
+from cli.quantize.flags import EFFORTS, TYPES, ImportanceOptions, OutputOptions, SourceOptions, TypeOptions
 from localinfer.errors import UsageError
 from localinfer.quantization.recipes import COPY, RECIPES, TypeOverrides, find_recipe
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from localinfer.quantization.budget import Target
     from localinfer.quantization.plan import Request
 
+REPORTS = (".html", ".json")
 DEFAULT_CHUNKS = 64  # maximum number of chunks of calibration data
 CALIBRATION_CONFLICTS = {
     "--imatrix": "cannot be combined with --calibrate, which computes its own importance matrix",
@@ -59,6 +61,41 @@ class Task(NamedTuple):
         return "normal" if self.effort == "max" else self.effort
 
 
+def parse_task(
+    words: Sequence[str],
+    types: TypeOptions,
+    importance: ImportanceOptions,
+    source: SourceOptions,
+    output: OutputOptions,
+) -> Task:
+    """Parse the arguments after SOURCE and the options."""
+    target = parse_target(types)
+    positionals = parse_target_positionals(words) if target else parse_positionals(words)
+    calibration = parse_calibration(importance, output, source.prune_layers is not None)
+    effort = parse_effort(importance.effort, calibration)
+    overrides, fields = parse_type_overrides(types), parse_metadata(source.override_kv or [])
+    pruned = parse_layers(source.prune_layers)
+
+    from localinfer.quantization.plan import Request
+
+    request = Request(
+        recipe=positionals.recipe or "",
+        overrides=overrides,
+        allow_requantize=source.allow_requantize,
+        fields=fields,
+        imatrix=importance.imatrix,
+        included=tuple(importance.include_weights or ()),
+        excluded=tuple(importance.exclude_weights or ()),
+        pruned=pruned,
+        calibrated=calibration is not None,
+    )
+    report_path = writable_path("--report", output.report, REPORTS) if output.report is not None else None
+    return Task(
+        positionals, request, target, effort, output.keep_split, output.force, report_path, calibration,
+        source.target_model_dir,
+    )  # fmt: skip
+
+
 def parse_positionals(words: Sequence[str]) -> Positionals:
     """Parse [OUT] TYPE [THREADS]. The first word is OUT unless it is a type."""
     if not words:
@@ -94,12 +131,15 @@ def parse_threads(rest: Sequence[str], usage: str) -> int | None:
     return int(rest[0]) if rest else None
 
 
-def parse_target(size: str | None, bits: str | None) -> "Target | None":
+def parse_target(options: TypeOptions) -> "Target | None":
     """Parse --target-size and --target-bpw. Returns None if neither is given."""
+    size, bits = options.target_size, options.target_bpw
     if size is None and bits is None:
         return None
     if size is not None and bits is not None:
         raise UsageError("--target-size and --target-bpw: cannot be combined")
+    if options.pure:
+        raise UsageError("--pure: cannot be combined with a target")
 
     from localinfer.quantization.budget import parse_bits, parse_size
 
@@ -107,18 +147,25 @@ def parse_target(size: str | None, bits: str | None) -> "Target | None":
     return found or parse_option("--target-bpw", parse_bits, bits)
 
 
-def parse_calibration(
-    file: str | None, most: int | None, others: Mapping[str, object], effort: str | None
-) -> Calibration | None:
-    """Parse --calibrate and --calibrate-chunks. Raises UsageError if one of `others` or a lower effort is given."""
-    if file is None:
-        if most is not None:
+def parse_calibration(options: ImportanceOptions, output: OutputOptions, prunes_layers: bool) -> Calibration | None:
+    """Parse --calibrate and --calibrate-chunks. Raises UsageError if they are combined with options of
+    CALIBRATION_CONFLICTS.
+    """
+    if options.calibrate is None:
+        if options.calibrate_chunks is not None:
             raise UsageError("--calibrate-chunks: requires --calibrate FILE")
         return None
-    for option, given in {**others, "--effort": effort not in (None, "max")}.items():
-        if given:
-            raise UsageError(f"{option}: {CALIBRATION_CONFLICTS[option]}")
-    return Calibration(file, most or DEFAULT_CHUNKS)
+    given = {
+        "--imatrix": options.imatrix,
+        "--keep-split": output.keep_split,
+        "--prune-layers": prunes_layers,
+        "--report": output.report,
+        "--effort": options.effort not in (None, "max"),
+    }
+    for option, problem in CALIBRATION_CONFLICTS.items():
+        if given[option]:
+            raise UsageError(f"{option}: {problem}")
+    return Calibration(options.calibrate, options.calibrate_chunks or DEFAULT_CHUNKS)
 
 
 def parse_effort(effort: str | None, calibration: Calibration | None) -> str:
@@ -129,23 +176,16 @@ def parse_effort(effort: str | None, calibration: Calibration | None) -> str:
     return effort
 
 
-def parse_type_overrides(
-    pure: bool,
-    leave_output: bool,
-    output: str | None,
-    token_embedding: str | None,
-    patterns: Sequence[str],
-    file: Path | None,
-) -> TypeOverrides:
+def parse_type_overrides(options: TypeOptions) -> TypeOverrides:
     """Parse the options that override the types of the recipe. Patterns of the file follow those of --tensor-type."""
     from localinfer.quantization.plan import parse_pattern, parse_type
 
-    patterns = [*patterns, *read_patterns("--tensor-type-file", file)]
+    patterns = [*(options.tensor_type or ()), *read_patterns("--tensor-type-file", options.tensor_type_file)]
     return TypeOverrides(
-        pure=pure,
-        leave_output=leave_output,
-        output=parse_option("--output-tensor-type", parse_type, output),
-        token_embedding=parse_option("--token-embedding-type", parse_type, token_embedding),
+        pure=options.pure,
+        leave_output=options.leave_output_tensor,
+        output=parse_option("--output-tensor-type", parse_type, options.output_tensor_type),
+        token_embedding=parse_option("--token-embedding-type", parse_type, options.token_embedding_type),
         patterns=tuple(parse_options("--tensor-type", parse_pattern, patterns)),
     )
 

@@ -11,59 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import screen
+from cli.flags import with_options
 from cli.loading import find_or_fetch
-from cli.output_files import writable_path, write_atomically
+from cli.output_files import write_atomically
 from cli.quantize import flags
-from cli.quantize.arguments import (
-    Calibration,
-    Task,
-    parse_calibration,
-    parse_effort,
-    parse_layers,
-    parse_metadata,
-    parse_positionals,
-    parse_target,
-    parse_target_positionals,
-    parse_type_overrides,
-)
+from cli.quantize.arguments import Calibration, Task, parse_task
 from cli.text_input import read_text_file
 from localinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from localinfer.evaluation.chunks import Chunks
-    from localinfer.gguf.source import Field, Source
+    from localinfer.gguf.source import Source
     from localinfer.quantization.plan import QuantizationPlan
     from localinfer.quantization.report import Report
 
-REPORTS = (".html", ".json")
-CHUNK = 512  # tokens per chunk of calibration data
 
 
+@with_options()
 def quantize_command(
-    source: flags.Source,
+    source: flags.SourceArgument,
+    *,
     words: flags.Words = None,
-    target_size: flags.TargetSize = None,
-    target_bpw: flags.TargetBits = None,
-    imatrix: flags.Imatrix = None,
-    include_weights: flags.IncludeWeights = None,
-    exclude_weights: flags.ExcludeWeights = None,
-    calibrate: flags.Calibrate = None,
-    calibrate_chunks: flags.CalibrateChunks = None,
-    effort: flags.Effort = None,
-    target_model_dir: flags.TargetModelDir = None,
-    pure: flags.Pure = False,
-    leave_output_tensor: flags.LeaveOutputTensor = False,
-    output_tensor_type: flags.OutputTensorType = None,
-    token_embedding_type: flags.TokenEmbeddingType = None,
-    tensor_type: flags.TensorType = None,
-    tensor_type_file: flags.TensorTypeFile = None,
-    override_kv: flags.OverrideKv = None,
-    prune_layers: flags.PruneLayers = None,
-    allow_requantize: flags.AllowRequantize = False,
-    keep_split: flags.KeepSplit = False,
-    report: flags.ReportFile = None,
-    dry_run: flags.DryRun = False,
-    force: flags.Force = False,
+    types: flags.TypeOptions,
+    importance: flags.ImportanceOptions,
+    reading: flags.SourceOptions,
+    output: flags.OutputOptions,
 ) -> None:
     """Quantize or convert a model.
 
@@ -75,6 +46,7 @@ def quantize_command(
     the last finished layer.
 
     \b
+    Examples:
       localinfer quantize model-f16.gguf model.gguf Q4_K_M
       localinfer quantize checkpoint/ model.gguf Q4_K_M --imatrix imatrix.gguf
       localinfer quantize model-f16.gguf model.gguf Q4_K_M --calibrate calibration.txt
@@ -82,38 +54,11 @@ def quantize_command(
       localinfer quantize model-f16.gguf --target-size 700MB
       localinfer quantize model-00001-of-00002.gguf joined.gguf COPY
     """
-    target = parse_target(target_size, target_bpw)
-    positionals = parse_target_positionals(words or []) if target else parse_positionals(words or [])
-    if target and pure:
-        raise UsageError("--pure: cannot be combined with a target")
-    others = {"--imatrix": imatrix, "--keep-split": keep_split, "--prune-layers": prune_layers, "--report": report}
-    calibration = parse_calibration(calibrate, calibrate_chunks, others, effort)
-    effort = parse_effort(effort, calibration)
-    overrides = parse_type_overrides(
-        pure, leave_output_tensor, output_tensor_type, token_embedding_type, tensor_type or [], tensor_type_file
-    )
-    fields = parse_metadata(override_kv or [])
-    pruned = parse_layers(prune_layers)
-
-    from localinfer.quantization.plan import Request
-
-    request = Request(
-        recipe=positionals.recipe or "",
-        overrides=overrides,
-        allow_requantize=allow_requantize,
-        fields=fields,
-        imatrix=imatrix,
-        included=tuple(include_weights or ()),
-        excluded=tuple(exclude_weights or ()),
-        pruned=pruned,
-        calibrated=calibration is not None,
-    )
-    report_path = writable_path("--report", report, REPORTS) if report is not None else None
-    task = Task(positionals, request, target, effort, keep_split, force, report_path, calibration, target_model_dir)
-    if dry_run:
+    task = parse_task(words or [], types, importance, reading, output)
+    if output.dry_run:
         print_dry_run(source, task)
-    elif calibration:
-        run_calibrated(source, task, calibration)
+    elif task.calibration:
+        run_calibrated(source, task, task.calibration)
     else:
         run(source, task)
 
@@ -165,8 +110,7 @@ def run(name: str, task: Task) -> None:
     warn_missing_importance(plan)
     if task.effort == "max" and not uses_feedback(plan, task.effort):
         screen.warn("--effort max: requires an imatrix with covariances or --calibrate; using --effort normal")
-    label = task.target.label if task.target else task.positionals.recipe
-    out = task.positionals.out or default_output(source.path, f"ggml-model-{label}.gguf")
+    out = output_path(source, task)
     progress, report = QuantizationProgress(plan, status), Report(plan) if task.report_path else None
     written = write_plan(
         plan,
@@ -196,29 +140,23 @@ def run_calibrated(name: str, task: Task, calibration: Calibration) -> None:
     from cli.quantize.calibration_progress import CalibrationProgress
     from cli.quantize.progress import summary_lines
     from localinfer.quantization.calibrate import calibrate
-    from localinfer.quantization.feedback_encoders import compile_feedback
-    from localinfer.quantization.quantize import compile_kernels
+    from localinfer.quantization.calibration_data import read_calibration_data
 
     status, text = screen.Status(), read_text_file(calibration.file)
     source = open_runnable_source(name, task, status)
     sigbus_handler.install(screen.one_line(str(source.path)))
     with status.busy("tokenizing the text"):
-        chunks = tokenized_chunks(source.path, text, calibration)
-    described = {**dataset_metadata(calibration.file, len(chunks)), **task.request.fields}
-    task = task._replace(request=replace(task.request, fields=described))
+        data = read_calibration_data(source.path, text, calibration.file, calibration.max_chunks)
+    task = task._replace(request=replace(task.request, fields={**data.fields, **task.request.fields}))
     plan = choose_types(source, task, status)
     if plan.problem:
         raise plan.problem
-    label = task.target.label if task.target else task.positionals.recipe
-    out = task.positionals.out or default_output(source.path, f"ggml-model-{label}.gguf")
-    compile_kernels(plan.old_types, plan.changed_types, task.search, status)
-    compile_feedback(plan.changed_types, status)
-    progress = CalibrationProgress(plan, status)
+    out, progress = output_path(source, task), CalibrationProgress(plan, status)
     try:
         calibrate(
             plan,
             out,
-            chunks,
+            data.chunks,
             threads=resolve_threads(task.positionals.threads),
             replace=task.replace,
             observer=progress,
@@ -240,24 +178,6 @@ def open_runnable_source(name: str, task: Task, status: screen.Status) -> "Sourc
             f"--calibrate: {name}: must be a GGUF file; convert it with `localinfer quantize {name} FILE F16`"
         )
     return open_source(name, task, status)
-
-
-def tokenized_chunks(path: Path, text: str, calibration: Calibration) -> "Chunks":
-    """Tokenize the calibration text and split it into chunks. Raises UsageError if it is too short."""
-    from localinfer import tokenizer
-    from localinfer.evaluation.chunks import split_text
-    from localinfer.gguf.reader import open_gguf
-
-    found = tokenizer.from_gguf(open_gguf(path))
-    return split_text(found, text, CHUNK, max_chunks=calibration.max_chunks, option="--calibrate", hint="")
-
-
-def dataset_metadata(file: str, chunks: int) -> "dict[str, Field]":
-    """Return metadata that describes the calibration data, with the keys of llama.cpp for importance matrices."""
-    from localinfer.gguf.source import Field
-
-    dataset = Field.text(file.encode("utf-8", "surrogateescape"))
-    return {"quantize.imatrix.dataset": dataset, "quantize.imatrix.chunks_count": Field.uint32(chunks)}
 
 
 def choose_types(source: "Source", task: Task, status: screen.Status) -> "QuantizationPlan":
@@ -299,6 +219,8 @@ def write_report(path: Path, report: "Report") -> None:
     screen.note(f"report: {screen.one_line(str(path))}")
 
 
-def default_output(source: Path, name: str) -> Path:
-    """Return the path of `name` in a checkpoint's directory, or next to a source file."""
-    return (source if source.is_dir() else source.parent) / name
+def output_path(source: "Source", task: Task) -> Path:
+    """Return OUT, or by default a file in the directory of the checkpoint, or next to the source file."""
+    label = task.target.label if task.target else task.positionals.recipe
+    directory = source.path if source.path.is_dir() else source.path.parent
+    return task.positionals.out or directory / f"ggml-model-{label}.gguf"

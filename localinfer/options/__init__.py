@@ -38,10 +38,10 @@ from localinfer.options.syntax import (
     parse_samplers,
     parse_speculation_types,
 )
-from localinfer.options.table import CONSTRAINT_OPTIONS, FLAGS, RANDOM_SEED, CacheType, Options, Precision
+from localinfer.options.table import CHUNK_SIZE, CONSTRAINT_OPTIONS, FLAGS, RANDOM_SEED, CacheType, Options, Precision
 
 __all__ = [
-    "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "RANDOM_SEED", "SAMPLERS",
+    "CHUNK_SIZE", "CONSTRAINT_OPTIONS", "DEFAULT_SAMPLERS", "FLAGS", "METADATA_KEYS", "RANDOM_SEED", "SAMPLERS",
     "SPECULATION_TYPES", "CacheType", "Flag", "Layer", "Options", "Precision", "Section", "Value", "check_values",
     "chosen_samplers", "format_value", "from_environment", "from_flags", "from_keywords", "from_metadata",
     "from_registry", "merge", "parse_logit_bias", "parse_sampler_sequence", "parse_samplers",

@@ -26,6 +26,7 @@ CacheType = Literal["f32", "f16", "q8_0", "q4_0"]
 
 INT32_MAX = 2**31 - 1
 RANDOM_SEED = -1
+CHUNK_SIZE = 512  # default of ctx_size for evaluation: tokens in a chunk, as in llama-perplexity and llama-imatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

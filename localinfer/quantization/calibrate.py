@@ -27,12 +27,18 @@ from localinfer.gguf.resumable_file import ResumableFile, resumable_file
 from localinfer.gguf.source import SourceTensor
 from localinfer.options import Options
 from localinfer.quantization.default_importance import TABLE, with_default_importance
-from localinfer.quantization.feedback_encoders import checked_factor, make_feedback_factory, supports_feedback
+from localinfer.quantization.feedback_encoders import (
+    checked_factor,
+    compile_feedback,
+    make_feedback_factory,
+    supports_feedback,
+)
 from localinfer.quantization.plan import QuantizationPlan
 from localinfer.quantization.quantize import (
     EncoderFactory,
     Output,
     TensorJob,
+    compile_kernels,
     make_encoder_factory,
     plan_outputs,
     require_not_source,
@@ -96,6 +102,8 @@ def calibrate(
     [output] = plan_outputs(dataclasses.replace(source, fields=plan.fields), out, plan.types, keep_split=False)
     require_not_source(source, out)
     require_writable_path(out, replace)
+    compile_kernels(plan.old_types, plan.changed_types, "normal", compiling)
+    compile_feedback(plan.changed_types, compiling)
     with threadpool_limits(1, "blas"), open_engine(source.files[0], chunks, threads, compiling) as exact:
         require_memory(exact, chunks)
         identity = run_identity(source.files, output, chunks)

@@ -9,7 +9,8 @@ import malicious_files
 import pytest
 from tiny import CHATML, Field, tiny_gemma3, tiny_llama, tiny_qwen3moe
 
-from cli.inspect import inspect, inspect_command
+from cli.__main__ import dispatch
+from cli.inspect import inspect
 from localinfer.errors import LocalInferError, UsageError
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
@@ -78,11 +79,11 @@ def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) 
 
 
 def test_quantized_kv_cache_takes_less_memory(file: Path, capsys: Capture) -> None:
-    inspect_command(str(tiny_llama(file)), ctx_size="128", cache_type_k="q8_0", cache_type_v="q4_0")
+    dispatch(["inspect", str(tiny_llama(file)), "-c", "128", "-ctk", "q8_0", "-ctv", "q4_0"])
     n_vectors = 2 * 2 * 128  # layers, key heads, tokens
     assert line_of(capsys.readouterr().out, "kv") == f"kv {n_vectors * 64 // 32 * (34 + 18):,} bytes"
     with pytest.raises(UsageError, match="--cache-type-v: must be f32 or f16 or q8_0 or q4_0, not q5"):
-        inspect_command(str(file), cache_type_v="q5")
+        dispatch(["inspect", str(file), "--cache-type-v", "q5"])
 
 
 def test_shows_the_chat_template_and_its_hash(file: Path, capsys: Capture) -> None:
@@ -180,18 +181,18 @@ def test_the_context_comes_from_flag_or_environment(
 ) -> None:
     tiny_llama(file)
     monkeypatch.setenv("LOCALINFER_CTX_SIZE", "48")
-    inspect_command(str(file))
+    dispatch(["inspect", str(file)])
     assert "a context of 48 tokens" in capsys.readouterr().out
-    inspect_command(str(file), ctx_size="32")
+    dispatch(["inspect", str(file), "--ctx-size", "32"])
     assert "a context of 32 tokens" in capsys.readouterr().out
     for wrong in ("-1", "1e3", "abc", "99999999999"):
         with pytest.raises(UsageError, match="--ctx-size"):
-            inspect_command(str(file), ctx_size=wrong)
+            dispatch(["inspect", str(file), "--ctx-size", wrong])
 
 
 def test_without_mmap_the_whole_file_takes_memory(file: Path, capsys: Capture) -> None:
     size = tiny_qwen3moe(file).stat().st_size
-    inspect_command(str(file), mmap=False, as_json=True)
+    dispatch(["inspect", str(file), "--no-mmap", "--json"])
     memory = json.loads(capsys.readouterr().out)["memory"]
     assert memory["weights"] == size
     assert memory["least"] == memory["total"]

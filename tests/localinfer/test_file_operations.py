@@ -61,7 +61,7 @@ def test_convert(tmp_path: Path) -> None:
 def test_measures_of_a_text(f32: Path, tmp_path: Path) -> None:
     observed: list[tuple[int, int]] = []
     mean = localinfer.perplexity(
-        f32, TEXT, ctx_size=64, max_chunks=3, threads=1, progress=lambda *done: observed.append(done)
+        f32, TEXT, ctx_size=64, max_chunks=3, threads=1, progress=lambda done, total, _: observed.append((done, total))
     )
     assert mean.value > 1
     assert observed == [(1, 3), (2, 3), (3, 3)]

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from localinfer import tokenizer
-from localinfer.evaluation.chunks import Chunks, split_text
 from localinfer.evaluation.compare import score
 from localinfer.evaluation.perplexity import Tokens, Values, log_sum_exp, require_finite, score_chunk
 from localinfer.gguf.reader import GGUF, open_gguf
 from localinfer.options import Options
 from localinfer.runtime.batch import Logits
 from localinfer.runtime.engine import Engine
+from localinfer.tokenizer.chunks import Chunks, split_text
 
 N_CTX = 512
 

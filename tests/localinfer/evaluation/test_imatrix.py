@@ -14,7 +14,6 @@ from tiny import tiny_gemma3, tiny_llama, tiny_qwen3moe
 from cli import __main__
 from localinfer import tokenizer
 from localinfer.errors import LocalInferError
-from localinfer.evaluation import chunks
 from localinfer.evaluation.imatrix import Collector, merge, unused_experts
 from localinfer.evaluation.imatrix_statistics import by_layer, by_matrix
 from localinfer.gguf.imatrix_file import Entry, Imatrix, read_imatrix
@@ -22,6 +21,7 @@ from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
+from localinfer.tokenizer import chunks
 from quant.encoders.covariance import Covariance
 from quant.encoders.principal_components import PrincipalComponents
 

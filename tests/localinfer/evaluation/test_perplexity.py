@@ -18,12 +18,12 @@ from tiny import Field, tiny_gemma3, tiny_llama
 from cli import __main__, screen
 from localinfer import tokenizer
 from localinfer.errors import LocalInferError, UsageError
-from localinfer.evaluation import chunks
 from localinfer.evaluation.compare import Scores, compare, score, summarize
 from localinfer.evaluation.perplexity import Mean, log_sum_exp, perplexity
 from localinfer.gguf.reader import open_gguf
 from localinfer.options import Options
 from localinfer.runtime.engine import Engine
+from localinfer.tokenizer import chunks
 
 N_CTX = 64
 TEXT = DATA / "varied.txt"

@@ -18,7 +18,6 @@ from cli import __main__
 from cli.quantize.calibration_progress import CalibrationProgress
 from localinfer import tokenizer
 from localinfer.errors import LocalInferError
-from localinfer.evaluation.chunks import Chunks, split_text
 from localinfer.evaluation.imatrix import Collector
 from localinfer.gguf.gguf_source import from_gguf
 from localinfer.gguf.imatrix_file import write_imatrix
@@ -31,6 +30,7 @@ from localinfer.quantization.quantize import OutputOptions, quantize
 from localinfer.quantization.recipes import TypeOverrides
 from localinfer.runtime.engine import Engine
 from localinfer.runtime.probe import ActivationProbe
+from localinfer.tokenizer.chunks import Chunks, split_text
 
 TEXT = DATA / "varied.txt"
 TOKENS, CHUNKS = 64, 4

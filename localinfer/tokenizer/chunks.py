@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localinfer.errors import UsageError
-from localinfer.tokenizer import Tokenizer
+from localinfer.tokenizer.tokenizer import Tokenizer
 
 Chunks = NDArray[np.int32]  # (chunks, n_ctx)
 MIN_CHUNKS = 2  # a single chunk has no standard error
@@ -22,7 +22,7 @@ def split_text(
     *,
     max_chunks: int = 0,
     parse_special: bool = False,
-    option: str = "--file",
+    option: str = "text",
     hint: str = "; reduce --ctx-size",
 ) -> Chunks:
     """Return the chunks of a text, int32 (chunks, n_ctx), at most `max_chunks` (0: all).
