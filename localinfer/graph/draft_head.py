@@ -106,18 +106,19 @@ class DraftHeadStates(SequenceCache):
     def reserve(self, first: int, count: int) -> None:
         """Do nothing: the states are not in pages."""
 
-    def place(self, first: int, count: int, at: int = 0) -> None:
-        rows, numbers = self._head.rows(), self._head.previous_rows.view(np.int32)
-        row = len(rows) // 2 + at
-        before = self.hidden_state(first - 1)
-        rows[row] = 0 if before is None else before
-        numbers[at] = row
-        numbers[at + 1 : at + count] = np.arange(at, at + count - 1)
-        self._batch_range = at, count
+    def set_inputs(self, first: int, count: int, row: int = 0) -> None:
+        states, previous_rows = self._head.rows(), self._head.previous_rows.view(np.int32)
+        cached_row = len(states) // 2 + row
+        previous = self.hidden_state(first - 1)
+        states[cached_row] = 0 if previous is None else previous
+        previous_rows[row] = cached_row
+        previous_rows[row + 1 : row + count] = np.arange(row, row + count - 1)
+        self._batch_range = row, count
 
     def commit(self, n_past: int) -> None:
-        at, count = self._batch_range
-        self._states, self._end = self._head.rows()[at + max(0, count - MAX_STORED_STATES) : at + count].copy(), n_past
+        row, count = self._batch_range
+        first = row + max(0, count - MAX_STORED_STATES)
+        self._states, self._end = self._head.rows()[first : row + count].copy(), n_past
 
     def rewind_target(self, n: int) -> int:
         return n

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from localinfer.gguf.reader import GGUF, StringArray
 from localinfer.graph.attention_recorder import AttentionRecorder
 from localinfer.graph.buffers import Buffer
-from localinfer.graph.cache.page_table import PageTable
+from localinfer.graph.cache.kv_cache import KVCache
 from localinfer.graph.cache.recurrent_state import RecurrentState, StatePool
 from localinfer.graph.cache.sequence_cache import SequenceCache
 from localinfer.graph.compute_graph import ComputeGraph
@@ -40,9 +40,9 @@ class ModelGraph(ModelProperties):
 
     def sequence_caches(self) -> Sequence[SequenceCache]:
         """Return new, empty caches for a sequence."""
-        rings = [PageTable(ring) for ring in self.attention.rings.values()]
+        kv_caches = [KVCache(ring) for ring in self.attention.rings.values()]
         states = [RecurrentState(self.states)] if self.states.nbytes else []
-        return [*rings, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
+        return [*kv_caches, *states, *([DraftHeadStates(self.draft_head)] if self.draft_head else [])]
 
     @property
     def cache_bytes(self) -> int:

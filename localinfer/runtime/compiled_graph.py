@@ -1,6 +1,6 @@
 """A compiled graph: a model's compute graph in memory, its kernels compiled or loaded from the cache, and its threads.
 
-It evaluates batches of any sequences and knows nothing of earlier tokens.
+It evaluates batches of any sequences. Earlier tokens are in the caches of the sequences.
 """
 
 from collections.abc import Callable, Sequence, Sized
@@ -216,8 +216,8 @@ def float_rows(buffer: Buffer | None, rows: int) -> Floats:
     """Return the first `rows` rows of a buffer as float32; an empty array for None."""
     if buffer is None:
         return np.zeros((0, 0), np.float32)
-    found: Floats = buffer.floats.view(np.float32).reshape(-1, buffer.n)[:rows]
-    return found
+    result: Floats = buffer.floats.view(np.float32).reshape(-1, buffer.n)[:rows]
+    return result
 
 
 def build_graph_within_memory(

@@ -45,10 +45,10 @@ def cpu_name() -> str:
     if sys.platform == "darwin":
         return _sysctl_text("machdep.cpu.brand_string")
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor()
+        match = None
+    return match[1].strip() if match else platform.processor()
 
 
 def _sysctl(name: str) -> int:
@@ -136,11 +136,11 @@ def available_memory() -> int:
 def _unused_memory() -> int:
     """Return the bytes that the system can provide without swapping."""
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found[1])
+        match = None
+    if match:
+        return 1024 * int(match[1])
     import psutil  # the import takes 8 ms, so it is only a fallback
 
     return int(psutil.virtual_memory().available)

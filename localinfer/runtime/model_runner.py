@@ -1,6 +1,6 @@
 """The model runner: evaluates batches of tokens of any sequences with a model's compiled graph.
 
-It knows nothing of text. A batch appends the tokens of its segments to their sequences.
+The text of the tokens is not known here. A batch appends the tokens of its segments to their sequences.
 """
 
 import os
@@ -91,13 +91,13 @@ class ModelRunner:
         bit-identical to separate evaluations. The sequences do not change.
         """
 
-        def place() -> None:
-            for at, each in enumerate(inputs):
-                each.sequence.place_draft_head(each.position, at)
+        def set_cache_inputs() -> None:
+            for row, each in enumerate(inputs):
+                each.sequence.set_draft_inputs(each.position, row)
 
         with self.lock:
             with self.page_table_lock:
-                self._retry_after_eviction(place)
+                self._retry_after_eviction(set_cache_inputs)
                 ids, positions = ([each.id for each in inputs], [each.position for each in inputs])
                 self.compiled_graph.set_inputs(np.array(ids, np.int32), np.array(positions))
             logits, states = self.compiled_graph.run_draft_head([each.state for each in inputs])
@@ -123,10 +123,10 @@ class ModelRunner:
         cached tokens."""
         positions = [np.arange(len(each.sequence), len(each.sequence) + len(each.ids)) for each in segments]
         self.compiled_graph.set_inputs(concatenate([each.ids for each in segments]), concatenate(positions))
-        at = 0
+        row = 0
         for each in segments:
-            each.sequence.place(len(each.ids), at)
-            at += len(each.ids)
+            each.sequence.set_inputs(len(each.ids), row)
+            row += len(each.ids)
 
     def run(self, first: int, end: int, tokens: int, on_op: OnOp | None = None) -> None:
         """Run the ops `first` to `end - 1` for a batch of `tokens` tokens. `on_op` receives the current op's number

@@ -29,7 +29,7 @@ class ActivationProbe:
         `include_output_layer`.
 
         Weights that share an input come together, with some of its rows: those of a batch, of one expert in a batch, or
-        of a part of a batch in the output layer. The rows are valid until the next item.
+        of some rows of a batch in the output layer. The rows are valid until the next item.
         """
         for batch in split_batches(self._engine.validate_tokens(tokens), self._engine.graph.batch):
             self._set_inputs(batch)

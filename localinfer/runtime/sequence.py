@@ -1,4 +1,4 @@
-"""A sequence: token ids, and the KV cache and recurrent states that layers keep for them."""
+"""A sequence: token ids, and the KV cache and recurrent states of its layers."""
 
 from collections import abc
 
@@ -29,20 +29,19 @@ class Sequence:
         for cache in self._caches:
             cache.reserve(len(self), count)
 
-    def place(self, count: int, at: int = 0) -> None:
-        """Point the kernels to this sequence's cache for its next `count` tokens, which begin at row `at` of
-        the batch."""
+    def set_inputs(self, count: int, row: int = 0) -> None:
+        """Point the kernels to this sequence's cache for its next `count` tokens, which begin at `row` of the batch."""
         for cache in self._caches:
-            cache.place(len(self), count, at)
+            cache.set_inputs(len(self), count, row)
 
-    def place_draft_head(self, position: int, at: int) -> None:
-        """Point the kernels to this sequence's cache for a draft head that evaluates row `at` at an uncommitted
-        position.
+    def set_draft_inputs(self, position: int, row: int) -> None:
+        """Point the kernels to this sequence's cache for a draft head that evaluates `row` of the batch at an
+        uncommitted position.
 
         Raises OutOfPagesError.
         """
         for cache in self._caches:
-            cache.place_draft(position, at)
+            cache.set_draft_inputs(position, row)
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | float:
         """Return the hidden state after all layers of the token at a position, or 0 where it is not stored."""
@@ -74,17 +73,17 @@ class Sequence:
         return all(cache.can_rewind for cache in self._caches)
 
     def rewind(self, n: int) -> int:
-        """Discard all but the first `n` tokens and return how many are kept.
+        """Discard all but the first `n` tokens and return how many remain.
 
-        Fewer than `n` are kept where the caches no longer hold what token `n` attends to.
+        Fewer than `n` remain where the caches no longer hold what token `n` attends to.
         """
-        kept = self.rewind_target(max(0, min(n, len(self))))
-        if not kept:
+        target = self.rewind_target(max(0, min(n, len(self))))
+        if not target:
             self.reset()
-        for cache in self._caches if kept else ():
-            cache.rewind(kept)
-        del self.tokens[kept:]
-        return kept
+        for cache in self._caches if target else ():
+            cache.rewind(target)
+        del self.tokens[target:]
+        return target
 
     def rewind_target(self, n: int) -> int:
         """Return the largest number of tokens, at most `n`, to which all caches can rewind."""
@@ -120,8 +119,8 @@ class Sequence:
 
         Raises ValueError if the contents do not fit.
         """
-        for cache, parts in zip(self._caches, saved, strict=True):
-            cache.load(parts)
+        for cache, arrays in zip(self._caches, saved, strict=True):
+            cache.load(arrays)
         if self.rewind_target(len(tokens)) != len(tokens):
             raise ValueError(f"the cache does not hold {len(tokens)} tokens")
         self.tokens[:] = tokens

@@ -6,11 +6,11 @@
 The layout, little-endian:
 
     magic "LISNAPSH", version u32, length of the header u32
-    header: JSON; `identity`: model and options, `tokens`: their number, `sizes`: the bytes of each part of each cache
-    tokens: int32 each, then the parts, as `SequenceCache.save` returns them
+    header: JSON; `identity`: model and options, `tokens`: their number, `sizes`: the bytes of each array of each cache
+    tokens: int32 each, then the arrays, as `SequenceCache.save` returns them
     blake2b of everything before: 32 bytes
 
-A snapshot contains the conversation, so the file is only readable for its owner. The digest detects damage, and the
+A snapshot contains the conversation, so only the owner can read the file. The digest detects damage, and the
 identity detects another model; but anyone who can write the file can replace the keys and values by those of
 other tokens.
 """
@@ -38,7 +38,7 @@ PREAMBLE = struct.Struct("<8sII")  # magic, version, length of the header
 DIGEST_BYTES = 32
 SAMPLE_BYTES = 64  # of each tensor's data: fine-tuned models have equal headers
 
-SavedParts = list[list[Bytes]]  # the parts of each cache
+CacheArrays = list[list[Bytes]]  # the saved arrays of each cache
 Identity = dict[str, object]
 
 MISMATCH_MESSAGES = {  # field of the identity: the error message when it differs
@@ -86,11 +86,11 @@ def save(path: Path, engine: SequenceEngine, options: Options) -> None:
     """Write a snapshot, replacing an existing file. Raises LocalInferError if it cannot be written."""
     with engine.lock:
         tokens = np.array(engine.sequence.tokens, "<i4")
-        saved = [[part.reshape(-1).data for part in parts] for parts in engine.sequence.save()]
+        saved = [[array.reshape(-1).data for array in arrays] for arrays in engine.sequence.save()]
     header = json.dumps({
         "identity": snapshot_identity(engine, options),
         "tokens": len(tokens),
-        "sizes": [[part.nbytes for part in parts] for parts in saved],
+        "sizes": [[array.nbytes for array in arrays] for arrays in saved],
     }).encode()  # fmt: skip
     pieces: list[bytes | memoryview] = [PREAMBLE.pack(MAGIC, FORMAT, len(header)), header, tokens.tobytes()]
     pieces += chain.from_iterable(saved)
@@ -121,8 +121,8 @@ def load(path: Path, engine: SequenceEngine, options: Options) -> int:
         return engine.n_past
 
 
-def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], SavedParts]:
-    """Return the tokens, and the parts as views of the file.
+def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], CacheArrays]:
+    """Return the tokens, and the arrays as views of the file.
 
     Raises LocalInferError, UsageError, and the errors of accessing malformed JSON.
     """
@@ -140,13 +140,13 @@ def read_contents(file: MappedFile, expected: Identity) -> tuple[list[int], Save
             raise file.error("", problem)
     tokens_end = PREAMBLE.size + header_size + 4 * header["tokens"]
     tokens = body[PREAMBLE.size + header_size : tokens_end].view("<i4").tolist()
-    return tokens, split_parts(body[tokens_end:], header["sizes"])
+    return tokens, split_arrays(body[tokens_end:], header["sizes"])
 
 
-def split_parts(data: Bytes, sizes: list[list[int]]) -> SavedParts:
-    """Split the data into parts of these sizes. Raises ValueError unless they add up to all of it."""
+def split_arrays(data: Bytes, sizes: list[list[int]]) -> CacheArrays:
+    """Split the data into arrays of these sizes. Raises ValueError unless they add up to all of it."""
     ends = np.cumsum([0, *chain.from_iterable(sizes)]).tolist()
     if ends[-1] != len(data) or ends != sorted(ends):
         raise ValueError("sizes do not add up")
-    parts = iter([data[start:end] for start, end in pairwise(ends)])
-    return [[next(parts) for _ in cache_sizes] for cache_sizes in sizes]
+    arrays = iter([data[start:end] for start, end in pairwise(ends)])
+    return [[next(arrays) for _ in cache_sizes] for cache_sizes in sizes]

@@ -89,7 +89,7 @@ class RecurrentState(SequenceCache):
         # Parts of the run: the number of tokens, and whether they write to a new slot.
         self._run_parts: list[tuple[int, bool]] = []
         self._n_past = 0
-        self._is_consistent = True  # False from `place` to `commit`: an interrupted run leaves a partial update
+        self._is_consistent = True  # False from `set_inputs` to `commit`: an interrupted run leaves a partial update
 
     def reset(self) -> None:
         self._end_draft()
@@ -133,15 +133,15 @@ class RecurrentState(SequenceCache):
         for done in range(0, n_draft, max(1, each)):
             yield min(each, n_draft - done), n_slots > 0 or (is_shared and not n_confirmed)
 
-    def place(self, first: int, count: int, at: int = 0) -> None:
+    def set_inputs(self, first: int, count: int, row: int = 0) -> None:
         assert (self._is_consistent, self._n_past) == (True, first), "a state can only continue at its own position"
         self.reserve(first, count)
         assert self._slot is not None
         begin, ends = self._slot, iter(self._reserved)
         for tokens, new_slot in self._run_parts:
             end = next(ends) if new_slot else begin
-            self._pool.add_segment(at, tokens, end, begin)
-            begin, at = end, at + tokens
+            self._pool.add_segment(row, tokens, end, begin)
+            begin, row = end, row + tokens
         self._is_consistent = all(new_slot for _, new_slot in self._run_parts)
 
     def commit(self, n_past: int) -> None:

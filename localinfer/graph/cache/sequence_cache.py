@@ -31,12 +31,12 @@ class SequenceCache(ABC):
         contents."""
 
     @abstractmethod
-    def place(self, first: int, count: int, at: int = 0) -> None:
-        """Map these positions to the tokens from `at` on of the next batch; a batch starts with `at` = 0. Raises
-        OutOfPagesError unless memory was reserved."""
+    def set_inputs(self, first: int, count: int, row: int = 0) -> None:
+        """Map these positions to the tokens from `row` on of the next batch, where the kernels read them; a batch
+        starts with `row` = 0. Raises OutOfPagesError unless memory was reserved."""
 
-    def place_draft(self, position: int, at: int) -> None:  # noqa: B027 (only KV caches implement it)
-        """Map an uncommitted position to the token `at` of the next batch. Raises OutOfPagesError."""
+    def set_draft_inputs(self, position: int, row: int) -> None:  # noqa: B027 (only KV caches implement it)
+        """Map an uncommitted position to the token `row` of the next batch. Raises OutOfPagesError."""
 
     def hidden_state(self, position: int) -> NDArray[np.float32] | None:  # noqa: ARG002 (only one cache implements it)
         """Return the final hidden state of the token at a position, or None if it is not stored."""

@@ -1,0 +1,156 @@
+"""The KV cache of a sequence: the positions that its ring buffer holds, in pages that may be shared."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localinfer.graph.cache.page_table import PageTable
+from localinfer.graph.cache.ring_buffer import EMPTY, RingBuffer, round_up_to_page
+from localinfer.graph.cache.sequence_cache import Bytes, SequenceCache
+from localinfer.kernels.layout import PAGE_SIZE
+
+Positions = NDArray[np.int64]
+
+
+class KVCache(SequenceCache):
+    """A sequence's KV cache for the layers of a ring buffer."""
+
+    def __init__(self, ring: RingBuffer, page_table: PageTable | None = None) -> None:
+        self._ring = ring
+        self._page_table = PageTable(ring) if page_table is None else page_table
+        self._end = 0  # the largest position since the last reset, plus 1
+
+    def reset(self) -> None:
+        self._end = 0
+        self._page_table.truncate(0)
+
+    def fork(self) -> "KVCache":
+        other = KVCache(self._ring, self._page_table.fork())
+        other._end = self._end
+        return other
+
+    def reserve(self, first: int, count: int) -> None:
+        for _ in self._contiguous_runs(first, count):
+            pass
+
+    def set_inputs(self, first: int, count: int, row: int = 0) -> None:
+        if count == 1:
+            self._set_token_inputs(first, row)
+            return
+        entries, positions = self._ring.entries.view(np.int32), self._ring.positions.view(np.int32)
+        for token, n, entry in self._contiguous_runs(first, count):
+            entries[row + token : row + token + n] = np.arange(entry, entry + n)
+            positions[entry : entry + n] = np.arange(first + token, first + token + n)
+            positions[entry : entry + max(0, self._ring.visible.n_masked - first - token)] = EMPTY
+        self._end = max(self._end, first + count)
+        self._set_visible(np.arange(first, first + count), 0, first + count, row)
+
+    def _set_token_inputs(self, position: int, row: int) -> None:
+        """Set the inputs of a single token: faster than `set_inputs`, for decoding many sequences."""
+        ring, (_, _, entry) = self._ring, next(self._contiguous_runs(position, 1))
+        ring.entries.view(np.int32)[row] = entry
+        ring.positions.view(np.int32)[entry] = EMPTY if position < ring.visible.n_masked else position
+        self._end = max(self._end, position + 1)
+        ring.oldest.view(np.int32)[row] = max(ring.visible.oldest(position), 0)
+        ring.newest.view(np.int32)[row] = position
+        ring.add_segment(row, 1, self._page_table.address, len(self._page_table))
+
+    def set_draft_inputs(self, position: int, row: int) -> None:
+        self._set_token_inputs(position, row)
+
+    def fits(self, lengths: Sequence[int]) -> bool:
+        return not self._ring.sinks and packed_offsets(lengths, self._ring.chunk_pages)[-1] <= self._ring.capacity
+
+    def pack(self, lengths: Sequence[int]) -> None:
+        *starts, end = packed_offsets(lengths, self._ring.chunk_pages)
+        self.reset()
+        self.reserve(0, end)
+        start_of_token, text_length = np.repeat(starts, lengths), np.repeat(lengths, lengths)
+        positions = start_of_token + np.concatenate([np.arange(length) for length in lengths])
+        entries = self._page_table.numbers[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+        self._ring.entries.view(np.int32)[: len(positions)] = entries
+        self._ring.positions.view(np.int32)[entries] = positions
+        self._set_visible(positions, start_of_token, start_of_token + text_length, 0)
+
+    def _set_visible(self, positions: Positions, begin: Positions | int, end: Positions | int, row: int) -> None:
+        """Set the positions that the tokens from `row` on attend to, within their texts `begin` .. `end` - 1."""
+        ring, tokens = self._ring, slice(row, row + len(positions))
+        lookahead = 0 if ring.visible.causal else ring.visible.window // 2
+        ring.oldest.view(np.int32)[tokens] = np.maximum(ring.visible.oldest(positions), begin)
+        ring.newest.view(np.int32)[tokens] = np.minimum(positions + lookahead, end - 1)
+        ring.add_segment(row, len(positions), self._page_table.address, len(self._page_table))
+
+    def _contiguous_runs(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of positions with contiguous entries, in writable pages: the offset of the run, its length and its
+        first entry. Raises OutOfPagesError."""
+        token = 0
+        while token < count:
+            entry, n_contiguous = self._ring.entry_of(first + token)
+            logical_page, offset = divmod(entry, PAGE_SIZE)
+            n = min(n_contiguous, count - token, PAGE_SIZE - offset)
+            yield token, n, self._page_table.writable_page(logical_page) * PAGE_SIZE + offset
+            token += n
+
+    def commit(self, n_past: int) -> None:
+        """Do nothing: `set_inputs` has already written the positions."""
+
+    def rewind_target(self, n: int) -> int:
+        ring = self._ring
+        oldest_needed = max(ring.sinks, ring.visible.oldest(n))
+        end = ring.sinks + round_up_to_page(self._end - ring.sinks) if ring.anchored else self._end
+        oldest_held = end - ring.ring_entries if self._has_wrapped else 0
+        return n if oldest_needed >= oldest_held else 0
+
+    def rewind(self, n: int) -> None:
+        if not self._has_wrapped:  # otherwise, pages also hold positions before n
+            self._end = n
+            self._page_table.truncate((self._ring.entry_of(n - 1)[0] // PAGE_SIZE + 1) if n else 0)
+
+    @property
+    def _has_wrapped(self) -> bool:
+        """Whether ring buffer entries have been reused."""
+        return self._end - self._ring.sinks > self._ring.ring_entries
+
+    def checkpoint(self) -> None:
+        """Do nothing: positions stay cached until their entries are reused."""
+
+    def save(self) -> Sequence[Bytes]:
+        """Return the numbers of positions and pages, the positions of the entries, and the keys and values of the
+        pages."""
+        pages = list(self._page_table)
+        numbers = np.array([self._end, len(pages)], np.int64).view(np.uint8)
+        positions = self._page_positions()[pages]
+        return [numbers, positions.view(np.uint8), *(array[:, pages] for array in self._ring.parts())]
+
+    def load(self, saved: Sequence[Bytes]) -> None:
+        self.reset()
+        numbers, positions, *arrays = saved
+        end, n_pages = (int(number) for number in numbers.view(np.int64))
+        if not 0 <= n_pages * PAGE_SIZE <= self._ring.capacity:
+            raise ValueError(f"{n_pages} pages are in use, of {self._ring.capacity // PAGE_SIZE}")
+        if n_pages:
+            self._page_table.writable_page(n_pages - 1)
+        self._end, pages = end, list(self._page_table)
+        self._page_positions()[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
+        for array, saved_array in zip(self._ring.parts(), arrays, strict=True):
+            array[:, pages] = saved_array.reshape(len(array), n_pages, -1)
+
+    def _page_positions(self) -> NDArray[np.int32]:
+        """Return the position in each entry of all pages, a view of shape (pages, PAGE_SIZE)."""
+        return self._ring.positions.view(np.int32).reshape(-1, PAGE_SIZE)
+
+
+def packed_offsets(lengths: Sequence[int], chunk_pages: int) -> list[int]:
+    """Return the first position of each text, and the end of the last one.
+
+    A text spans as few attention chunks of pages as it would alone, so that sums are added in the same order.
+    """
+    starts, chunk, end = [], chunk_pages * PAGE_SIZE, 0
+    for length in lengths:
+        start = round_up_to_page(end)
+        if start % chunk + length > chunk:
+            start = -(-start // chunk) * chunk
+        starts.append(start)
+        end = start + length
+    return [*starts, end]
