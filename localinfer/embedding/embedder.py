@@ -10,6 +10,7 @@ from localinfer.embedding.classifier import Classifier
 from localinfer.embedding.pooling import pool_texts
 from localinfer.errors import ContextOverflowError, UsageError
 from localinfer.graph.pooling import POOLINGS
+from localinfer.runtime.batch import token_ids
 from localinfer.runtime.engine import Engine
 from localinfer.tokenizer import Tokenizer
 
@@ -59,7 +60,7 @@ class Embedder:
         if not ids:
             raise UsageError(f"text {number}: is empty, and this model adds no special tokens")
         ids = self._fit_context(number, ids, ids[-1:] if ids[-1:] == self._tokenizer.eos_suffix else [], truncate)
-        return self._engine.validate_tokens(ids)
+        return token_ids(ids, self._engine.n_vocab)
 
     def _fit_context(self, number: int, ids: list[int], ending: list[int], truncate: bool) -> list[int]:
         """Return the ids, truncated to the context length if `truncate` is set; `ending` stays at the end.
@@ -92,7 +93,7 @@ class Embedder:
             second = [*ending, *second]
         ids = self._fit_context(number, [*first, *second], ending, truncate)
         types = np.repeat(np.array([0, int(has_types)], np.int32), [len(first), len(second)])
-        return self._engine.validate_tokens(ids), types[: len(ids)]
+        return token_ids(ids, self._engine.n_vocab), types[: len(ids)]
 
     # --- vectors ---
 
