@@ -302,9 +302,20 @@ def test_single_sequence_runs_in_its_own_thread(tmp_path: Path) -> None:
             return set(threads)
 
         assert follow(5) == {"own_0"}
-        coming = others.submit(lambda: [other.run_step(other_loop) for _ in range(30)])
-        assert "localinfer-scheduler" in follow(20)
-        coming.result()
+        is_started, is_seen = threading.Event(), threading.Event()
+
+        def run_until_seen() -> None:
+            for _ in range(50):
+                other.run_step(other_loop)
+                is_started.set()
+                if is_seen.is_set():
+                    return
+
+        other_steps = others.submit(run_until_seen)
+        is_started.wait(5)
+        assert any("localinfer-scheduler" in follow(1) for _ in range(30))
+        is_seen.set()
+        other_steps.result()
         other.mark_idle()
         follow(3)  # some of these may have been first_token in other_loop
         assert follow(3) == {"own_0"}
