@@ -1,4 +1,4 @@
-"""Parses the lines of a batch input file into requests of OpenAI's API. A line may have any of these forms:
+"""Parses the lines of a batch input file into requests of OpenAI's API. A line may have any of these formats:
 
     {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
     {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}

@@ -14,7 +14,7 @@ from localinfer.errors import UsageError
 from localinfer.tokenizer import Tokenizer
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private use area A
-PLACEHOLDER_START = re.compile(r"[\U000F0000-\U000FFFFD]|\\udb[89ab]|\\U000f")  # the beginning of each escaped form
+PLACEHOLDER_START = re.compile(r"[\U000F0000-\U000FFFFD]|\\udb[89ab]|\\U000f")  # how each escaped text begins
 REASONING_END = re.compile(r"</think>|\[/THINK]|</thought>|</seed:think>")  # templates cut answers here
 
 
@@ -27,7 +27,7 @@ class Placeholders:
         self._tokenizer = tokenizer
         self._free = unused_characters(list(iter_texts(value)))
         self._char_of: dict[int, str] = {}
-        self._text_of: dict[str, str] = {}  # escaped form of a placeholder -> escaped form of its text
+        self._text_of: dict[str, str] = {}  # escaped placeholder -> escaped text
         self._ids_of: dict[str, list[int]] = {}  # placeholder -> token ids of an answer
 
     def new_placeholder(self) -> str:

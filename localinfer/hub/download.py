@@ -4,9 +4,9 @@
     download(name, remote, path, progress)
 
 The received bytes survive interruptions, errors and power failures (see `localinfer.gguf.resumable_file`), and the next
-attempt requests the rest. The server is not trusted: data is written only at its offset and never beyond the announced
-size, and a known digest must match. Requests use the client of `huggingface_hub`, which applies the user's proxies and
-certificates.
+attempt requests the missing ones. The server is not trusted: data is written only at its offset and never beyond the
+announced size, and a known digest must match. Requests use the client of `huggingface_hub`, which applies the user's
+proxies and certificates.
 """
 
 import hashlib
@@ -103,7 +103,7 @@ def lfs_digest(response: httpx2.Response) -> str:
 def download(name: str, remote: RemoteFile, path: Path, progress: Progress, previous: int = 0, total: int = 0) -> None:
     """Download the file to `path`. `progress` counts its bytes on top of `before`, out of `total`.
 
-    Raises LocalInferError; the received bytes are then kept for the next attempt, unless they are wrong.
+    Raises LocalInferError; the received bytes then remain for the next attempt, unless they are wrong.
     """
     is_resumable = bool(remote.digest or remote.version)
     with resumable_file(path, remote.size, remote.identity, replace=True, keep_on_error=is_resumable) as file:

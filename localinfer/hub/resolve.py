@@ -92,9 +92,9 @@ def resolve(name_or_path: str | Path) -> ResolvedModel | None:
     if isinstance(name_or_path, Path):
         return None
     name = normalize_hub_url(name_or_path)
-    scheme, colon, rest = name.partition(":")
+    scheme, colon, suffix = name.partition(":")
     if colon and scheme in STORES:
-        return ResolvedModel(load_store(scheme), name if scheme in URL_SCHEMES else rest, {})
+        return ResolvedModel(load_store(scheme), name if scheme in URL_SCHEMES else suffix, {})
     entry = registry_entry(name)
     if entry is None:
         return None
@@ -154,10 +154,10 @@ def hint(name: str) -> str:
 
 def nearest_names(name: str, known: Sequence[str], n: int = 1, cutoff: float = 0.7) -> list[str]:
     """Return the most similar known names, best first, compared with and without their scheme."""
-    names_by_lowercase = {form.lower(): each for each in reversed(known) for form in (each.partition(":")[2], each)}
+    names_by_lowercase = {key.lower(): each for each in reversed(known) for key in (each.partition(":")[2], each)}
     return list(
         dict.fromkeys(
-            names_by_lowercase[spelling] for spelling in get_close_matches(name.lower(), names_by_lowercase, n, cutoff)
+            names_by_lowercase[match] for match in get_close_matches(name.lower(), names_by_lowercase, n, cutoff)
         )
     )
 
@@ -169,9 +169,9 @@ def require_path(path: str | Path) -> Path:
     except ModelNotFoundError as error:
         if isinstance(path, str) and REPO_LIKE.fullmatch(path):
             raise ModelNotFoundError(f"{error}; for a Hugging Face repository use hf:{path}") from None
-        scheme, colon, rest = str(path).partition(":")
+        scheme, colon, suffix = str(path).partition(":")
         if colon and (similar := get_close_matches(scheme, STORES, n=1)):
-            raise ModelNotFoundError(f"{error}; did you mean {similar[0]}:{printable(rest, 200)}?") from None
+            raise ModelNotFoundError(f"{error}; did you mean {similar[0]}:{printable(suffix, 200)}?") from None
         raise
 
 

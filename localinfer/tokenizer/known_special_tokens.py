@@ -68,7 +68,7 @@ def find_tokens(tokens: StringArray, texts: Collection[str] = KNOWN_TEXTS) -> di
 def classify(
     id_by_text: Mapping[str, int], types: NDArray[np.int32], ends: Collection[int], roles: Mapping[str, int]
 ) -> frozenset[int]:
-    """Return all end-of-generation ids, and correct `types` in place.
+    """Return all end-of-generation ids, and correct `types`.
 
     `ends` are the ids that the file names. `roles` are the fill-in-the-middle roles that the file names; a named
     role overrides the known texts.

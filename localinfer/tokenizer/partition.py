@@ -34,7 +34,7 @@ class Partition:
         """Yield the parts of `text` in order: non-empty strings, and the ids of special tokens.
 
         User-defined tokens are always matched. Control tokens are matched only with `parse_special`; otherwise their
-        text stays plain text. Without `strip`, whitespace next to special tokens is kept.
+        text stays plain text. Without `strip`, whitespace next to special tokens stays.
         """
         matches = self._matches(text, parse_special, self._stripping if strip else NO_STRIPPING)
         position = 0

@@ -65,7 +65,7 @@ class Tokenizer:
     def split(self, text: str, *, strip: bool = True) -> list[str | int]:
         """Split a text as `parse_special` does: ids of special tokens, and the texts between them.
 
-        Without `strip`, whitespace next to special tokens is kept even if the vocabulary strips it.
+        Without `strip`, whitespace next to special tokens stays even if the vocabulary strips it.
         """
         return list(self._partition.split(_replace_surrogates(text), parse_special=True, strip=strip))
 

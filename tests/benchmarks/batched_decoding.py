@@ -125,7 +125,7 @@ def benchmark_prefix(name: str, count: str = "64") -> None:
 
 
 if __name__ == "__main__":
-    command, name, *rest = sys.argv[1:]
+    command, name, *parameters = sys.argv[1:]
     {"answers": benchmark_batched, "rival": benchmark_against_llama_cpp, "prefix": benchmark_prefix}[command](
-        name, *rest
+        name, *parameters
     )

@@ -191,9 +191,9 @@ ENGINES: dict[str, Callable[..., Evaluator]] = {
 def measure_rate(engine: Evaluator, test: Workload) -> float:
     """Return tokens per second. Runs with the same depth reuse the context of the previous run."""
     tokens = np.random.default_rng(0).integers(0, engine.n_vocab, test.n_ctx).tolist()
-    kept = engine.rewind(test.depth)
-    if kept < test.depth:
-        engine.evaluate(tokens[kept : test.depth])
+    n_reused = engine.rewind(test.depth)
+    if n_reused < test.depth:
+        engine.evaluate(tokens[n_reused : test.depth])
     timed = tokens[test.depth :]
     time.sleep(SPIN_DOWN_SECONDS)
     start = time.perf_counter()

@@ -269,8 +269,8 @@ def format_table(records: Sequence[dict[str, object]]) -> str:
 def format_row(record: dict[str, object]) -> str:
     """One row."""
 
-    def number(key: str, form: str) -> str:
-        return form.format(record[key], record.get("unit")) if record.get(key) is not None else ""
+    def number(key: str, template: str) -> str:
+        return template.format(record[key], record.get("unit")) if record.get(key) is not None else ""
 
     met = {True: "yes", False: "**no**"}.get(record.get("met"), "") if record.get("unit") else record["note"]
     note = f" ({record['note']})" if record.get("unit") and record["note"] else ""

@@ -135,7 +135,7 @@ def soak(name: str, seconds: float = 300) -> None:
     slope = statistics.linear_regression(*zip(*settled, strict=True)).slope * 60 / 2**20
     p50, p95 = (statistics.quantiles(first_times, n=20)[k] for k in (9, 18))
     print(f"{len(answers)} answers, {len(remaining)} left midway, {len(failed)} failed {failed[:3]}; {busy} busy")
-    print(f"{len(again)} asked again, alone: {len(others)} answered otherwise {others[:3]}")
+    print(f"{len(again)} repeated alone: {len(others)} answered otherwise {others[:3]}")
     print(f"time to first token: p50 {p50:.2f} s, p95 {p95:.2f} s; memory {slope:+.2f} MiB a minute")
 
 
@@ -152,5 +152,5 @@ def stream(server: ServerProcess, prompt: str, *, disconnects: bool) -> tuple[fl
 
 
 if __name__ == "__main__":
-    command, name, *rest = sys.argv[1:]
-    {"overhead": overhead, "idle": idle, "soak": soak}[command](name, *map(float, rest))
+    command, name, *parameters = sys.argv[1:]
+    {"overhead": overhead, "idle": idle, "soak": soak}[command](name, *map(float, parameters))

@@ -49,17 +49,17 @@ def main() -> None:
 
 
 def row(model: Model, task: str, tokens: int, runs: int) -> str:
-    without, guessed = [], []
+    without, speculative = [], []
     guesser = "draft-simple" if model.options.spec_draft_model else "ngram"
     prompt = model.render([{"role": "user", "content": TASKS[task]}]).ids
     for _ in range(runs):
         (plain, first), (ids, second) = (generate(model, prompt, tokens, each) for each in ("none", guesser))
-        assert ids == plain, "guesses have changed the text"
+        assert ids == plain, "speculative decoding has changed the text"
         without.append(first)
-        guessed.append(second)
-    slow, fast = (statistics.median(map(rate, each)) for each in (without, guessed))
-    ratio = statistics.median(rate(b) / rate(a) for a, b in zip(without, guessed, strict=True))
-    last = guessed[-1]
+        speculative.append(second)
+    slow, fast = (statistics.median(map(rate, each)) for each in (without, speculative))
+    ratio = statistics.median(rate(b) / rate(a) for a, b in zip(without, speculative, strict=True))
+    last = speculative[-1]
     return (
         f"{last.generated_tokens} | {slow:.1f} t/s | {fast:.1f} t/s | **{ratio:.2f}** | {last.speedup:.2f} | "
         f"{last.drafted_tokens} | {last.accepted_tokens}"

@@ -300,7 +300,7 @@ class TestStreams:
         program = (
             "import _thread, sys, time, weakref; from cli import __main__\n"
             "def lose(_): _thread.interrupt_main(); time.sleep(9)\n"
-            "def run(_): thing = set(); kept = weakref.ref(thing, lose); del thing; time.sleep(9)\n"
+            "def run(_): thing = set(); reference = weakref.ref(thing, lose); del thing; time.sleep(9)\n"
             "__main__.run = run; __main__.main()"
         )
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=8)

@@ -110,7 +110,7 @@ class TestWarmup:
     def test_unusable_cache_directory(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "cache").write_text("in the way")
+        (tmp_path / "cache").write_text("a file")
         monkeypatch.setenv("LOCALINFER_CACHE_DIR", str(tmp_path / "cache"))
         code, _, err = run("warmup", tiny_llama(tmp_path / "m.gguf"))
         assert code == 1

@@ -58,21 +58,21 @@ def test_shows_metadata_tensors_and_types(file: Path, capsys: Capture) -> None:
 
 def test_shows_the_memory_of_a_context(file: Path, capsys: Capture) -> None:
     out = report(tiny_llama(file), capsys, ctx_size=96)
-    plan = memory_requirements(open_gguf(file), Options(ctx_size=96))
+    memory = memory_requirements(open_gguf(file), Options(ctx_size=96))
     assert "memory for a context of 96 tokens\n" in out
-    for name, n_bytes in plan.items():
+    for name, n_bytes in memory.items():
         assert line_of(out, name) == f"{name} {n_bytes:,} bytes"
-    assert line_of(out, "together") == f"together {sum(plan.values()):,} bytes"
+    assert line_of(out, "together") == f"together {sum(memory.values()):,} bytes"
 
 
 def test_active_parameters_of_a_mixture_of_experts(file: Path, capsys: Capture) -> None:
     tensors = open_gguf(tiny_qwen3moe(file)).tensors.values()
-    total, plan = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
+    total, memory = sum(each.n_elements for each in tensors), memory_requirements(open_gguf(file), Options())
     expert_tensors = [each for each in tensors if "_exps" in each.name]  # seven of ten experts are inactive
     out = report(file, capsys)
     assert line_of(out, "total") == f"total {total:,}"
     assert line_of(out, "active") == f"active {total - sum(each.n_elements for each in expert_tensors) * 7 // 10:,}"
-    minimum = sum(plan.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
+    minimum = sum(memory.values()) - sum(each.nbytes for each in expert_tensors) * 7 // 10
     assert line_of(out, "at least") == f"at least {minimum:,} bytes"
     facts = json_report(file, capsys)
     assert (facts["parameters"]["total"], facts["memory"]["least"]) == (total, minimum)
@@ -139,8 +139,8 @@ def test_json_has_the_same_facts(file: Path, capsys: Capture) -> None:
     assert [tensor["name"] for tensor in facts["tensors"]] == list(f.tensors)
     assert facts["tensors"][0]["shape"] == list(next(iter(f.tensors.values())).shape)
     assert sum(fraction["bytes"] for fraction in facts["types"].values()) == sum(t.nbytes for t in f.tensors.values())
-    plan = memory_requirements(f, Options(ctx_size=128))
-    assert facts["memory"] == {"ctx_size": 128, **plan, "total": sum(plan.values()), "least": sum(plan.values())}
+    memory = memory_requirements(f, Options(ctx_size=128))
+    assert facts["memory"] == {"ctx_size": 128, **memory, "total": sum(memory.values()), "least": sum(memory.values())}
 
 
 def test_bytes_after_the_data_are_reported(file: Path, capsys: Capture) -> None:

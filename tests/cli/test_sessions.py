@@ -43,8 +43,8 @@ def test_list_and_show(capsys: Capture, tmp_path: Path) -> None:
 
 def test_export(capsys: Capture, tmp_path: Path, session: sessions.Session) -> None:
     assert run(capsys, "export") == (0, session.markdown(), "")
-    assert run(capsys, "export", "mine", "-o", str(tmp_path / "talk.md")) == (0, "", "")
-    assert (tmp_path / "talk.md").read_text() == session.markdown()
+    assert run(capsys, "export", "mine", "-o", str(tmp_path / "chat.md")) == (0, "", "")
+    assert (tmp_path / "chat.md").read_text() == session.markdown()
 
 
 def test_damaged_lines_are_reported(capsys: Capture, session: sessions.Session) -> None:

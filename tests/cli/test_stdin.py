@@ -52,7 +52,7 @@ def test_prompt_of_a_script(shell: Shell, script: str, expected: str) -> None:
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell whose stdin it is")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not report whose stdin it is")
 @pytest.mark.parametrize(
     "script",
     [
@@ -109,10 +109,10 @@ class TestChat:
         (tmp_path / "question").write_text("Why?\n")
         (tmp_path / "system").write_text("Be brief.\n")
         arguments = ["-f", str(tmp_path / "question"), "-sysf", str(tmp_path / "system"), "-q"]
-        done = fake_cli("chat", fake_model, *arguments, "-o", str(tmp_path / "said"))
+        done = fake_cli("chat", fake_model, *arguments, "-o", str(tmp_path / "output"))
         assert done.stdout == b"1: Why? (Be brief.)"
         assert b"t/s" not in done.stderr
-        assert (tmp_path / "said").read_text() == "User:\nWhy?\n\nAssistant:\n1: Why? (Be brief.)\n\n"
+        assert (tmp_path / "output").read_text() == "User:\nWhy?\n\nAssistant:\n1: Why? (Be brief.)\n\n"
 
     def test_escapes(self, fake_cli: Callable[..., subprocess.CompletedProcess[bytes]], fake_model: str) -> None:
         prompt = r"one\ntwo\t\\n\x41\xc3\xa9\q"

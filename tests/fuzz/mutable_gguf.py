@@ -45,7 +45,7 @@ class MutableGGUF:
 
     keys: list[MetadataEntry]
     tensors: list[TensorEntry]
-    alignment: int  # the actual alignment of the data, whatever the metadata says
+    alignment: int  # the actual alignment of the data, regardless of the metadata
     known_keys: Sequence[bytes] = ()  # keys that the architecture reads
     more_keys: int = 0
     more_tensors: int = 0

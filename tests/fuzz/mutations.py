@@ -1,6 +1,6 @@
 """Mutations of a GGUF file: `mutate(gguf, choose)` returns its bytes after up to three mutations.
 
-Mutations of entries keep the rest of the file valid, so that the mutant passes the parser; mutations of bytes do not.
+Mutations of entries keep all other entries valid, so that the mutant passes the parser; mutations of bytes do not.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Write tests/data/conversion.json: what llama.cpp's own conversion produces for the reference models and draft heads.
 
     python tests/making/make_conversion_fixtures.py path/to/llama.cpp             # all of them
-    python tests/making/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others are kept
+    python tests/making/make_conversion_fixtures.py path/to/llama.cpp gemma2 phi3  # these; the others remain
 
 Needs torch and transformers, and llama.cpp's sources. Tokenizers have tests of their own. Each entry has the keys of
 the architecture and the tensors in the form of `reference_models.summary`, or the reason why there are none.

@@ -16,7 +16,7 @@ from typing import Any
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "models"), str(TESTS / "oracles")]
 
-import conversations as given  # noqa: E402
+import conversations  # noqa: E402
 import hugging_face  # noqa: E402
 
 DATA = TESTS / "data"
@@ -100,8 +100,8 @@ TEMPLATES = {
 
 def from_transformers(python: str) -> dict[str, Any]:
     """Return each template's source and its renderings by conversation."""
-    cases = [(template, which) for template in TEMPLATES for which in given.ALL]
-    requests = [{"template": TEMPLATES[template], **given.ALL[which]} for template, which in cases]
+    cases = [(template, which) for template in TEMPLATES for which in conversations.ALL]
+    requests = [{"template": TEMPLATES[template], **conversations.ALL[which]} for template, which in cases]
     actual: dict[str, Any] = {name: {"source": source, "answers": {}} for name, source in TEMPLATES.items()}
     for (template, which), answer in zip(cases, hugging_face.answers(python, requests), strict=True):
         if not answer.get("error", "").startswith("ValueError: continue_final_message"):

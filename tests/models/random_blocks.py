@@ -95,7 +95,7 @@ HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "Q2_0": ((0, 1),),
 }
 SET_SCALE: dict[str, Callable[[Bytes, Scales], None]] = {
-    name: partial(set_halves, offsets=places) for name, places in HALVES.items()
+    name: partial(set_halves, offsets=offsets) for name, offsets in HALVES.items()
 } | {"MXFP4": set_exponent, "NVFP4": set_e4m3, "IQ1_M": set_nibbles}
 
 

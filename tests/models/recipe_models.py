@@ -186,7 +186,7 @@ HEADED = SELECTIVE | {"ssm.state_size": 64, "ssm.time_step_rank": 8, "ssm.group_
 
 
 def in_layers(n_layer: int, period: int, position: int, number: int) -> tuple[int, ...]:
-    """Return `number` for the layers at index `place` of every period, and 0 for the others."""
+    """Return `number` for the layers at index `position` of every period, and 0 for the others."""
     return tuple(number if layer % period == position else 0 for layer in range(n_layer))
 
 
@@ -320,7 +320,7 @@ SHAPES = {
         more=WIDTH | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         kinds=(ATTENTION | EXPERTS | SHARED | BIASED,),
     ),
-    "glm4moe, ahead": Shape(
+    "glm4moe, MTP": Shape(
         "glm4moe",
         47,
         n_head_kv=1,
@@ -329,7 +329,7 @@ SHAPES = {
         more=WIDTH | MTP_KEYS | {"leading_dense_block_count": 0, "expert_gating_func": 2},
         mtp_tensors=ATTENTION | EXPERTS | SHARED | BIASED | NEXTN,
     ),
-    "qwen35, ahead": Shape(
+    "qwen35, MTP": Shape(
         "qwen35",
         33,
         n_head_kv=2,

@@ -390,7 +390,7 @@ class NumpyExperts(ExpertOperations[Floats]):
             ids = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
             if router.gating == "sparse_mixer":
-                weights = np.array([sparse_mixer_weight(p, [*ids[:place]], id) for place, id in enumerate(ids)])
+                weights = np.array([sparse_mixer_weight(p, [*ids[:position]], id) for position, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
                 before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)

@@ -47,7 +47,7 @@ def fit(x: Floats, w: Floats, codes: Floats, below_zero: bool) -> tuple[float, f
 def affine(x: Floats, w: Floats, levels: int, ends: int, distance: float, below_zero: bool) -> tuple[float, float]:
     """Return the best scale and min of a group.
 
-    Try ranges whose two ends are moved by `ends` steps of size `apart`, and round once more.
+    Try ranges whose two ends are moved by `ends` steps of size `step`, and round once more.
     """
     low, high = x.min(), x.max()
     if below_zero:

@@ -27,8 +27,8 @@ def visible(position: Positions, window: int, sinks: int = 0) -> NDArray[np.bool
 
 def within_window(position: Positions, window: int) -> NDArray[np.bool_]:
     """Return whether two positions are within half a window of each other."""
-    apart = np.abs(position[:, None] - position[None, :])
-    return (window == 0) | (apart <= window // 2)
+    distance = np.abs(position[:, None] - position[None, :])
+    return (window == 0) | (distance <= window // 2)
 
 
 # --- rope ---
@@ -40,7 +40,7 @@ def plain_frequencies(base: float, n: int) -> Floats:
 
 
 def yarn_frequencies(
-    frequencies: Floats, base: float, stretch: float, original: int, fast: float, slow: float, truncate: bool
+    frequencies: Floats, base: float, factor: float, original: int, fast: float, slow: float, truncate: bool
 ) -> Floats:
     """Return YaRN's frequencies (Peng et al., 2023, section 3.2): fast pairs are unchanged, slow ones slowed."""
     n, result = 2 * len(frequencies), frequencies.copy()
@@ -54,7 +54,7 @@ def yarn_frequencies(
     low, high = max(low, 0), min(high, n - 1)
     for i in range(len(frequencies)):
         slowed = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
-        result[i] = slowed * frequencies[i] / stretch + (1 - slowed) * frequencies[i]
+        result[i] = slowed * frequencies[i] / factor + (1 - slowed) * frequencies[i]
     return result
 
 

@@ -86,7 +86,7 @@ class DraftModel:
         else:
             self._acceptance.decay_to_prior()
 
-    def plan(self, min_tokens: int, max_tokens: int) -> float:
+    def choose_length(self, min_tokens: int, max_tokens: int) -> float:
         n_free = self._engine.n_ctx - len(self._ids)
         self._min_tokens, self._max_tokens = (
             min_tokens,

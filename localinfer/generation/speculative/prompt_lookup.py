@@ -27,7 +27,7 @@ class PromptLookup:
     def __init__(self, length_model: DraftLengthModel) -> None:
         self.match_length = 0
         self._length_model = length_model
-        self._count = 0  # draft length of the last plan
+        self._count = 0  # the chosen draft length
         self._match_end = 0  # position after the match's earlier occurrence
         self._ids: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}  # position after the last occurrence of each n-gram
@@ -51,12 +51,12 @@ class PromptLookup:
         else:
             self._search()
 
-    def plan(self, min_tokens: int, max_tokens: int) -> float:
+    def choose_length(self, min_tokens: int, max_tokens: int) -> float:
         self._count, gain = self._length_model.best_length(self._acceptance_rates(), min_tokens, max_tokens)
         return gain
 
     def draft(self) -> list[int]:
-        """Return the draft of the last plan.
+        """Return the draft of the chosen length.
 
         If the match overlaps the end of the text, the text is periodic, and the draft continues the period.
         """

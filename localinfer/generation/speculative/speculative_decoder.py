@@ -42,12 +42,12 @@ class Drafter(Protocol):
     def accept(self, id: int) -> None:
         """Process the next token."""
 
-    def plan(self, min_tokens: int, max_tokens: int) -> float:
+    def choose_length(self, min_tokens: int, max_tokens: int) -> float:
         """Choose a draft length between `min_tokens` and `max_tokens`, and return the expected speedup; 1 means no
         draft."""
 
     def draft(self) -> Sequence[int]:
-        """Return the draft tokens of the last plan."""
+        """Return the draft tokens of the chosen length."""
 
 
 class SpeculativeRun:
@@ -131,7 +131,7 @@ class SpeculativeRun:
     def _new_draft(self, max_tokens: int) -> Sequence[int]:
         if not self._length_model.cost.one_token_seconds:  # the time of a single token must be measured first
             return ()
-        gain, number = max((drafter.plan(self._min_draft, max_tokens), -n) for n, drafter in enumerate(self._drafters))
+        gain, number = max((drafter.choose_length(self._min_draft, max_tokens), -n) for n, drafter in enumerate(self._drafters))
         return self._drafters[-number].draft() if gain > 1 else ()
 
     def _accept(self, id: int) -> None:
@@ -140,7 +140,7 @@ class SpeculativeRun:
 
 
 class SpeculativeDecoder:
-    """The drafters and measurements of a model, kept between runs."""
+    """The drafters and measurements of a model, shared by its runs."""
 
     def __init__(self, engine: SequenceEngine, draft: SequenceEngine | None) -> None:
         self._engine = engine

@@ -8,7 +8,7 @@
     parse_pieces(pieces, parser)                             # the same for pieces
 
 Text is passed on as soon as it certainly does not belong to a call. The source text of a call is never passed on,
-unless the call cannot be parsed: then it is part of the answer, and `problem` says why.
+unless the call cannot be parsed: then it is part of the answer, and `problem` is the reason.
 
     tool_call          construction of calls, parse results, and tool schemas
     families           the call format of each chat template; a module for each kind of format:

@@ -127,11 +127,11 @@ function tools(node) {
   add("Copy", "Copy this message", button => copyText(node.content, button));
   if (node.role === "user") add("Edit", "Edit this message and resend", () => edit(node));
   else add("Regenerate", "Regenerate this response", () => regenerate(node));
-  const versions = store.versions(conversation, node), place = versions.findIndex(each => each.id === node.id);
+  const versions = store.versions(conversation, node), index = versions.findIndex(each => each.id === node.id);
   if (versions.length > 1) {
-    if (place > 0) add("‹", "Previous version", () => showVersion(versions[place - 1], "Previous version"));
-    bar.append(element("span", [`${place + 1}/${versions.length}`]));
-    if (place + 1 < versions.length) add("›", "Next version", () => showVersion(versions[place + 1], "Next version"));
+    if (index > 0) add("‹", "Previous version", () => showVersion(versions[index - 1], "Previous version"));
+    bar.append(element("span", [`${index + 1}/${versions.length}`]));
+    if (index + 1 < versions.length) add("›", "Next version", () => showVersion(versions[index + 1], "Next version"));
   }
   if (node.note) bar.append(element("span", [node.note]));
   return bar;

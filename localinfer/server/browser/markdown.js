@@ -8,14 +8,14 @@ const QUOTE = /^ {0,3}> ?(.*)$/;
 const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const INLINE = /(`+)(.+?)\1(?!`)|\*\*(?=\S)(.+?)\*\*|__(?=\S)(.+?)__|~~(?=\S)(.+?)~~|\*(?=\S)([^*]+?)\*|(?<!\w)_(?=\S)([^_]+?)_(?!\w)|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>)\]]+)/;
 
-/** Render `text` in `place`. Unchanged leading blocks stay in the DOM, and with them the user's selection. */
-export function show(place, text) {
-  const sources = blocks(text), before = place.sources ?? [];
+/** Render `text` in `container`. Unchanged leading blocks stay in the DOM, and with them the user's selection. */
+export function show(container, text) {
+  const sources = blocks(text), before = container.sources ?? [];
   let same = 0;
   while (same < sources.length && sources[same] === before[same]) same++;
-  while (place.children.length > same) place.lastChild.remove();
-  for (const source of sources.slice(same)) place.append(block(source));
-  place.sources = sources;
+  while (container.children.length > same) container.lastChild.remove();
+  for (const source of sources.slice(same)) container.append(block(source));
+  container.sources = sources;
 }
 
 /** Split the text into blocks at empty lines and around fenced code. */

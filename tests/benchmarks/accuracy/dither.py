@@ -2,7 +2,7 @@
 
     python tests/benchmarks/accuracy/dither.py smollm2 smollm2-f32.gguf
 
-Small models are published in quantized form. Each dequantized weight lies on the grid of its old block, and an encoder
+Small models are published quantized. Each dequantized weight lies on the grid of its old block, and an encoder
 that finds this grid again loses nothing. Such a source measures how well an encoder detects the old format, not how
 well it preserves a model. Therefore uniform noise moves each weight by at most half a step of its block's grid. The
 result covers all values that the quant could have represented, and no grid is an advantage. It is written as F32 and is
@@ -84,11 +84,11 @@ def dither(tensor: SourceTensor, seed: int) -> Bytes:
 
 def quantization_steps(type_number: int, data: Bytes, shape: tuple[int, int]) -> Floats:
     """Return the step of each weight's block, >= 0: the value of quant 1 minus the value of quant 0."""
-    room = FORMATS[type_number].format_module
-    if room.upper() not in ONE_BYTES:
-        raise ValueError(f"{room.upper()} has no even steps: it cannot be dithered")
-    field, ones = ONE_BYTES[room.upper()]
-    blocks = data.copy().view(import_module(f"quant.formats.{room}").BLOCK)
+    module_name = FORMATS[type_number].format_module
+    if module_name.upper() not in ONE_BYTES:
+        raise ValueError(f"{module_name.upper()} has no even steps: it cannot be dithered")
+    field, ones = ONE_BYTES[module_name.upper()]
+    blocks = data.copy().view(import_module(f"quant.formats.{module_name}").BLOCK)
     ends = np.empty((2, *shape), np.float32)
     for end, byte in zip(ends, (0, ones), strict=True):
         blocks[field] = byte

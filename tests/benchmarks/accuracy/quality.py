@@ -49,7 +49,7 @@ RECIPES = f"{MIXES},pure-Q4_0,pure-Q4_1,pure-Q5_0"
 
 
 class Bench:
-    """One model with one noise seed. Its files are created when first needed and kept in the working folder."""
+    """One model with one noise seed. Its files are created when first needed and remain in the working folder."""
 
     def __init__(self, model: str, seed: int, arguments: argparse.Namespace) -> None:
         self.seed = seed
@@ -91,12 +91,12 @@ class Bench:
     def measure(self, key: Key) -> Row:
         """Write a quantized file and measure its divergence. Raises RuntimeError if the quantizer fails."""
         text, imatrix = self.calibration_files(key.chunks) if key.chunks else (None, None)
-        source, judge, out = self.source, self.divergence_evaluator, self.folder / f"out-{os.getpid()}.gguf"
+        source, evaluator, out = self.source, self.divergence_evaluator, self.folder / f"out-{os.getpid()}.gguf"
         begin = time.perf_counter()
         try:
             QUANTIZERS[key.contender].make(Task(source, out, key.recipe, imatrix, text, self.threads))
             created = time.perf_counter()
-            tokens = judge(out)
+            tokens = evaluator(out)
             size = sum(tensor.data.nbytes for tensor in open_gguf(out).tensors.values())
             return Row(key, size, created - begin, time.perf_counter() - created, tokens)
         finally:

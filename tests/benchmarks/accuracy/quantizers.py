@@ -50,7 +50,7 @@ class Task:
 
 
 class Quantizer(NamedTuple):
-    """A quantizer; `uses_calibration` tells whether it uses calibration data."""
+    """A quantizer; `uses_calibration` is whether it uses calibration data."""
 
     make: Callable[[Task], None]
     uses_calibration: bool

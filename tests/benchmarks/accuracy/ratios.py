@@ -71,7 +71,7 @@ class Row:
     key: Key
     size: int
     quantizing: float  # seconds
-    judging: float
+    evaluation: float
     tokens: Mapping[str, Values]
 
     @property
@@ -190,7 +190,7 @@ def to_json(row: Row, rows: Mapping[Key, Row]) -> str:
     actual = {each.rival.key.contender: each.log.exp() for each in comparisons(row, rows)}
     ratios = {rival: [ratio.value, ratio.error] for rival, ratio in actual.items()}
     about = {name: getattr(row.key, name) for name in Key.__slots__}
-    about |= {"size": row.size, "quantizing": round(row.quantizing, 2), "judging": round(row.judging, 2)}
+    about |= {"size": row.size, "quantizing": round(row.quantizing, 2), "evaluation": round(row.evaluation, 2)}
     tokens = {kind: [float(f"{x:.{DIGITS}g}") for x in values] for kind, values in row.tokens.items()}
     return json.dumps(about | {"means": row.means, "mean": row.mean, "ratios": ratios, "tokens": tokens})
 
@@ -199,7 +199,7 @@ def from_json(text: str) -> Row:
     actual: dict[str, Any] = json.loads(text)
     key = Key(**{name: actual[name] for name in Key.__slots__})
     tokens = {kind: np.array(values) for kind, values in actual["tokens"].items()}
-    return Row(key, actual["size"], actual["quantizing"], actual["judging"], tokens)
+    return Row(key, actual["size"], actual["quantizing"], actual["evaluation"], tokens)
 
 
 def read_rows(path: Path) -> Iterable[Row]:

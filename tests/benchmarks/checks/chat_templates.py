@@ -6,8 +6,8 @@
 Needs transformers, here or in another environment. An outcome is one of
 
     same        the same text as transformers
-    other form  the same text as transformers renders with contents as strings (or parts), or arguments as JSON
-                strings, because the template supports only this form: with the other form, transformers fails, omits
+    other format  the same text as transformers renders with contents as strings (or parts), or arguments as JSON
+                strings, because the template supports only this format: with the other one, transformers fails, omits
                 contents, or prints them as Python values
     refused     the template raises an error, which is one line here
     DIFFERENT   none of these
@@ -29,7 +29,7 @@ from locations import PYTHONPATH
 
 sys.path[:0] = PYTHONPATH
 
-import conversations as given  # noqa: E402
+import conversations  # noqa: E402
 import hugging_face  # noqa: E402
 
 from localinfer.chat_template.content_format import render_in_supported_format  # noqa: E402
@@ -40,8 +40,8 @@ from localinfer.errors import LocalInferError  # noqa: E402
 PEER = "llama-cpp-python==0.3.36"
 TEMPLATE_FOLDER = "vendor/llama.cpp/models/templates"
 CODE = ("'type': 'text'", '"type": "text"', "'city': 'Paris'", r"\"city\"")
-OUTCOMES = ("same", "other form", "refused", "DIFFERENT")
-FORMATS = (lambda each: each, given.in_texts, given.in_parts, given.with_json_arguments)
+OUTCOMES = ("same", "other format", "refused", "DIFFERENT")
+FORMATS = (lambda each: each, conversations.in_texts, conversations.in_parts, conversations.with_json_arguments)
 
 
 def main() -> None:
@@ -53,15 +53,17 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     templates = dict(sorted(in_folder(arguments.folder) if arguments.folder else fetched()))
-    cases = [(name, which) for name in templates for which in given.CONVERSATIONS]
+    cases = [(name, which) for name in templates for which in conversations.CONVERSATIONS]
     requests = [
-        {"template": templates[name], **form(given.CONVERSATIONS[which])} for name, which in cases for form in FORMATS
+        {"template": templates[name], **convert(conversations.CONVERSATIONS[which])}
+        for name, which in cases
+        for convert in FORMATS
     ]
     reference = iter(hugging_face.answers(arguments.transformers, requests))
     ours = answers(templates)
-    counts: dict[str, Counter[str]] = {which: Counter() for which in given.CONVERSATIONS}
+    counts: dict[str, Counter[str]] = {which: Counter() for which in conversations.CONVERSATIONS}
     for name, which in cases:
-        conversation = given.CONVERSATIONS[which]
+        conversation = conversations.CONVERSATIONS[which]
         our = next(ours)
         actual = outcome(our, [next(reference) for _ in FORMATS], conversation)
         counts[which][actual] += 1
@@ -94,7 +96,7 @@ def answers(templates: dict[str, str]) -> Iterator[dict[str, str]]:
     """Render all conversations with localinfer, from the messages to the text before tokenization."""
     for template in templates.values():
         chat_template = ChatTemplate(template, hugging_face.TOKENS)
-        for conversation in given.CONVERSATIONS.values():
+        for conversation in conversations.CONVERSATIONS.values():
             try:
                 yield {"text": render_in_supported_format(chat_template, Conversation(**conversation).variables()).text}
             except LocalInferError as error:
@@ -108,7 +110,7 @@ def outcome(ours: dict[str, str], reference: list[dict[str, str]], conversation:
         return "same" if ours == as_given else "DIFFERENT"
     understood = [other for other in others if is_understood(other, conversation)]
     if understood:
-        return "other form" if ours in understood else "DIFFERENT"
+        return "other format" if ours in understood else "DIFFERENT"
     if "error" in as_given:
         return "refused" if "error" in ours and "\n" not in ours["error"] else "DIFFERENT"
     return "same" if ours == as_given else "DIFFERENT"
@@ -117,7 +119,7 @@ def outcome(ours: dict[str, str], reference: list[dict[str, str]], conversation:
 def is_understood(answer: dict[str, str], conversation: dict[str, Any]) -> bool:
     """Whether an answer has no error, contains the question, and contains no Python representation of a value."""
     text = answer.get("text", "")
-    return given.QUESTION["content"] in text and not any(marker in text for marker in CODE)
+    return conversations.QUESTION["content"] in text and not any(marker in text for marker in CODE)
 
 
 if __name__ == "__main__":

@@ -26,36 +26,36 @@ import asyncio, json, sys
 import litellm
 
 base = {"model": "openai/tiny", "api_base": sys.argv[1] + "/v1", "api_key": "none"}
-asked = base | {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1}
+request = base | {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1}
 
-whole = litellm.completion(**asked, logprobs=True, top_logprobs=2)
+whole = litellm.completion(**request, logprobs=True, top_logprobs=2)
 text = whole.choices[0].message.content
 assert text and whole.usage.completion_tokens == 12, whole
 
-parts = list(litellm.completion(**asked, stream=True, stream_options={"include_usage": True}))
+parts = list(litellm.completion(**request, stream=True, stream_options={"include_usage": True}))
 assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == text
 assert litellm.stream_chunk_builder(parts).choices[0].message.content == text
 
-several = litellm.completion(**asked, n=3)
+several = litellm.completion(**request, n=3)
 assert len(several.choices) == 3 and several.choices[0].message.content == text
 
 schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
 form = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema, "strict": True}}
-formed = litellm.completion(**asked | {"max_tokens": 200}, response_format=form)
+formed = litellm.completion(**request | {"max_tokens": 200}, response_format=form)
 assert json.loads(formed.choices[0].message.content)["n"] in (1, 2)
 
 assert litellm.text_completion(**base, prompt="Hello", max_tokens=4).choices[0].text
 
 async def streamed():
-    return [part async for part in await litellm.acompletion(**asked, stream=True)]
+    return [part async for part in await litellm.acompletion(**request, stream=True)]
 assert "".join(part.choices[0].delta.content or "" for part in asyncio.run(streamed())) == text
 
-ollama = {"model": "ollama_chat/tiny", "api_base": sys.argv[1], "messages": asked["messages"]}
+ollama = {"model": "ollama_chat/tiny", "api_base": sys.argv[1], "messages": request["messages"]}
 assert litellm.completion(**ollama, max_tokens=4).choices[0].message.content
 
 for wrong, kind in (dict(temperature=-1), litellm.BadRequestError), (dict(messages=[]), litellm.BadRequestError):
     try:
-        litellm.completion(**(asked | wrong))
+        litellm.completion(**(request | wrong))
         raise SystemExit(f"{wrong} was accepted")
     except kind:
         pass

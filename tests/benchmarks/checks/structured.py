@@ -122,9 +122,9 @@ def cost(model: Model, runs: int) -> Cost:
     ids = [piece.id for piece in model.stream(PROMPT, schema=DOCUMENT, temp=0.7, seed=1, n_predict=N_PREDICT)]
     prompt = model.tokenize(PROMPT)
 
-    def spent(**form: Any) -> tuple[float, float]:
+    def spent(**options: Any) -> tuple[float, float]:
         """Return the wall-clock and CPU time of all tokens but the first, whose time includes the prefill."""
-        pieces = model.stream(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **form)
+        pieces = model.stream(prompt, n_predict=len(ids), sampler=lambda _, all: ids[len(all) - len(prompt)], **options)
         next(pieces)
         wall, cpu = time.perf_counter(), time.process_time()
         assert len(list(pieces)) == len(ids) - 1

@@ -13,7 +13,7 @@ a word may merge. Texts are encoded with and without special tokens parsed and a
     Text that is not parsed becomes no control token; llama.cpp produces them from plain text in rwkv and plamo2.
     There is no space after a first token that is not shown; llama.cpp's detokenization has one.
     Spaces before punctuation stay; llama.cpp removes them for most BPE vocabularies.
-    A character that stands for no byte is kept; llama.cpp shows [UNK_BYTE_0x...], or a byte for white space.
+    A character that stands for no byte remains; llama.cpp shows [UNK_BYTE_0x...], or a byte for white space.
 
 The columns `pieces` and `ends` count tokens with another text, and tokens that differ in ending the generation. Prints
 a Markdown table and the first differences of each row, shortened. Any difference is a failure. Needs the dependency

@@ -45,8 +45,8 @@ class DenseShape:
             shapes |= {f"{blk}.{name}.weight": (n,) for name, n in self.norms.items()}
             for name, parts in self.fused.items():
                 rows = [shapes.pop(f"{blk}.{part}.weight", None) for part in parts]
-                kept = [shape for shape in rows if shape]
-                shapes[f"{blk}.{name}.weight"] = (sum(n for n, _ in kept), kept[0][1])
+                matrices = [shape for shape in rows if shape]
+                shapes[f"{blk}.{name}.weight"] = (sum(n for n, _ in matrices), matrices[0][1])
         return shapes
 
     def metadata(self) -> dict[str, tiny.Metadatum]:

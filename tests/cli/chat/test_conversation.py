@@ -96,18 +96,18 @@ def test_regenerate(conversation: Conversation) -> None:
 
 def test_session_stores_messages_and_their_replacements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
-    session, echo_model = sessions.create("echo_model", "talk"), EchoModel()
+    session, echo_model = sessions.create("echo_model", "chat"), EchoModel()
     conversation = Conversation(echo_model, session)  # type: ignore[arg-type]
     list(conversation.ask("a"))
     list(conversation.ask("b"))
     conversation.undo()
     list(conversation.ask("c"))
-    actual = sessions.open_session("talk")
+    actual = sessions.open_session("chat")
     assert [message["content"] for message in actual.messages] == ["a", "1a", "c", "3c"]
     again = Conversation(echo_model, actual)  # type: ignore[arg-type]
     list(again.regenerate())
     again.clear()
-    assert sessions.open_session("talk").messages == []
+    assert sessions.open_session("chat").messages == []
 
 
 def test_oldest_turns_are_dropped_if_the_context_is_full() -> None:
@@ -141,13 +141,13 @@ def test_tool_calls_and_results(conversation: Conversation) -> None:
 def test_tool_calls_in_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALINFER_DATA_DIR", str(tmp_path))
     echo_model: Any = EchoModel()
-    list(Conversation(echo_model, sessions.create("echo_model", "talk")).ask("call"))
-    actual = sessions.open_session("talk")
+    list(Conversation(echo_model, sessions.create("echo_model", "chat")).ask("call"))
+    actual = sessions.open_session("chat")
     again = Conversation(echo_model, actual)
     assert [call["id"] for call in again.pending_tool_calls] == ["call00000", "call00001"]
     assert '"name": "b"' in actual.markdown()
     list(again.send_tool_results(["one", "two"]))
-    assert [message["role"] for message in sessions.open_session("talk").messages][2:] == ["tool", "tool", "assistant"]
+    assert [message["role"] for message in sessions.open_session("chat").messages][2:] == ["tool", "tool", "assistant"]
 
 
 def test_edited_tool_calls_of_a_session(conversation: Conversation) -> None:

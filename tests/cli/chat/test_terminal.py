@@ -383,34 +383,34 @@ def test_progress_line_is_erased(terminal: OpenTerminal, fake_model: str) -> Non
 
 
 def test_save_load_and_export(terminal: OpenTerminal, fake_model: str, tmp_path: Path) -> None:
-    document = tmp_path / "talk.md"
+    document = tmp_path / "chat.md"
     t = terminal("chat", fake_model)
     for typed, shown in [
         ("/save", "this conversation is saved as 20"),
         ("/export", "/export: missing path: /export FILE.md"),
         (f"/export {document}", "the conversation is empty"),
         ("one", "1: one"),
-        ("/save kept-one", "saved as kept-one"),
+        ("/save first-chat", "saved as first-chat"),
         ("two", "3: two"),
-        ("/save kept-one", "already saved as kept-one"),
+        ("/save first-chat", "already saved as first-chat"),
         (f"/export {document}", "4 messages written to"),
         (f"/export {document}", "file already"),
         ("/save ../no", "a session name consists of"),
         ("/load yours", "yours: no such session"),
-        ("/save kept-two", "saved as kept-two"),
+        ("/save second-chat", "saved as second-chat"),
         ("/undo", "removed: two"),
-        ("/load", "kept-one"),
-        ("/load kept-one", "Session kept-one, 4 messages: one"),
+        ("/load", "first-chat"),
+        ("/load first-chat", "Session first-chat, 4 messages: one"),
         ("three", "5: three"),
-        ("/load kept-two", "Session kept-two, 2 messages: one"),
+        ("/load second-chat", "Session second-chat, 2 messages: one"),
         ("four", "3: four"),
     ]:
         t.expect("> ")
         t.type(typed + "\n")
         t.expect(shown)
     t.expect("> ")
-    t.type("/load kept-o\t\n")  # completed
-    t.expect("Session kept-one, 6 messages: one")
+    t.type("/load first-c\t\n")  # completed
+    t.expect("Session first-chat, 6 messages: one")
     t.expect("> ")
     t.ctrl("D")
     assert t.wait() == 0

@@ -166,7 +166,7 @@ def test_question_is_repeated_after_suspend(terminal: OpenTerminal, fake_model: 
 
 @ON_TERMINALS
 def test_repeated_calls_are_stopped(terminal: OpenTerminal, fake_model: str, tools: str) -> None:
-    """The fake model calls the tool again because the result says so."""
+    """The fake model calls the tool again because the result requests it."""
     t = terminal("chat", fake_model, "--tools", tools, "--tool-exec", "/bin/echo call")
     t.expect("> ")
     t.type("call\n")

@@ -133,9 +133,9 @@ def test_batching_does_not_change_bits(name: str, options: Options, maximum: flo
         chunked = np.concatenate([running.logits(ids[first : first + 7]) for first in range(0, len(ids), 7)])
         running.reset()
         one_by_one = np.concatenate([running.logits([id]) for id in ids])
-        kept = running.rewind(60)
-        assert kept in (0, 60)
-        again = running.logits(ids[kept:])
+        length = running.rewind(60)
+        assert length in (0, 60)
+        again = running.logits(ids[length:])
         running.reset()
         running.evaluate(ids[:67], rewindable_suffix=7)
         assert running.rewind(65) == (65 if running.sequence.can_rewind else 60)
@@ -143,7 +143,7 @@ def test_batching_does_not_change_bits(name: str, options: Options, maximum: flo
     with engine(path, replace(options, batch_size=7)) as running:
         small = running.logits(ids)
     np.testing.assert_array_equal(one_by_one, whole)
-    np.testing.assert_array_equal(again, whole[kept:])
+    np.testing.assert_array_equal(again, whole[length:])
     np.testing.assert_array_equal(returned, whole[len(whole) - len(returned) :])
     np.testing.assert_array_equal(chunked, whole)
     assert reference_models.divergence(whole, small).max() <= maximum

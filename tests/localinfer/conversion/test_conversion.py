@@ -57,7 +57,7 @@ LESS = {
 OTHER = {
     "falcon": {"context_length"},  # config.json has it now
     "falcon-40b": {"context_length"},
-    "gemma3": {"token_embd.weight"},  # rows without a token are kept
+    "gemma3": {"token_embd.weight"},  # rows without a token stay
     "gemma4": {"token_embd.weight"},
     "gemma4-dense": {"token_embd.weight"},
     "gemma4-experts": {"token_embd.weight"},
@@ -204,7 +204,7 @@ def test_older_configurations(name: str, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     text_config = config.get("text_config", config)
     if "rope_parameters" not in text_config or architecture_is_younger(name):
-        pytest.skip("has no older spelling")
+        pytest.skip("has no older format")
     older_rope(text_config)
     (folder / "config.json").write_text(json.dumps(config))
     after = open_checkpoint(folder)

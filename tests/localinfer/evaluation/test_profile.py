@@ -86,7 +86,7 @@ def test_times_add_up_to_total(measured_profile: Profile) -> None:
 def test_every_op_runs_once_per_batch(measured_profile: Profile, tmp_path: Path) -> None:
     engine = Engine.load(open_gguf(tmp_path / "tiny.gguf"), Options(ctx_size=64, batch_size=8))
     first, then = engine.graph.cost(8, 0, 1), engine.graph.cost(4, 8, 1)
-    answer = [engine.graph.cost(1, past, 1) for past in (12, 13, 14)]
+    answer = [engine.graph.cost(1, n_past, 1) for n_past in (12, 13, 14)]
     engine.close()
     expected = [first + then, sum(answer, NO_COST)]
     for phase, batches, amount in zip(measured_profile.phases, (2, 3), expected, strict=True):

@@ -1,4 +1,4 @@
-"""LM Studio's models, in any configured directory, used in place."""
+"""LM Studio's models, in any configured directory, used without copying."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Ollama's model store, with Ollama's layout, used in place and never modified."""
+"""Ollama's model store, with Ollama's layout, used without copying and never modified."""
 
 import hashlib
 import json

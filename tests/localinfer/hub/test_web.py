@@ -301,7 +301,7 @@ class TestFullDisk:
     def test_disk_fills_up_during_the_download(
         self, hub: Hub, address: str, model_bytes: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The received bytes are kept until there is disk space again."""
+        """The received bytes remain until there is disk space again."""
         write = os.pwrite
 
         def full(file: int, data: bytes, offset: int) -> int:

@@ -310,7 +310,7 @@ def test_concurrent_pulls() -> None:
 
 def test_directory_bytes_while_another_process_writes(tmp_path: Path) -> None:
     busy = "import sys, os\nwhile True:\n os.makedirs(sys.argv[1] + '/a/b'); os.removedirs(sys.argv[1] + '/a/b')"
-    folder = tmp_path / "place"
+    folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "stays").write_bytes(bytes(10))
     with subprocess.Popen([sys.executable, "-c", busy, str(folder)]) as process:

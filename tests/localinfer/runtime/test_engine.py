@@ -62,12 +62,12 @@ class Quantized(Rounded):
     kind = "f16"
 
     def store_in_cache(self, kv: naive.Floats, anchors: naive.Floats | float = 0.0) -> naive.Floats:
-        kept = walsh_hadamard(anchors + 0 * kv).astype(np.float16)
+        rounded_anchors = walsh_hadamard(anchors + 0 * kv).astype(np.float16)
         blocks = gguf.quantize(
-            (walsh_hadamard(kv) - kept).astype(np.float32), gguf.GGMLQuantizationType[self.kind.upper()]
+            (walsh_hadamard(kv) - rounded_anchors).astype(np.float32), gguf.GGMLQuantizationType[self.kind.upper()]
         )
         return walsh_hadamard(
-            gguf.dequantize(blocks, gguf.GGMLQuantizationType[self.kind.upper()]).astype(kv.dtype) + kept
+            gguf.dequantize(blocks, gguf.GGMLQuantizationType[self.kind.upper()]).astype(kv.dtype) + rounded_anchors
         )
 
 
@@ -383,10 +383,10 @@ def test_rewind_beyond_a_sliding_window_keeps_nothing(tmp_path: Path) -> None:
     path = tiny_gemma3(tmp_path / "m.gguf")
     with engine(path, ctx_size=400, batch_size=16) as e:
         e.logits(tokens(300))
-        kept = e.rewind(295)
-        assert kept in (0, 295)
+        length = e.rewind(295)
+        assert length in (0, 295)
         reference = naive.forward(Rounded(open_gguf(path)), tokens(300))
-        assert_close(e.evaluate(tokens(300)[kept:]), reference[-1])
+        assert_close(e.evaluate(tokens(300)[length:]), reference[-1])
         assert e.rewind(20) == e.n_past == 0  # the sliding window of position 20 has been overwritten
         assert_close(e.evaluate(tokens(50)), reference[49])
 
@@ -464,8 +464,8 @@ def test_small_ring_buffer_keeps_anchors(keep: int, tmp_path: Path) -> None:
         whole = e.logits(many)
         assert divergence(naive.forward(reference, many), whole) <= 1e-5
         for n in (499, 480, 430):
-            kept = e.rewind(n)
-            np.testing.assert_array_equal(e.logits(many[kept:]), whole[kept:])
+            length = e.rewind(n)
+            np.testing.assert_array_equal(e.logits(many[length:]), whole[length:])
 
 
 def test_anchors_remove_the_quantization_error_of_key_biases(tmp_path: Path) -> None:
@@ -574,11 +574,11 @@ def test_ctrl_c_interrupts_a_batch(smollm2: Path) -> None:
         finally:
             signal.signal(signal.SIGALRM, before)
         assert time.perf_counter() - start <= 0.5 + 0.25
-        kept = e.n_past
-        assert kept % 512 == 0
-        interrupted = e.evaluate(ids[kept : kept + 100]).copy()
+        length = e.n_past
+        assert length % 512 == 0
+        interrupted = e.evaluate(ids[length : length + 100]).copy()
         e.rewind(0)
-        np.testing.assert_array_equal(e.evaluate(ids[: kept + 100]), interrupted)
+        np.testing.assert_array_equal(e.evaluate(ids[: length + 100]), interrupted)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")

@@ -380,7 +380,7 @@ def test_full_context_does_not_block_others(tmp_path: Path) -> None:
         expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, 64)] for prompt in prompts]
         scheduler = Scheduler(engine.runner)
         running = [ScheduledEngine(scheduler) for _ in prompts]
-        courses = [
+        loops = [
             Greedy(first_token(scheduled, prompt), 99) for scheduled, prompt in zip(running, prompts, strict=True)
         ]
 
@@ -395,6 +395,6 @@ def test_full_context_does_not_block_others(tmp_path: Path) -> None:
             return None
 
         with ThreadPoolExecutor(2) as threads:
-            assert list(threads.map(follow, running, courses)) == [ContextOverflowError, None]
-        assert courses[0].ids == expected[0]
-        assert courses[1].ids[:65] == expected[1]
+            assert list(threads.map(follow, running, loops)) == [ContextOverflowError, None]
+        assert loops[0].ids == expected[0]
+        assert loops[1].ids[:65] == expected[1]

@@ -62,19 +62,19 @@ def test_common_prefix_is_evaluated_once(server: ServerProcess) -> None:
 
 
 class TestChoices:
-    ASKED = REQUEST | {"prompt": [7, 8, 9, 10] * 60, "n": 6}
+    CHOICES_REQUEST = REQUEST | {"prompt": [7, 8, 9, 10] * 60, "n": 6}
 
     def test_concurrent_equals_sequential(self, server: ServerProcess) -> None:
         """More choices than slots; with a seed, choice k uses seed + k."""
-        body = server.post(TEXT, self.ASKED).body
-        alone = [server.post(TEXT, self.ASKED | {"n": 1, "seed": 3 + k}).body["choices"][0] for k in range(6)]
+        body = server.post(TEXT, self.CHOICES_REQUEST).body
+        alone = [server.post(TEXT, self.CHOICES_REQUEST | {"n": 1, "seed": 3 + k}).body["choices"][0] for k in range(6)]
         assert body["choices"] == [each | {"index": k} for k, each in enumerate(alone)]
         assert len({each["text"] for each in alone}) == 6
         assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (240, 240)
 
     def test_streams_are_interleaved(self, server: ServerProcess) -> None:
-        events = server.events(TEXT, self.ASKED | {"stream": True})
-        whole = server.post(TEXT, self.ASKED).body["choices"]
+        events = server.events(TEXT, self.CHOICES_REQUEST | {"stream": True})
+        whole = server.post(TEXT, self.CHOICES_REQUEST).body["choices"]
         order = [event["choices"][0]["index"] for event in events]
         assert order != sorted(order)
         for number, choice in enumerate(whole):
@@ -95,7 +95,7 @@ class TestChoices:
 
     def test_waiting_requests_go_first(self, server: ServerProcess) -> None:
         """Further choices take no slot that a request waits for, and a disconnect frees all slots."""
-        endless = self.ASKED | {"n": 100, "max_tokens": 700, "stream": True}
+        endless = self.CHOICES_REQUEST | {"n": 100, "max_tokens": 700, "stream": True}
         leaving = server.open(TEXT, endless)
         leaving.readline()
         assert wait_until(lambda: all(slot["is_processing"] for slot in server.get("/slots").body), 5)
@@ -104,4 +104,4 @@ class TestChoices:
         assert wait_until(lambda: not any(slot["is_processing"] for slot in server.get("/slots").body), 10)
 
     def test_invalid_prompt_is_rejected(self, server: ServerProcess) -> None:
-        assert server.post(TEXT, self.ASKED | {"prompt": [5] * 2000}).status == 400
+        assert server.post(TEXT, self.CHOICES_REQUEST | {"prompt": [5] * 2000}).status == 400

@@ -51,7 +51,7 @@ def page(browser: Any, server: ServerProcess) -> Iterator[Any]:
     problems: list[str] = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
-    opened.on("request", lambda asked: asked.url.startswith(server.url) or problems.append(asked.url))
+    opened.on("request", lambda request: request.url.startswith(server.url) or problems.append(request.url))
     opened.goto(server.url)
     opened.wait_for_selector("#model option", state="attached")
     yield opened
@@ -138,9 +138,9 @@ def test_settings_are_sent_and_stored(page: Any) -> None:
     page.keyboard.press("Escape")
     page.reload()
     page.wait_for_selector("#model option", state="attached")
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as request:
         ask(page, "Hi")
-    sent = asked.value.post_data_json
+    sent = request.value.post_data_json
     assert sent["messages"][0] == {"role": "system", "content": "Be brief"}
     assert (sent["temperature"], sent["max_tokens"], sent["model"]) == (0.5, 3, "tiny")
 

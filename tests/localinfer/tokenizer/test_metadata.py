@@ -205,7 +205,7 @@ class TestOddButAccepted:
         assert tokenizer.encode("the 1234") == load("bpe", pre="default").encode("the 1234")
 
     def test_no_bos_without_bos_id(self, load: Loader) -> None:
-        """llama-bpe adds BOS unless the file says otherwise."""
+        """llama-bpe adds BOS unless the file disables it."""
         assert load("bpe", pre="llama-bpe", bos_token_id=None, add_bos_token=None).encode("") == []
 
     def test_nul_character(self, load: Loader) -> None:

@@ -124,7 +124,7 @@ def test_concurrent_processes_all_load_the_kernel(tmp_path: Path) -> None:
 
 
 def test_cache_that_cannot_be_created_causes_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("a file")
     output = output_of(load_in_process(tmp_path / "file" / "jit"))
     assert output.startswith("compiled False")
     assert "kernel cache not used" in output

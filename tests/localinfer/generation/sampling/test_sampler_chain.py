@@ -224,7 +224,7 @@ def test_greedy_token_is_the_only_remaining_candidate() -> None:
     Options(seed=4, top_k=0, top_p=1, min_p=0, repeat_penalty=1.3, presence_penalty=0.5, dry_multiplier=0.8),
 ])  # fmt: skip
 def test_draws_follow_the_final_distribution(options: Options) -> None:
-    """A chi-square test of 100,000 draws: 2,000 of the whole chain, the rest of the final sampler."""
+    """A chi-square test of 100,000 draws: 2,000 of the whole chain, the others of the final sampler."""
     recent = [1, 2, 3, 9, 1, 2]
     logits = (np.random.default_rng(5).standard_normal(60) * 1.5).astype(np.float32)
     sampler = SamplerChain(options, 60)

@@ -186,14 +186,14 @@ def test_xtc_drops_all_top_choices_but_the_last(threshold: float, expected: dict
 
 
 @pytest.mark.parametrize(
-    ("before", "kept"),
+    ("before", "expected"),
     [
         ([0.97, 0.01, 0.01, 0.01], {0}),
         ([0.4, 0.2, 0.2, 0.2], {1, 2, 3}),
     ],
 )
-def test_typical(before: list[float], kept: set[int]) -> None:
-    assert set(typical(candidates(before), 0.5).ids.tolist()) == kept
+def test_typical(before: list[float], expected: set[int]) -> None:
+    assert set(typical(candidates(before), 0.5).ids.tolist()) == expected
 
 
 @pytest.mark.parametrize(

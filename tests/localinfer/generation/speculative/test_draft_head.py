@@ -82,17 +82,17 @@ def test_model_without_a_head(tmp_path: Path) -> None:
 
 def test_snapshot_belongs_to_model_and_head(tmp_path: Path) -> None:
     """A model with a head rejects a snapshot that was written without the head."""
-    pair, kept = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), tmp_path / "kept"
+    pair, cache_file = draft_head_models.write_model_and_head("eagle3", tmp_path, "Q8_0"), tmp_path / "cache"
     load_options: dict[str, Any] = {"ctx_size": 64, "threads": 1}
     with localinfer.load(pair.model, **load_options) as model:
         generate(model, n_predict=20)
-        model.save_cache(kept)
+        model.save_cache(cache_file)
     with localinfer.load(pair.model, spec_draft_model=str(pair.head), **load_options) as model:
         with pytest.warns(UserWarning, match="belongs to another model"):
-            assert model.load_cache(kept) == 0
+            assert model.load_cache(cache_file) == 0
         generate(model, n_predict=20)
-        model.save_cache(kept)
-        assert model.load_cache(kept) > 0
+        model.save_cache(cache_file)
+        assert model.load_cache(cache_file) > 0
 
 
 def test_head_is_rejected_as_a_model(tmp_path: Path) -> None:

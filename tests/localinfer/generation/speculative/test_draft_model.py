@@ -90,7 +90,7 @@ def test_draft_model_rewinds_rejected_tokens(engine: Engine) -> None:
     text = [*PROMPT]
     draft.accept_prompt(text)
     for _ in range(20):
-        assert draft.plan(0, 5) > 1
+        assert draft.choose_length(0, 5) > 1
         draft_tokens = draft.draft()
         assert engine.sequence.tokens[: len(text)] == text
         accepted = int(random.integers(0, len(draft_tokens) + 1))
@@ -103,7 +103,7 @@ def test_draft_model_rewinds_rejected_tokens(engine: Engine) -> None:
 def test_draft_tokens_are_the_most_probable_tokens(engine: Engine) -> None:
     draft = DraftModel(engine, make_draft_length_model(), engine.n_vocab, 0.1)
     draft.accept_prompt(PROMPT)
-    assert draft.plan(3, 3) > 1
+    assert draft.choose_length(3, 3) > 1
     draft_tokens = draft.draft()
     engine.reset()
     rows = engine.logits([*PROMPT, *draft_tokens])[len(PROMPT) - 1 : -1]
@@ -114,7 +114,7 @@ def test_improbable_tokens_are_not_drafted(engine: Engine) -> None:
     draft = DraftModel(engine, make_draft_length_model(), engine.n_vocab, 0.1)
     draft.p_min = 1.0
     draft.accept_prompt(PROMPT)
-    assert draft.plan(0, 5) > 1
+    assert draft.choose_length(0, 5) > 1
     assert draft.draft() == []
 
 
@@ -125,7 +125,7 @@ def test_drafting_pauses_when_no_draft_token_is_accepted(engine: Engine) -> None
     draft.accept_prompt(PROMPT)
     tried = []
     for step in range(300):
-        if draft.plan(0, 5) > 1 and draft.draft():
+        if draft.choose_length(0, 5) > 1 and draft.draft():
             tried.append(step)
         draft.accept(200)
     assert len([step for step in tried if step < 30]) < 20

@@ -28,7 +28,7 @@ def lookup(ids: Sequence[int]) -> PromptLookup:
 
 
 def draft_tokens(created: PromptLookup, max_draft: int) -> list[int]:
-    created.plan(0, max_draft)
+    created.choose_length(0, max_draft)
     return created.draft()
 
 

@@ -38,7 +38,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 
 
 class OracleDrafter:
-    """A drafter that knows the text in advance and replaces some tokens by wrong ones."""
+    """A drafter that receives the text in advance and replaces some tokens by wrong ones."""
 
     is_cheap = True
 
@@ -52,7 +52,7 @@ class OracleDrafter:
     def accept(self, _: int) -> None:
         self.position += 1
 
-    def plan(self, min_tokens: int, max_tokens: int) -> float:
+    def choose_length(self, min_tokens: int, max_tokens: int) -> float:
         self.max_tokens = max_tokens
         return 2.0
 

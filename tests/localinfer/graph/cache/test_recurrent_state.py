@@ -74,9 +74,9 @@ def test_rejected_draft_tokens_are_rewound(engine: Engine, monkeypatch: pytest.M
             rows = engine.evaluate_draft([*confirmed, *draft[:n_accepted], *wrong], skip=len(confirmed) - 1)
             end = at + len(confirmed) + n_accepted
             np.testing.assert_array_equal(rows[: 1 + n_accepted], whole[at + len(confirmed) - 1 : end])
-            kept = engine.rewind(end)
-            assert kept == end if n_states == MAX_DRAFT_STATES else at + len(confirmed) <= kept <= end
-            n_accepted = end - kept
+            length = engine.rewind(end)
+            assert length == end if n_states == MAX_DRAFT_STATES else at + len(confirmed) <= length <= end
+            n_accepted = end - length
             assert pool.pages.n_free == free
         assert engine.rewind(29) == 22
 

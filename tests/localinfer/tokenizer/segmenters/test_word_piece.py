@@ -24,7 +24,7 @@ def load(path: Path, **keys: Any) -> Tokenizer:
     [
         ("unaffable", ["▁un", "aff", "able"]),
         ("Un-AFF", ["▁un", "[UNK]", "▁aff"]),  # the hyphen is a word
-        ("unx a", ["[UNK]", "▁a"]),  # a word with an unknown rest becomes one unknown token
+        ("unx a", ["[UNK]", "▁a"]),  # a word with an unknown suffix becomes one unknown token
         ("a!!字字a", ["▁a", "▁!", "▁!", "▁字", "▁字", "▁a"]),
         ("É\u0301 e\u0301", ["▁e", "▁e"]),
         ("\u00a0a\u2003a\x1ca\n", ["▁a", "▁a", "a"]),  # control characters are removed
