@@ -131,7 +131,9 @@ class SpeculativeRun:
     def _new_draft(self, max_tokens: int) -> Sequence[int]:
         if not self._length_model.cost.one_token_seconds:  # the time of a single token must be measured first
             return ()
-        gain, number = max((drafter.choose_length(self._min_draft, max_tokens), -n) for n, drafter in enumerate(self._drafters))
+        gain, number = max(
+            (drafter.choose_length(self._min_draft, max_tokens), -n) for n, drafter in enumerate(self._drafters)
+        )
         return self._drafters[-number].draft() if gain > 1 else ()
 
     def _accept(self, id: int) -> None:
