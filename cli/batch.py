@@ -104,13 +104,13 @@ def batch_command(
 ) -> None:
     """Run a file of requests and write the responses to a file.
 
-    Each line of the input is a request in OpenAI's batch format, a JSON object with `messages` or `prompt` and
-    optional fields such as system, schema and temperature, or a prompt alone (a JSON string or plain text). Options
-    of the command line are defaults for fields that a request does not set. Responses are in OpenAI's batch format.
-    They are written as they finish and sorted in input order at the end. A failed request is written as a line with
-    an error and does not stop the job; the exit code is then 1.
+    Each line of the input is a request: an entry of OpenAI's batch format, a JSON object with `messages` or `prompt`
+    and optional fields such as system, schema and temperature, a prompt as a JSON string, or a prompt as plain text.
+    The options of the command line apply to all requests that do not set the same field.
 
-    If the job is interrupted or killed, the same command resumes it.
+    Responses are in OpenAI's batch format. They are written as they finish, and sorted in input order at the end. The
+    response to a failed request is a line with an error. The job continues, and its exit code is 1. If the job is
+    interrupted, the same command resumes it.
 
     \b
     Examples:

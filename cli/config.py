@@ -134,4 +134,4 @@ def as_object(model: str, settings: Mapping[str, Setting]) -> dict[str, object]:
         for name, flag in FLAGS.items()
     }
     variables = {name: os.environ.get(name) for name in OTHER_VARIABLES}
-    return {"model": model, "options": options, "variables": variables, "places": locations()}
+    return {"model": model, "options": options, "variables": variables, "locations": locations()}

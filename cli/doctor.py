@@ -38,7 +38,7 @@ def doctor_command(
 ) -> None:
     """Check this machine and the installation.
 
-    It compiles and runs a few kernels. The exit code is 0 if models can run on this machine, otherwise 1.
+    The command compiles and runs a few kernels. The exit code is 0 if models can run on this machine, otherwise 1.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def run_check(find_out: Callable[[], CheckResult]) -> CheckResult:
 
 
 def result_line(finding: CheckResult) -> str:
-    return screen.one_line(": ".join(part for part in (finding.text, finding.trouble) if part))
+    return screen.one_line(": ".join(filter(None, [finding.text, finding.trouble])))
 
 
 def as_object(finding: CheckResult) -> Mapping[str, Fact]:

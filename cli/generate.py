@@ -73,9 +73,10 @@ def generate_command(
 ) -> None:
     """Generate text from a prompt.
 
-    No chat template is applied. The prompt is PROMPT, -p, -f and stdin, in this order and joined by newlines. One
-    trailing newline of a file or of stdin is removed. stdout gets exactly the generated text. With another source of
-    the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it.
+    The model continues the prompt; no chat template is applied. The prompt consists of PROMPT, -p, -f and stdin, in
+    this order, joined by newlines. One trailing newline of a file or of stdin is removed. If there is another source of
+    the prompt, stdin is read only if it is a file or a pipe with data; `-f -` always reads it. Only the generated text
+    is written to stdout.
 
     \b
     Examples:

@@ -71,17 +71,17 @@ class MemoryEstimate:
     """
 
     ctx_size: int
-    parts: dict[str, int]
+    sizes: dict[str, int]
     active_weights: int = 0
     problem: str = ""
 
     @property
     def minimum(self) -> int:
-        return self.total - self.parts.get("weights", 0) + self.active_weights
+        return self.total - self.sizes.get("weights", 0) + self.active_weights
 
     @property
     def total(self) -> int:
-        return sum(self.parts.values())
+        return sum(self.sizes.values())
 
 
 def estimate_memory(f: GGUF, options: Options) -> MemoryEstimate:
@@ -187,7 +187,7 @@ def memory_rows(memory: MemoryEstimate) -> Iterator[Sequence[str]]:
     if memory.problem:
         yield "not known", memory.problem
         return
-    for name, n_bytes in memory.parts.items():
+    for name, n_bytes in memory.sizes.items():
         yield name, f"{n_bytes:,} bytes"
     yield "together", f"{memory.total:,} bytes"
     if memory.minimum < memory.total:
@@ -227,7 +227,7 @@ def as_object(f: GGUF, memory: MemoryEstimate) -> dict[str, Json]:
 
 
 def memory_object(memory: MemoryEstimate) -> Json:
-    return {"ctx_size": memory.ctx_size, **memory.parts, "total": memory.total, "least": memory.minimum}
+    return {"ctx_size": memory.ctx_size, **memory.sizes, "total": memory.total, "least": memory.minimum}
 
 
 def as_json_value(value: Value) -> Json:

@@ -59,7 +59,7 @@ def pull_model(name: str, status: screen.Status) -> Path:
 
 
 class ModelRow(NamedTuple):
-    """A row of the list. `state` says whether the file is on this machine, completely or in part."""
+    """A row of the list. `state` says whether the file is on this machine, completely or partially."""
 
     name: str
     size: int
@@ -76,6 +76,11 @@ def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one
 
     The entries of models.toml come first, then downloads from the Hugging Face Hub and URLs, then the models of
     Ollama and LM Studio.
+
+    \b
+    Examples:
+      localinfer list
+      localinfer list --json
     """
     from localinfer.hub import resolve
 

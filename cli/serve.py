@@ -97,8 +97,9 @@ def serve_command(
 ) -> None:
     """Run an OpenAI-compatible HTTP server.
 
-    It also implements the APIs of llama-server and Ollama, and serves a web UI. With several models, each is loaded
-    when it is first requested. Ctrl-C or SIGTERM lets running requests finish; a second one stops them.
+    The server also has the endpoints of llama-server and Ollama, and a web UI. With several models, each is loaded when
+    it is first requested. After Ctrl-C or SIGTERM, the server finishes the running requests and exits; a second Ctrl-C
+    stops them.
 
     \b
     Examples:

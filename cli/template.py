@@ -69,9 +69,9 @@ def template_command(
 ) -> None:
     """Render the chat template of a model.
 
-    The input is a JSON list of messages, such as [{"role": "user", "content": "Hello"}]; without --messages, a short
-    example. stdout gets exactly the rendered prompt. Text of a control token inside a message is not parsed as that
-    token; --ids shows the difference.
+    The messages are a JSON list, such as [{"role": "user", "content": "Hello"}]. Without --messages, a short example is
+    rendered. Only the prompt is written to stdout. Messages cannot contain control tokens: if the text of one occurs in
+    a message, it is tokenized as text; --ids shows the difference.
 
     \b
     Examples:

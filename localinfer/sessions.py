@@ -84,8 +84,8 @@ class Session:
     def markdown(self) -> str:
         """Return the conversation as a Markdown document."""
         head = f"# {self.title or self.name}\n\n{self.model}, {self.created[:16].replace('T', ' ')}\n"
-        parts = (f"\n## {str(each['role']).capitalize()}\n\n{message_text(each)}\n" for each in self.messages)
-        return head + "".join(parts)
+        sections = (f"\n## {str(each['role']).capitalize()}\n\n{message_text(each)}\n" for each in self.messages)
+        return head + "".join(sections)
 
     def remove(self) -> None:
         """Delete the file of the session and its snapshot."""
@@ -176,7 +176,7 @@ def latest() -> Session | None:
 
 
 def prune_snapshots(limit: int = MAX_SNAPSHOT_BYTES) -> None:
-    """Delete the oldest snapshots until all together have at most `limit` bytes. Messages are kept."""
+    """Delete the oldest snapshots until all together have at most `limit` bytes. Messages are not deleted."""
     folder = paths.snapshots_dir()
     found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True) if folder.is_dir() else []
     total = 0

@@ -106,7 +106,7 @@ class RenderedView:
         self.printer = self._printer()
         self.text = ""  # the text from the last block that is not final
         self.reasoning = ""
-        self.reasoning_start = self.think_ended = 0.0
+        self.reasoning_start = 0.0
         self.last_drawn = self.draw_seconds = 0.0  # seconds
         self.gap = False  # whether output precedes the text
         self.notes: list[str] = []  # shown below the text while it is streamed

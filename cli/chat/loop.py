@@ -30,7 +30,8 @@ REPETITION_WARNING = "The answer repeats itself; Ctrl-C stops it. A higher --tem
 TOOL_RESULT_HINT = "{} was not run; type its result as the next message. /undo removes the call."
 MAX_TOOL_ROUNDS, MAX_IDENTICAL_ROUNDS = 20, 4  # rounds of tool calls per question
 TOOL_LOOP_NOTE = "The model repeats the same tool call; it is not run again."
-CONTEXT_FULL = "The context is full; the answer is cut off. /undo makes room, /clear starts over."
+CONTEXT_FULL_HINT = "/undo removes the last message, /clear starts over"
+CONTEXT_FULL = f"The context is full; the answer is cut off. {CONTEXT_FULL_HINT}."
 
 
 class Chat:
@@ -98,14 +99,14 @@ class Chat:
         try:
             self.say(message)
         except LocalInferError as error:
-            hint = " (/undo makes room, /clear starts over)" if isinstance(error, ContextOverflowError) else ""
+            hint = f" ({CONTEXT_FULL_HINT})" if isinstance(error, ContextOverflowError) else ""
             screen.error(f"{error}{hint}", error.exit_code)
 
     def say(self, message: str) -> None:
         """Send a message and show the answer. Raises the errors of `Model.chat`."""
         text = "\n".join([*self.files, message])
         self.files.clear()
-        before, left_out = len(self.conversation.messages), self.conversation.n_dropped
+        n_messages, n_dropped = len(self.conversation.messages), self.conversation.n_dropped
         if calls := self.conversation.pending_tool_calls:
             self.conversation.tool_results.append(text)
             if len(self.conversation.tool_results) < len(calls):
@@ -115,11 +116,11 @@ class Chat:
             self.show(self.conversation.send_tool_results(results))
         else:
             self.show(self.conversation.ask(text))
-        if self.conversation.n_dropped > left_out:
+        if self.conversation.n_dropped > n_dropped:
             screen.note_dim(
                 f"The first {self.conversation.n_dropped} messages no longer fit and are left out of the prompt."
             )
-        if self.transcript and len(self.conversation.messages) > before:
+        if self.transcript and len(self.conversation.messages) > n_messages:
             self.transcript.add(text, self.conversation.answer)
 
     def show(self, pieces: Iterator["Piece"]) -> None:

@@ -119,8 +119,8 @@ class ListItem(markdown.ListItem):
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         width = len(f"{last_number}. ")
         lines = console.render_lines(self.elements, options.update(width=options.max_width - width), style=self.style)
-        for place, line in enumerate(lines):
-            yield Segment(f"{number}. ".rjust(width) if place == 0 else " " * width)
+        for index, line in enumerate(lines):
+            yield Segment(f"{number}. ".rjust(width) if index == 0 else " " * width)
             yield from line
             yield Segment.line()
 

@@ -21,7 +21,7 @@ FINISH_LABELS = {
 def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, columns: int) -> str:
     """Return the status line: as many fields as fit into `columns`, the most important first."""
     used = stats.prompt_tokens + stats.generated_tokens
-    parts = [
+    fields = [
         FINISH_LABELS[stats.finish_reason],
         format_rate(stats.generated_tokens, stats.generate_seconds),
         f"context {used:,} of {n_ctx:,} tokens",
@@ -29,8 +29,8 @@ def status_line(name: str, stats: "Stats", n_ctx: int, first_token: float, colum
         Path(name).stem if name.endswith(".gguf") else name,
     ]
     line = ""
-    for part in filter(None, parts):
-        longer = f"{line} · {part}" if line else part
+    for field in filter(None, fields):
+        longer = f"{line} · {field}" if line else field
         if cell_len(longer) < columns:
             line = longer
     return line

@@ -44,7 +44,7 @@ def print_token(pieces: Sequence["Piece"], at: int) -> None:
 
 
 def token_table(pieces: Sequence["Piece"], indices: range, others: int, marked: int = -1) -> Table:
-    """Return a table with a row per index in `places` and up to `others` alternative candidates in each."""
+    """Return a table with a row per index in `indices` and up to `others` alternative candidates in each."""
     table = create_table()
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("token", overflow="fold")

@@ -116,7 +116,7 @@ def bench_command(
 
 def numbers(option: str, text: str, high: int = 1 << 20) -> list[int]:
     """Parse a list such as 1,2,4. Raises UsageError with the name of the option if it is invalid."""
-    values = [int(part) if re.fullmatch(r"\d{1,9}", part) else -1 for part in text.split(",")]
+    values = [int(item) if re.fullmatch(r"\d{1,9}", item) else -1 for item in text.split(",")]
     if not all(0 <= value <= high for value in values):
         raise UsageError(f"{option}: must be whole numbers from 0 to {high}, such as 1,2; not {text}")
     return values

@@ -43,10 +43,10 @@ def profile_command(
 ) -> None:
     """Profile a model by operation and by layer.
 
-    It runs random tokens once for warmup, then three times, and reports the fastest run. Time is divided among the
-    operations that run at the same moment, so the times add up. "waiting" is the idle share of the threads. "of peak"
-    is the time that the bytes or multiply-accumulates would take at the measured peak of this machine, as a share of
-    the time of the operation.
+    The model evaluates random tokens once for warmup, then three times; the fastest run is reported. Time is divided
+    among the operations that run at the same moment, so the times add up. "waiting" is the idle share of the threads.
+    "of peak" is the time that the bytes or multiply-accumulates would take at the measured peak of this machine, as a
+    share of the time of the operation.
 
     \b
     Examples:

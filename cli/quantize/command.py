@@ -38,11 +38,11 @@ def quantize_command(
 ) -> None:
     """Quantize or convert a model.
 
-    The default of OUT is ggml-model-TYPE.gguf next to the source. OUT is written atomically. TYPE is a recipe of
-    llama.cpp, such as Q4_K_M, which gives some tensors more bits than others, or its number. Metadata is preserved.
+    SOURCE is a GGUF file or a checkpoint directory of Hugging Face. TYPE is a recipe of llama.cpp, such as Q4_K_M, or
+    its number. OUT defaults to ggml-model-TYPE.gguf next to the source. Metadata is preserved.
 
     With --calibrate, the model evaluates a text layer by layer, and error feedback (GPTQ) compensates the quantization
-    error of each column in the columns after it. This takes long. If it is interrupted, the same command resumes after
+    error of each column in the columns after it. This is slow. If it is interrupted, the same command resumes after
     the last finished layer.
 
     \b

@@ -40,7 +40,7 @@ def load(path_or_name: str | Path, *, progress: Progress | None = None, options:
 
     `keywords` are fields of `Options`, such as `ctx_size=2048`, or their names in other libraries, such as
     `max_tokens`. Precedence, highest first: `keywords`, environment variables (`LOCALINFER_*`), models.toml, the
-    metadata of the file. `options` take the place of all of these but the keywords. `progress` is called with stage,
+    metadata of the file. `options` replace all of these except the keywords. `progress` is called with stage,
     done and total.
 
     Raises UsageError for an invalid option, ModelNotFoundError, UnsupportedError, NotEnoughMemoryError, and
@@ -70,13 +70,14 @@ class LoadedModel(Model):
     def __init__(self, f: GGUF, options: Options, progress: Progress | None = None) -> None:
         weight_loading.require_address_space(f)
         f = weight_loading.load_weights(f, options, progress)
-        found = tokenizer.from_gguf(f)  # before the engine: its library aborts the process if memory runs out
+        file_tokenizer = tokenizer.from_gguf(f)  # before the engine: its library aborts if memory runs out
         draft = open_draft_model(f, options)
         head = draft if draft and draft.metadata.get("general.architecture") == EAGLE3 else None
         engine = Engine.load(f, options, progress, head)
         self._draft = load_draft_engine(draft, engine, options, progress) if draft and not head else None
-        session = GenerationSession(engine, found, progress, self._draft)
-        super().__init__(f, options, found, engine, session, SharedResources(f, found, engine, session))
+        session = GenerationSession(engine, file_tokenizer, progress, self._draft)
+        resources = SharedResources(f, file_tokenizer, engine, session)
+        super().__init__(f, options, file_tokenizer, engine, session, resources)
         for warning in (*engine.warnings, *context_length_warnings(self), *draft_model_warnings(options)):
             warnings.warn(warning, stacklevel=3)
         self.progress = progress

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 Value = int | float | bool | str | tuple[str, ...]
 Section = Literal["model", "sampling", "generation", "structured", "speculative", "draft", "chat"]
@@ -94,12 +94,20 @@ class Flag:
         return f" {low} to {high}{excluded}"
 
 
-def option(default: T, *names: str, section: Section, help: str, minimum: float = -math.inf,
-           maximum: float = math.inf, excluded: float = math.nan, choices: tuple[str, ...] = (),
-           validate: Callable[[str], object] | None = None, separator: str = "") -> T:
+class ValueRules(TypedDict, total=False):
+    """The fields of `Flag` that describe the valid values."""
+
+    minimum: float
+    maximum: float
+    excluded: float
+    choices: tuple[str, ...]
+    validate: Callable[[str], object] | None
+    separator: str
+
+
+def option(default: T, *names: str, section: Section, help: str, **rules: Unpack[ValueRules]) -> T:
     """Return a dataclass field whose metadata contains its `Flag`."""
-    flag = Flag(names, help, section, default, minimum, maximum, excluded, choices, validate, separator)
-    return field(default=default, metadata={"flag": flag})
+    return field(default=default, metadata={"flag": Flag(names, help, section, default, **rules)})
 
 
 def convert(value: object, value_type: type) -> Value | None:

@@ -1,7 +1,7 @@
-"""The table of the options of a model and its runs, shared by all commands and the Python API.
+"""The options of models and runs, for all commands and the Python API.
 
-Each field of `Options` has its flag, its valid values and its help text. A command's own options are in
-`cli/`.
+Each field of `Options` has a flag, valid values and a help text. The modules in `cli/` declare the options that only
+one command has, such as its output file.
 """
 
 import math
@@ -31,7 +31,7 @@ CHUNK_SIZE = 512  # default of ctx_size for evaluation: tokens in a chunk, as in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All options of a model and its runs, with the flags and defaults of llama.cpp where it has the same option."""
+    """The options of a model and its runs, with the flags and defaults of llama.cpp where it has the same option."""
 
     ctx_size: int = option(
         0, "-c", "--ctx-size", section="model", minimum=0, maximum=INT32_MAX,

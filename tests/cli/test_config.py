@@ -44,7 +44,7 @@ def test_sources(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for name, setting in expected.items():
         assert tuple(actual["options"][name][key] for key in ("value", "source", "name")) == setting
     assert actual["variables"]["LOCALINFER_CONFIG_DIR"] == str(tmp_path)
-    assert actual["places"]["models.toml"] == str(tmp_path / "models.toml")
+    assert actual["locations"]["models.toml"] == str(tmp_path / "models.toml")
 
 
 def test_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
