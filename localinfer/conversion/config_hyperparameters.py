@@ -1,5 +1,6 @@
 """Read and validate the hyperparameters of config.json, and write them as GGUF keys."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 
@@ -7,7 +8,7 @@ from localinfer.conversion import sliding_window
 from localinfer.conversion.architecture import Architecture
 from localinfer.conversion.checkpoint_folder import JsonObject
 from localinfer.conversion.hparams import HParams
-from localinfer.conversion.rope import read_ropes
+from localinfer.conversion.rope import RopeMetadata, read_ropes
 from localinfer.conversion.tensor_formats import reorder
 from localinfer.errors import UnsupportedError
 from localinfer.escaping import printable
@@ -46,36 +47,22 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
     Raises LocalInferError naming a missing or invalid key, UnsupportedError for a value that GGUF cannot express.
     """
     reject_unsupported(architecture, config)
-    packed = read_ternary_packing(architecture, config)
+    ternary_scale_power = read_ternary_packing(architecture, config)
     n_embd = config.positive_int("hidden_size", MAXIMA["embedding_length"])
     n_head = config.positive_int("num_attention_heads", MAXIMA["attention.head_count"])
     n_head_kv = read_kv_heads(config, n_head)
-    head_dim = config.positive_int("head_dim", MAX_HEAD_DIM, max(n_embd // n_head, 1))
-    if head_dim % 2:
-        raise config.error("head_dim", f"is {head_dim}; it must be even")
+    head_dim = read_head_dim(config, n_embd, n_head)
     n_layer = config.positive_int(
         "num_hidden_layers", MAXIMA["block_count"], len(normalized_layer_types(config)) or None
     )
-    first_position = read_position_offset(architecture, config)
-    n_ctx = config.positive_int("max_position_embeddings", DEFAULT_MAXIMUM) - first_position
-    if n_ctx < 1:
-        raise config.error("max_position_embeddings", f"leaves no position after the first {first_position}")
-    sliding = sliding_window.read_sliding_layers(architecture, config, n_layer)
-    longer = sliding_window.full_attention_value(config, "global_head_dim", "head_dim", MAX_HEAD_DIM, head_dim)
-    rope, rope_swa = read_ropes(
-        config,
-        (longer, head_dim),
-        n_ctx,
-        window_rope=architecture.has_window_rope,
-        truncates=architecture.truncates_yarn,
-    )
-    if rope.n_rot != longer and not architecture.has_partial_rope:
-        raise config.error("partial_rotary_factor", "is not supported", UnsupportedError)
-    if architecture.has_window_rope and any(sliding) and rope_swa.fields:
-        raise config.error("rope_parameters", "scaling in layers with a window is not supported", UnsupportedError)
+    position_offset = read_position_offset(architecture, config)
+    n_ctx = read_context_length(config, position_offset)
+    is_sliding = sliding_window.read_sliding_layers(architecture, config, n_layer)
+    head_dim_full = sliding_window.full_attention_value(config, "global_head_dim", "head_dim", MAX_HEAD_DIM, head_dim)
+    rope, rope_swa = read_rope_metadata(architecture, config, (head_dim_full, head_dim), n_ctx, is_sliding)
     n_ff = read_feed_forward_length(architecture, require_equal_layers(config, "intermediate_size", n_layer), n_embd)
     n_expert, n_ff_expert, n_ff_shared = read_experts(architecture, config, n_ff)
-    numbers = HParams(
+    hparams = HParams(
         n_layer=n_layer,
         n_ctx=n_ctx,
         n_embd=n_embd,
@@ -88,8 +75,8 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
         tied_embeddings=config.get("tie_word_embeddings", bool, False),
         rope=rope,
         rope_swa=rope_swa,
-        sliding_window=config.positive_int("sliding_window", DEFAULT_MAXIMUM) if any(sliding) else 0,
-        is_sliding=sliding,
+        sliding_window=config.positive_int("sliding_window", DEFAULT_MAXIMUM) if any(is_sliding) else 0,
+        is_sliding=is_sliding,
         n_expert=n_expert,
         n_ff_expert=n_ff_expert,
         n_ff_shared=n_ff_shared,
@@ -97,16 +84,46 @@ def read_hparams(architecture: Architecture, config: JsonObject) -> HParams:
         layer_types=read_layer_types(config, n_layer, set(architecture.layer_type_tensors))
         if architecture.layer_type_tensors
         else (),
-        ternary_scale_power=packed,
+        ternary_scale_power=ternary_scale_power,
         n_token_types=config.positive_int("type_vocab_size", MAX_TOKEN_TYPES, 1),
         n_labels=len(read_labels(config)),
-        position_offset=first_position,
-        head_dim_full=longer,
+        position_offset=position_offset,
+        head_dim_full=head_dim_full,
         n_embd_per_layer=optional_count(config, "hidden_size_per_layer_input", MAXIMA["embedding_length"]),
     )
-    reject_other_attention_scale(architecture, config, numbers)
-    numbers = architecture.read_hparams(config, numbers)
-    return replace(numbers, layer_overrides=architecture.layer_overrides(config, numbers))
+    reject_other_attention_scale(architecture, config, hparams)
+    hparams = architecture.read_hparams(config, hparams)
+    return replace(hparams, layer_overrides=architecture.layer_overrides(config, hparams))
+
+
+def read_head_dim(config: JsonObject, n_embd: int, n_head: int) -> int:
+    """Return the number of values of an attention head."""
+    head_dim = config.positive_int("head_dim", MAX_HEAD_DIM, max(n_embd // n_head, 1))
+    if head_dim % 2:
+        raise config.error("head_dim", f"is {head_dim}; it must be even")
+    return head_dim
+
+
+def read_context_length(config: JsonObject, position_offset: int) -> int:
+    """Return the number of positions, without those before the first token of a text."""
+    n_ctx = config.positive_int("max_position_embeddings", DEFAULT_MAXIMUM) - position_offset
+    if n_ctx < 1:
+        raise config.error("max_position_embeddings", f"leaves no position after the first {position_offset}")
+    return n_ctx
+
+
+def read_rope_metadata(
+    architecture: Architecture, config: JsonObject, head_dims: tuple[int, int], n_ctx: int, is_sliding: Sequence[bool]
+) -> tuple[RopeMetadata, RopeMetadata]:
+    """Return the rotary embeddings of layers without and with a sliding window, whose head sizes are `head_dims`."""
+    rope, rope_swa = read_ropes(
+        config, head_dims, n_ctx, window_rope=architecture.has_window_rope, truncates=architecture.truncates_yarn
+    )
+    if rope.n_rot != head_dims[0] and not architecture.has_partial_rope:
+        raise config.error("partial_rotary_factor", "is not supported", UnsupportedError)
+    if architecture.has_window_rope and any(is_sliding) and rope_swa.fields:
+        raise config.error("rope_parameters", "scaling in layers with a window is not supported", UnsupportedError)
+    return rope, rope_swa
 
 
 def read_feed_forward_length(architecture: Architecture, config: JsonObject, n_embd: int) -> int:
