@@ -110,8 +110,9 @@ class RecurrentRecorder(RecurrentOperations[Buffer]):
         )  # fmt: skip
         graph.op(
             f"{name}.recur", RECUR_WKV, x.r.rows, constants=constants, chunks=(1, 4),
-            cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a, removed=removed,
-            heads=heads, segments=self._states.segments, state=self._states.add_layer(state_bytes), y=y,
+            cost=CostModel(Cost(state_bytes), Cost(fmas=state_bytes)), r=x.r, w=x.w, k=x.k, v=x.v, a=x.a,
+            removed=removed, heads=heads, segments=self._states.segments, state=self._states.add_layer(state_bytes),
+            y=y,
         )  # fmt: skip
         graph.op(
             f"{name}.finish", WKV_FINISH, x.r.rows, constants=constants, chunks=(1, 4), r=x.r, k=x.k, v=x.v,

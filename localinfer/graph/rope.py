@@ -258,5 +258,5 @@ class BlockTable:
         rotates = np.abs(half) > 1e-12
         lengths = np.where(rotates, np.sin(PAGE_SIZE * frequencies / 2) / (PAGE_SIZE * np.where(rotates, half, 1)), 1)
         angles = (first[:, None] + (PAGE_SIZE - 1) / 2) * frequencies
-        parts = (self.rope.amplitude * lengths * part for part in (np.cos(angles), np.sin(angles)))
-        return np.concatenate([*parts], axis=1).astype(np.float32)
+        amplitude = self.rope.amplitude * lengths
+        return np.concatenate([amplitude * np.cos(angles), amplitude * np.sin(angles)], axis=1).astype(np.float32)

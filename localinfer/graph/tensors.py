@@ -126,8 +126,8 @@ class Tensors:
 
 def matrix_slice(tensor: Tensor, number: int) -> Tensor:
     """Return one matrix of a 3D tensor as a view."""
-    part = row_slice(tensor, number, 1)
-    return replace(part, shape=part.shape[1:])
+    row = row_slice(tensor, number, 1)
+    return replace(row, shape=row.shape[1:])
 
 
 def row_slice(tensor: Tensor, first: int, count: int) -> Tensor:

@@ -147,11 +147,11 @@ class NumpyBuilder(Builder[Floats]):
         if kind == "yarn":
             fast, slow = (keys.positive(f"rope.scaling.yarn_beta_{end}", n) for end, n in (("fast", 32.0), ("slow", 1)))
             frequencies = yarn_frequencies(frequencies, base, scaling_factor, original, fast, slow, truncate)
-            known = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
-            if amplified or not known:
-                amplitude *= (0.1 * math.log(scaling_factor) + 1) / (0.1 * known * math.log(scaling_factor) + 1)
-        longer = (self.model.ctx_size or trained) > original
-        for name in ("rope_freqs", "rope_factors_long" if longer else "rope_factors_short"):
+            multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+            if amplified or not multiplier:
+                amplitude *= (0.1 * math.log(scaling_factor) + 1) / (0.1 * multiplier * math.log(scaling_factor) + 1)
+        is_long = (self.model.ctx_size or trained) > original
+        for name in ("rope_freqs", "rope_factors_long" if is_long else "rope_factors_short"):
             frequencies = frequencies / self.model.factors.get(name, 1.0)
         temperature = AttentionTemperature(
             keys.number("attention.temperature_scale", 0.0), keys.count("attention.temperature_length", original)
@@ -195,15 +195,15 @@ class NumpyBuilder(Builder[Floats]):
         if window == 0 and model.n_ctx:
             window, near = model.n_ctx - model.sinks, np.minimum(position, model.n_ctx - 1)
             scores[..., : model.sinks] = normed_and_rotated(q, "q", near) @ k[:, : model.sinks].transpose(0, 2, 1)
-            seen = visible(position, window, model.sinks)
+            mask = visible(position, window, model.sinks)
         else:
-            seen = visible(position, window) if self.causal else within_window(position, window)
+            mask = visible(position, window) if self.causal else within_window(position, window)
         if spec.chunked:
-            seen &= position[:, None] // window == position[None, :] // window
-        scores = np.where(seen, soft_cap(factor * scores, spec.cap), -np.inf)
+            mask &= position[:, None] // window == position[None, :] // window
+        scores = np.where(mask, soft_cap(factor * scores, spec.cap), -np.inf)
         if spec.sinks:  # an extra column whose value is 0
-            more = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
-            scores, v = np.concatenate([scores, more], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
+            sink_scores = np.repeat(model[f"{blk}attn_sinks"][:, None], len(position), axis=1)[..., None]
+            scores, v = np.concatenate([scores, sink_scores], axis=2), np.pad(v, ((0, 0), (0, 1), (0, 0)))
         mixed = softmax(scores) @ v
         return mixed.transpose(1, 0, 2).reshape(len(position), -1)
 
@@ -309,8 +309,8 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
         q, v = (first, last) if delta else (last, first)
         q, k = (part.reshape(len(x), shape.groups, shape.key) for part in (q, k))
-        turns = shape.heads // shape.groups // shape.heads_per_key
-        q, k = (np.tile(np.repeat(part, shape.heads_per_key, axis=1), (1, turns, 1)) for part in (q, k))
+        repeats = shape.heads // shape.groups // shape.heads_per_key
+        q, k = (np.tile(np.repeat(part, shape.heads_per_key, axis=1), (1, repeats, 1)) for part in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
         tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
         dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
@@ -322,10 +322,10 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         for t in range(len(x)):
             states *= decay[t][:, None, None]
             if rate is not None:
-                learnt = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
+                learned = sigmoid(rate[t])[:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], states))
             else:
-                learnt = dt[t][:, None] * v[t]
-            states += np.einsum("hk,hv->hkv", k[t], learnt)
+                learned = dt[t][:, None] * v[t]
+            states += np.einsum("hk,hv->hkv", k[t], learned)
             y[t] = np.einsum("hk,hkv->hv", q[t], states)
         if not delta:
             y += self.model.numbers(f"{blk}ssm_d").reshape(-1, 1) * v
@@ -360,9 +360,9 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         k = k * (1 + (a - 1) * k_a)
         states, y = np.zeros((k.shape[1], size, size), k.dtype), np.zeros_like(v)
         for t in range(len(k)):
-            lost = np.einsum("hk,hkv->hv", removed[t], states)
+            removed_values = np.einsum("hk,hkv->hv", removed[t], states)
             states *= decay[t][:, :, None]
-            states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], lost)
+            states += np.einsum("hk,hv->hkv", k[t], v[t]) - np.einsum("hk,hv->hkv", removed[t] * a[t], removed_values)
             y[t] = np.einsum("hk,hkv->hv", r[t], states)
         y = layer_norm(y, weight, size * self.g.eps) + bias + (r * k * r_k).sum(axis=-1, keepdims=True) * v
         return y.reshape(len(y), -1)
@@ -385,17 +385,17 @@ class NumpyExperts(ExpertOperations[Floats]):
         for token, p in enumerate(probabilities):
             by_group = (p + bias).reshape(router.groups, -1)
             sums = np.sort(by_group, axis=1)[:, -router.best_per_group :].sum(axis=1)
-            left_out = np.argsort(-sums, kind="stable")[router.groups_used :]
-            by_group[left_out] = -np.inf
+            excluded = np.argsort(-sums, kind="stable")[router.groups_used :]
+            by_group[excluded] = -np.inf
             ids = np.argsort(-by_group.ravel(), kind="stable")[: router.used]
             weights = softmax(p[ids]) if router.gating == "softmax_of_chosen" else p[ids]
             if router.gating == "sparse_mixer":
-                weights = np.array([sparse_mixer_weight(p, [*ids[:position]], id) for position, id in enumerate(ids)])
+                weights = np.array([sparse_mixer_weight(p, [*ids[:rank]], id) for rank, id in enumerate(ids)])
             weights = router.scale * weights / (weights.sum() if router.normed else 1)
             for id, weight in zip(ids, weights, strict=True):
-                before, behind = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
-                f = self.hidden(before * h[token : token + 1], blk, id, activation, gated=gated)
-                chosen[token] += behind * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
+                input_factor, output_factor = (weight, 1.0) if router.weighs_inputs else (1.0, weight)
+                f = self.hidden(input_factor * h[token : token + 1], blk, id, activation, gated=gated)
+                chosen[token] += output_factor * self.model.expert(f"{blk}ffn_down_exps", id, f)[0]
         return chosen
 
     def sigmoid_gate(self, y: Floats, h: Floats, name: str) -> None:

@@ -11,7 +11,7 @@ ROPE_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
 
 class Model:
-    """A file's weights as plain matrices, decoded at first use and then kept, and the settings of tests."""
+    """A file's weights as plain matrices, decoded at first use and then cached, and the settings of tests."""
 
     def __init__(self, file: GGUF, dtype: DTypeLike = np.float64) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
@@ -48,7 +48,7 @@ class Model:
         return tensor.data.view(np.float32).astype(self.dtype).reshape(tensor.shape)
 
     def rows(self, name: str, rows: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.float32]:
-        """Return some rows of a tensor, decoded and not kept."""
+        """Return some rows of a tensor, decoded and not cached."""
         tensor = self.file.tensors[name if self.has(name) else f"{name}.weight"]
         bytes_of_rows = tensor.data.reshape(*tensor.shape[:-1], -1)[rows]
         return gguf.dequantize(bytes_of_rows, gguf.GGMLQuantizationType(tensor.type))

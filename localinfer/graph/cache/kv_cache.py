@@ -121,7 +121,7 @@ class KVCache(SequenceCache):
         pages = list(self._page_table)
         numbers = np.array([self._end, len(pages)], np.int64).view(np.uint8)
         positions = self._page_positions()[pages]
-        return [numbers, positions.view(np.uint8), *(array[:, pages] for array in self._ring.parts())]
+        return [numbers, positions.view(np.uint8), *(array[:, pages] for array in self._ring.cache_arrays())]
 
     def load(self, saved: Sequence[Bytes]) -> None:
         self.reset()
@@ -133,7 +133,7 @@ class KVCache(SequenceCache):
             self._page_table.writable_page(n_pages - 1)
         self._end, pages = end, list(self._page_table)
         self._page_positions()[pages] = positions.view(np.int32).reshape(-1, PAGE_SIZE)
-        for array, saved_array in zip(self._ring.parts(), arrays, strict=True):
+        for array, saved_array in zip(self._ring.cache_arrays(), arrays, strict=True):
             array[:, pages] = saved_array.reshape(len(array), n_pages, -1)
 
     def _page_positions(self) -> NDArray[np.int32]:

@@ -32,7 +32,7 @@ class PagePool:
         self._ref_counts[page] = 1
         return page
 
-    def share(self, page: int) -> None:
+    def retain(self, page: int) -> None:
         """Add a reference to a page."""
         self._ref_counts[page] += 1
 

@@ -30,7 +30,7 @@ class PageTable:
         """Return a table of the same pages, which are then shared."""
         other = PageTable(self._ring)
         for page in self._pages:
-            self._ring.pages.share(page)
+            self._ring.pages.retain(page)
         other._pages = self._pages.copy()
         other.numbers[:] = self.numbers
         return other

@@ -21,8 +21,8 @@ from localinfer.graph.compute_graph import ComputeGraph
 from localinfer.kernels.layout import SEGMENT_WORDS
 
 MAX_CHECKPOINTS = 4  # two per turn: the last two turns of a conversation can be regenerated
-MAX_DRAFT_STATES = 48  # states kept per draft
-MAX_DRAFT_STATE_BYTES = 16 << 20  # memory of these states; one is always kept
+MAX_DRAFT_STATES = 48  # states stored per draft
+MAX_DRAFT_STATE_BYTES = 16 << 20  # memory of these states; one is always stored
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class StatePool:
     segments: Region = field(init=False)  # int64: see `localinfer.kernels.segments`
     layers: list[Region] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # bytes per slot
-    n_draft_states: int = 0  # states kept per draft
+    n_draft_states: int = 0  # states stored per draft
 
     def __post_init__(self) -> None:
         self.segments = self.graph.region(8 + 8 * SEGMENT_WORDS * MAX_DRAFT_STATES * self.graph.sequences)
@@ -53,15 +53,15 @@ class StatePool:
     def nbytes(self) -> int:
         return sum(region.nbytes for region in self.layers)
 
-    def parts(self, slot: int) -> Sequence[Bytes]:
+    def layer_states(self, slot: int) -> Sequence[Bytes]:
         """Return the state of each layer in a slot."""
         return [region.view(np.uint8).reshape(len(self.pages), -1)[slot] for region in self.layers]
 
     def allocate_zeroed(self) -> int:
         """Return a zeroed slot. Raises OutOfPagesError."""
         slot = self.pages.allocate()
-        for part in self.parts(slot):
-            part[:] = 0
+        for state in self.layer_states(slot):
+            state[:] = 0
         return slot
 
     def add_segment(self, at: int, tokens: int, end: int, begin: int) -> None:
@@ -86,8 +86,8 @@ class RecurrentState(SequenceCache):
         self._draft_slots: dict[int, int] = {}  # n_past -> slot before draft tokens
         self._draft_start: int | None = None  # the first position of draft tokens
         self._reserved: list[int] = []  # slots for the next run
-        # Parts of the run: the number of tokens, and whether they write to a new slot.
-        self._run_parts: list[tuple[int, bool]] = []
+        # Segments of the run: the number of tokens, and whether they write to a new slot.
+        self._run_segments: list[tuple[int, bool]] = []
         self._n_past = 0
         self._is_consistent = True  # False from `set_inputs` to `commit`: an interrupted run leaves a partial update
 
@@ -101,7 +101,7 @@ class RecurrentState(SequenceCache):
         other = RecurrentState(self._pool)
         for slot in (self._slot, *self._checkpoints.values(), *self._draft_slots.values()):
             if slot is not None:
-                self._pool.pages.share(slot)
+                self._pool.pages.retain(slot)
         other._slot, other._checkpoints, other._draft_slots = (
             self._slot,
             self._checkpoints.copy(),
@@ -113,16 +113,16 @@ class RecurrentState(SequenceCache):
     def reserve(self, first: int, count: int) -> None:  # noqa: ARG002 (slots are independent of positions)
         if self._slot is None:
             self._slot = self._pool.allocate_zeroed()
-        self._run_parts = [*self._split_run(count, self._pool.pages.is_shared(self._slot))]
-        n_needed = sum(new_slot for _, new_slot in self._run_parts)
+        self._run_segments = [*self._split_run(count, self._pool.pages.is_shared(self._slot))]
+        n_needed = sum(new_slot for _, new_slot in self._run_segments)
         self._release_reserved(n_needed)
         while len(self._reserved) < n_needed:
             self._reserved.append(self._pool.pages.allocate())
 
     def _split_run(self, count: int, is_shared: bool) -> Iterator[tuple[int, bool]]:
-        """Yield the parts of a run: the number of tokens, and whether they write to a new slot.
+        """Yield the segments of a run: the number of tokens, and whether they write to a new slot.
 
-        Confirmed tokens update the current slot, if it is not shared. Draft tokens are divided into parts with a new
+        Confirmed tokens update the current slot, if it is not shared. Draft tokens are divided into segments with a new
         slot each, as long as there are slots.
         """
         n_confirmed = count if self._draft_start is None else min(max(self._draft_start - self._n_past, 0), count)
@@ -138,14 +138,14 @@ class RecurrentState(SequenceCache):
         self.reserve(first, count)
         assert self._slot is not None
         begin, ends = self._slot, iter(self._reserved)
-        for tokens, new_slot in self._run_parts:
+        for tokens, new_slot in self._run_segments:
             end = next(ends) if new_slot else begin
             self._pool.add_segment(row, tokens, end, begin)
             begin, row = end, row + tokens
-        self._is_consistent = all(new_slot for _, new_slot in self._run_parts)
+        self._is_consistent = all(new_slot for _, new_slot in self._run_segments)
 
     def commit(self, n_past: int) -> None:
-        for tokens, new_slot in self._run_parts:
+        for tokens, new_slot in self._run_segments:
             if (
                 new_slot
                 and self._draft_start is not None
@@ -156,7 +156,7 @@ class RecurrentState(SequenceCache):
             elif new_slot:
                 self._replace_slot(self._reserved.pop(0))
             self._n_past += tokens
-        self._run_parts, self._n_past, self._is_consistent = [], n_past, True
+        self._run_segments, self._n_past, self._is_consistent = [], n_past, True
 
     def rewind_target(self, n: int) -> int:
         if self._is_consistent and n >= self._n_past:
@@ -166,7 +166,7 @@ class RecurrentState(SequenceCache):
     def rewind(self, n: int) -> None:
         if not (self._is_consistent and n == self._n_past):
             slot = self._draft_slots[n] if n in self._draft_slots else self._checkpoints[n]
-            self._pool.pages.share(slot)
+            self._pool.pages.retain(slot)
             self._replace_slot(slot)
             self._n_past, self._is_consistent = n, True
         self._end_draft()
@@ -177,7 +177,7 @@ class RecurrentState(SequenceCache):
             return
         if len(self._checkpoints) == MAX_CHECKPOINTS:
             self._pool.pages.release(self._checkpoints.pop(next(iter(self._checkpoints))))
-        self._pool.pages.share(self._slot)
+        self._pool.pages.retain(self._slot)
         self._checkpoints[self._n_past] = self._slot
 
     def begin_draft(self, n_confirmed: int) -> None:
@@ -211,12 +211,12 @@ class RecurrentState(SequenceCache):
         """Return the number of positions and the state of each layer."""
         self._slot = self._pool.allocate_zeroed() if self._slot is None else self._slot
         n_past = np.array([self._n_past], np.int64).view(np.uint8)
-        return [n_past, *(part.copy() for part in self._pool.parts(self._slot))]
+        return [n_past, *(state.copy() for state in self._pool.layer_states(self._slot))]
 
     def load(self, saved: Sequence[Bytes]) -> None:
         self.reset()
         self._slot = self._pool.allocate_zeroed()
         [n_past] = saved[0].view(np.int64)
-        for part, saved_part in zip(self._pool.parts(self._slot), saved[1:], strict=True):
-            part[:] = saved_part
+        for state, saved_state in zip(self._pool.layer_states(self._slot), saved[1:], strict=True):
+            state[:] = saved_state
         self._n_past = int(n_past)

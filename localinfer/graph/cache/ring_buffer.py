@@ -187,11 +187,11 @@ class RingBuffer:
     def copy_page(self, page: int) -> int:
         """Return a copy of a page. Raises OutOfPagesError."""
         copy = self._allocate()
-        for part in (self.positions.view(np.int32).reshape(1, len(self.pages), PAGE_SIZE), *self.parts()):
-            part[:, copy] = part[:, page]
+        for array in (self.positions.view(np.int32).reshape(1, len(self.pages), PAGE_SIZE), *self.cache_arrays()):
+            array[:, copy] = array[:, page]
         return copy
 
-    def parts(self) -> Sequence[Bytes]:
+    def cache_arrays(self) -> Sequence[Bytes]:
         """Return the keys and the values of each layer, (heads, pages, bytes)."""
         regions = ((layer.heads, region) for layer in self.layers for region in (layer.k, layer.v))
         return [region.view(np.uint8).reshape(heads, len(self.pages), -1) for heads, region in regions]

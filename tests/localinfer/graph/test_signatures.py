@@ -54,8 +54,8 @@ def test_missing_or_extra_argument_is_an_error() -> None:
 def test_writing_a_buffer_invalidates_its_converted_activations() -> None:
     graph = ComputeGraph(1, 1, 1, 1, passes=1)
     x, y = graph.buffer(256), graph.buffer(256)
-    few = {"tile": 0, "passes": 1}
-    graph.op("norm", signatures.RMS_NORM, x.rows, constants=few, x=x, weight=0, n=256, eps=1e-5, y=y, q=y.quantized)
+    small = {"tile": 0, "passes": 1}
+    graph.op("norm", signatures.RMS_NORM, x.rows, constants=small, x=x, weight=0, n=256, eps=1e-5, y=y, q=y.quantized)
     assert y.quantized.is_written
     assert graph.ops[-1].writes == (y, y.quantized)
     graph.op("add", signatures.ADD, x.rows, branch=x, factor=1.0, n=256, x=y)

@@ -271,7 +271,7 @@ def test_pages_are_reference_counted() -> None:
     assert (pages.allocate(), pages.allocate(), pages.n_free) == (0, 1, 0)
     with pytest.raises(OutOfPagesError):
         pages.allocate()
-    pages.share(1)
+    pages.retain(1)
     pages.release(1)
     assert (pages.is_shared(1), pages.n_free) == (False, 0)
     pages.release(1)

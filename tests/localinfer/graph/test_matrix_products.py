@@ -1,0 +1,40 @@
+"""How matrix products are divided among threads, and which op converts their input."""
+
+from pathlib import Path
+
+import pytest
+from tiny import tiny_llama
+
+from localinfer.gguf.reader import open_gguf
+from localinfer.graph.compute_graph import ComputeGraph
+from localinfer.graph.matrix_products import MAX_CHUNKS_PER_THREAD, MIN_CHUNK_BYTES, chunk_counts, matmul
+from localinfer.kernels.signatures import ADD
+from quant.jit.cpu import target
+
+
+@pytest.mark.parametrize(
+    ("threads", "nbytes", "chunks"),
+    [
+        (1, 1 << 30, 1),  # no other thread can steal a chunk
+        (4, 1, 1),
+        (4, 3 * 4 * MIN_CHUNK_BYTES, 3),
+        (4, 1 << 30, MAX_CHUNKS_PER_THREAD),
+    ],
+)
+def test_chunks_per_thread(threads: int, nbytes: int, chunks: int) -> None:
+    graph = ComputeGraph(1, 1, threads, threads, passes=1)
+    small, large = chunk_counts(graph, nbytes, target().rows)
+    assert (small, large) == (chunks, 1)
+
+
+def test_products_of_one_input_convert_it_once(tmp_path: Path) -> None:
+    tensors = open_gguf(tiny_llama(tmp_path / "m.gguf", type="Q8_0")).tensors
+    graph = ComputeGraph(8, 8, 1, 1, passes=1)
+    weight = tensors["blk.0.attn_q.weight"]
+    x = graph.buffer(weight.shape[1])
+    graph.op("add", ADD, x.rows, branch=x, factor=1.0, n=x.n, x=x)
+    matmul(graph, x, weight, barrier=False)
+    matmul(graph, x, tensors["blk.0.attn_k.weight"])
+    names = ["add", "blk.0.attn_q.quantized", "blk.0.attn_q.weight", "blk.0.attn_k.weight"]
+    assert [op.name for op in graph.ops] == names
+    assert [product.first_op for product in graph.products] == [2, 2]  # both are in one stage
