@@ -20,7 +20,6 @@ from cli.flags import PANELS
 from localinfer.options import FLAGS, Flag
 
 PAGE = CHECKOUT / "docs" / "command-line.md"
-NO_DEFAULT = ("", (), False)
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -34,13 +33,25 @@ def settings() -> Iterator[str]:
     for section, title in PANELS.items():
         yield f"\n**{title}**\n"
         flags = [flag for flag in FLAGS.values() if flag.section == section]
-        rows = ((code(*flag.names, *filter(None, [flag.negative_name])), default(flag), flag.help) for flag in flags)
-        yield from table(("flag", "default", "what it does"), rows)
+        rows = (
+            (all_names(flag), default(flag.default), code(flag.environment_variable), flag.help) for flag in flags
+        )
+        yield from table(("flag", "default", "environment variable", "what it does"), rows)
     yield ""
 
 
-def default(flag: Flag) -> str:
-    return code(flag.long_name) if flag.negative_name else "" if flag.default in NO_DEFAULT else code(flag.default)
+def all_names(flag: Flag) -> str:
+    return code(*flag.names, *filter(None, [flag.negative_name]))
+
+
+def default(value: object) -> str:
+    """Return a default as Markdown; "" for options without one, and for flags that are off."""
+    if value is True:
+        return "on"
+    if value is None or value is False or value in ("", ()):
+        return ""
+    values = value if isinstance(value, tuple) else (value,)
+    return code(*(str(each).replace("\n", "\\n") for each in values))
 
 
 def command_options() -> Iterator[str]:
@@ -56,12 +67,21 @@ def command_options() -> Iterator[str]:
             missing = [flag.long_name for name, flag in flags.items() if name not in params]
             if len(missing) < len(flags) / 2:
                 params = {name: param for name, param in params.items() if name not in flags}
-                with_settings.append(f"*{title}*" + (f" (but for {code(*missing)})" if missing else ""))
+                with_settings.append(f"*{title}*" + (f" (except {code(*missing)})" if missing else ""))
         if with_settings:
-            yield f"With the settings of {', '.join(with_settings)}."
+            yield f"It also has the options of {', '.join(with_settings)}."
         yield ""
-        rows = ((code(*each.opts, *each.secondary_opts), each.metavar or "", each.help) for each in params.values())
-        yield from table(("flag", "value", "what it does"), rows)
+        rows = (
+            (code(*each.opts, *each.secondary_opts), each.metavar or "", default_of_parameter(each), each.help)
+            for each in params.values()
+        )
+        yield from table(("flag", "value", "default", "what it does"), rows)
+
+
+def default_of_parameter(parameter: Any) -> str:
+    """Return the default of a command's parameter, unless its help says it."""
+    value = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
+    return "" if "[default:" in parameter.help else default(value)
 
 
 def equivalent_flags() -> Iterator[str]:
