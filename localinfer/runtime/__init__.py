@@ -1,1 +1,14 @@
-"""The runtime: executes a model's compute graph over sequences of tokens, with a thread pool and a batch scheduler."""
+"""The runtime: executes a model's compute graph over sequences of tokens, with a thread pool and a batch scheduler.
+
+compiled_graph     a compute graph with memory, kernels and threads
+thread_pool        the threads that execute it
+sequence           token ids and their caches
+model_runner       evaluates batches of any sequences
+sequence_engine    the interface of engines, which evaluate one sequence each
+engine             the engine of a loaded model
+scheduled_engine   an engine whose requests the scheduler batches with others
+scheduler          continuous batching
+prefix_cache       reuse of cached prefixes, and eviction
+snapshot           the caches of a sequence in a file
+probe              access to intermediate values, for quantization
+"""

@@ -1,1 +1,9 @@
-"""The caches of a sequence: `sequence_cache.py` is the interface, the other modules are the kinds of caches."""
+"""The caches of a sequence: keys and values in pages, and recurrent states.
+
+sequence_cache     the interface of the caches of a sequence
+kv_cache           keys and values: the positions of a sequence in a ring buffer
+page_table         the pages of a sequence
+ring_buffer        the memory of keys and values of all sequences
+page_pool          allocation and reference counts of pages
+recurrent_state    states of fixed size, with checkpoints
+"""
