@@ -91,7 +91,7 @@ def test_batched_evaluation_is_bit_identical(tmp_path: Path) -> None:
         engine.runner.evaluate_segments(segments)
         inputs = [DraftHeadInput(s, ids[50 + n], 20 + n) for n, s in enumerate(sequences)]
         for _ in range(2):
-            alone = [[actual[0].copy() for actual in engine.runner.evaluate_draft_head([look])] for look in inputs]
+            alone = [[actual[0].copy() for actual in engine.runner.evaluate_draft_head([each])] for each in inputs]
             logits, states = engine.runner.evaluate_draft_head(inputs)
             for number, (expected_logits, expected_state) in enumerate(alone):
                 np.testing.assert_array_equal(logits[number], expected_logits)

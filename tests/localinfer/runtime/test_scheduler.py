@@ -63,14 +63,14 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         yield running
 
 
-def evaluate_alone(engine: Engine, tokens: Sequence[int], answers: int) -> list[Logits]:
+def evaluate_alone(engine: Engine, tokens: Sequence[int], n_answer: int) -> list[Logits]:
     """Return the logits after a prompt, and after each of some answer tokens."""
     engine.reset()
-    actual = [engine.evaluate(tokens).copy()]
-    for _ in range(answers):
-        actual.append(engine.evaluate([int(actual[-1].argmax())]).copy())
+    logits = [engine.evaluate(tokens).copy()]
+    for _ in range(n_answer):
+        logits.append(engine.evaluate([int(logits[-1].argmax())]).copy())
     engine.reset()
-    return actual
+    return logits
 
 
 def test_segments_are_bit_identical_to_separate_evaluation(engine: Engine) -> None:
@@ -261,8 +261,8 @@ def test_forks_are_independent(engine: Engine) -> None:
 
 def feed(engine: Engine, sequence: Any, tokens: Sequence[int]) -> Logits:
     for first in range(0, len(tokens), engine.graph.batch):
-        part = np.array(tokens[first : first + engine.graph.batch], np.int32)
-        logits = engine.runner.evaluate_segments([Segment(sequence, part)], np.array([len(part) - 1], np.int32))
+        ids = np.array(tokens[first : first + engine.graph.batch], np.int32)
+        logits = engine.runner.evaluate_segments([Segment(sequence, ids)], np.array([len(ids) - 1], np.int32))
     return logits[0].copy()
 
 
@@ -353,22 +353,22 @@ def test_close_waits_for_a_direct_step(tmp_path: Path) -> None:
     ):
         scheduled = ScheduledEngine(Scheduler(engine.runner))
         loop = Greedy(first_token(scheduled, PREFIX), 99)
-        arrived, goes_on, take = threading.Event(), threading.Event(), loop.process_logits
+        is_processing, may_continue, process = threading.Event(), threading.Event(), loop.process_logits
 
         def slow(logits: Logits) -> bool:
-            arrived.set()
-            goes_on.wait(5)
-            return take(logits)
+            is_processing.set()
+            may_continue.wait(5)
+            return process(logits)
 
         loop.process_logits = slow  # type: ignore[method-assign]
         step = own.submit(scheduled.run_step, loop)
-        arrived.wait(5)
-        leaving = ThreadPoolExecutor(1).submit(scheduled.close)
+        is_processing.wait(5)
+        closing = ThreadPoolExecutor(1).submit(scheduled.close)
         time.sleep(0.05)
-        assert not leaving.done()
-        goes_on.set()
+        assert not closing.done()
+        may_continue.set()
         step.result()
-        leaving.result()
+        closing.result()
         assert not scheduled.sequence.tokens
 
 

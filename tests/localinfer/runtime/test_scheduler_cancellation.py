@@ -71,15 +71,15 @@ def run_steps(scheduled: ScheduledEngine, steps: int) -> list[int]:
     return loop.ids[: steps + 1]
 
 
-@pytest.mark.parametrize("presses", [1, 3])
-def test_sequence_is_usable_after_ctrl_c(presses: int, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_interrupts", [1, 3])
+def test_sequence_is_usable_after_ctrl_c(n_interrupts: int, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache matches the tokens after any number of interrupts within a batch."""
     scheduled = ScheduledEngine(Scheduler(engine.runner))
     compute, batches = engine.runner.evaluate_segments, iter(range(1000))
     expected = run_steps(scheduled, 8)
 
     def interrupted(segments: Sequence[Segment], rows: NDArray[np.int32]) -> Logits:
-        for _ in range(presses if next(batches) == 4 else 0):
+        for _ in range(n_interrupts if next(batches) == 4 else 0):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             time.sleep(0.05)
         return compute(segments, rows)
@@ -138,10 +138,10 @@ def test_direct_use_of_the_engine_does_not_change_logits(engine: Engine) -> None
     scheduler = Scheduler(engine.runner)
     pair = [ScheduledEngine(scheduler), ScheduledEngine(scheduler)]
     expected = run_steps(pair[0], 60)
-    is_over = threading.Event()
+    is_done = threading.Event()
 
     def compute_others() -> None:
-        while not is_over.is_set():
+        while not is_done.is_set():
             with engine.lock:
                 engine.reset()
                 engine.evaluate([7])
@@ -153,7 +153,7 @@ def test_direct_use_of_the_engine_does_not_change_logits(engine: Engine) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    is_over.set()
+    is_done.set()
     other.join()
     assert actual == [expected, expected]
 

@@ -19,11 +19,11 @@ from localinfer.runtime.engine import Engine
 IDS = np.random.default_rng(0).integers(0, 270, 160).tolist()
 OTHER_FILE = "exists but is not a snapshot"
 DEFAULT_OPTIONS = {"threads": 1, "ctx_size": 200}
-Opening = Callable[..., tuple[Engine, Options]]
+OpenEngine = Callable[..., tuple[Engine, Options]]
 
 
 @pytest.fixture
-def opened() -> Iterator[Opening]:
+def opened() -> Iterator[OpenEngine]:
     with ExitStack() as stack:
 
         def open_engine(path: Path, **changed: Any) -> tuple[Engine, Options]:
@@ -45,7 +45,9 @@ def opened() -> Iterator[Opening]:
     ],
     ids=["f16", "quantized", "sliding", "ring"],
 )
-def test_restored_engine_is_bit_identical(opened: Opening, tmp_path: Path, tiny: Any, changed: dict[str, Any]) -> None:
+def test_restored_engine_is_bit_identical(
+    opened: OpenEngine, tmp_path: Path, tiny: Any, changed: dict[str, Any]
+) -> None:
     model, path = tiny(tmp_path / "m.gguf"), tmp_path / "snapshot"
     engine, options = opened(model, **changed)
     engine.evaluate(IDS[:120])
@@ -60,7 +62,7 @@ def test_restored_engine_is_bit_identical(opened: Opening, tmp_path: Path, tiny:
     np.testing.assert_array_equal(other.logits(IDS[120:]), expected)
 
 
-def refused(path: Path, engine: Engine, options: Options) -> str:
+def load_error(path: Path, engine: Engine, options: Options) -> str:
     engine.evaluate(IDS[:5])
     with pytest.raises(LocalInferError) as error:
         snapshot.load(path, engine, options)
@@ -69,7 +71,7 @@ def refused(path: Path, engine: Engine, options: Options) -> str:
 
 
 @pytest.fixture
-def written(opened: Opening, tmp_path: Path) -> tuple[Path, Engine, Options]:
+def written(opened: OpenEngine, tmp_path: Path) -> tuple[Path, Engine, Options]:
     engine, options = opened(tiny_llama(tmp_path / "m.gguf"))
     engine.evaluate(IDS[:40])
     snapshot.save(tmp_path / "snapshot", engine, options)
@@ -81,15 +83,15 @@ def test_damage_is_detected(written: tuple[Path, Engine, Options]) -> None:
     whole = path.read_bytes()
     for position in (16, 100, len(whole) // 2, len(whole) - 33, len(whole) - 1):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert refused(path, engine, options) == "damaged"
+        assert load_error(path, engine, options) == "damaged"
     for end in (49, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
-        assert refused(path, engine, options) == "damaged"
+        assert load_error(path, engine, options) == "damaged"
     for content, problem in ((whole[:20], OTHER_FILE), (b"GGUF" * 100, OTHER_FILE), (b"", "empty file")):
         path.write_bytes(content)
-        assert refused(path, engine, options) == problem
+        assert load_error(path, engine, options) == problem
     path.write_bytes(whole[:8] + bytes([snapshot.FORMAT + 1]) + whole[9:])
-    assert refused(path, engine, options) == "was written by a different version"
+    assert load_error(path, engine, options) == "was written by a different version"
     path.write_bytes(whole)
     assert snapshot.load(path, engine, options) == 40
 
@@ -107,15 +109,15 @@ def test_invalid_contents_with_a_valid_digest(written: tuple[Path, Engine, Optio
     path, engine, options = written
     body = path.read_bytes()[: -snapshot.DIGEST_BYTES].replace(old, new, 1)
     path.write_bytes(body + blake2b(body, digest_size=snapshot.DIGEST_BYTES).digest())
-    assert refused(path, engine, options) == "damaged"
+    assert load_error(path, engine, options) == "damaged"
 
 
-def test_too_many_blocks(written: tuple[Path, Engine, Options]) -> None:
+def test_too_many_pages(written: tuple[Path, Engine, Options]) -> None:
     _, engine, _ = written
-    [[numbers, *parts]] = engine.sequence.save()
+    [[numbers, *arrays]] = engine.sequence.save()
     numbers.view(np.int64)[1] = 1000
     with pytest.raises(ValueError, match="1000 pages are in use"):
-        engine.sequence.load(IDS[:40], [[numbers, *parts]])
+        engine.sequence.load(IDS[:40], [[numbers, *arrays]])
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,12 @@ def test_too_many_blocks(written: tuple[Path, Engine, Options]) -> None:
     ],
 )
 def test_other_options_are_rejected(
-    written: tuple[Path, Engine, Options], opened: Opening, tmp_path: Path, changed: dict[str, Any], problem: str
+    written: tuple[Path, Engine, Options], opened: OpenEngine, tmp_path: Path, changed: dict[str, Any], problem: str
 ) -> None:
-    assert refused(written[0], *opened(tmp_path / "m.gguf", **changed)) == problem
+    assert load_error(written[0], *opened(tmp_path / "m.gguf", **changed)) == problem
 
 
-def test_other_model_is_rejected(written: tuple[Path, Engine, Options], opened: Opening, tmp_path: Path) -> None:
+def test_other_model_is_rejected(written: tuple[Path, Engine, Options], opened: OpenEngine, tmp_path: Path) -> None:
     """The other model differs in one weight only."""
     path, engine, _ = written
     name = "blk.0.attn_v.weight"
@@ -139,4 +141,4 @@ def test_other_model_is_rejected(written: tuple[Path, Engine, Options], opened: 
     content[engine.file.tensors[name].offset + 1] ^= 1
     (tmp_path / "trained.gguf").write_bytes(content)
     for other in (tiny_gemma3(tmp_path / "other.gguf"), tmp_path / "trained.gguf"):
-        assert refused(path, *opened(other)) == "belongs to another model"
+        assert load_error(path, *opened(other)) == "belongs to another model"

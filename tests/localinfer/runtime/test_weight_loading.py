@@ -39,7 +39,7 @@ def test_logits_are_those_of_a_mapped_file(tmp_path: Path, write: Callable[[Path
     assert np.array_equal(logits(path, READ), logits(path, MAPPED))
 
 
-def test_logits_are_those_of_mapped_parts(tmp_path: Path) -> None:
+def test_logits_are_those_of_mapped_splits(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "m.gguf")
     assert np.array_equal(logits(split(path, 6)[2], READ), logits(path, MAPPED))
 
