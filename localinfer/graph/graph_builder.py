@@ -152,10 +152,11 @@ class GraphBuilder(Builder[Buffer]):
         return results
 
     def _product(
-        self, x: Buffer, weight: Tensor, name: str, first: int, whole: int, add_to: Buffer | None, barrier: bool
+        self, x: Buffer, weight: Tensor, name: str, first: int, n_rows: int, add_to: Buffer | None, barrier: bool
     ) -> Buffer:
-        bias, factor = self.tensors.bias(name, whole), self.tensors.scale(name)
-        if bias is not None and weight.shape[0] != whole:
+        """Record the product with `weight`, the rows from `first` on of a matrix with `n_rows` rows."""
+        bias, factor = self.tensors.bias(name, n_rows), self.tensors.scale(name)
+        if bias is not None and weight.shape[0] != n_rows:
             bias = row_slice(bias, first, weight.shape[0])
         if bias is not None and add_to is not None:
             self._graph.op(f"{name}.bias", ADD_BIAS, x.rows, bias=bias, n=add_to.n, x=add_to)

@@ -68,30 +68,30 @@ class Hyperparameters:
 
     def counts(self, key: str, blocks: int, default: int | None = None, *, minimum: int = 1) -> list[int]:
         """Return an integer for each layer: the file's array, or one number for all layers."""
-        given = self._per_block(key, blocks)
-        if not isinstance(given, np.ndarray):
+        value = self._per_block(key, blocks)
+        if not isinstance(value, np.ndarray):
             return [self.count(key, default, minimum=minimum)] * blocks
-        if len(given) != blocks or given.dtype.kind not in "iu":
+        if len(value) != blocks or value.dtype.kind not in "iu":
             raise self.error(key, f"must have an integer for each of the {blocks} blocks")
-        return [self._check_bounds(key, int(value), minimum, None) for value in given]
+        return [self._check_bounds(key, int(number), minimum, None) for number in value]
 
     def flags(self, key: str, blocks: int, default: Callable[[int], bool]) -> list[bool]:
         """Return a boolean for each layer: the file's array, or `default(layer)`."""
-        given = self._per_block(key, blocks)
-        if not isinstance(given, np.ndarray):
+        value = self._per_block(key, blocks)
+        if not isinstance(value, np.ndarray):
             return [default(block) for block in range(blocks)]
-        if len(given) != blocks:
-            raise self.error(key, f"has {len(given)} entries for {blocks} blocks")
-        return [bool(flag) for flag in given]
+        if len(value) != blocks:
+            raise self.error(key, f"has {len(value)} entries for {blocks} blocks")
+        return [bool(flag) for flag in value]
 
     def numbers(self, key: str, blocks: int, default: Callable[[int], float]) -> list[float]:
         """Return a number for each layer, which may be infinite: the file's array, or `default(layer)`."""
-        given = self._per_block(key, blocks)
-        if given is None:
+        value = self._per_block(key, blocks)
+        if value is None:
             return [default(block) for block in range(blocks)]
-        if not isinstance(given, np.ndarray) or len(given) != blocks or np.isnan(given).any():
+        if not isinstance(value, np.ndarray) or len(value) != blocks or np.isnan(value).any():
             raise self.error(key, f"must have a number for each of the {blocks} blocks")
-        return [float(value) for value in given]
+        return [float(number) for number in value]
 
     def positive(self, key: str, default: float | None = None, *, maximum: float = MAX_MAGNITUDE) -> float:
         """Return a number above zero and below `maximum`."""
@@ -131,10 +131,10 @@ class Hyperparameters:
                 raise self.f.error(name, what, UnsupportedError)
 
     def _per_block(self, key: str, blocks: int) -> Value | None:
-        """Return the value of a key. Of an array that also covers the MTP layers, return the part of the regular
+        """Return the value of a key. If it is an array that also covers the MTP layers, return the entries of the other
         layers."""
-        given, further = self.f.metadata.get(self.full_name(key)), self.count("nextn_predict_layers", 0, minimum=0)
-        return given[:blocks] if isinstance(given, np.ndarray) and len(given) == blocks + further else given
+        value, n_mtp = self.f.metadata.get(self.full_name(key)), self.count("nextn_predict_layers", 0, minimum=0)
+        return value[:blocks] if isinstance(value, np.ndarray) and len(value) == blocks + n_mtp else value
 
     def _check_bounds(self, key: str, value: int, minimum: int, maximum: int | None) -> int:
         highest = MAXIMA.get(key, DEFAULT_MAXIMUM) if maximum is None else maximum
