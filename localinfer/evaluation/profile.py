@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from localinfer.graph.cost import NO_COST, Cost
 from localinfer.graph.op import Op
 from localinfer.runtime.engine import Engine
-from localinfer.runtime.timestamps import Clock, Timestamps
+from localinfer.runtime.timestamps import Clock, TimestampBuffer, Timestamps
 
 Progress = Callable[[str], None]
 RUNS = 3
@@ -78,14 +78,14 @@ def profile(engine: Engine, prompt: Sequence[int], decoded: Sequence[int], progr
     Raises ContextOverflowError if both together exceed the context, LocalInferError if there is no clock.
     """
     clock = Clock()
-    engine.compiled_graph.enable_timestamps()
+    buffer = engine.compiled_graph.enable_timestamps()
     tokens = {"prefill": list(split(prompt, engine.graph.batch)), "decode": list(split(decoded, 1))}
     runs: dict[str, list[list[Batch]]] = {name: [] for name in tokens}
     for run in range(RUNS + 1):
         engine.reset()
         for name in tokens:
             progress(f"{name}, run {run} of {RUNS}")
-            runs[name].append([run_batch(engine, batch) for batch in tokens[name]])
+            runs[name].append([run_batch(engine, batch, buffer) for batch in tokens[name]])
     tick = clock.seconds_per_tick()
     fastest = {name: min(batches_of_runs[1:], key=seconds) for name, batches_of_runs in runs.items()}
     phases = [summarize_phase(engine, name, batches, tick) for name, batches in fastest.items() if batches]
@@ -102,11 +102,11 @@ def split(tokens: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (tokens[first : first + size] for first in range(0, len(tokens), size))
 
 
-def run_batch(engine: Engine, tokens: Sequence[int]) -> Batch:
+def run_batch(engine: Engine, tokens: Sequence[int], buffer: TimestampBuffer) -> Batch:
     """Evaluate one batch and return its timestamps."""
     n_past, begin = engine.n_past, time.perf_counter()
     engine.evaluate(tokens)
-    return Batch(len(tokens), n_past, time.perf_counter() - begin, engine.compiled_graph.take_timestamps())
+    return Batch(len(tokens), n_past, time.perf_counter() - begin, buffer.take())
 
 
 def summarize_phase(engine: Engine, name: str, batches: Sequence[Batch], tick: float) -> Phase:

@@ -22,7 +22,7 @@ from localinfer.graph.model_graph import ModelGraph
 from localinfer.options import Options, Precision, parse_speculation_types
 from localinfer.runtime import machine
 from localinfer.runtime.thread_pool import IdleWork, OnOp, ThreadPool
-from localinfer.runtime.timestamps import TimestampBuffer, Timestamps
+from localinfer.runtime.timestamps import TimestampBuffer
 from quant.jit import loader
 from quant.jit.kernel import Kernel
 from quant.jit.loader import Progress
@@ -91,14 +91,9 @@ class CompiledGraph:
         """The precision of activations; never "auto"."""
         return next(name for name, passes in ACTIVATION_PASSES.items() if passes == self.graph.passes)
 
-    @property
-    def has_output_layer(self) -> bool:
-        """Whether the model has an output layer. Encoders have none."""
-        return self.model_graph.logits_buffer is not None
-
     def require_output_layer(self) -> None:
         """Raise UnsupportedError for an encoder, which has no output layer."""
-        if not self.has_output_layer:
+        if self.model_graph.logits_buffer is None:
             f = self.files[0]
             what = f"{f.get('general.architecture', str)} is an encoder and does not predict tokens"
             raise f.error("", f"{what}; `localinfer embed` computes embeddings with it", UnsupportedError)
@@ -193,19 +188,15 @@ class CompiledGraph:
 
     # --- threads ---
 
-    def enable_timestamps(self) -> None:
-        """Record timestamps of all chunks from now on, for `take_timestamps`."""
+    def enable_timestamps(self) -> TimestampBuffer:
+        """Record timestamps of all chunks from now on. Return their buffer."""
         addresses, _ = loader.load_kernels([EXECUTE_STAMPED], paths.jit_dir())
-        self._timestamp_buffer = TimestampBuffer(self.graph.n_threads, self.graph.scratch_bytes)
+        buffer = TimestampBuffer(self._op_records, self.graph.n_threads, self.graph.scratch_bytes)
         self._thread_pool.close()
-        scratches = self._timestamp_buffer.scratches
         self._thread_pool = ThreadPool(
-            addresses[EXECUTE_STAMPED], self._op_records, self._stop, scratches, self._idle_work
+            addresses[EXECUTE_STAMPED], self._op_records, self._stop, buffer.scratches, self._idle_work
         )
-
-    def take_timestamps(self) -> Timestamps:
-        """Return the timestamps recorded since the last call."""
-        return self._timestamp_buffer.take(self._op_records)
+        return buffer
 
     def close(self) -> None:
         """End the threads."""

@@ -59,8 +59,10 @@ class Timestamps:
 
 @dataclass(eq=False)
 class TimestampBuffer:
-    """Memory of the threads of a pool: for each thread a buffer of timestamps, then its scratch memory."""
+    """Memory of the threads of a pool that executes `op_records`: for each thread a buffer of timestamps, then its
+    scratch memory."""
 
+    op_records: Numbers
     n_threads: int
     scratch_bytes: int
     _memory: NDArray[np.uint8] = field(init=False)
@@ -75,7 +77,7 @@ class TimestampBuffer:
         """Return the address of each thread's scratch memory."""
         return [each.ctypes.data + TIMESTAMPS_BYTES for each in self._memory]
 
-    def take(self, op_records: Numbers) -> Timestamps:
+    def take(self) -> Timestamps:
         """Return the timestamps since the last call and clear the buffer.
 
         Raises LocalInferError if the buffer has overflowed.
@@ -89,4 +91,5 @@ class TimestampBuffer:
             stamps = words[TIMESTAMPS_OFFSET // 8 :][: TIMESTAMP_WORDS * count].reshape(-1, TIMESTAMP_WORDS)
             threads.append(np.column_stack([np.full(count, number), stamps]))
         thread, address, begin, end = np.concatenate(threads).T
-        return Timestamps((address - op_records.ctypes.data) // op_records.strides[0], thread, begin, end)
+        op = (address - self.op_records.ctypes.data) // self.op_records.strides[0]
+        return Timestamps(op, thread, begin, end)

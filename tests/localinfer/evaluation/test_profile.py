@@ -108,10 +108,10 @@ def test_timestamps_do_not_change_results(tmp_path: Path) -> None:
     engine = Engine.load(open_gguf(tiny_gemma3(tmp_path / "tiny.gguf")), Options(ctx_size=64, threads=2))
     plain = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
     engine.reset()
-    engine.compiled_graph.enable_timestamps()
+    buffer = engine.compiled_graph.enable_timestamps()
     stamped = [engine.evaluate(PROMPT).copy(), engine.evaluate(ANSWER[:1]).copy()]
-    used = engine.compiled_graph.take_timestamps()
-    assert not len(engine.compiled_graph.take_timestamps().op)
+    used = buffer.take()
+    assert not len(buffer.take().op)
     engine.close()
     assert all((a == b).all() for a, b in zip(plain, stamped, strict=True))
     assert set(used.op.tolist()) == set(range(len(engine.graph.ops)))
@@ -120,12 +120,11 @@ def test_timestamps_do_not_change_results(tmp_path: Path) -> None:
 
 
 def test_timestamp_overflow_is_reported(tmp_path: Path) -> None:
-    memory = TimestampBuffer(n_threads=2, scratch_bytes=64)
-    program = np.zeros((4, 32), np.int64)
-    assert not len(memory.take(program).op)
-    memory._memory[1, :8].view(np.int64)[0] = 1 << 20
+    buffer = TimestampBuffer(np.zeros((4, 32), np.int64), n_threads=2, scratch_bytes=64)
+    assert not len(buffer.take().op)
+    buffer._memory[1, :8].view(np.int64)[0] = 1 << 20
     with pytest.raises(LocalInferError, match="--batch-size"):
-        memory.take(program)
+        buffer.take()
 
 
 def test_trace_events(measured_profile: Profile) -> None:
