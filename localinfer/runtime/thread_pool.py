@@ -45,7 +45,7 @@ class ThreadPool:
         self._sync = words[-words.ctypes.data % SYNC_LINE_BYTES // 8 :]
         self._call = np.zeros(HEADER_WORDS + 5, np.int64)
         self._call[HEADER_WORDS + 2 :] = [each.ctypes.data for each in (op_records, self._sync, stop)]
-        self._record = self._call.ctypes.data  # stored, as reading it from numpy is as slow as the rest of a start
+        self._call_address = self._call.ctypes.data  # reading it from numpy is as slow as the rest of a start
         self.execute: Callable[[int, int, int, int], None] = KernelFunction(execute)
         self._start_locks, done = ([acquired_lock() for _ in range(threads)] for _ in range(2))
         self._signal_done = [lock.release for lock in done]
@@ -97,7 +97,7 @@ class ThreadPool:
         self._sync[:] = 0
         self._sync[SYNC_STAGE // 8] = first - 1
         self._call[HEADER_WORDS], self._call[HEADER_WORDS + 1] = first, end
-        return self._record
+        return self._call_address
 
     def close(self) -> None:
         """End the threads."""
@@ -134,7 +134,7 @@ class ThreadPool:
             self._start_locks[number].acquire()
             if self._closed:
                 return
-            self.execute(self._record, number, self._n_active, self._scratches[number])
+            self.execute(self._call_address, number, self._n_active, self._scratches[number])
             self._signal_done[number]()
 
 

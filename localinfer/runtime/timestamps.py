@@ -30,13 +30,13 @@ class Clock:
     def __init__(self) -> None:
         addresses, _ = loader.load_kernels([CLOCK], paths.jit_dir())
         self._run, self._result = KernelFunction(addresses[CLOCK]), np.zeros(1, np.int64)
-        self._record = np.zeros(RECORD_WORDS, np.int64)
-        self._record[HEADER_WORDS] = self._result.ctypes.data
+        self._call = np.zeros(RECORD_WORDS, np.int64)
+        self._call[HEADER_WORDS] = self._result.ctypes.data
         self._first = self._now()
 
     def _now(self) -> tuple[int, float]:
         """Return ticks and seconds of the same moment."""
-        self._run(ctypes.c_int64(self._record.ctypes.data), 0, 1, 0)
+        self._run(ctypes.c_int64(self._call.ctypes.data), 0, 1, 0)
         return int(self._result[0]), time.perf_counter()
 
     def seconds_per_tick(self) -> float:

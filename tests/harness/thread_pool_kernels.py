@@ -10,17 +10,17 @@ from quant.matmul.rows import chunk_range
 
 
 def count() -> Any:
-    """Return the kernel that adds 1 to every element of `cells`, and counts an error unless each element of the
+    """Return the kernel that adds 1 to every element of `counters`, and counts an error unless each element of the
     previous stage is 1 ahead.
     """
 
     def body(args, chunk_index, n_chunks, scratch):
         first, end = chunk_range(args.n, 1, chunk_index, n_chunks)
         for i in range(first, end):
-            value = load(int64, args.cells + 8 * i)
+            value = load(int64, args.counters + 8 * i)
             if args.before and load(int64, args.before + 8 * (i * 7919 % args.n)) != value + 1:
                 atomic_add(args.errors, 1)
-            store(args.cells + 8 * i, value + 1)
+            store(args.counters + 8 * i, value + 1)
 
     return body
 

@@ -19,7 +19,7 @@ from localinfer.runtime.thread_pool import ThreadPool
 from quant.jit import loader
 
 N = 60  # counters of an op
-COUNT = KernelSignature.parse("thread_pool_kernels:count", "tokens cells:out before n errors:out")
+COUNT = KernelSignature.parse("thread_pool_kernels:count", "tokens counters:out before n errors:out")
 HOLD = KernelSignature.parse("thread_pool_kernels:hold", "tokens stop")
 
 
@@ -29,11 +29,11 @@ class Counting:
 
     graph: ComputeGraph
     pool: ThreadPool
-    cells: list[Region]
+    counters: list[Region]
     errors: Region
 
     def assert_counted(self, runs: int) -> None:
-        for region in self.cells:
+        for region in self.counters:
             np.testing.assert_array_equal(region.view(np.int64), runs)
         assert self.errors.view(np.int64)[0] == 0
 
@@ -42,19 +42,19 @@ class Counting:
 def counting(threads: int, ops: int = 200) -> Iterator[Counting]:
     """Open a graph with stages of one or several ops, which are split into any number of chunks."""
     random, graph = np.random.default_rng(0), ComputeGraph(1, 1, threads, threads, passes=1)
-    errors, cells = graph.region(8), [graph.region(8 * N) for _ in range(ops)]
+    errors, counters = graph.region(8), [graph.region(8 * N) for _ in range(ops)]
     before: Region | int = 0
-    for number, region in enumerate(cells):
+    for number, region in enumerate(counters):
         barrier = bool(random.integers(2)) or number + 1 == ops
         alone = barrier and (number == 0 or graph.ops[-1].barrier)
         rounds = int(random.integers(1, 9)), int(random.integers(0 if alone else 1, 4))
         graph.op(
-            f"op {number}", COUNT, graph.tokens, chunks=rounds, barrier=barrier, cells=region, before=before, n=N,
+            f"op {number}", COUNT, graph.tokens, chunks=rounds, barrier=barrier, counters=region, before=before, n=N,
             errors=errors,
         )  # fmt: skip
         before = region if barrier else before
     with ready(graph) as pool:
-        yield Counting(graph, pool, cells, errors)
+        yield Counting(graph, pool, counters, errors)
 
 
 @contextmanager
@@ -81,19 +81,19 @@ def test_run_of_a_range_of_ops() -> None:
     with counting(threads=3) as c:
         half = next(number for number, op in enumerate(c.graph.ops, 1) if number > 100 and op.barrier)
         c.pool.run(0, half, 3)
-        assert [int(region.view(np.int64).sum()) for region in c.cells] == [N] * half + [0] * (200 - half)
+        assert [int(region.view(np.int64).sum()) for region in c.counters] == [N] * half + [0] * (200 - half)
         c.pool.run(half, 200, 2)
         c.assert_counted(1)
 
 
-@pytest.mark.parametrize("comes", [0, 3])
-def test_missing_threads_do_not_block(comes: int) -> None:
+@pytest.mark.parametrize("first", [0, 3])
+def test_missing_threads_do_not_block(first: int) -> None:
     with counting(threads=4) as c:
-        record, execute = c.pool.prepare(0, len(c.graph.ops)), c.pool.execute
-        execute(record, comes, 4, 0)
+        call, execute = c.pool.prepare(0, len(c.graph.ops)), c.pool.execute
+        execute(call, first, 4, 0)
         c.assert_counted(1)
         for late in range(4):
-            execute(record, late, 4, 0)
+            execute(call, late, 4, 0)
         c.assert_counted(1)
 
 
