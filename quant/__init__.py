@@ -22,7 +22,7 @@ class Format(NamedTuple):
     @property
     def get_rows_kernel(self) -> str:
         """The kernel that decodes rows to float32, as `module:function`."""
-        return "quant.formats.floats:get_rows" if self.is_float else "quant.matmul.rows:get_rows"
+        return "quant.formats.floats:get_rows" if self.is_float else "quant.matmul.dequantize:get_rows"
 
     @property
     def encode_kernel(self) -> str:

@@ -172,7 +172,7 @@ def gated_activation(activation: str, tile: int, passes: int) -> Body:
     """
     unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         count, strips = load(int64, args.tokens), (n + STRIP_COLUMNS - 1) // STRIP_COLUMNS
         items = (count + together - 1) // together * strips
@@ -195,7 +195,7 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
     have 2 n values."""
     unit, quantize_groups, together = GATED_UNITS[activation], make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
@@ -211,7 +211,7 @@ def gate_halves(activation: str, tile: int, passes: int) -> Body:
 def sigmoid_gate() -> Body:
     """Make the kernel x[token] *= sigmoid(weight . h[token])."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         one, zero = splat(f32x16, float32(1.0)), splat(f32x16, float32(0.0))
         for token in range(first, end):

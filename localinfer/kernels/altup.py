@@ -34,7 +34,7 @@ def weighted_sum(weight: int, m: int, count: int) -> Any:
 def copy_slice() -> Body:
     """Make the kernel that copies n values of each row of x, from x_first on, to y_first in y."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
             source, place = (
@@ -50,7 +50,7 @@ def copy_slice() -> Body:
 def match_rms() -> Body:
     """Make the kernel y *= rms(x) / rms(y), row by row."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
@@ -66,7 +66,7 @@ def match_rms() -> Body:
 def predict() -> Body:
     """Make the kernel that predicts the streams. `first` receives a copy of the first one."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count, n = args.count, args.n
         end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
         for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
@@ -90,7 +90,7 @@ def predict() -> Body:
 def correct() -> Body:
     """Make the kernel that corrects the streams by y. `first` receives the first one times `scale`."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count, n = args.count, args.n
         end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
         for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
@@ -111,7 +111,7 @@ def correct() -> Body:
 def add_to_inactive() -> Body:
     """Make the kernel that adds a branch to all streams but the first."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         end = load(int64, args.tokens) * (chunk_index + 1) // n_chunks
         for token in range(load(int64, args.tokens) * chunk_index // n_chunks, end):
             for j in range(1, args.count):
@@ -125,7 +125,7 @@ def add_to_inactive() -> Body:
 def gaussian_topk() -> Body:
     """Make the kernel x = max(0, x - mean - deviations * standard deviation), row by row."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         count, zero = load(int64, args.tokens), splat(f32x16, float32(0.0))
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):

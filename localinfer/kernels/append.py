@@ -77,7 +77,7 @@ def append(
     subtract_anchor = make_store_anchor(pairs, k_type, key_size, key_dim)
     widen_key, widen_value = make_widen(key_size, key_dim), make_widen(value_size, value_dim)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n_rot = args.n_rot
         items, blocks, wide = load(int64, args.tokens) * args.heads, args.capacity // PAGE_SIZE, scratch + 128
         anchor_scratch = wide + 4 * max(key_dim, value_dim)

@@ -259,7 +259,7 @@ def attention(**constants: Any) -> Body:
     rows_of, tiles_of, are_chunks_shared = make_tiling(shape)
     stride = row_state_bytes(shape.value_dim)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         segments, kv_heads, chunk = args.segments, args.kv_heads, args.chunk
         end_segment, items = segments_end(segments), 0
         shared = are_chunks_shared(segments, kv_heads, chunk)
@@ -284,7 +284,7 @@ def combine(**constants: Any) -> Body:
     merge, store_output = make_merge(shape.value_dim), make_store_output(shape, heads=1)
     rows_of, tiles_of, are_chunks_shared = make_tiling(shape)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         segments, kv_heads = args.segments, args.kv_heads
         if not are_chunks_shared(segments, kv_heads, args.chunk):
             return

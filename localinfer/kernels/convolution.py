@@ -36,7 +36,7 @@ def convolve(activation: str) -> Body:
     """
     act: Any = ACTIVATIONS[activation]
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         width = args.width
         strips, stride = (args.n + CONVOLUTION_STRIP - 1) // CONVOLUTION_STRIP, 4 * args.n
         for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):

@@ -189,7 +189,7 @@ def execute(few: int, stamps: int) -> Body:
                 number = claim(sync + SYNC_THREADS + SYNC_LINE_BYTES * thread, stage, each)
         return finished
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         sync, stop = args.sync, args.stop
         after, leads = args.first, atomic_add(sync + SYNC_ENTERED, 1) == 0
         while True:

@@ -130,7 +130,7 @@ def route(gating: str, normed: int, best: int) -> Body:
     )
     mask_groups = make_mask_groups(best)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n_expert, used = args.n_expert, args.used
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
@@ -165,7 +165,7 @@ def route(gating: str, normed: int, best: int) -> Body:
 def scale_expert_weights() -> Body:
     """Make the kernel weights[pair] *= scales[expert of the pair]."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for pair in range(args.used * first, args.used * end):
             scale = load(float32, args.scales + 4 * int64(load(int32, args.ids + 4 * pair)))
@@ -177,7 +177,7 @@ def scale_expert_weights() -> Body:
 def scale_expert_rows() -> Body:
     """Make the kernel y[row] *= scales[expert of the row]."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for row in range(first, end):
             pair = int64(load(int32, args.order + 4 * row))
@@ -202,7 +202,7 @@ def sort_by_expert(tile: int, most: int) -> Body:
     """Make the kernel that assigns rows to pairs and stores the runs of each expert. `few` and `many` receive the
     number of rows of experts with at most `most` rows, and of the others."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         pairs, row, runs, tiled_row, tiled_runs = load(int64, args.tokens) * args.used, 0, 0, 0, 0
         for expert in range(args.n_expert):
             store(scratch + 8 * expert, 0)
@@ -245,7 +245,7 @@ def gather(tile: int, passes: int) -> Body:
     = y quantized unless q is 0."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for row in range(first, end):
@@ -265,7 +265,7 @@ def combine_experts() -> Body:
     """Make the kernel y[token] = sum of its experts' rows in `few` or `many`, times their weights unless weights is 0,
     in the order of slots."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):

@@ -31,7 +31,7 @@ def copy_slices() -> Body:
     """Make the kernel that copies `size` values of each head of each token, from offset x_first in x to y_first in y.
     Heads have x_step values in x and y_step in y."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
             copy(
@@ -48,7 +48,7 @@ def gather_heads(tile: int, passes: int) -> Body:
     `row_count` receives the number of rows."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         heads, size = args.heads, args.size
         count = load(int64, args.tokens)
         room = (count + together - 1) // together * together

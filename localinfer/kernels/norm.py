@@ -82,7 +82,7 @@ def rms_norm(tile: int, passes: int) -> Body:
     """Make the kernel y = RMSNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
@@ -97,7 +97,7 @@ def layer_norm(tile: int, passes: int) -> Body:
     """Make the kernel y = LayerNorm(x), and q = y quantized unless q is 0. A thread processes whole tiles."""
     quantize_groups, together = make_quantize_groups(tile, passes), max(tile, 1)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(load(int64, args.tokens), together, chunk_index, n_chunks)
         for token in range(first, end):
@@ -112,7 +112,7 @@ def norm_groups() -> Body:
     """Make the kernel that applies RMSNorm to each of `count` groups of `size` values per row. The weights of adjacent
     groups are `step` floats apart; `weight` 0 means none. x and y may be the same."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         size = args.size
         items = load(int64, args.tokens) * args.count
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
@@ -128,7 +128,7 @@ def norm_groups() -> Body:
 def norm_heads() -> Body:
     """Make the kernel that applies LayerNorm to every head in place, with weights per head."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         size = args.size
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):

@@ -12,7 +12,7 @@ strip, so the strip stays in the L1 cache. Prefill therefore computes the same b
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import float32, int64
 
@@ -104,8 +104,21 @@ def make_state_functions(key: int, strip: int) -> tuple[Any, Any]:
     return read_state, update_state
 
 
+class StateUpdate(NamedTuple):
+    """The update of a strip of a head's state by one token."""
+
+    token: int
+    head: int
+    column: int  # first column of the strip
+    dt: float  # softplus(step + bias)
+    decay: float
+    past: int  # address of the strip before the update
+    state: int  # address of the strip after the update
+
+
 def recur(key: int, value: int, update_rule: Any) -> Body:
-    """Make the kernel of an update rule.
+    """Make the kernel of an update rule, which is a function of the kernel's arguments and a `StateUpdate` and returns
+    the strip's output.
 
     A token's x is `stride` bytes long and has `groups` heads of queries and keys and `heads` heads of values. `state`
     is [slot][head][strip][key][column]. A segment's two words are the slot to write and the slot to read.
@@ -113,7 +126,7 @@ def recur(key: int, value: int, update_rule: Any) -> Body:
     strip = state_strip(value)
     strips = value // strip
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         heads = args.heads
         state_bytes = 4 * key * value * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
@@ -126,25 +139,8 @@ def recur(key: int, value: int, update_rule: Any) -> Body:
                     at = 4 * (heads * token + head)
                     dt = softplus(broadcast_load(args.step + at) + broadcast_load(args.bias + 4 * head))
                     decay = extract_scalar(exp(broadcast_load(args.a + 4 * head) * dt))
-                    row, own_skip, place = (
-                        args.x + args.stride * token,
-                        args.skip + 4 * head,
-                        args.y + value * at + 4 * column,
-                    )
-                    update_rule(
-                        row,
-                        head,
-                        column,
-                        heads,
-                        args.groups,
-                        extract_scalar(dt),
-                        decay,
-                        args.rate + at,
-                        own_skip,
-                        past,
-                        s,
-                        place,
-                    )
+                    update = StateUpdate(token, head, column, extract_scalar(dt), decay, past, s)
+                    store(args.y + value * at + 4 * column, update_rule(args, update))
                     past = s
                 before += count
 
@@ -155,20 +151,20 @@ def recur_delta(key: int, value: int, heads_per_key: int) -> Body:
     """Make the kernel with the delta rule; x has queries, keys and values. `heads_per_key` adjacent value heads use the
     same key head, and the next ones use the next key head, cyclically."""
     strip = state_strip(value)
-    (read_state, update_state), columns, shrink = (
-        make_state_functions(key, strip),
-        Vector(float32, strip),
-        float(key) ** -0.5,
-    )
+    (read_state, update_state), columns = make_state_functions(key, strip), Vector(float32, strip)
+    shrink = float(key) ** -0.5
 
     @inline
-    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
-        q = row + 4 * key * (head // heads_per_key % groups)
-        k, v = q + 4 * key * groups, row + 8 * key * groups + 4 * (value * head + column)
-        beta = extract_scalar(logistic_product(splat(f32x16, float32(1.0)), broadcast_load(rate)))
+    def rule(args: Any, update: StateUpdate) -> Any:
+        row, head, past = args.x + args.stride * update.token, update.head, update.past
+        q = row + 4 * key * (head // heads_per_key % args.groups)
+        k, v = q + 4 * key * args.groups, row + 8 * key * args.groups + 4 * (value * head + update.column)
+        rate = broadcast_load(args.rate + 4 * (args.heads * update.token + head))
+        beta = extract_scalar(logistic_product(splat(f32x16, float32(1.0)), rate))
         k_scale, q_scale = inverse_length(k, key), inverse_length(q, key) * float32(shrink)
-        d = load(columns, v) - splat(columns, decay * k_scale) * read_state(k, past)
-        store(y, splat(columns, q_scale) * update_state(k, q, decay, d * splat(columns, beta * k_scale), past, state))
+        d = load(columns, v) - splat(columns, update.decay * k_scale) * read_state(k, past)
+        output = update_state(k, q, update.decay, d * splat(columns, beta * k_scale), past, update.state)
+        return splat(columns, q_scale) * output
 
     return recur(key, value, rule)
 
@@ -179,11 +175,13 @@ def recur_add(key: int, value: int, heads_per_key: int) -> Body:
     (_, update_state), columns = make_state_functions(key, strip), Vector(float32, strip)
 
     @inline
-    def rule(row, head, column, heads, groups, dt, decay, rate, skip, past, state, y):
-        k = row + 4 * (value * heads + key * (head // heads_per_key % groups))
-        v = load(columns, row + 4 * (value * head + column))
-        output = update_state(k, k + 4 * key * groups, decay, splat(columns, dt) * v, past, state)
-        store(y, fma(splat(columns, load(float32, skip)), v, output))
+    def rule(args: Any, update: StateUpdate) -> Any:
+        row, head = args.x + args.stride * update.token, update.head
+        k = row + 4 * (value * args.heads + key * (head // heads_per_key % args.groups))
+        v = load(columns, row + 4 * (value * head + update.column))
+        d = splat(columns, update.dt) * v
+        output = update_state(k, k + 4 * key * args.groups, update.decay, d, update.past, update.state)
+        return fma(splat(columns, load(float32, args.skip + 4 * head)), v, output)
 
     return recur(key, value, rule)
 
@@ -191,7 +189,7 @@ def recur_add(key: int, value: int, heads_per_key: int) -> Body:
 def split_halves() -> Body:
     """Make the kernel that splits each head of x, [token][head][first, second], into two buffers."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         size = args.size
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):

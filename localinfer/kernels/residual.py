@@ -23,7 +23,7 @@ def add_row(x: int, y: int, factor: float, n: int) -> None:
 def add_bias() -> Body:
     """Make the kernel x[token] += bias."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
             add_row(args.x + 4 * args.n * token, args.bias, 1.0, args.n)
@@ -34,7 +34,7 @@ def add_bias() -> Body:
 def add() -> Body:
     """Make the kernel x += factor * branch."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
             add_row(args.x + 4 * args.n * token, args.branch + 4 * args.n * token, args.factor, args.n)
@@ -45,7 +45,7 @@ def add() -> Body:
 def add_norm() -> Body:
     """Make the kernel x += norm(branch), which overwrites the branch."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
@@ -59,7 +59,7 @@ def add_norm() -> Body:
 def gather_rows() -> Body:
     """Make the kernel y[i] = x[numbers[i]]."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
             source = args.x + 4 * args.n * int64(load(int32, args.numbers + 4 * token))
@@ -81,7 +81,7 @@ def soft_capped(x: Any, factor: float, cap: float) -> Any:
 def soft_cap() -> Body:
     """Make the kernel x = cap * tanh(factor * x / cap) (Bello et al., 2016), or factor * x if cap is 0; for any n."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         x = args.x
         end = load(int64, args.tokens) * args.n
         first, last = end * chunk_index // n_chunks // 16 * 16, end * (chunk_index + 1) // n_chunks // 16 * 16

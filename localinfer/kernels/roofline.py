@@ -31,7 +31,7 @@ from quant.jit.vectors import (
     splat,
     store,
 )
-from quant.matmul.rows import PREFETCH_FAR, PREFETCH_NEAR, no_prefetch
+from quant.matmul.prefetching import PREFETCH_FAR, PREFETCH_NEAR, no_prefetch
 
 Body = Callable[..., None]
 
@@ -41,7 +41,7 @@ CODE_BITS = 4  # the fewest bits of any format; no CPU multiplies wider codes fa
 
 def read_bandwidth(asks: int) -> Body:
     """Make the kernel that reads memory once, sequentially: result[chunk] = a sum of the chunk. With `asks`, it
-    prefetches like row-by-row matrix products (`quant.matmul.rows`)."""
+    prefetches like row-by-row matrix products (`quant.matmul.prefetching`)."""
 
     @inline
     def prefetch_next(at: int) -> None:
@@ -51,7 +51,7 @@ def read_bandwidth(asks: int) -> Body:
 
     fetch = prefetch_next if asks else no_prefetch
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         lines = args.nbytes // (ACCUMULATORS * LOAD_BYTES)
         first, end = lines * chunk_index // n_chunks, lines * (chunk_index + 1) // n_chunks
         zero = splat(i32x16, 0)
@@ -124,7 +124,7 @@ def multiply(kind: str) -> Body:
     """Make the kernel that multiplies operands in the L1 cache: result[chunk] = the total of its products."""
     products, size = make_products(kind), OPERAND_RING * round_bytes(kind)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.result + 8 * chunk_index, products(args.operands + size * chunk_index, args.rounds))
 
     return body
@@ -133,7 +133,7 @@ def multiply(kind: str) -> Body:
 def clock() -> Body:
     """Make the kernel that stores the clock's ticks."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         store(args.result, ticks())
 
     return body

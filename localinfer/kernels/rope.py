@@ -71,7 +71,7 @@ def rope(pairs: str, norm: str) -> Body:
     `dim` in y. x and y may be the same if these are equal."""
     rotate_head = make_rotate_head(pairs, norm)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         items = load(int64, args.tokens) * args.heads
         for item in range(items * chunk_index // n_chunks, items * (chunk_index + 1) // n_chunks):
             source, place = args.x + 4 * args.size * item, args.y + 4 * args.dim * item

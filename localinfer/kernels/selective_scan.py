@@ -7,6 +7,7 @@ all tokens of a batch strip by strip. Prefill therefore computes the same bits a
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from numba import int64
 
@@ -24,7 +25,7 @@ def selective_scan(size: int) -> Body:
     """Make the selective scan kernel. x, step and y are [token][n], b and c [token][size], a is [n][size], the state is
     [slot][strip][size][column]. A segment's two words are the slot to write and the slot to read."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         strips = n // SCAN_STRIP
         for strip in range(strips * chunk_index // n_chunks, strips * (chunk_index + 1) // n_chunks):

@@ -8,7 +8,7 @@ arguments that the kernel writes, `:float` marks floating-point arguments.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from quant.matmul.product_arguments import ProductArguments
+from quant.matmul.product_arguments import PRODUCT_PARAMETERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KernelSignature:
 # Block formats: `quant.Format` has the kernels of a format. The product is added to `base`, whose rows are
 # `base_stride` bytes apart: a residual stream, or with stride 0 a bias; base 0 means none.
 GET_ROWS = KernelSignature.parse("", "tokens ids w row_bytes n y:out factor:float")
-PRODUCT = KernelSignature("", "", ProductArguments._fields, floats=frozenset(), writes=("y",))
+PRODUCT = KernelSignature("", "", PRODUCT_PARAMETERS, floats=frozenset(), writes=("y",))
 EXPERTS = KernelSignature.parse("", "tokens runs x w row_bytes n_in n_out bias y:out y_row y_matrix y_stride stop")
 TO_BF16 = KernelSignature.parse("quant.formats.floats:to_bf16", "tokens x n y:out")
 QUANTIZE = KernelSignature.parse("quant.matmul.activations:quantize", "tokens x n out:out")

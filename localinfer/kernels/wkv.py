@@ -29,7 +29,7 @@ def token_shift() -> Body:
     """Make the kernel y[t] = x[t - 1], which then stores the last row of x in the tail, [slot][n]. A segment's two
     words are the slot to write and the slot to read. Threads divide the columns."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n = args.n
         first, end = chunk_range(n, 16, chunk_index, n_chunks)
         before = 0
@@ -51,7 +51,7 @@ def token_shift() -> Body:
 def lerp() -> Body:
     """Make the kernel y = x + weight * (other - x). Weights of adjacent tokens are `step` floats apart."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
             row, weights = 4 * args.n * token, args.weight + 4 * args.step * token
@@ -78,7 +78,7 @@ def prepare(size: int) -> Body:
     """Make the kernel that computes for each head of `size` values: w = the decay, `removed` = key * k_k with length 1,
     a = in-context learning rate * removed, and k = the replacement key."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         one, slowest = splat(f32x16, float32(1.0)), splat(f32x16, float32(MAX_DECAY_RATE))
         for item in range(first, end):
@@ -106,7 +106,7 @@ def recur_wkv(size: int) -> Body:
         make_state_functions(size, strip),
     )
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         heads = args.heads
         state_bytes = 4 * size * size * heads
         for item in range(heads * strips * chunk_index // n_chunks, heads * strips * (chunk_index + 1) // n_chunks):
@@ -140,7 +140,7 @@ def finish(size: int) -> Body:
     """Make the kernel that applies LayerNorm to each head of y, with weights and biases per head, and adds the value
     times (receptance * r_k) . key."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         y = args.y
         first, end = chunk_range(load(int64, args.tokens) * args.heads, 1, chunk_index, n_chunks)
         for item in range(first, end):

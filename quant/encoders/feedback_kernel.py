@@ -134,7 +134,7 @@ def feedback(format_module: str) -> KernelBody:
     load_scales, store_block_codes = make_load_scales(spec, 4 * LANES), make_store_block_codes(format_module, width)
     round_columns = make_round_columns(spec, width)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range((args.rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
         for tile in range(first, end):
             valid = min(int64(LANES), args.rows - LANES * tile)

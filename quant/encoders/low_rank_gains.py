@@ -28,7 +28,7 @@ def gains() -> KernelBody:
     F64_LANES; gains: K, the same shape; m: M behind the last column, float64 (width, width), which is overwritten.
     """
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         size = 8 * args.width
         for at in range(args.n):
             column = args.n - 1 - at

@@ -116,7 +116,7 @@ def low_rank(format_module: str) -> KernelBody:
     )
     transposed = make_group_transpose(length, WIDE)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range((args.rows + LANES - 1) // LANES, 1, chunk_index, n_chunks)
         for tile in range(first, end):
             row, valid = LANES * tile, min(int64(LANES), args.rows - LANES * tile)

@@ -63,7 +63,7 @@ def get_rows(format_module: str) -> KernelBody:
     """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
     load_one, size = LOAD[format_module], ELEMENT_BYTES[format_module]
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for token in range(first, end):
             row = args.w + int64(load(int32, args.ids + 4 * token)) * args.row_bytes
@@ -101,7 +101,7 @@ def encode(format_module: str, effort: str) -> KernelBody:
     """Return the kernel y[row] = x[row], with every number rounded to the nearest. `effort` is ignored."""
     store_one, size = STORE[format_module], ELEMENT_BYTES[format_module]
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(args.rows, 1, chunk_index, n_chunks)
         for row in range(first, end):
             for i in range(args.n):
@@ -113,7 +113,7 @@ def encode(format_module: str, effort: str) -> KernelBody:
 def to_bf16() -> KernelBody:
     """Return the kernel that converts float32 activations to bfloat16: uint16 [token][n]."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
         for i in range(args.n * first, args.n * end):
             store_bf16(args.y + 2 * i, load(float32, args.x + 4 * i))

@@ -9,10 +9,8 @@ import gc
 import importlib
 import re
 import sys
-from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -20,7 +18,7 @@ import numba
 from numba.core.errors import TypingError
 
 from quant.jit.functions import jit_function
-from quant.jit.kernel import Kernel
+from quant.jit.kernel import Kernel, arguments_type
 from quant.jit.kernel_call import HEADER_WORDS
 from quant.jit.linking import kernel_codegen, unoptimized_libraries
 from quant.jit.vectors import load
@@ -103,14 +101,6 @@ def make_entry_function(body: Any, kernel: Kernel) -> Any:
     }
     exec(compile(source, f"<entry of {kernel.function}>", "exec"), scope)
     return scope["entry"]
-
-
-@cache
-def arguments_type(parameters: tuple[str, ...]) -> Any:
-    """Return the named tuple with these fields. Kernels with the same arguments share it, and with it the compiled code
-    of the inlined functions that take it.
-    """
-    return namedtuple("Arguments", parameters)
 
 
 # The only external functions that machine code may call are those of the C library, never Python's or numba's.

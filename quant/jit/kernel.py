@@ -6,8 +6,11 @@ otherwise dominate the startup time.
 
 import hashlib
 import json
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 Constants = Mapping[str, int | str]
 
@@ -43,6 +46,14 @@ class Kernel:
         module, function, parameters, floats, constants = json.loads(line)
         constant_items = tuple((name, value) for name, value in constants)
         return cls(module, function, tuple(parameters), frozenset(floats), constant_items)
+
+
+@cache
+def arguments_type(parameters: tuple[str, ...]) -> Any:
+    """Return the named tuple with these fields. Kernels with the same arguments share it, and with it the compiled code
+    of the inlined functions that take it.
+    """
+    return namedtuple("Arguments", parameters)
 
 
 def make_kernel(

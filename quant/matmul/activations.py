@@ -4,7 +4,7 @@ Four groups are quantized side by side: a number per group fills four lanes of a
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import float32, int32, int64
 
@@ -128,18 +128,38 @@ def make_store_ordered_bytes(passes: int) -> Any:
     return {1: store_one_pass, 2: store_two_passes}[passes]
 
 
+class Group(NamedTuple):
+    """A quantized group of 32 columns: the integers of each half, i32x16; the scale; and for each half the sum of the
+    values and the total of the integers."""
+
+    q0: Any
+    q1: Any
+    scale: Any
+    sum0: Any
+    sum1: Any
+    total0: Any
+    total1: Any
+
+
+class GroupPlace(NamedTuple):
+    """Where a group belongs: the address of the batch, and the numbers of the token and of its group of n columns."""
+
+    out: int
+    token: int
+    group: int
+    n: int
+
+
 @inline
-def store_flat_numbers(
-    numbers: int, group: int, n: int, scale: float, sum0: float, sum1: float, total0: int, total1: int
-) -> None:
-    """Store the scale, sums and totals of a group of a flat token with n columns. They lie after its bytes."""
-    store(numbers + 4 * group, scale)
-    store(numbers + n // 8 + 4 * group, sum0 + sum1)
-    store(numbers + n // 4 + 8 * group, sum0)
-    store(numbers + n // 4 + 8 * group + 4, sum1)
-    store(numbers + n // 2 + 4 * group, int32(total0 + total1))
-    store(numbers + 5 * (n // 8) + 8 * group, total0)
-    store(numbers + 5 * (n // 8) + 8 * group + 4, total1)
+def store_flat_numbers(numbers: int, index: int, n: int, group: Group) -> None:
+    """Store the scale, sums and totals of group `index` of a flat token with n columns. They lie after its bytes."""
+    store(numbers + 4 * index, group.scale)
+    store(numbers + n // 8 + 4 * index, group.sum0 + group.sum1)
+    store(numbers + n // 4 + 8 * index, group.sum0)
+    store(numbers + n // 4 + 8 * index + 4, group.sum1)
+    store(numbers + n // 2 + 4 * index, int32(group.total0 + group.total1))
+    store(numbers + 5 * (n // 8) + 8 * index, group.total0)
+    store(numbers + 5 * (n // 8) + 8 * index + 4, group.total1)
 
 
 def make_flat_writer(passes: int) -> tuple[Any, Any]:
@@ -152,22 +172,19 @@ def make_flat_writer(passes: int) -> tuple[Any, Any]:
     store_ordered, size, bytes_ = make_store_ordered_bytes(passes), flat_bytes(256, passes) // 256, len(ORDERS) * passes
 
     @inline
-    def flat(
-        q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
-        group: int, n: int,
-    ) -> None:  # fmt: skip
-        columns, place = 256 * count_superblocks(n), padded_index(group, n // 32)
-        store_ordered(q0, q1, out + token * size * columns, place, columns)
-        numbers = out + token * size * columns + bytes_ * columns
-        store_flat_numbers(numbers, place, columns, scale, sum0, sum1, total0, total1)
+    def flat(group: Group, place: GroupPlace) -> None:
+        columns, index = 256 * count_superblocks(place.n), padded_index(place.group, place.n // 32)
+        address = place.out + place.token * size * columns
+        store_ordered(group.q0, group.q1, address, index, columns)
+        store_flat_numbers(address + bytes_ * columns, index, columns, group)
 
     @inline
     def zero_repeated_groups(out: int, token: int, first: int, end: int, n: int) -> None:
         whole, columns = n // 256 * GROUPS_PER_SUPERBLOCK, 256 * count_superblocks(n)
         if first <= whole < end:
-            numbers, none = out + token * size * columns + bytes_ * columns, float32(0.0)
-            for place in range(whole, padded_index(whole, n // 32)):
-                store_flat_numbers(numbers, place, columns, none, none, none, int32(0), int32(0))
+            numbers, none, zero = out + token * size * columns + bytes_ * columns, float32(0.0), int32(0)
+            for index in range(whole, padded_index(whole, n // 32)):
+                store_flat_numbers(numbers, index, columns, Group(zero, zero, none, none, none, zero, zero))
 
     return flat, zero_repeated_groups
 
@@ -193,23 +210,20 @@ def make_tiled_writer(tile: int, passes: int) -> Any:
     start = make_start(passes)
 
     @inline
-    def tiled(
-        q0: Any, q1: Any, scale: float, sum0: float, sum1: float, total0: int, total1: int, out: int, token: int,
-        group: int, n: int,
-    ) -> None:  # fmt: skip
-        place_records, within = count_superblocks(n), token % tile
-        group_record = index_of_record(padded_index(group, n // 32), place_records)
-        record = out + (token // tile * GROUPS_PER_SUPERBLOCK * place_records + group_record) * size
-        store_bytes(q0, q1, record + DEPTH * within)
+    def tiled(group: Group, place: GroupPlace) -> None:
+        superblocks, within = count_superblocks(place.n), place.token % tile
+        group_record = index_of_record(padded_index(place.group, place.n // 32), superblocks)
+        record = place.out + (place.token // tile * GROUPS_PER_SUPERBLOCK * superblocks + group_record) * size
+        store_bytes(group.q0, group.q1, record + DEPTH * within)
         numbers = record + passes * 32 * tile + 4 * within
-        store(numbers + row * SCALE, scale)
-        store(numbers + row * SHIFT, scale * float32(-MAGIC))
-        store(numbers + row * SUMS32, sum0 + sum1)
-        store(numbers + row * SUMS16, sum0)
-        store(numbers + row * (SUMS16 + 1), sum1)
-        store(numbers + row * STARTS32, start(total0 + total1))
-        store(numbers + row * STARTS16, start(total0))
-        store(numbers + row * (STARTS16 + 1), start(total1))
+        store(numbers + row * SCALE, group.scale)
+        store(numbers + row * SHIFT, group.scale * float32(-MAGIC))
+        store(numbers + row * SUMS32, group.sum0 + group.sum1)
+        store(numbers + row * SUMS16, group.sum0)
+        store(numbers + row * (SUMS16 + 1), group.sum1)
+        store(numbers + row * STARTS32, start(group.total0 + group.total1))
+        store(numbers + row * STARTS16, start(group.total0))
+        store(numbers + row * (STARTS16 + 1), start(group.total1))
 
     return tiled
 
@@ -245,22 +259,30 @@ def fit_scale(a: int, b: int, c: int, d: int, inverse: Any) -> Any:
     return factor, along * factor
 
 
+class ScaleFit(NamedTuple):
+    """The scales of four groups: the inverses that round the groups, and the factors and gains of `fit_scale`."""
+
+    inverse: Any
+    factor: Any
+    gain: Any
+
+
 @inline
-def try_smaller_inverse(
-    a: int, b: int, c: int, d: int, inverse: Any, ratio: float, factor: Any, gain: Any, chosen: Any
-) -> Any:
-    """Return the best factors, gains and inverses so far, replaced by those of a smaller inverse where it is better."""
+def try_smaller_inverse(a: int, b: int, c: int, d: int, inverse: Any, ratio: float, best: ScaleFit) -> ScaleFit:
+    """Return the best fit so far, replaced by that of `ratio` times the inverse where it is better."""
     smaller = inverse * splat(f32x16, float32(ratio))
-    other_factor, other_gain = fit_scale(a, b, c, d, smaller)
-    other_gain = other_gain * splat(f32x16, float32(1 / ratio**2))
-    better = other_gain > gain
-    return select(better, other_factor, factor), select(better, other_gain, gain), select(better, smaller, chosen)
+    factor, gain = fit_scale(a, b, c, d, smaller)
+    gain = gain * splat(f32x16, float32(1 / ratio**2))
+    better = gain > best.gain
+    return ScaleFit(
+        select(better, smaller, best.inverse), select(better, factor, best.factor), select(better, gain, best.gain)
+    )
 
 
 def make_group_scales(passes: int) -> Any:
     """Return the inlined function scales(a, b, c, d): the scales of four groups, and the inverses to round them with.
 
-    The arguments are the groups' addresses. For 8 bits three scales are tried and the best is kept, which reduces the
+    The arguments are the groups' addresses. For 8 bits, the best of three scales is used, which reduces the
     squared error by a tenth or more.
     """
     top = float32(MAX_QUANT[passes])
@@ -274,9 +296,9 @@ def make_group_scales(passes: int) -> Any:
     def best_of_three(a: int, b: int, c: int, d: int) -> Any:
         inverse = inverses(a, b, c, d)
         factor, gain = fit_scale(a, b, c, d, inverse)
-        factor, gain, chosen = try_smaller_inverse(a, b, c, d, inverse, SECOND_PEAK, factor, gain, inverse)
-        factor, gain, chosen = try_smaller_inverse(a, b, c, d, inverse, THIRD_PEAK, factor, gain, chosen)
-        return truncate_scale(factor / chosen), chosen
+        second = try_smaller_inverse(a, b, c, d, inverse, SECOND_PEAK, ScaleFit(inverse, factor, gain))
+        best = try_smaller_inverse(a, b, c, d, inverse, THIRD_PEAK, second)
+        return truncate_scale(best.factor / best.inverse), best.inverse
 
     @inline
     def single_scale(a: int, b: int, c: int, d: int) -> Any:
@@ -305,14 +327,18 @@ def make_quantize_groups(tile: int, passes: int) -> Any:
     write, scales = make_tiled_writer(tile, passes) if tile else flat, make_group_scales(passes)
 
     @inline
-    def write_lane(
-        lane: int, q0: Any, q1: Any, scale: Any, s0: Any, s1: Any, t0: Any, t1: Any, out: int, token: int, group: int,
-        n: int,
-    ) -> None:  # fmt: skip
-        write(
-            q0, q1, extract(scale, lane), extract(s0, lane), extract(s1, lane), extract(t0, lane), extract(t1, lane),
-            out, token, group, n,
-        )  # fmt: skip
+    def write_lane(lane: int, groups: Group, place: GroupPlace) -> None:
+        """Store one of four groups, whose numbers are in a lane of each vector."""
+        group = Group(
+            groups.q0,
+            groups.q1,
+            extract(groups.scale, lane),
+            extract(groups.sum0, lane),
+            extract(groups.sum1, lane),
+            extract(groups.total0, lane),
+            extract(groups.total1, lane),
+        )
+        write(group, place)
 
     @inline
     def quantize_four(x: int, out: int, token: int, i: int, j: int, k: int, m: int, n: int) -> None:
@@ -324,10 +350,10 @@ def make_quantize_groups(tile: int, passes: int) -> Any:
         d0, d1 = round_group(d, fourth_of_four(inverse))
         t0, t1 = sum_four_vectors(a0, b0, c0, d0), sum_four_vectors(a1, b1, c1, d1)
         s0, s1 = scale * convert(f32x16, t0), scale * convert(f32x16, t1)
-        write_lane(0, a0, a1, scale, s0, s1, t0, t1, out, token, i, n)
-        write_lane(4, b0, b1, scale, s0, s1, t0, t1, out, token, j, n)
-        write_lane(8, c0, c1, scale, s0, s1, t0, t1, out, token, k, n)
-        write_lane(12, d0, d1, scale, s0, s1, t0, t1, out, token, m, n)
+        write_lane(0, Group(a0, a1, scale, s0, s1, t0, t1), GroupPlace(out, token, i, n))
+        write_lane(4, Group(b0, b1, scale, s0, s1, t0, t1), GroupPlace(out, token, j, n))
+        write_lane(8, Group(c0, c1, scale, s0, s1, t0, t1), GroupPlace(out, token, k, n))
+        write_lane(12, Group(d0, d1, scale, s0, s1, t0, t1), GroupPlace(out, token, m, n))
 
     @inline
     def quantize_groups(x: int, out: int, token: int, first: int, end: int, n: int) -> None:
@@ -346,7 +372,7 @@ def quantize(tile: int, passes: int) -> Any:
     """
     quantize_groups = make_quantize_groups(tile, passes)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         count = load(int64, args.tokens)
         for token in range(count * chunk_index // n_chunks, count * (chunk_index + 1) // n_chunks):
             quantize_groups(args.x + 4 * args.n * token, args.out, token, 0, args.n // 32, args.n)

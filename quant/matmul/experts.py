@@ -40,7 +40,7 @@ def make_activation_row_bytes(activation_type: str, superblock_bytes: int) -> An
 
 
 @inline
-def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) -> ProductArguments:
+def run_product(args: Any, run: int, x_row_bytes: int, row: int, n_rows: int) -> Any:
     """Return the arguments of the product of a run with the rows row .. row + n_rows - 1 of its matrix."""
     place = args.runs + RUN_HEADER_BYTES + RUN_BYTES * run
     matrix, first = load(int64, place), load(int64, place + 8)
@@ -64,7 +64,7 @@ def make_run_kernel(product: KernelBody, activation_type: str, superblock_bytes:
     """Return the kernel that computes `product` for each run, with all threads sharing each matrix."""
     multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         for run in range(load(int64, args.runs)):
             product_args = run_product(args, run, x_row_bytes(args.n_in), 0, args.n_out)
             multiply(product_args, chunk_index, n_chunks, scratch)
@@ -76,7 +76,7 @@ def make_split_run_kernel(product: KernelBody, activation_type: str, superblock_
     """Return the same kernel with other chunks: a chunk is a contiguous range of rows of one or more matrices."""
     multiply, x_row_bytes = inline(product), make_activation_row_bytes(activation_type, superblock_bytes)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         row_chunks = (args.n_out + MIN_CHUNK_ROWS - 1) // MIN_CHUNK_ROWS
         begin, end = chunk_range(load(int64, args.runs) * row_chunks, 1, chunk_index, n_chunks)
         for run in range(begin // row_chunks, (end + row_chunks - 1) // row_chunks):

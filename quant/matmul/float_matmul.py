@@ -15,7 +15,7 @@ last bit whether a token is alone or in a batch.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import float32, int64, types
@@ -40,8 +40,8 @@ from quant.jit.vectors import (
 )
 from quant.matmul.layout import PANEL_CACHE_BYTES
 from quant.matmul.output_init import init_output
+from quant.matmul.prefetching import N_STREAMS, PREFETCH_FAR, PREFETCH_NEAR, STREAM_PREFETCH
 from quant.matmul.reductions import emit_reduce_four, emit_shuffle
-from quant.matmul.rows import N_STREAMS, PREFETCH_FAR, PREFETCH_NEAR, STREAM_PREFETCH
 
 KernelBody = Callable[..., None]
 Prefetches = Sequence[tuple[int, int]]  # prefetch distances in bytes, each with the cache level
@@ -98,7 +98,7 @@ def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: P
     """Return the inlined function dots(row, row_bytes, x, x_bytes, steps, out): products over whole steps, float32
     out[tokens][rows].
 
-    `prefetches` is for kernels that read a file's rows in sequence: see `quant.matmul.rows`.
+    `prefetches` is for kernels that read a file's rows in sequence: see `quant.matmul.prefetching`.
     """
     step_bytes = operands.columns * ELEMENT_BYTES[operands.weight_type]
     pairs = [(i, j) for j in range(tokens) for i in range(rows)]
@@ -127,11 +127,28 @@ def make_dot_tile(operands: FloatOperands, rows: int, tokens: int, prefetches: P
     return dots
 
 
-def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches = ()) -> Any:
-    """Return the inlined function multiply(valid, row, row_bytes, x, x_bytes, n, y, y_row, y_stride, add, sums).
+class Rows(NamedTuple):
+    """Rows in memory: the address of the first one, and the bytes between two."""
 
-    It computes the products of the tile's first `valid` rows over n columns, and stores them to, or adds them to,
-    y[token][row]. The results of consecutive rows lie y_row bytes apart.
+    address: int
+    stride: int
+
+
+class Output(NamedTuple):
+    """The output of a tile: the address of the first result, the bytes between rows and between tokens, and whether the
+    products are added to what is there."""
+
+    address: int
+    row_stride: int
+    token_stride: int
+    add: int
+
+
+def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: Prefetches = ()) -> Any:
+    """Return the inlined function multiply(valid, w, x, n, y, sums).
+
+    It computes the products of the first `valid` rows of the `Rows` w and the tokens of the `Rows` x over n columns,
+    and stores them to, or adds them to, the `Output` y. `sums` is scratch memory.
     """
     dots, columns = make_dot_tile(operands, rows, tokens, prefetches), operands.columns
     neighbours = Vector(types.float32, rows)
@@ -146,21 +163,19 @@ def make_multiply(operands: FloatOperands, rows: int, tokens: int, prefetches: P
         return result
 
     @inline
-    def multiply(
-        valid: int, row: int, row_bytes: int, x: int, x_bytes: int, n: int,
-        y: int, y_row: int, y_stride: int, add: int, sums: int,
-    ) -> None:  # fmt: skip
-        dots(row, row_bytes, x, x_bytes, n // columns, sums)
-        if valid == rows and y_row == 4 and n % columns == 0:
+    def multiply(valid: int, w: Rows, x: Rows, n: int, y: Output, sums: int) -> None:
+        dots(w.address, w.stride, x.address, x.stride, n // columns, sums)
+        if valid == rows and y.row_stride == 4 and n % columns == 0:
             for j in range(tokens):
-                place, result = y + j * y_stride, load(neighbours, sums + 4 * rows * j)
-                store(place, result + load(neighbours, place) if add else result)
+                place, result = y.address + j * y.token_stride, load(neighbours, sums + 4 * rows * j)
+                store(place, result + load(neighbours, place) if y.add else result)
             return
         for j in range(tokens):
             for i in range(valid):
-                place, total = y + j * y_stride + y_row * i, load(float32, sums + 4 * (rows * j + i))
-                result = add_remainder(total, row + i * row_bytes, x + j * x_bytes, n)
-                store(place, result + load(float32, place) if add else result)
+                place = y.address + j * y.token_stride + y.row_stride * i
+                total = load(float32, sums + 4 * (rows * j + i))
+                result = add_remainder(total, w.address + i * w.stride, x.address + j * x.stride, n)
+                store(place, result + load(float32, place) if y.add else result)
 
     return multiply
 
@@ -176,32 +191,31 @@ def matvec(format_module: str, activation_type: str) -> KernelBody:
     multiply_streams = make_multiply(operands, N_STREAMS, 1, ((STREAM_PREFETCH, 2),))
     size, x_size, in_streams = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type], here.prefetches_per_page
 
-    def body(args, chunk_index, n_chunks, scratch):
-        row_bytes, n_in = args.row_bytes, args.n_in
+    @inline
+    def multiply_in_streams(args: Any, first: int, n_rows: int, scratch: int) -> None:
+        """Multiply the rows of N_STREAMS streams, which begin `n_rows` rows apart, by one token."""
+        for row in range(first, first + n_rows):
+            for column in range(0, args.n_in, COLUMN_CHUNK):
+                w = Rows(args.w + row * args.row_bytes + size * column, n_rows * args.row_bytes)
+                y = Output(args.y + 4 * row, 4 * n_rows, 0, args.base or column)
+                n = min(COLUMN_CHUNK, args.n_in - column)
+                multiply_streams(N_STREAMS, w, Rows(args.x + x_size * column, 0), n, y, scratch)
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        n_in = args.n_in
         first, end = chunk_range(args.n_out, 8, chunk_index, n_chunks)
         count = load(int64, args.tokens)
-        init_output(args.base, args.base_stride, args.y, args.y_stride, count, first, end)
+        init_output(args, first, end)
         if in_streams and count == 1:
-            stream_rows = (end - first) // N_STREAMS
-            for row in range(first, first + stream_rows):
-                for column in range(0, n_in, COLUMN_CHUNK):
-                    at, x_at = args.w + row * row_bytes + size * column, args.x + x_size * column
-                    n, add, stream_stride = (
-                        min(COLUMN_CHUNK, n_in - column),
-                        args.base or column,
-                        stream_rows * row_bytes,
-                    )
-                    multiply_streams(
-                        N_STREAMS, at, stream_stride, x_at, 0, n, args.y + 4 * row, 4 * stream_rows, 0, add, scratch
-                    )
-            first += N_STREAMS * stream_rows
+            multiply_in_streams(args, first, (end - first) // N_STREAMS, scratch)
+            first += (end - first) // N_STREAMS * N_STREAMS
         for row in range(first, end):
             for token in range(count):
-                place = args.y + token * args.y_stride + 4 * row
                 for column in range(0, n_in, COLUMN_CHUNK):
-                    at, x_at = args.w + row * row_bytes + size * column, args.x + x_size * (n_in * token + column)
-                    n, add = min(COLUMN_CHUNK, n_in - column), args.base or column
-                    multiply(1, at, row_bytes, x_at, x_size * n_in, n, place, 4, args.y_stride, add, scratch)
+                    w = Rows(args.w + row * args.row_bytes + size * column, args.row_bytes)
+                    x = Rows(args.x + x_size * (n_in * token + column), x_size * n_in)
+                    y = Output(args.y + token * args.y_stride + 4 * row, 4, args.y_stride, args.base or column)
+                    multiply(1, w, x, min(COLUMN_CHUNK, n_in - column), y, scratch)
 
     return body
 
@@ -258,12 +272,22 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
     size, x_size = ELEMENT_BYTES[format_module], ELEMENT_BYTES[activation_type]
     prefetch_tile = make_prefetch_tile(width)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    @inline
+    def multiply_tile(count: int, valid: int, w: Rows, x: Rows, n: int, y: Output, sums: int) -> None:
+        """Multiply `valid` rows by a tile's tokens, of which there are `count`, or more."""
+        if count >= width:
+            whole(valid, w, x, n, y, sums)
+        else:
+            for j in range(count):
+                token = Output(y.address + j * y.token_stride, 4, y.token_stride, y.add)
+                narrow(valid, w, Rows(x.address + x.stride * j, x.stride), n, token, sums)
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         n_in, y_stride = args.n_in, args.y_stride
         first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
         count, x_bytes, step = load(int64, args.tokens), x_size * n_in, x_size * min(n_in, COLUMN_CHUNK) + 64
         panel, block = scratch + SUMS_BYTES, PANEL_CACHE_BYTES // (step * rows) * rows
-        init_output(args.base, args.base_stride, args.y, y_stride, count, first, end)
+        init_output(args, first, end)
         for start in range(first, end, block):
             until = min(start + block, end)
             for column in range(0, n_in, COLUMN_CHUNK):
@@ -273,17 +297,13 @@ def matmul(format_module: str, activation_type: str) -> KernelBody:
                 for row in range(start, until + (start - until) % rows):
                     copy(args.w + min(row, until - 1) * args.row_bytes + size * column, n, panel + (row - start) * step)
                 for token in range(0, count, width):
-                    x_at = args.x + x_bytes * token + x_size * column
-                    following, share_bytes = x_at + width * x_bytes, x_size * n * rows // (until - start)
+                    x = Rows(args.x + x_bytes * token + x_size * column, x_bytes)
+                    next_tile, fetch_bytes = x.address + width * x_bytes, x_size * n * rows // (until - start)
                     for row in range(start, until, rows):
-                        at, place = panel + (row - start) * step, args.y + token * y_stride + 4 * row
-                        valid, fetched = min(rows, until - row), (row - start) // rows * share_bytes
-                        prefetch_tile(following, x_bytes, fetched, fetched + share_bytes)
-                        if token + width <= count:
-                            whole(valid, at, step, x_at, x_bytes, n, place, 4, y_stride, add, scratch)
-                        else:
-                            for j in range(count - token):
-                                here, x_here = place + j * y_stride, x_at + x_bytes * j
-                                narrow(valid, at, step, x_here, x_bytes, n, here, 4, y_stride, add, scratch)
+                        fetched = (row - start) // rows * fetch_bytes
+                        prefetch_tile(next_tile, x_bytes, fetched, fetched + fetch_bytes)
+                        w = Rows(panel + (row - start) * step, step)
+                        y = Output(args.y + token * y_stride + 4 * row, 4, y_stride, add)
+                        multiply_tile(count - token, min(rows, until - row), w, x, n, y, scratch)
 
     return body

@@ -4,15 +4,22 @@ Reading these values in the kernel's row loop instead would carry two more numbe
 of 576 columns in Q4_1, this made products a third slower.
 """
 
-from numba import float32
+from typing import Any
+
+from numba import float32, int64
 
 from quant.jit.vectors import inline, load, store
 
 
 @inline
-def init_output(base: int, base_stride: int, y: int, y_stride: int, tokens: int, first: int, end: int) -> None:
-    """Copy y[token][row] = base[token][row] for rows first .. end, unless `base` is y itself or 0 (none)."""
-    if base and base != y:
-        for token in range(tokens):
+def init_output(args: Any, first: int, end: int) -> None:
+    """Copy y[token][row] = base[token][row] of a `ProductArguments` for rows first .. end - 1, unless `base` is y
+    itself or 0 (none).
+    """
+    if args.base and args.base != args.y:
+        for token in range(load(int64, args.tokens)):
             for row in range(first, end):
-                store(y + token * y_stride + 4 * row, load(float32, base + token * base_stride + 4 * row))
+                store(
+                    args.y + token * args.y_stride + 4 * row,
+                    load(float32, args.base + token * args.base_stride + 4 * row),
+                )

@@ -27,7 +27,7 @@ from quant.matmul.layout import (
 )
 from quant.matmul.output_init import init_output
 from quant.matmul.tile import Tile, make_sum_of_places, make_tile
-from quant.matmul.unpack import EARLY_PREFETCH_SHARE, make_unpack
+from quant.matmul.unpack import EARLY_PREFETCH_SHARE, PanelRows, make_unpack
 from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
 
 
@@ -141,7 +141,7 @@ def matmul(format_module: str, passes: int) -> KernelBody:
     unpacked_bytes = rows * (CODES_STRIDE + 2 * SCALES_STRIDE)
     x_record = record_bytes(tokens_at_once, passes)
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         row_bytes = args.row_bytes
         first, end = chunk_range(args.n_out, rows, chunk_index, n_chunks)
         count, records = load(int64, args.tokens), args.n_in // 32
@@ -154,22 +154,21 @@ def matmul(format_module: str, passes: int) -> KernelBody:
         most = max(MIN_PANELS, PANEL_CACHE_BYTES // panel_bytes) if tiles > CACHED_TILES else 1
         block, early = balanced_block_rows(end - first, rows * most, rows), rows * row_bytes // EARLY_PREFETCH_SHARE
         ahead_bytes = (rows * row_bytes - early) // (GROUPS_PER_SUPERBLOCK * last)
-        init_output(args.base, args.base_stride, args.y, args.y_stride, count, first, end)
+        init_output(args, first, end)
         for start in range(first, end, block):
             if load(int64, args.stop):
                 return
             until = min(start + block, end)
             for row in range(start, until, rows):
                 panel = panels + (row - start) // rows * panel_bytes
-                unpack(args.w + row * row_bytes, row_bytes, min(rows, end - row), args.n_in, unpacked, panel)
+                source = PanelRows(args.w + row * row_bytes, row_bytes, min(rows, end - row))
+                unpack(source, args.n_in, unpacked, panel)
             for tile in range(tiles):
                 token, x_at, prefetch_index = tile * tokens_at_once, args.x + tile * x_bytes, tile - (tiles - last)
                 here, step = min(tokens_at_once, count - token), ahead_bytes if prefetch_index >= 0 else 0
                 for row in range(start, until, rows):
-                    panel, ahead = (
-                        panels + (row - start) // rows * panel_bytes,
-                        args.w + (row + block) * row_bytes + early,
-                    )
+                    panel = panels + (row - start) // rows * panel_bytes
+                    ahead = args.w + (row + block) * row_bytes + early
                     ahead += prefetch_index * GROUPS_PER_SUPERBLOCK * step
                     sums(panel, x_at, records, scratch, here, ahead, step)
                     place = args.y + token * args.y_stride + 4 * row

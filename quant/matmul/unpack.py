@@ -5,7 +5,7 @@ because there are fewer of them. Otherwise a chunk of each row is unpacked to pl
 transposed; likewise scales and mins.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import float32, int64, uint8
 
@@ -20,6 +20,16 @@ from quant.packing.format_spec import CodeLayout, FormatSpec
 # 1 / EARLY_PREFETCH_SHARE of the following rows is prefetched while a panel is unpacked, the rest while it is
 # multiplied.
 EARLY_PREFETCH_SHARE = 2
+
+
+class PanelRows(NamedTuple):
+    """The rows of a panel: the address of the first one, the bytes of a row, and how many there are. Of fewer than R
+    rows, the last one is repeated."""
+
+    w: int
+    row_bytes: int
+    valid: int
+
 
 # --- unpacked rows ------------------------------------------------------------------------------------------------
 
@@ -131,23 +141,22 @@ def prefetch_piece(ahead: int, nbytes: int, number: int) -> None:
 
 
 def make_pack_row_codes(spec: FormatSpec, shape: Tile) -> Any:
-    """Return the inlined function pack_row_codes(w, row_bytes, valid, first, end, unpacked, place, place_records,
-    ahead).
+    """Return the inlined function pack_row_codes(source, first, end, unpacked, place, place_records, ahead).
 
-    It stores the codes of columns first .. end of R rows in the records. `unpacked` is scratch memory for the unpacked
-    codes. Meanwhile it prefetches memory at `ahead`, as large as the rows divided by EARLY_PREFETCH_SHARE.
+    It stores the codes of columns first .. end - 1 of the `PanelRows` in the records. `unpacked` is scratch
+    memory for the unpacked codes. Meanwhile it prefetches memory at `ahead`, as large as the rows divided by
+    EARLY_PREFETCH_SHARE.
     """
     rows, record, superblock_bytes = shape.rows, shape.panel_record_bytes, spec.superblock_bytes
     write_codes, pack_codes = make_write_codes(spec, shape.zero_point), make_pack_codes(rows)
 
     @inline
     def pack_row_codes(
-        w: int, row_bytes: int, valid: int, first: int, end: int, unpacked: int, place: int, place_records: int,
-        ahead: int,
-    ) -> None:  # fmt: skip
+        source: PanelRows, first: int, end: int, unpacked: int, place: int, place_records: int, ahead: int
+    ) -> None:
         blocks = (end - first) // 32
         for i in range(rows):
-            write_codes(w + min(i, valid - 1) * row_bytes, first, end, unpacked + i * CODES_STRIDE)
+            write_codes(source.w + min(i, source.valid - 1) * source.row_bytes, first, end, unpacked + i * CODES_STRIDE)
             prefetch_piece(ahead, blocks * superblock_bytes // 8 // EARLY_PREFETCH_SHARE, i)
         for number in range(blocks):
             index = index_of_record(padded_index(number, blocks), place_records)
@@ -176,18 +185,17 @@ def make_pack_code_runs(spec: FormatSpec, layout: CodeLayout, shape: Tile) -> An
 
     @inline
     def pack_code_runs(
-        w: int, row_bytes: int, valid: int, first: int, end: int, unpacked: int, place: int, place_records: int,
-        ahead: int,
-    ) -> None:  # fmt: skip
-        blocks, source, step = (end - first) // 32, w + first // 256 * superblock_bytes, row_bytes
-        if valid < rows:
+        source: PanelRows, first: int, end: int, unpacked: int, place: int, place_records: int, ahead: int
+    ) -> None:
+        blocks, packed, step = (end - first) // 32, source.w + first // 256 * superblock_bytes, source.row_bytes
+        if source.valid < rows:
             for i in range(rows):
-                row = source + min(i, valid - 1) * row_bytes
+                row = packed + min(i, source.valid - 1) * source.row_bytes
                 for byte in range(blocks * superblock_bytes // 8):
                     store(unpacked + i * CODES_STRIDE + byte, load(uint8, row + byte))
-            source, step = unpacked, CODES_STRIDE
+            packed, step = unpacked, CODES_STRIDE
         for run in range(blocks // groups):
-            at = source + run // of_superblock * superblock_bytes + run % of_superblock * run_step
+            at = packed + run // of_superblock * superblock_bytes + run % of_superblock * run_step
             address = place + record * index_of_record(padded_index(groups * run, blocks), place_records)
             store_codes(at, step, address, record * place_records)
             prefetch_piece(ahead, rows * superblock_bytes // of_superblock // EARLY_PREFETCH_SHARE, run)
@@ -196,16 +204,16 @@ def make_pack_code_runs(spec: FormatSpec, layout: CodeLayout, shape: Tile) -> An
         if multiples:
             for block in range(blocks // 8):
                 address = place + record * block + 32 * rows
-                store_scales(source + block * superblock_bytes, step, address, record * place_records)
+                store_scales(packed + block * superblock_bytes, step, address, record * place_records)
 
     return pack_code_runs
 
 
 def make_unpack(spec: FormatSpec, shape: Tile) -> Any:
-    """Return the inlined function unpack(w, row_bytes, valid, n, unpacked, panel): unpack R rows of n weights into a
+    """Return the inlined function unpack(source, n, unpacked, panel): unpack the `PanelRows`, of n weights each, into a
     panel.
 
-    It prefetches the beginning of the following rows. If there are fewer than R valid rows, the last one is repeated.
+    It prefetches the beginning of the following rows.
     """
     rows, record, zero_point, group = shape.rows, shape.panel_record_bytes, shape.zero_point, shape.group_size
     write_scales, pack_scales = make_write_scales(spec, zero_point), make_pack_scales(shape)
@@ -216,19 +224,21 @@ def make_unpack(spec: FormatSpec, shape: Tile) -> Any:
     mins_at = scales_at + rows * SCALES_STRIDE
 
     @inline
-    def unpack(w: int, row_bytes: int, valid: int, n: int, unpacked: int, panel: int) -> None:
-        place_records = count_superblocks(n)
+    def unpack(source: PanelRows, n: int, unpacked: int, panel: int) -> None:
+        w, row_bytes, place_records = source.w, source.row_bytes, count_superblocks(n)
         for first in range(0, n, UNPACK_COLUMNS):
             end, place = min(first + UNPACK_COLUMNS, n), panel + first // 256 * record
             for i in range(rows):
                 if not scales_in_layout:
                     scales = unpacked + scales_at + i * SCALES_STRIDE
-                    write_scales(w + min(i, valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at)
+                    write_scales(
+                        w + min(i, source.valid - 1) * row_bytes, first, end, scales, scales + mins_at - scales_at
+                    )
                 here = w + i * row_bytes + first // 256 * superblock_bytes
                 for line in range(here, here + (end - first) // 32 * superblock_bytes // 8, 64):
                     prefetch_l1(line)
             ahead = w + rows * row_bytes + rows * superblock_bytes * (first // 256) // EARLY_PREFETCH_SHARE
-            pack_codes(w, row_bytes, valid, first, end, unpacked, place, place_records, ahead)
+            pack_codes(source, first, end, unpacked, place, place_records, ahead)
             groups = (end - first) // group
             if not scales_in_layout:
                 pack_scales(unpacked + scales_at, groups, place + 32 * rows, place_records)

@@ -1,4 +1,4 @@
-"""The description of a block format, from which `quant.matmul.rows` and `quant.matmul.panels` build its kernels."""
+"""The description of a block format, from which `quant.matmul` builds its kernels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,9 +4,8 @@ from typing import Any
 
 from numba import int64
 
-from quant.jit.threads import atomic_add, atomic_load, pause
+from quant.jit.threads import atomic_add, atomic_load, chunk_range, pause
 from quant.jit.vectors import load, store
-from quant.matmul.rows import chunk_range
 
 
 def count() -> Any:
@@ -14,7 +13,7 @@ def count() -> Any:
     previous stage is 1 ahead.
     """
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         first, end = chunk_range(args.n, 1, chunk_index, n_chunks)
         for i in range(first, end):
             value = load(int64, args.counters + 8 * i)
@@ -28,7 +27,7 @@ def count() -> Any:
 def hold() -> Any:
     """Return the kernel that runs until `stop` is set."""
 
-    def body(args, chunk_index, n_chunks, scratch):
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
         while not atomic_load(args.stop):
             pause()
 

@@ -1,0 +1,86 @@
+"""The kernel that decodes rows of block-quantized weights to float32, e.g. token embeddings."""
+
+from typing import Any
+
+from numba import float32, int32, int64
+
+from quant.jit.threads import chunk_range
+from quant.jit.vectors import convert, extract, f32x16, fma, inline, load, make_shuffle, splat, store
+from quant.packing.format_spec import FormatSpec, KernelBody, load_spec
+
+
+def make_dequantize(spec: FormatSpec) -> Any:
+    """Return the inlined function values(codes, scale, least): sixteen weights of a group, with ggml's rounding."""
+    zero = float32(spec.zero_point)
+
+    @inline
+    def from_zero(codes: Any, scale: float, group_min: float) -> Any:
+        return splat(f32x16, scale) * (convert(f32x16, codes) - splat(f32x16, zero))
+
+    @inline
+    def from_min(codes: Any, scale: float, group_min: float) -> Any:
+        return fma(convert(f32x16, codes), splat(f32x16, scale), splat(f32x16, group_min))
+
+    return from_zero if spec.zero_point else from_min
+
+
+def make_decode_row(spec: FormatSpec) -> Any:
+    """Return the inlined function decode(row, n, y, factor): decode n weights to float32, exactly as ggml defines them,
+    times a factor.
+    """
+    codes64, scales, mins, group = spec.codes64, spec.scales, spec.mins or spec.scales, spec.group_size
+    codes32, scale1, group_min1 = spec.codes32, spec.group_scale, spec.group_min or spec.group_scale
+    superblock_bytes = spec.superblock_bytes
+    values = make_dequantize(spec)
+    first, second, third, fourth = (make_shuffle(range(start, start + 16)) for start in range(0, 64, 16))
+
+    @inline
+    def store_values(codes: Any, scale: float, group_min: float, y: int, factor: float) -> None:
+        store(y, values(codes, scale, group_min) * splat(f32x16, factor))
+
+    @inline
+    def superblock(block: int, y: int, factor: float) -> None:
+        scale, group_min = scales(block), mins(block)
+        for j in range(4):
+            codes, place = codes64(block, j), y + 256 * j
+            a, b, c, d = 64 * j // group, (64 * j + 16) // group, (64 * j + 32) // group, (64 * j + 48) // group
+            store_values(first(codes), extract(scale, a), extract(group_min, a), place, factor)
+            store_values(second(codes), extract(scale, b), extract(group_min, b), place + 64, factor)
+            store_values(third(codes), extract(scale, c), extract(group_min, c), place + 128, factor)
+            store_values(fourth(codes), extract(scale, d), extract(group_min, d), place + 192, factor)
+
+    if codes32 is None:
+
+        @inline
+        def rest(row: int, start: int, n: int, y: int, factor: float) -> None:
+            pass
+
+    else:
+
+        @inline
+        def rest(row: int, start: int, n: int, y: int, factor: float) -> None:
+            for k in range(start // 32, n // 32):
+                codes, place, a, b = codes32(row, k), y + 128 * k, 32 * k // group, (32 * k + 16) // group
+                store_values(first(codes), scale1(row, a), group_min1(row, a), place, factor)
+                store_values(second(codes), scale1(row, b), group_min1(row, b), place + 64, factor)
+
+    @inline
+    def decode(row: int, n: int, y: int, factor: float) -> None:
+        for block in range(n // 256):
+            superblock(row + block * superblock_bytes, y + 1024 * block, factor)
+        rest(row, n // 256 * 256, n, y, factor)
+
+    return decode
+
+
+def get_rows(format_module: str) -> KernelBody:
+    """Return the kernel y[token] = factor * w[ids[token]]: float32 [token][n]."""
+    decode = make_decode_row(load_spec(format_module))
+
+    def body(args: Any, chunk_index: int, n_chunks: int, scratch: int) -> None:
+        first, end = chunk_range(load(int64, args.tokens), 1, chunk_index, n_chunks)
+        for token in range(first, end):
+            row = int64(load(int32, args.ids + 4 * token))
+            decode(args.w + row * args.row_bytes, args.n, args.y + 4 * args.n * token, float32(args.factor))
+
+    return body

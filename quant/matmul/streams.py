@@ -1,0 +1,109 @@
+"""Products of rows that are read as several streams, so that more memory requests are in flight."""
+
+from functools import cache
+from typing import Any
+
+from quant.jit.vectors import inline, load, prefetch_l2, store
+from quant.matmul.activations import count_superblocks
+from quant.matmul.prefetching import N_STREAMS, STREAM_PREFETCH
+from quant.matmul.token_sums import make_token_sums
+from quant.packing.format_spec import FormatSpec
+
+
+@cache
+def make_spill_sums(kind: Any, count: int) -> tuple[Any, Any]:
+    """Return two inlined functions that store the sums of `count` tokens to memory and load them: spill(sums,
+    place), reload(place).
+    """
+    size = 4 * kind.lanes
+
+    @inline
+    def spill(sums: Any, place: int) -> None:
+        store(place, sums[0])
+
+    @inline
+    def reload(place: int) -> Any:
+        return (load(kind, place),)
+
+    if count == 1:
+        return spill, reload
+    spill_others, reload_others = make_spill_sums(kind, count - 1)
+
+    @inline
+    def spill_all(sums: Any, place: int) -> None:
+        spill(sums, place)
+        spill_others(sums[1:], place + size)
+
+    @inline
+    def reload_all(place: int) -> Any:
+        return reload(place) + reload_others(place + size)
+
+    return spill_all, reload_all
+
+
+def make_stream_rows(spec: FormatSpec, passes: int, count: int) -> Any:
+    """Return the inlined function stream_rows(args, x_stride, first, end, sums).
+
+    It multiplies the rows first .. end - 1 of a `ProductArguments` by `count` flat tokens in N_STREAMS streams, each a
+    contiguous range of rows. It returns the first of the remaining rows, fewer than N_STREAMS. Rows have at least a
+    superblock, tokens are x_stride bytes apart. `sums` is the address of memory for the sums of all streams.
+    """
+    start, add, store_totals = make_token_sums(spec, passes, count)
+    spill, reload = make_spill_sums(spec.scales_type, count)
+    superblock_bytes, sums_bytes = spec.superblock_bytes, 4 * spec.n_groups * count
+    lines = -(-superblock_bytes // 64)
+
+    @inline
+    def dots(args: Any, x_stride: int, row: int, stream_stride: int, y: int, y_stream_stride: int, sums: int) -> None:
+        """Multiply a row of each stream: `row` and `y` are the addresses for the first stream."""
+        columns, last = 256 * count_superblocks(args.n_in), row + args.row_bytes - superblock_bytes
+        for stream in range(N_STREAMS):
+            spill(start(), sums + sums_bytes * stream)
+        for block in range(columns // 256):
+            first = min(row + block * superblock_bytes, last)
+            for stream in range(N_STREAMS):
+                at, stream_sums = first + stream_stride * stream, sums + sums_bytes * stream
+                for line in range(lines):
+                    prefetch_l2(at + STREAM_PREFETCH + 64 * line)
+                spill(add(at, block, args.x, x_stride, columns, reload(stream_sums)), stream_sums)
+        for stream in range(N_STREAMS):
+            store_totals(reload(sums + sums_bytes * stream), y + y_stream_stride * stream, args.y_stride, args.base)
+
+    @inline
+    def stream_rows(args: Any, x_stride: int, first: int, end: int, sums: int) -> Any:
+        n_rows = (end - first) // N_STREAMS
+        stream_stride, y_stream_stride = n_rows * args.row_bytes, 4 * n_rows
+        for stream in range(N_STREAMS):
+            for ahead in range(0, STREAM_PREFETCH, 64):
+                prefetch_l2(args.w + first * args.row_bytes + stream_stride * stream + ahead)
+        for number in range(first, first + n_rows):
+            row, y = args.w + number * args.row_bytes, args.y + 4 * number
+            dots(args, x_stride, row, stream_stride, y, y_stream_stride, sums)
+        return first + N_STREAMS * n_rows
+
+    return stream_rows
+
+
+def make_stream_dispatch(spec: FormatSpec, passes: int) -> Any:
+    """Return the inlined function in_streams(args, count, x_stride, first, end, sums), which calls `stream_rows` for
+    one to three tokens, and does nothing for more.
+    """
+    one, two, three = (make_stream_rows(spec, passes, count) for count in (1, 2, 3))
+
+    @inline
+    def in_streams(args: Any, count: int, x_stride: int, first: int, end: int, sums: int) -> Any:
+        if count == 1:
+            first = one(args, x_stride, first, end, sums)
+        elif count == 2:
+            first = two(args, x_stride, first, end, sums)
+        elif count == 3:
+            first = three(args, x_stride, first, end, sums)
+        return first
+
+    return in_streams
+
+
+@inline
+def skip_streams(args: Any, count: int, x_stride: int, first: int, end: int, sums: int) -> Any:
+    """Leave all rows to the caller: on CPUs whose prefetchers gain nothing from several streams of rows."""
+    return first
