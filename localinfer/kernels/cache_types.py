@@ -28,11 +28,11 @@ from numba import float32, float64, types, uint8
 
 from localinfer.kernels.layout import ANCHORED_TYPES, GROUP_BYTES, PAGE_SIZE, PANEL_KEYS, page_bytes
 from quant.jit.emit import constant, emit_load
+from quant.jit.emit_numeric import emit_convert
 from quant.jit.vectors import (
     Vector,
     absolute,
     convert,
-    emit_convert,
     extract,
     f16x16,
     f32x16,

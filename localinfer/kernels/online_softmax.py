@@ -16,10 +16,10 @@ from numba import float32, int32, types
 
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
 from quant.jit.emit import I16, I64
+from quant.jit.emit_numeric import emit_reduce
 from quant.jit.vectors import (
     bitcast,
     convert,
-    emit_reduce,
     extract,
     f32x16,
     fma,

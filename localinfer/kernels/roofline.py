@@ -13,12 +13,11 @@ from numba import int64, types
 from localinfer.kernels.layout import LOAD_BYTES, OPERAND_RING, products_shape, round_bytes
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
+from quant.jit.emit_numeric import emit_accumulation_loop, emit_reduce
 from quant.jit.simd import BF16X32, DotBlock, emit_bf16_dot2, emit_dot_block, emit_fma
 from quant.jit.threads import ticks
 from quant.jit.vectors import (
     Vector,
-    emit_accumulation_loop,
-    emit_reduce,
     f32x16,
     i32x16,
     inline,

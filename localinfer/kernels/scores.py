@@ -11,23 +11,9 @@ from localinfer.kernels.cache_types import F32, CacheType
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.emit_numeric import emit_accumulation_loop, emit_convert, emit_prefetch
 from quant.jit.simd import emit_fma
-from quant.jit.vectors import (
-    convert,
-    emit_accumulation_loop,
-    emit_convert,
-    emit_prefetch,
-    f16x16,
-    f32x16,
-    fma,
-    inline,
-    intrinsic,
-    load,
-    lowering,
-    reduce_sum,
-    splat,
-    store,
-)
+from quant.jit.vectors import convert, f16x16, f32x16, fma, inline, intrinsic, load, lowering, reduce_sum, splat, store
 
 
 def emit_strided_prefetch(b: ir.IRBuilder, address: ir.Value, step: ir.Value, nbytes: int) -> None:

@@ -13,19 +13,9 @@ from localinfer.kernels.cache_types import CACHE_TYPES, F32, CacheType
 from localinfer.kernels.layout import PAGE_SIZE, PANEL_KEYS, row_state_bytes
 from localinfer.kernels.scores import emit_strided_prefetch, largest_divisor
 from quant.jit.emit import I32, I64, emit_load, emit_splat
+from quant.jit.emit_numeric import emit_accumulation_loop, emit_convert
 from quant.jit.simd import emit_fma
-from quant.jit.vectors import (
-    convert,
-    emit_accumulation_loop,
-    emit_convert,
-    f16x16,
-    f32x16,
-    inline,
-    intrinsic,
-    load,
-    lowering,
-    store,
-)
+from quant.jit.vectors import convert, f16x16, f32x16, inline, intrinsic, load, lowering, store
 
 
 def make_accumulate_values(

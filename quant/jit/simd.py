@@ -33,6 +33,7 @@ from quant.jit.emit import (
     slice_lanes,
     split_halves,
 )
+from quant.jit.portable import dot4_by_strides, f16_to_f32_by_integers, f32_to_f16_by_integers, lookup16_by_bits
 
 # --- floats -------------------------------------------------------------------------------------------------------
 
@@ -45,57 +46,13 @@ def emit_fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value
 
 
 def emit_f32_to_f16(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
-    """Convert single to half precision, rounded to nearest even. Uses integer arithmetic if the CPU has no such
-    instruction.
-
-    For a normal number, this is a rounding shift of the bits. For a subnormal number, adding 0.5 leaves the result in
-    the low bits.
-    """
-    if target().isa != "generic":
-        return b.fptrunc(value, kind)
-    vector = isinstance(kind, ir.VectorType)
-    ints = ir.VectorType(I32, kind.count) if vector else I32
-    shorts = ir.VectorType(I16, kind.count) if vector else I16
-
-    def number(n: float, of: ir.Type = ints) -> ir.Constant:
-        return constant(of, n) if vector else ir.Constant(of, n)
-
-    bits = b.bitcast(value, ints)
-    magnitude = b.and_(bits, number(0x7FFFFFFF))
-    odd = b.and_(b.lshr(magnitude, number(13)), number(1))
-    rounded = b.add(b.add(magnitude, odd), number(0xFFF - (112 << 23)))
-    normal = b.lshr(rounded, number(13))
-    shifted = b.fadd(b.bitcast(magnitude, value.type), number(0.5, value.type))
-    subnormal = b.sub(b.bitcast(shifted, ints), number(0x3F000000))
-    special = b.select(b.icmp_unsigned(">", magnitude, number(0x7F800000)), number(0x7E00), number(0x7C00))
-    finite = b.select(b.icmp_unsigned("<", magnitude, number(0x38800000)), subnormal, normal)
-    halved = b.select(b.icmp_unsigned(">=", magnitude, number(0x47800000)), special, finite)
-    sign = b.and_(b.lshr(bits, number(16)), number(0x8000))
-    return b.bitcast(b.trunc(b.or_(halved, sign), shorts), kind)
+    """Convert single to half precision, rounded to nearest even."""
+    return b.fptrunc(value, kind) if target().isa != "generic" else f32_to_f16_by_integers(b, value, kind)
 
 
 def emit_f16_to_f32(b: ir.IRBuilder, value: ir.Value, kind: ir.Type) -> ir.Value:
-    """Convert half to single precision, exactly. Uses integer arithmetic if the CPU has no such instruction.
-
-    Multiplying by 2^112 adjusts the exponent; this is exact and also handles subnormal numbers. Infinities and NaNs
-    then get their full exponent back.
-    """
-    if target().isa != "generic":
-        return b.fpext(value, kind)
-    vector = isinstance(kind, ir.VectorType)
-    ints = ir.VectorType(I32, kind.count) if vector else I32
-    shorts = ir.VectorType(I16, kind.count) if vector else I16
-
-    def number(n: float, of: ir.Type = ints) -> ir.Constant:
-        return constant(of, n) if vector else ir.Constant(of, n)
-
-    bits = b.zext(b.bitcast(value, shorts), ints)
-    magnitude = b.shl(b.and_(bits, number(0x7FFF)), number(13))
-    scaled = b.bitcast(b.fmul(b.bitcast(magnitude, kind), number(2.0**112, kind)), ints)
-    special = b.icmp_unsigned(">=", magnitude, number(0x7C00 << 13))
-    full = b.select(special, b.or_(magnitude, number(0x7F800000)), scaled)
-    sign = b.shl(b.and_(bits, number(0x8000)), number(16))
-    return b.bitcast(b.or_(full, sign), kind)
+    """Convert half to single precision, exactly."""
+    return b.fpext(value, kind) if target().isa != "generic" else f16_to_f32_by_integers(b, value, kind)
 
 
 BF16X32 = ir.VectorType(BFloatType(), 32)
@@ -176,7 +133,7 @@ def emit_dot4(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits
     if acc.type.count > NATIVE_DOT_LANES.get(target().isa, 16):
         sides = zip(split_halves(b, acc), split_halves(b, codes), split_halves(b, x), strict=True)
         return concat_lanes(b, *(emit_dot4(b, *side, bits) for side in sides))
-    return DOT4.get(target().isa, dot4_generic)(b, acc, codes, x, bits)
+    return DOT4.get(target().isa, dot4_by_strides)(b, acc, codes, x, bits)
 
 
 def dot4_vnni(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
@@ -210,15 +167,6 @@ def dot4_pairs(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bit
     """Compute the dot product from 16-bit sums of pairs."""
     for digit, weight in split_codes(b, codes, bits):
         acc = b.add(acc, pairwise_sum(b, pairwise_products(b, digit, x), weight))
-    return acc
-
-
-def dot4_generic(b: ir.IRBuilder, acc: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
-    """Compute the dot product as four strided products in portable vector operations."""
-    for j in range(4):
-        every = ir.Constant(ir.VectorType(I32, acc.type.count), list(range(j, codes.type.count, 4)))
-        c = b.zext(b.shuffle_vector(codes, codes, every), acc.type)
-        acc = b.add(acc, b.mul(c, b.sext(b.shuffle_vector(x, x, every), acc.type)))
     return acc
 
 
@@ -436,20 +384,11 @@ def emit_lookup16(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.
     """Return table[i] for each byte i of a vector. The table has 16 bytes, the vector 16, 32 or 64 bytes below 16."""
     count, arm = index.type.count, is_arm64(b)
     if not arm and target().isa not in NATIVE_DOT_LANES:
-        return lookup16_generic(b, table, index)
+        return lookup16_by_bits(b, table, index)
     if count > (16 if arm else 4 * NATIVE_DOT_LANES[target().isa]):
         return concat_lanes(b, *(emit_lookup16(b, table, side) for side in split_halves(b, index)))
     lookup = "llvm.aarch64.neon.tbl1.v16i8" if arm else BYTE_SHUFFLES[count]
     return call_intrinsic(b, lookup, index.type, [ir.Constant(index.type, [*table] * (count // 16)), index])
-
-
-def lookup16_generic(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:
-    """Select the value bit by bit: each bit of the index halves the candidates."""
-    values: list[ir.Value] = [constant(index.type, value) for value in table]
-    for bit in (1, 2, 4, 8):
-        is_set = b.icmp_unsigned("!=", b.and_(index, constant(index.type, bit)), constant(index.type, 0))
-        values = [b.select(is_set, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
 
 
 def emit_lookup256(b: ir.IRBuilder, table: Sequence[int], index: ir.Value) -> ir.Value:

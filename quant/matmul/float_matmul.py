@@ -23,21 +23,10 @@ from numba import float32, int64, types
 from quant.formats.floats import ELEMENT_BYTES, EMIT_LOAD16, F32X16, LOAD, STORE
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load
+from quant.jit.emit_numeric import emit_accumulation_loop, emit_prefetch, emit_reduce
 from quant.jit.simd import BF16X32, emit_bf16_dot2, emit_fma
 from quant.jit.threads import chunk_range
-from quant.jit.vectors import (
-    Vector,
-    emit_accumulation_loop,
-    emit_prefetch,
-    emit_reduce,
-    fma,
-    inline,
-    intrinsic,
-    load,
-    lowering,
-    prefetch_l2,
-    store,
-)
+from quant.jit.vectors import Vector, fma, inline, intrinsic, load, lowering, prefetch_l2, store
 from quant.matmul.layout import PANEL_CACHE_BYTES
 from quant.matmul.output_init import init_output
 from quant.matmul.prefetching import N_STREAMS, PREFETCH_FAR, PREFETCH_NEAR, STREAM_PREFETCH

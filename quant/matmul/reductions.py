@@ -9,8 +9,9 @@ from typing import Any
 from llvmlite import ir
 
 from quant.jit.emit import I32, call_intrinsic, intrinsic_suffix, split_halves
+from quant.jit.emit_numeric import FLOAT_TYPES
 from quant.jit.simd import emit_pair_sums
-from quant.jit.vectors import FLOAT_TYPES, i32x8, intrinsic, lowering
+from quant.jit.vectors import i32x8, intrinsic, lowering
 
 
 def emit_shuffle(b: ir.IRBuilder, v: ir.Value, lanes_: Sequence[int]) -> ir.Value:

@@ -23,8 +23,9 @@ from numba import types
 
 from quant.jit.cpu import target
 from quant.jit.emit import I64, constant, emit_load, emit_splat
+from quant.jit.emit_numeric import emit_accumulation_loop
 from quant.jit.simd import DotBlock, code_offset_of_block, emit_dot_block, emit_fma
-from quant.jit.vectors import Vector, emit_accumulation_loop, intrinsic, lowering
+from quant.jit.vectors import Vector, intrinsic, lowering
 from quant.matmul.layout import (
     MAGIC_BITS,
     SCALE,

@@ -10,8 +10,10 @@ from localinfer.graph.compute_graph import ComputeGraph
 from localinfer.kernels import signatures
 from localinfer.kernels.signatures import KernelSignature
 from quant import FORMATS
+from quant.matmul.product_arguments import PRODUCT_PARAMETERS
 
-IGNORED = {"tokens", "stop"}  # some kernels do not need the number of tokens, or are too fast to be stopped
+# Some kernels need no number of tokens or are too fast to be stopped; of two recurrences, each has its own argument.
+IGNORED = {"tokens", "stop", "rate", "skip"}
 
 SIGNATURES = {
     each.small_batch: each
@@ -30,14 +32,20 @@ def read_fields(node: ast.AST) -> set[str]:
     return {each.attr for each in attributes if isinstance(each.value, ast.Name) and each.value.id == "args"}
 
 
+def parse_module(module: str) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return ast.parse(inspect.getsource(import_module(module)))
+
+
 @pytest.mark.parametrize("path", sorted(SIGNATURES))
 def test_kernel_reads_the_arguments_of_its_signature(path: str) -> None:
     module, kernel = path.split(":")
     kernels = {other.split(":")[1] for other in SIGNATURES if other.startswith(f"{module}:")}
-    tree = ast.parse(inspect.getsource(import_module(module)))
+    tree, parameters = parse_module(module), set(SIGNATURES[path].parameters)
     functions = {node.name: read_fields(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
     helpers = set().union(*(fields for name, fields in functions.items() if name not in kernels))
-    parameters = set(SIGNATURES[path].parameters)
+    if parameters == set(PRODUCT_PARAMETERS):
+        helpers |= read_fields(parse_module("quant.matmul.output_init"))
     assert functions[kernel] <= parameters
     assert parameters - IGNORED <= functions[kernel] | helpers
 
