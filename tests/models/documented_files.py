@@ -84,7 +84,7 @@ def checkpoint(path: Path) -> None:
 
 def eagle3_target(path: Path) -> Path:
     """Write the checkpoint of the model for which the EAGLE-3 head was made, with a chat template."""
-    made = reference_models.checkpoint(eagle3_heads.described("eagle3")["model"], path.parent / "target")
+    made = reference_models.checkpoint(eagle3_heads.read_description("eagle3")["model"], path.parent / "target")
     (made / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return made.rename(path)
 
