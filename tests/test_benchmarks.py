@@ -87,9 +87,9 @@ def test_dither_moves_weights_by_at_most_half_a_step(name: str) -> None:
     codes = (groups - groups[:, :1]) / np.where(widths > 0, widths, 1)
     np.testing.assert_allclose(codes, np.rint(codes), atol=0.01)
     moved = dither.dither(tensor, seed=1).view(np.float32).reshape(values.shape) - values
-    part = moved[step > 0] / step[step > 0]
-    assert np.abs(part).max() <= 0.501
-    assert part.std() == pytest.approx(12**-0.5, rel=0.05)
+    steps = moved[step > 0] / step[step > 0]
+    assert np.abs(steps).max() <= 0.501
+    assert steps.std() == pytest.approx(12**-0.5, rel=0.05)
 
 
 def test_calibration_texts_are_interleaved() -> None:
@@ -129,9 +129,9 @@ def test_quality_rows_are_restored_and_compared_with_baselines(tmp_path: Path) -
         "| with importance to without | 1 | **0.500** | 0.500 ± 0.000 | model Q4_K_M, 4 chunks "
         "| 0.500 ± 0.000 | model Q4_K_M, 4 chunks, prose |"
     )
-    for row, part in zip(actual, (1, 8), strict=True):  # ratios 1/2 and 1/8 of two seeds have the geometric mean 1/4
+    for row, divisor in zip(actual, (1, 8), strict=True):  # ratios 1/2 and 1/8 of two seeds have the geometric mean 1/4
         again = replace(row.key, seed=2)
-        rows[again] = ratios.Row(again, row.size, 1.0, 2.0, {kind: values / part for kind, values in tokens.items()})
+        rows[again] = ratios.Row(again, row.size, 1.0, 2.0, {kind: values / divisor for kind, values in tokens.items()})
     _, bar = ratios.format_targets(rows)
     assert bar == (
         "| with importance to without | 1 | **0.250** | 0.250 ± 0.173 | model Q4_K_M, 4 chunks "

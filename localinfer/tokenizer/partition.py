@@ -86,10 +86,10 @@ class Partition:
 def _find_matches(
     text: str, token: str, matched: bytearray, strip_left: bool, strip_right: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield the spans of `token` in characters that are not `taken`, left to right, with stripped whitespace, and set
-    their `taken` flags.
+    """Yield the spans of `token` in characters that are not `matched`, left to right, with stripped whitespace, and set
+    their `matched` flags.
 
-    After a conflict the search continues after the whole taken range, so the time is linear.
+    After a conflict the search continues after the whole matched range, so the time is linear.
     """
     start = text.find(token)
     while start >= 0:

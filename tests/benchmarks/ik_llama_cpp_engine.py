@@ -40,9 +40,9 @@ class IkLlama:
     def evaluate(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens and return the logits after the last one, (n_vocab,), a view valid until the next call."""
         for start in range(0, len(tokens), self.n_batch):
-            part = tokens[start : start + self.n_batch]
-            self._decode(part)
-        logits = C.llama_get_logits_ith(self.context, len(part) - 1)
+            chunk = tokens[start : start + self.n_batch]
+            self._decode(chunk)
+        logits = C.llama_get_logits_ith(self.context, len(chunk) - 1)
         return np.ctypeslib.as_array(ctypes.cast(logits, ctypes.POINTER(ctypes.c_float)), (self.n_vocab,))
 
     def _decode(self, tokens: Sequence[int]) -> None:

@@ -197,8 +197,8 @@ def measure_rate(engine: Evaluator, test: Workload) -> float:
     timed = tokens[test.depth :]
     time.sleep(SPIN_DOWN_SECONDS)
     start = time.perf_counter()
-    for part in [timed] if test.is_prefill else [[token] for token in timed]:
-        engine.evaluate(part)
+    for chunk in [timed] if test.is_prefill else [[token] for token in timed]:
+        engine.evaluate(chunk)
     return len(timed) / (time.perf_counter() - start)
 
 

@@ -71,9 +71,9 @@ class Llama:
     def evaluate(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append tokens and return the logits after the last one, (n_vocab,), a view valid until the next call."""
         for start in range(0, len(tokens), self.n_batch):
-            part = tokens[start : start + self.n_batch]
-            self._decode(part, every=False)
-        return np.ctypeslib.as_array(C.llama_get_logits_ith(self.context, len(part) - 1), (self.n_vocab,))
+            chunk = tokens[start : start + self.n_batch]
+            self._decode(chunk, every=False)
+        return np.ctypeslib.as_array(C.llama_get_logits_ith(self.context, len(chunk) - 1), (self.n_vocab,))
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append at most n_batch tokens and return the logits after each, (len(tokens), n_vocab), a view as above."""

@@ -52,7 +52,7 @@ def row(path: Path, test: Workload, threads: int, result: Result) -> str:
 
 def numbers(text: str) -> list[int]:
     """Parse a list of integers, such as "1,2"."""
-    return [int(part) for part in text.split(",")]
+    return [int(field) for field in text.split(",")]
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ REFUSED = ("--docker-repo",)  # names a model in a registry that is not supporte
 def flags() -> Iterator[tuple[list[str], int, str]]:
     """Yield the names of each flag, the number of its values, and the localinfer command."""
     for line in (DATA / "llama_cpp_flags.txt").read_text().splitlines()[1:]:
-        names, values, commands = (part.split() for part in line.split("|"))
+        names, values, commands = (field.split() for field in line.split("|"))
         yield from ((names, int(values[0]), command) for command in commands)
 
 

@@ -16,7 +16,7 @@ from tiny import tiny_llama
 
 Done = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Done]
-REPO = "own/er-GGUF"
+REPO = "owner/repo-GGUF"
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +110,19 @@ class TestFromTheHub:
     @pytest.mark.parametrize(
         ("arguments", "code", "line"),
         [
-            (["pull", "hf:own/er-GGUF:Q4_K_N"], 3, "did you mean Q4_K_M? it has Q4_K_M, Q8_0"),
+            (["pull", "hf:owner/repo-GGUF:Q4_K_N"], 3, "did you mean Q4_K_M? it has Q4_K_M, Q8_0"),
             (["pull", "hf:no/such"], 3, "hf:no/such: the hub has no such repository, or it is private"),
             (["pull", "hf:own"], 2, "hf:own: must be hf:OWNER/REPO, hf:OWNER/REPO:QUANT or hf:OWNER/REPO/FILE.gguf"),
             (["pull", "smollm2", "smolm2"], 3, "smolm2: neither a file nor a known model; did you mean smollm2?"),
             (
-                ["generate", "own/er", "-p", "x"],
+                ["generate", "owner/repo", "-p", "x"],
                 3,
-                "own/er: No such file or directory; for a Hugging Face repository use hf:",
+                "owner/repo: No such file or directory; for a Hugging Face repository use hf:",
             ),
-            (["generate", "hf:own/er-GGUF", "-p", "x", "--offline"], 3, "LOCALINFER_OFFLINE forbids downloads"),
+            (["generate", "hf:owner/repo-GGUF", "-p", "x", "--offline"], 3, "LOCALINFER_OFFLINE forbids downloads"),
             (["pull", "ollama:llama3.2"], 3, "run `ollama pull llama3.2`"),
             (["pull", "lmstudio:a/b"], 3, "lmstudio:a/b: not in LM Studio's directory, which does not exist"),
-            (["rm", "--yes", "hf:own/er-GGUF"], 3, "hf:own/er-GGUF: not downloaded"),
+            (["rm", "--yes", "hf:owner/repo-GGUF"], 3, "hf:owner/repo-GGUF: not downloaded"),
             (["rm", "--yes", "smollm2"], 3, "smollm2: not downloaded"),
         ],
     )

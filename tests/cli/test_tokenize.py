@@ -57,6 +57,6 @@ def test_control_tokens_in_generated_text(model: Path) -> None:
     with localinfer.load(model, ctx_size=32) as opened:
         [control] = opened.tokenize("<|im_end|>", add_special=False, parse_special=True)
         [letter] = opened.tokenize("H", add_special=False)
-        part = opened.tokenize("\N{GRINNING FACE}", add_special=False)[0]
-        pieces = [Piece("H", letter), Piece("", control), Piece("", part)]
+        incomplete = opened.tokenize("\N{GRINNING FACE}", add_special=False)[0]
+        pieces = [Piece("H", letter), Piece("", control), Piece("", incomplete)]
         assert [piece.text for piece in with_control_tokens(opened, iter(pieces))] == ["H", "<|im_end|>", ""]

@@ -48,8 +48,8 @@ def check_draft_head_isolation(engine: Engine, ids: Sequence[int]) -> None:
         alone.append(engine.evaluate_draft_head(ids[50], 30)[0].copy())
     engine.reset()
     a, b = engine.runner.new_sequence(), engine.runner.new_sequence()
-    for part in (slice(0, 13), slice(13, 14), slice(14, 30)):
-        texts = ids[:30][part], ids[20:50][part]
+    for span in (slice(0, 13), slice(13, 14), slice(14, 30)):
+        texts = ids[:30][span], ids[20:50][span]
         segments = [Segment(s, np.array(text, np.int32)) for s, text in zip((a, b), texts, strict=True)]
         engine.runner.evaluate_segments(segments)
     for sequence, expected in zip((a, b), alone, strict=True):

@@ -54,8 +54,8 @@ def fixture(path: Path) -> dict[str, object]:
         actual: dict[str, object] = {}
         for batch in BATCHES:
             llama.rewind(0)
-            parts = [llama.logits(tokens[i : i + batch]).copy() for i in range(0, len(tokens), batch)]
-            actual[f"batch {batch}"] = recorded(np.concatenate(parts)[list(POSITIONS)])
+            chunks = [llama.logits(tokens[i : i + batch]).copy() for i in range(0, len(tokens), batch)]
+            actual[f"batch {batch}"] = recorded(np.concatenate(chunks)[list(POSITIONS)])
     model = naive.Model(open_gguf(path))
     last = naive.final_hidden_states(model, tokens)[list(POSITIONS)]
     actual["exact"] = recorded(np.concatenate([*naive.output(model, last)], axis=1))

@@ -18,8 +18,8 @@ OF_QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_n
 
 
 def checkpoint(name: str, folder: Path, *, has_embeddings: bool = False) -> Path:
-    """Write a checkpoint with an MTP layer and return its path. If `own`, the head has its own embedding and output
-    layer.
+    """Write a checkpoint with an MTP layer and return its path. With `has_embeddings`, the head has its own embedding
+    and output layer.
     """
     path, reference = reference_models.checkpoint(name, folder), reference_models.read_description(name)
     tensors, blocks = load_file(path / "model.safetensors"), reference["n_layer"]

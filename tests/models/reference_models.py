@@ -84,7 +84,7 @@ def summary(tensors: Mapping[str, tuple[Sequence[int], NDArray[Any]]]) -> dict[s
     blocks differ.
     """
     actual: dict[str, list[Any]] = {}
-    for name in sorted(tensors, key=lambda name: [int(part) if part.isdecimal() else 0 for part in name.split(".")]):
+    for name in sorted(tensors, key=lambda name: [int(field) if field.isdecimal() else 0 for field in name.split(".")]):
         shape, data = tensors[name]
         kind = re.sub(r"\.\d+\.", ".{}.", name)
         if actual.get(kind, [0, list(shape)])[1] != list(shape):

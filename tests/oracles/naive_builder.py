@@ -118,9 +118,7 @@ class NumpyBuilder(Builder[Floats]):
 
     # --- matrices ---
 
-    def matmul(
-        self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None, barrier: bool = True
-    ) -> Floats:
+    def matmul(self, x: Floats, name: str, n_out: int, *, add_to: Floats | None = None, barrier: bool = True) -> Floats:
         y = self.model.matmul(name, x) + self.model.bias(name)
         assert y.shape[1] == n_out
         if add_to is None:
@@ -133,9 +131,7 @@ class NumpyBuilder(Builder[Floats]):
 
     # --- attention ---
 
-    def rope(
-        self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True
-    ) -> Rope:
+    def rope(self, pairs: str, *, truncate: bool = True, amplified: bool = True, with_temperature: bool = True) -> Rope:
         keys = self.hparams
         n = keys.count("rope.dimension_count", self.properties.key_length(sliding=False))
         base, kind = keys.positive("rope.freq_base", 10_000.0), keys.text("rope.scaling.type", "none")
@@ -278,19 +274,21 @@ class NumpyHeads(HeadOperations[Floats]):
         self.model = model
 
     def split(self, x: Floats, heads: int, *sizes: int) -> Sequence[Floats]:
-        parts = np.split(x.reshape(len(x), heads, -1), np.cumsum(sizes)[:-1], axis=2)
-        return [part.reshape(len(x), -1) for part in parts]
+        chunks = np.split(x.reshape(len(x), heads, -1), np.cumsum(sizes)[:-1], axis=2)
+        return [chunk.reshape(len(x), -1) for chunk in chunks]
 
     def split_halves(self, x: Floats, heads: int) -> tuple[Floats, Floats]:
-        parts = x.reshape(len(x), heads, 2, -1)
-        return parts[:, :, 0].reshape(len(x), -1), parts[:, :, 1].reshape(len(x), -1)
+        chunks = x.reshape(len(x), heads, 2, -1)
+        return chunks[:, :, 0].reshape(len(x), -1), chunks[:, :, 1].reshape(len(x), -1)
 
-    def join(self, heads: int, *parts: Floats) -> Floats:
-        return np.concatenate([part.reshape(len(part), heads, -1) for part in parts], axis=2).reshape(len(parts[0]), -1)
+    def join(self, heads: int, *chunks: Floats) -> Floats:
+        return np.concatenate([chunk.reshape(len(chunk), heads, -1) for chunk in chunks], axis=2).reshape(
+            len(chunks[0]), -1
+        )
 
     def matmul(self, x: Floats, name: str, heads: int, n_out: int) -> Floats:
-        parts = (self.model.expert(name, head, part) for head, part in enumerate(split_heads(x, heads)))
-        return np.stack(list(parts), axis=1).reshape(len(x), heads * n_out)
+        chunks = (self.model.expert(name, head, chunk) for head, chunk in enumerate(split_heads(x, heads)))
+        return np.stack(list(chunks), axis=1).reshape(len(x), heads * n_out)
 
 
 class NumpyRecurrence(RecurrentOperations[Floats]):
@@ -308,15 +306,15 @@ class NumpyRecurrence(RecurrentOperations[Floats]):
         delta, k_n, v_n = shape.rule == "delta", shape.groups * shape.key, shape.heads * shape.value
         first, k, last = np.split(x, [k_n, 2 * k_n] if delta else [v_n, v_n + k_n], axis=1)
         q, v = (first, last) if delta else (last, first)
-        q, k = (part.reshape(len(x), shape.groups, shape.key) for part in (q, k))
+        q, k = (each.reshape(len(x), shape.groups, shape.key) for each in (q, k))
         repeats = shape.heads // shape.groups // shape.heads_per_key
-        q, k = (np.tile(np.repeat(part, shape.heads_per_key, axis=1), (1, repeats, 1)) for part in (q, k))
+        q, k = (np.tile(np.repeat(each, shape.heads_per_key, axis=1), (1, repeats, 1)) for each in (q, k))
         v = v.reshape(len(x), shape.heads, shape.value)
         tensors = {name: self.model.numbers(f"{blk}{name}").ravel() for name in ("ssm_a", "ssm_dt.bias")}
         dt = np.log1p(np.exp(step + tensors["ssm_dt.bias"]))
         decay, states = np.exp(tensors["ssm_a"] * dt), np.zeros((shape.heads, shape.key, shape.value), x.dtype)
         if delta:
-            q, k = (part / np.sqrt((part * part).sum(axis=-1, keepdims=True) + 1e-6) for part in (q, k))
+            q, k = (each / np.sqrt((each * each).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
             q = q * shape.key**-0.5
         y = np.zeros_like(v)
         for t in range(len(x)):

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def error_weights(x: Floats, m: Floats, length: int, batched: int, part: float) -> Floats:
+def error_weights(x: Floats, m: Floats, length: int, superblock: int, strength: float) -> Floats:
     """Return the error weights of the weights x, (rows, n), whose columns have importance m, (n,).
 
-    Groups have `length` columns, `together` columns share a superblock, and `part` scales the share. See
+    Groups have `length` columns, `superblock` columns share a superblock, and `strength` scales the fraction. See
     `quant.encoders.objective`.
     """
     groups = np.broadcast_to(m.astype(np.float64), x.shape).reshape(-1, length)
-    fraction = part * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
-    squares = x.astype(np.float64).reshape(-1, batched) ** 2
+    fraction = strength * groups.sum(axis=1) ** 2 / (length * (groups**2).sum(axis=1))
+    squares = x.astype(np.float64).reshape(-1, superblock) ** 2
     factor = np.sqrt(1 + squares / squares.mean(axis=1, keepdims=True)).reshape(-1, length)
     return (groups * (1 + fraction[:, None] * (factor - 1))).reshape(x.shape)
 

@@ -62,7 +62,7 @@ def rotate(x: Floats, position: Positions, rope: Rope) -> Floats:
     """Rotate the first values of each head, two per frequency."""
     n = 2 * len(rope.frequencies)
     angle = position[:, None] * rope.frequencies
-    cos, sin = ((rope.amplitude * part).astype(x.dtype) for part in (np.cos(angle), np.sin(angle)))
+    cos, sin = ((rope.amplitude * table).astype(x.dtype) for table in (np.cos(angle), np.sin(angle)))
     result = x.copy()
     one = np.arange(0, n, 2) if rope.pairs == "interleaved" else np.arange(n // 2)
     other = one + (1 if rope.pairs == "interleaved" else n // 2)

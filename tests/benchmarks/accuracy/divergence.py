@@ -48,8 +48,8 @@ class DivergenceEvaluator:
         actual, at = [], 0
         for logits, following in scored_logits(engine, self.chunks[kind]):
             base = self.base[kind][at : at + len(logits)]
-            parts = [np.array_split(x, self.threads) for x in (base, logits, following)]
-            actual += [scores.divergence for scores in pool.map(score, *parts)]
+            chunks = [np.array_split(x, self.threads) for x in (base, logits, following)]
+            actual += [scores.divergence for scores in pool.map(score, *chunks)]
             at += len(logits)
         values = np.concatenate(actual)
         require_finite(engine, values)
@@ -60,10 +60,10 @@ class DivergenceEvaluator:
         name = hashlib.sha256(self.chunks[kind].tobytes()).hexdigest()[:8]
         path = folder / f"{source.path.stem}-{kind}-{name}.npy"
         if not path.exists():
-            part = path.with_suffix(".part")
+            partial_path = path.with_suffix(".part")
             with closing(self._engine(source)) as engine:
-                write_log_probabilities(engine, self.chunks[kind], part)
-            part.replace(path)
+                write_log_probabilities(engine, self.chunks[kind], partial_path)
+            partial_path.replace(path)
         logarithms: Logits = np.load(path, mmap_mode="r")
         return logarithms
 

@@ -66,9 +66,9 @@ def exact_logits(job: Job, out: Logits) -> None:
     """Compute the reference logits, some columns of the vocabulary at a time."""
     model = naive.Model(open_gguf(job.path), job.dtype)
     last, start = naive.final_hidden_states(model, job.tokens), 0
-    for part in naive.output(model, last):
-        out[:, start : start + part.shape[1]] = part
-        start += part.shape[1]
+    for chunk in naive.output(model, last):
+        out[:, start : start + chunk.shape[1]] = chunk
+        start += chunk.shape[1]
 
 
 def llama_cpp(batch: int) -> Callable[[Job, Logits], None]:
@@ -122,12 +122,12 @@ def logits_of(source: str, job: Job, n_vocab: int, folder: Path) -> Logits:
     question = f"{source} {job} {stat.st_size} {stat.st_mtime_ns}"
     target = folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.npy"
     if not target.exists() or source.startswith("localinfer"):  # which is what changes from day to day
-        part = target.with_suffix(".part")
+        partial_path = target.with_suffix(".part")
         shape = (len(job.tokens), n_vocab)
-        out = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=shape)
+        out = np.lib.format.open_memmap(partial_path, mode="w+", dtype=np.float32, shape=shape)
         SOURCES[source](job, out)
         out.flush()
-        part.replace(target)
+        partial_path.replace(target)
     logits: Logits = np.load(target, mmap_mode="r")
     return logits
 

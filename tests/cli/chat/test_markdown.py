@@ -44,17 +44,17 @@ class Screen(io.StringIO):
         self.rows, self.lines, self.row = rows, [""], 0
 
     def write(self, text: str) -> int:
-        for part in re.findall(r"\x1b\[\d*[A-Z]|\n|\r|[^\x1b\n\r]+", STYLE.sub("", text)):
-            if part == "\n":
+        for chunk in re.findall(r"\x1b\[\d*[A-Z]|\n|\r|[^\x1b\n\r]+", STYLE.sub("", text)):
+            if chunk == "\n":
                 self.row += 1
                 self.lines += [""] * (self.row + 1 - len(self.lines))
-            elif part.endswith("A") and part.startswith("\x1b"):
-                self.row -= int(part[2:-1])
+            elif chunk.endswith("A") and chunk.startswith("\x1b"):
+                self.row -= int(chunk[2:-1])
                 assert self.row >= len(self.lines) - self.rows, "beyond the upper end of the screen"
-            elif part == "\x1b[J":
+            elif chunk == "\x1b[J":
                 self.lines[self.row :] = [""]
-            elif part != "\r":
-                self.lines[self.row] += part
+            elif chunk != "\r":
+                self.lines[self.row] += chunk
         return len(text)
 
 

@@ -69,9 +69,9 @@ def test_a_decoder_packs_texts_and_splits_long_ones(tmp_path: Path) -> None:
         hidden = [naive.final_hidden_states(expected, text.tolist()) for text in texts]
         actual = {kind: pool_texts(whole, texts, kind) for kind in ("mean", "cls", "last")}
         logits = whole.logits(ids[:9]).copy()
-    with engine("qwen3", folder, "F32", replace(EXACT, batch_size=16)) as parts:
-        again = {kind: pool_texts(parts, texts, kind) for kind in actual}
-        np.testing.assert_allclose(parts.logits(ids[:9]), logits, atol=1e-5)
+    with engine("qwen3", folder, "F32", replace(EXACT, batch_size=16)) as small_batches:
+        again = {kind: pool_texts(small_batches, texts, kind) for kind in actual}
+        np.testing.assert_allclose(small_batches.logits(ids[:9]), logits, atol=1e-5)
     poolings = {"mean": lambda x: x.mean(axis=0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
     for kind, of in poolings.items():
         np.testing.assert_allclose(actual[kind], np.stack([of(x) for x in hidden]), atol=1e-3)

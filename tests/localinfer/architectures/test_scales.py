@@ -28,7 +28,7 @@ SCALES = np.float32([0.5, 4.0, 0.125])
 def with_scales(tensors: Mapping[str, SourceTensor]) -> Iterator[SourceTensor]:
     """Yield the tensors and their scales, one per expert."""
     for number, (name, tensor) in enumerate(tensors.items()):
-        if len(tensor.shape) == 1 or any(part in name for part in WITHOUT):
+        if len(tensor.shape) == 1 or any(substring in name for substring in WITHOUT):
             yield tensor
             continue
         count = tensor.shape[0] if "_exps" in name else 1

@@ -216,8 +216,8 @@ def test_merge() -> None:
 
 
 def test_merge_keeps_sharing() -> None:
-    parts = [entry(1, 2, count=8, covariance=1) for _ in range(2)]
-    both = merge([Imatrix({"q": part, "k": part}, (), 2, 4) for part in parts], 4)
+    entries = [entry(1, 2, count=8, covariance=1) for _ in range(2)]
+    both = merge([Imatrix({"q": each, "k": each}, (), 2, 4) for each in entries], 4)
     assert both.entries["q"].covariance is both.entries["k"].covariance
     assert both.entries["q"].components is both.entries["k"].components
 

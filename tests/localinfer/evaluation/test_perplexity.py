@@ -197,9 +197,9 @@ def test_small_divergence_is_exact() -> None:
     p = np.random.default_rng(0).standard_normal((1, 100_000), np.float32)
     q = p.copy()
     q[0, 5] += 4.0
-    part = np.exp(p[0, 5]) / np.exp(p[0].astype(np.float64)).sum()
+    probability = np.exp(p[0, 5]) / np.exp(p[0].astype(np.float64)).sum()
     moved = float(q[0, 5]) - float(p[0, 5])
-    expected = math.log1p(part * math.expm1(moved)) - part * moved
+    expected = math.log1p(probability * math.expm1(moved)) - probability * moved
     assert 1e-5 < expected < 1e-3
     assert score(p, q, np.array([0], np.int32)).divergence[0] == pytest.approx(expected, rel=1e-3)
 

@@ -44,9 +44,9 @@ def measured_profile(tmp_path: Path) -> Profile:
     return result
 
 
-def stamps(*parts: tuple[int, int, int, int]) -> Timestamps:
+def stamps(*chunks: tuple[int, int, int, int]) -> Timestamps:
     """Return timestamps of chunks given as op, thread, begin, end."""
-    return Timestamps(*np.array(parts).T)
+    return Timestamps(*np.array(chunks).T)
 
 
 def test_ticks_match_wall_clock() -> None:
@@ -133,9 +133,9 @@ def test_trace_events(measured_profile: Profile) -> None:
     assert names == {0: "batches", 1: "thread 0", 2: "thread 1"}
     whole = [event for event in events if event["ph"] == "X"]
     assert [event["name"] for event in whole if event["tid"] == 0] == ["prefill"] * 2 + ["decode"] * 3
-    parts = [event for event in whole if event["tid"] > 0]
-    assert len(parts) == sum(len(batch.timestamps.op) for phase in measured_profile.phases for batch in phase.batches)
-    assert {"blk.0.attn_q.weight", "blk.1.attention", "token_embd.weight"} <= {event["name"] for event in parts}
+    chunks = [event for event in whole if event["tid"] > 0]
+    assert len(chunks) == sum(len(batch.timestamps.op) for phase in measured_profile.phases for batch in phase.batches)
+    assert {"blk.0.attn_q.weight", "blk.1.attention", "token_embd.weight"} <= {event["name"] for event in chunks}
     assert min(event["ts"] for event in whole) == 0
     assert all(event["dur"] >= 0 for event in whole)
     seconds = sum(phase.seconds for phase in measured_profile.phases)

@@ -76,8 +76,8 @@ def test_engine_counts_evaluated_work(tmp_path: Path) -> None:
     """Batches of 4: logits after the last token only, and later batches attend to earlier ones."""
     engine = Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(ctx_size=128, batch_size=4, threads=1))
     graph = engine.graph
-    parts = [graph.cost(4, 3, 0), graph.cost(4, 7, 0), graph.cost(2, 11, 1)]
-    assert evaluation_cost(graph, 10, n_past=3) == sum(parts, NO_COST)
+    batches = [graph.cost(4, 3, 0), graph.cost(4, 7, 0), graph.cost(2, 11, 1)]
+    assert evaluation_cost(graph, 10, n_past=3) == sum(batches, NO_COST)
     engine.close()
 
 
@@ -95,16 +95,16 @@ def run(kernel: Kernel, *arguments: int, n_threads: int) -> None:
     addresses, _ = loader.load_kernels([kernel], paths.jit_dir())
     record = np.zeros(RECORD_WORDS, np.int64)
     record[HEADER_WORDS : HEADER_WORDS + len(arguments)] = arguments
-    for part in range(n_threads):
-        KernelFunction(addresses[kernel])(ctypes.c_int64(record.ctypes.data), part, n_threads, 0)
+    for chunk in range(n_threads):
+        KernelFunction(addresses[kernel])(ctypes.c_int64(record.ctypes.data), chunk, n_threads, 0)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("stream", STREAMS)
-def test_stream_reads_every_byte(stream: Kernel, parts: int) -> None:
+def test_stream_reads_every_byte(stream: Kernel, n_threads: int) -> None:
     memory = np.random.default_rng(0).integers(-1000, 1000, 256 * 91 // 4, np.int32)
-    result = np.zeros(parts, np.int64)
-    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, n_threads=parts)
+    result = np.zeros(n_threads, np.int64)
+    run(stream, memory.ctypes.data, memory.nbytes, result.ctypes.data, n_threads=n_threads)
     assert result.sum() == memory.sum()
 
 
@@ -117,11 +117,11 @@ STORED: dict[str, Callable[[NDArray[np.int64]], NDArray[Any]]] = {
 
 @pytest.mark.parametrize("kind", MULTIPLY)
 def test_multiply_computes_every_product(kind: str) -> None:
-    rounds, parts = 19, 2
-    shape = parts, OPERAND_RING, round_bytes(kind) // OPERAND_BYTES[kind]
+    rounds, n_threads = 19, 2
+    shape = n_threads, OPERAND_RING, round_bytes(kind) // OPERAND_BYTES[kind]
     operands = np.random.default_rng(1).integers(0, 5, shape)
-    result, stored = np.zeros(parts, np.int64), STORED[kind](operands)
-    run(MULTIPLY[kind], stored.ctypes.data, rounds, result.ctypes.data, n_threads=parts)
+    result, stored = np.zeros(n_threads, np.int64), STORED[kind](operands)
+    run(MULTIPLY[kind], stored.ctypes.data, rounds, result.ctypes.data, n_threads=n_threads)
     assert result.tolist() == [sum(products(kind, each[i % OPERAND_RING]) for i in range(rounds)) for each in operands]
 
 

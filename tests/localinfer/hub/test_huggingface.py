@@ -20,7 +20,7 @@ from localinfer.hub import resolve
 from localinfer.hub.pull import pull
 from localinfer.hub.resolve import NotDownloadedError
 
-REPO = "own/er-GGUF"
+REPO = "owner/repo-GGUF"
 OTHER_COMMIT = "ab" * 20
 
 
@@ -66,7 +66,7 @@ class TestDownload:
     def test_file_is_in_the_shared_cache(self, hub: Hub, repo: dict[str, bytes]) -> None:
         path = pull(f"hf:{REPO}:F16")
         digest = sha256(repo["m-F16.gguf"])
-        folder = "models--own--er-GGUF"
+        folder = "models--owner--repo-GGUF"
         assert cached_files() == [
             f"{folder}/blobs/{digest}", f"{folder}/refs/main", f"{folder}/snapshots/{COMMIT}/m-F16.gguf",
         ]  # fmt: skip

@@ -195,13 +195,15 @@ class TestUserRegistry:
     def test_another_source(self, user_toml: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short name with options for a model of another store."""
         monkeypatch.setenv("HOME", str(tmp_path))
-        model = tiny_llama(make_directory(tmp_path / ".lmstudio" / "models" / "own" / "er") / "m-Q8_0.gguf", n_layer=1)
-        user_toml('[models.mine]\nsource = "lmstudio:own/er:Q8_0"\noptions = { temp = 0.5 }')
+        model = tiny_llama(
+            make_directory(tmp_path / ".lmstudio" / "models" / "owner" / "repo") / "m-Q8_0.gguf", n_layer=1
+        )
+        user_toml('[models.mine]\nsource = "lmstudio:owner/repo:Q8_0"\noptions = { temp = 0.5 }')
         assert resolve.find("mine") == model
         assert resolve.default_options("mine") == {"temp": 0.5}
         assert resolve.list_registry()["mine"].files == (model,)
         model.unlink()
-        with pytest.raises(ModelNotFoundError, match=r"^lmstudio:own/er:Q8_0: not in"):
+        with pytest.raises(ModelNotFoundError, match=r"^lmstudio:owner/repo:Q8_0: not in"):
             resolve.find("mine")
         assert "mine" not in resolve.list_registry()
 

@@ -241,18 +241,18 @@ def test_attention_agrees_with_float64(group: int, head_dim: int, k_type: str, v
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at, window), atol=1e-5)
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("is_prefill", [False, True])
 @pytest.mark.parametrize(("group", "head_dim", "k_type"), [(6, 128, "q8_0"), (7, 64, "q4_0"), (1, 96, "q8_0")])
-def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: str, many: bool) -> None:
+def test_keys_are_quantized_around_an_anchor(group: int, head_dim: int, k_type: str, is_prefill: bool) -> None:
     bias = 100 * normal(2, head_dim, seed=4)
     layer = Layer(group, head_dim, k_type, "f16", bias=bias)
     k, v, at = normal(400, 2, head_dim, seed=1) + bias, normal(400, 2, head_dim, seed=2), np.arange(400, dtype=np.int32)
     layer.append(k, v, (at + 300) % layer.capacity, at)
-    count = 30 if many else 1
+    count = 30 if is_prefill else 1
     q, positions = normal(count, 2 * group, head_dim) / 10, np.arange(400 - count, 400, dtype=np.int32)
-    y = layer.attend(q, positions, is_prefill=many)
+    y = layer.attend(q, positions, is_prefill=is_prefill)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, v, at), atol=2e-4)
-    np.testing.assert_array_equal(layer.attend(q, positions, is_prefill=many, n_threads=3), y)
+    np.testing.assert_array_equal(layer.attend(q, positions, is_prefill=is_prefill, n_threads=3), y)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,9 +263,9 @@ def test_values_can_be_the_last_dimensions_of_keys(kind: str, group: int, key: i
     q, positions = 2 * normal(70, group, key), np.arange(330, 400, dtype=np.int32)
     y = layer.attend(q, positions)
     np.testing.assert_allclose(y, layer.reference(q, positions, k, k, at), atol=1e-5)
-    for count, parts, many in [(1, 3, False), (2, 1, False), (3, 5, True)]:
+    for count, n_threads, is_prefill in [(1, 3, False), (2, 1, False), (3, 5, True)]:
         np.testing.assert_array_equal(
-            layer.attend(q[-count:], positions[-count:], n_threads=parts, is_prefill=many), y[-count:]
+            layer.attend(q[-count:], positions[-count:], n_threads=n_threads, is_prefill=is_prefill), y[-count:]
         )
 
 
@@ -284,8 +284,8 @@ def test_the_number_of_threads_does_not_change_bits(group: int, head_dim: int, k
     filled(layer, 400)
     q, positions = normal(90, 2 * group, head_dim), np.arange(310, 400, dtype=np.int32)
     whole = layer.attend(q, positions)  # more than MIN_TILES_UNSPLIT tiles for some shapes
-    for count, parts, many in [(90, 7, True), (2, 1, True), (2, 50, True), (4, 1, False), (1, 3, False)]:
-        y = layer.attend(q[-count:], positions[-count:], n_threads=parts, is_prefill=many)
+    for count, n_threads, is_prefill in [(90, 7, True), (2, 1, True), (2, 50, True), (4, 1, False), (1, 3, False)]:
+        y = layer.attend(q[-count:], positions[-count:], n_threads=n_threads, is_prefill=is_prefill)
         np.testing.assert_array_equal(y, whole[-count:])
 
 
@@ -309,12 +309,12 @@ def test_sequences_in_a_batch_attend_to_their_own_pages(
         segments.append((count, own[: -(-length // PAGE_SIZE)].tolist()))
         queries.append(q)
         newest.append(at[-count:])
-    for parts in (1, 2, 7, 50):
+    for n_threads in (1, 2, 7, 50):
         y = batched.attend(
             np.concatenate(queries),
             np.concatenate(newest),
             segments=segments,
-            n_threads=parts,
+            n_threads=n_threads,
             is_prefill=sum(counts) > 2,
         )
         np.testing.assert_array_equal(y, np.concatenate(expected))

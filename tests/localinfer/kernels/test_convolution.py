@@ -37,5 +37,5 @@ def test_convolution_agrees_with_float64(width: int, n: int, biased: bool, threa
     np.testing.assert_array_equal(tail, x[len(x) - width + 1 :])
 
     tail[:] = 0
-    parts = [convolve(x[a:b], weight, tail, activation, bias, threads) for a, b in ((0, 1), (1, 3), (3, 10), (10, 11))]
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    chunks = [convolve(x[a:b], weight, tail, activation, bias, threads) for a, b in ((0, 1), (1, 3), (3, 10), (10, 11))]
+    np.testing.assert_array_equal(np.concatenate(chunks), whole)

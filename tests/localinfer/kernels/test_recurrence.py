@@ -78,6 +78,6 @@ def test_recurrence_agrees_with_float64(rule: str, repeat_interleave: bool, shap
     np.testing.assert_allclose(whole, heads.expected(), rtol=0, atol=1e-5 * np.abs(whole).max())
     state = heads.state.copy()
     heads.state[:] = 0
-    parts = [heads.run(first, end, 3) for first, end in ((0, 1), (1, 2), (2, 9), (9, TOKENS))]
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    chunks = [heads.run(first, end, 3) for first, end in ((0, 1), (1, 2), (2, 9), (9, TOKENS))]
+    np.testing.assert_array_equal(np.concatenate(chunks), whole)
     np.testing.assert_array_equal(heads.state, state)

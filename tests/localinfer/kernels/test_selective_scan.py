@@ -37,6 +37,6 @@ def test_the_scan_agrees_with_float64(n: int, size: int) -> None:
     np.testing.assert_allclose(whole, expected(), rtol=0, atol=1e-5 * np.abs(whole).max())
     after = state.copy()
     state[:] = 0
-    parts = [run(first, end, 3) for first, end in ((0, 1), (1, 2), (2, 9), (9, TOKENS))]
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    chunks = [run(first, end, 3) for first, end in ((0, 1), (1, 2), (2, 9), (9, TOKENS))]
+    np.testing.assert_array_equal(np.concatenate(chunks), whole)
     np.testing.assert_array_equal(state, after)

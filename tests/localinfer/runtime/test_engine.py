@@ -62,8 +62,8 @@ def test_experts_agree_with_the_oracle(kind: str, tmp_path: Path) -> None:
         logits = e.logits(tokens())
         for size in (1, 2, 3, 40):
             e.reset()
-            parts = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
-            np.testing.assert_array_equal(np.concatenate(parts), logits)
+            chunks = [e.logits(tokens()[at : at + size]) for at in range(0, N, size)]
+            np.testing.assert_array_equal(np.concatenate(chunks), logits)
     assert divergence(naive.forward(naive.Model(open_gguf(path)), tokens()), logits) <= 1e-6
 
 

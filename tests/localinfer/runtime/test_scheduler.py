@@ -380,9 +380,7 @@ def test_full_context_does_not_block_others(tmp_path: Path) -> None:
         expected = [[int(row.argmax()) for row in evaluate_alone(engine, prompt, 64)] for prompt in prompts]
         scheduler = Scheduler(engine.runner)
         running = [ScheduledEngine(scheduler) for _ in prompts]
-        loops = [
-            Greedy(first_token(scheduled, prompt), 99) for scheduled, prompt in zip(running, prompts, strict=True)
-        ]
+        loops = [Greedy(first_token(scheduled, prompt), 99) for scheduled, prompt in zip(running, prompts, strict=True)]
 
         def follow(scheduled: ScheduledEngine, loop: Greedy) -> type[BaseException] | None:
             try:

@@ -41,8 +41,8 @@ def test_apply_template(server: ServerProcess) -> None:
 def test_completion(server: ServerProcess) -> None:
     request = {"prompt": "Hello", "n_predict": 10, "seed": 1, "ignore_eos": True}
     whole = server.post("/completion", request).body
-    *parts, last = server.events("/completion", request | {"stream": True})
-    assert "".join(part["content"] for part in parts) == whole["content"]
+    *chunks, last = server.events("/completion", request | {"stream": True})
+    assert "".join(chunk["content"] for chunk in chunks) == whole["content"]
     assert len(whole["tokens"]) == whole["tokens_predicted"] == last["tokens_predicted"] == 10
     assert (whole["stop"], whole["stop_type"]) == (True, "limit")
 

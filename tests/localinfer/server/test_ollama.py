@@ -28,10 +28,10 @@ def model(tiny: Path) -> Iterator[Model]:
 
 class TestGeneration:
     def test_chat(self, server: ServerProcess, model: Model) -> None:
-        *parts, last = server.lines_of("/api/chat", CHAT)
+        *chunks, last = server.lines_of("/api/chat", CHAT)
         expected = "".join(piece.text for piece in model.stream_chat(MESSAGES, seed=7, n_predict=20))
-        assert "".join(part["message"]["content"] for part in parts) == expected
-        assert all(part["message"]["role"] == "assistant" and not part["done"] for part in parts)
+        assert "".join(chunk["message"]["content"] for chunk in chunks) == expected
+        assert all(chunk["message"]["role"] == "assistant" and not chunk["done"] for chunk in chunks)
         assert last["done"]
         assert last["done_reason"] == "length"
         assert last["eval_count"] == 20
@@ -41,10 +41,10 @@ class TestGeneration:
         assert whole.keys() >= COUNTS | {"model", "created_at", "done"}
 
     def test_generate(self, server: ServerProcess, model: Model) -> None:
-        *parts, last = server.lines_of("/api/generate", GENERATE)
+        *chunks, last = server.lines_of("/api/generate", GENERATE)
         whole = server.post("/api/generate", GENERATE | {"stream": False}).body
         chat = server.post("/api/chat", CHAT | {"stream": False}).body
-        assert "".join(part["response"] for part in parts) == whole["response"] == chat["message"]["content"]
+        assert "".join(chunk["response"] for chunk in chunks) == whole["response"] == chat["message"]["content"]
         assert (last["response"], last["done"]) == ("", True)
         raw = server.post("/api/generate", GENERATE | {"raw": True, "stream": False}).body
         assert raw["response"] == "".join(piece.text for piece in model.stream("Hello", seed=7, n_predict=20))
@@ -128,7 +128,7 @@ class TestModels:
     def test_version(self, server: ServerProcess) -> None:
         answer = server.get("/api/version").body["version"]
         assert answer != VERSION
-        assert all(part.isdigit() for part in answer.split("."))
+        assert all(field.isdigit() for field in answer.split("."))
 
     def test_unsupported_endpoints(self, server: ServerProcess) -> None:
         status, answer, _ = server.post("/api/pull", {"model": "x"})

@@ -86,7 +86,7 @@ class TestLangChain:
         whole = client.invoke([("system", "Be brief."), ("user", "Hello")])
         assert whole.usage_metadata["output_tokens"] == 12
         streamed = list(client.stream([("system", "Be brief."), ("user", "Hello")]))
-        assert "".join(part.content for part in streamed) == whole.content
+        assert "".join(chunk.content for chunk in streamed) == whole.content
         assert client.batch([[("system", "Be brief."), ("user", "Hello")]] * 2)[1].content == whole.content
 
     def test_structured_output(self, client: Any) -> None:
@@ -102,7 +102,7 @@ class TestLangChain:
     def test_responses(self, client: Any) -> None:
         newer = client.model_copy(update={"use_responses_api": True, "seed": None, "temperature": 0})
         assert newer.invoke("Hello").text
-        assert "".join(part.text for part in newer.stream("Hello"))
+        assert "".join(chunk.text for chunk in newer.stream("Hello"))
 
     def test_embeddings(self, server: ServerProcess) -> None:
         langchain_openai = pytest.importorskip("langchain_openai", reason="there is no package langchain-openai")
@@ -122,9 +122,9 @@ class TestOllama:
         options = {"seed": 1, "num_predict": 12}
         whole = client.chat("tiny", MESSAGES, options=options)
         assert whole.eval_count == 12
-        parts = list(client.chat("tiny", MESSAGES, options=options, stream=True))
-        assert "".join(part.message.content for part in parts) == whole.message.content
-        assert parts[-1].done_reason == "length"
+        chunks = list(client.chat("tiny", MESSAGES, options=options, stream=True))
+        assert "".join(chunk.message.content for chunk in chunks) == whole.message.content
+        assert chunks[-1].done_reason == "length"
 
     def test_generate(self, client: Any) -> None:
         done = client.generate("tiny", "Hello", format=SCHEMA)

@@ -78,9 +78,9 @@ class TestChoices:
         order = [event["choices"][0]["index"] for event in events]
         assert order != sorted(order)
         for number, choice in enumerate(whole):
-            parts = [event["choices"][0] for event in events if event["choices"][0]["index"] == number]
-            assert "".join(part["text"] for part in parts) == choice["text"]
-            assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
+            chunks = [event["choices"][0] for event in events if event["choices"][0]["index"] == number]
+            assert "".join(chunk["text"] for chunk in chunks) == choice["text"]
+            assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["length"]
 
     def test_chat(self, server: ServerProcess) -> None:
         request = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1, "n": 3}

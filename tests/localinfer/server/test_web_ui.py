@@ -73,7 +73,7 @@ def ask(page: Any, text: str) -> None:
 
 def answer_with(page: Any, content: str, reasoning: str = "") -> None:
     """Mock the server's response to the following requests."""
-    deltas = [{"reasoning_content": reasoning}, *({"content": part} for part in content.splitlines(keepends=True))]
+    deltas = [{"reasoning_content": reasoning}, *({"content": piece} for piece in content.splitlines(keepends=True))]
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
     page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))

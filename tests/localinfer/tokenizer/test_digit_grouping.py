@@ -32,7 +32,7 @@ def test_equals_regular_expressions() -> None:
         groups = re.findall(r"[^0-9²]*[0-9²]{1,3}(?=(?:[0-9²]{3})*(?![0-9²]))|[^0-9²]+$", text)
         assert group_digits_with_prefix(text) == groups
         pieces = re.split(r"(?=(?:[0-9]{3})+(?![0-9]))(?=[0-9])|(?<=[0-9²])(?=[ab ])|(?<=[ab ])(?=[0-9²])", text)
-        assert group_ascii_digits(text) == [part for part in pieces if part]
+        assert group_ascii_digits(text) == [chunk for chunk in pieces if chunk]
 
 
 def test_linear_time() -> None:

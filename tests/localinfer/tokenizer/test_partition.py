@@ -38,8 +38,8 @@ class TestPhi3:
         assert tokenizer.decode(tokenizer.encode("<|end|>\n x")) == "<|end|>\n x"
 
     def test_without_stripping(self, tmp_path: Path) -> None:
-        parts = phi3(tmp_path).split("a <|end|>\n\nb", strip=False)
-        assert parts == ["a ", 2, "\n\nb"]
+        chunks = phi3(tmp_path).split("a <|end|>\n\nb", strip=False)
+        assert chunks == ["a ", 2, "\n\nb"]
 
     def test_linear_time(self, tmp_path: Path) -> None:
         tokenizer = phi3(tmp_path)

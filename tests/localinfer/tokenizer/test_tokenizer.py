@@ -148,8 +148,8 @@ class TestStreaming:
         name, tokenizer = real
         for text in texts(name, seed=2, n=200):
             stream = tokenizer.stream()
-            parts = [stream.push(id) for id in tokenizer.encode(text)]
-            assert "".join(parts) == text  # U+FFFD only if the text has it
+            chunks = [stream.push(id) for id in tokenizer.encode(text)]
+            assert "".join(chunks) == text  # U+FFFD only if the text has it
             assert stream.flush() == ""
 
     def test_random_tokens(self, real: tuple[str, Tokenizer]) -> None:
@@ -159,8 +159,8 @@ class TestStreaming:
         for _ in range(200):
             ids = [generator.randrange(tokenizer.n_vocab) for _ in range(30)]
             stream = tokenizer.stream(special=True)
-            parts = [stream.push(id) for id in ids] + [stream.flush()]
-            assert "".join(parts) == tokenizer.decode(ids, special=True)
+            chunks = [stream.push(id) for id in ids] + [stream.flush()]
+            assert "".join(chunks) == tokenizer.decode(ids, special=True)
 
     @pytest.mark.parametrize("kind", TINY)
     def test_incomplete_characters_are_buffered(self, load: Loader, kind: str) -> None:

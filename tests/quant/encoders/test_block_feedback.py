@@ -131,8 +131,8 @@ def test_extreme_rows_give_finite_blocks(name: str) -> None:
 
 def test_rows_are_independent(weights: Floats, products: NDArray[np.float64]) -> None:
     for cut in (with_components, lambda name, x: with_feedback(name, x, products)):
-        parts = [cut("IQ3_S", weights[i : i + 16]) for i in range(0, ROWS, 16)]
-        np.testing.assert_array_equal(np.concatenate(parts), cut("IQ3_S", weights))
+        chunks = [cut("IQ3_S", weights[i : i + 16]) for i in range(0, ROWS, 16)]
+        np.testing.assert_array_equal(np.concatenate(chunks), cut("IQ3_S", weights))
 
 
 def test_wrong_shapes_are_rejected(weights: Floats, products: NDArray[np.float64]) -> None:

@@ -19,16 +19,16 @@ def chunks(shared: float, seed: int = 0) -> list[NDArray[np.float32]]:
     return [x.astype(np.float32) for x in actual]
 
 
-def summed(parts: list[NDArray[np.float32]], threads: int = 1) -> Covariance:
+def summed(pieces: list[NDArray[np.float32]], threads: int = 1) -> Covariance:
     covariance = Covariance.empty(N)
-    for x in parts:
+    for x in pieces:
         covariance.add(x, threads)
     return covariance
 
 
-def naive_shrinkage(parts: list[NDArray[np.float32]]) -> float:
+def naive_shrinkage(pieces: list[NDArray[np.float32]]) -> float:
     """The variance of the mean of S_c, the mean of x x^T over a chunk, over the square of that mean."""
-    means = [x.T.astype(np.float64) @ x / TOKENS for x in parts]
+    means = [x.T.astype(np.float64) @ x / TOKENS for x in pieces]
     for s in means:
         np.fill_diagonal(s, 0)
     mean = np.mean(means, axis=0)
@@ -38,8 +38,8 @@ def naive_shrinkage(parts: list[NDArray[np.float32]]) -> float:
 
 @pytest.mark.parametrize("shared", [0.0, 0.1, 0.5, 3.0])
 def test_shrinkage_matches_the_paper(shared: float) -> None:
-    parts = chunks(shared)
-    assert summed(parts).shrinkage == pytest.approx(naive_shrinkage(parts), rel=1e-4)
+    pieces = chunks(shared)
+    assert summed(pieces).shrinkage == pytest.approx(naive_shrinkage(pieces), rel=1e-4)
 
 
 def test_chance_correlations_are_shrunk() -> None:
@@ -48,10 +48,10 @@ def test_chance_correlations_are_shrunk() -> None:
 
 
 def test_upper_triangle_is_summed() -> None:
-    parts = chunks(0.5)
-    x = np.concatenate(parts).astype(np.float64)
+    pieces = chunks(0.5)
+    x = np.concatenate(pieces).astype(np.float64)
     expected = np.triu(x.T @ x)
-    assert abs(np.triu(summed(parts).products) - expected).max() < 1e-6 * expected.max()
+    assert abs(np.triu(summed(pieces).products) - expected).max() < 1e-6 * expected.max()
 
 
 def test_result_is_independent_of_threads() -> None:
@@ -62,8 +62,8 @@ def test_result_is_independent_of_threads() -> None:
 
 
 def test_sums_of_two_texts() -> None:
-    parts = chunks(0.5)
-    both, whole = summed(parts[:2]) + summed(parts[2:]), summed(parts)
+    pieces = chunks(0.5)
+    both, whole = summed(pieces[:2]) + summed(pieces[2:]), summed(pieces)
     assert both.chunks == CHUNKS
     assert both.shrinkage == pytest.approx(whole.shrinkage, rel=1e-5)
 

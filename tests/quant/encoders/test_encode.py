@@ -78,8 +78,8 @@ def test_rows_are_independent(name: str) -> None:
         for importance in (None, IMPORTANCE[:n]):
             whole = encode(name, x, importance)
             with ThreadPoolExecutor(4) as threads:
-                parts = threads.map(lambda i, x=x, w=importance: encode(name, x[i : i + 3], w), range(0, 64, 3))
-                np.testing.assert_array_equal(np.concatenate([*parts]), whole)
+                chunks = threads.map(lambda i, x=x, w=importance: encode(name, x[i : i + 3], w), range(0, 64, 3))
+                np.testing.assert_array_equal(np.concatenate([*chunks]), whole)
 
 
 def test_wrong_arrays_are_rejected() -> None:
@@ -113,7 +113,7 @@ def test_stored_scales_cost_little(name: str, weighted: bool) -> None:
     kind = SEARCHED[name]
     groups = x.astype(np.float64).reshape(-1, kind.length)
     weights = naive_encode.error_weights(
-        x, w, kind.length, 256 if kind.top else 32, part=0.5 if kind.below_zero else 1.0
+        x, w, kind.length, 256 if kind.top else 32, strength=0.5 if kind.below_zero else 1.0
     )
     free = sum(least_error(kind, *group) for group in zip(groups, weights.reshape(groups.shape), strict=True))
     actual = decoded(name, encode(name, x, w if weighted else None))

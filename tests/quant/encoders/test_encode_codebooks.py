@@ -73,7 +73,7 @@ def test_codes_are_nearest(name: str) -> None:
     rng = np.random.default_rng(5)
     n = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][0]
     x, weight = GAUSSIAN[:3, :n], errors.importance(n)
-    counts = naive_encode.error_weights(x, weight, GROUPS[name], n, part=1.0)
+    counts = naive_encode.error_weights(x, weight, GROUPS[name], n, strength=1.0)
     for row, count, chosen in zip(x, counts, encode(name, x, weight), strict=True):
         minimum = errors.relative_error(row, decoded(name, chosen[None])[0], count)
         for position in rng.choice(CODES[name], 10):
@@ -91,5 +91,5 @@ def test_partial_tile_at_row_end(name: str) -> None:
     weight[0] = weight.max() + 1  # importance is relative to the largest one
     whole = encode(name, x, weight)
     for count in (1, 4, 6):
-        part = encode(name, x[:, : count * block], weight[: count * block])
-        np.testing.assert_array_equal(part[0], whole[0, : part.shape[1]])
+        chunk = encode(name, x[:, : count * block], weight[: count * block])
+        np.testing.assert_array_equal(chunk[0], whole[0, : chunk.shape[1]])

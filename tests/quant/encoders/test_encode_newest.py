@@ -23,9 +23,9 @@ def nvfp4_of_ggml(x: Floats) -> Bytes:
     for number, group in enumerate(x.reshape(-1, 16)):
         d = scale_of_ggml(group)
         positions = np.abs(KVALUES * E4M3[d] / 2 - group[:, None]).argmin(axis=1).astype(np.uint8)
-        block, part = blocks[number // 4], number % 4
-        block[part] = d
-        block[4 + 8 * part : 12 + 8 * part] = positions[:8] | positions[8:] << 4
+        block, quarter = blocks[number // 4], number % 4
+        block[quarter] = d
+        block[4 + 8 * quarter : 12 + 8 * quarter] = positions[:8] | positions[8:] << 4
     return blocks.reshape(len(x), -1)
 
 

@@ -159,8 +159,8 @@ def test_feedback_reduces_output_error(name: str, inputs: NDArray[np.float64], w
 def test_rows_are_independent(inputs: NDArray[np.float64], weights: Floats) -> None:
     known = factor_of(inputs.T @ inputs)
     whole = encoded("Q4_K", weights, known)
-    parts = [encoded("Q4_K", weights[first : first + 16], known) for first in range(0, ROWS, 16)]
-    assert (whole == np.concatenate(parts)).all()
+    chunks = [encoded("Q4_K", weights[first : first + 16], known) for first in range(0, ROWS, 16)]
+    assert (whole == np.concatenate(chunks)).all()
 
 
 def test_codebook_formats_are_not_scalar() -> None:

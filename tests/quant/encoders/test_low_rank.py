@@ -97,8 +97,8 @@ def test_extreme_rows_give_finite_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 37, 64])
 def test_rows_are_independent(count: int) -> None:
-    parts = [encoded_rows("Q4_K", MANY[i : i + count]) for i in range(0, len(MANY), count)]
-    np.testing.assert_array_equal(np.concatenate(parts), encoded_rows("Q4_K", MANY))
+    chunks = [encoded_rows("Q4_K", MANY[i : i + count]) for i in range(0, len(MANY), count)]
+    np.testing.assert_array_equal(np.concatenate(chunks), encoded_rows("Q4_K", MANY))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -280,8 +280,8 @@ def read_group(packed: kernels.Bytes, token: int, group: int, n: int, tile: int,
         sums16 = floats[2 * groups + 2 * group :][:2]
         whole = floats.view(np.int32)
         totals32, totals16 = whole[4 * groups + group], whole[5 * groups + 2 * group :][:2]
-    parts = bytes_.reshape(passes, 32).astype(int)
-    q = parts[0] if passes == 1 else 128 * parts[0] + parts[1]
+    by_pass = bytes_.reshape(passes, 32).astype(int)
+    q = by_pass[0] if passes == 1 else 128 * by_pass[0] + by_pass[1]
     return {"q": q, "scale": scale, "shift": shift, "sums": [sums32, *sums16], "totals": [totals32, *totals16]}
 
 

@@ -150,13 +150,15 @@ def test_partial_calls_are_never_yielded_as_text(template: str, written: str, te
 
 def test_text_is_yielded_as_soon_as_possible() -> None:
     stream_parser = parser_of(HERMES)
-    texts = [stream_parser.push(part).text for part in ("A", " <b", "> <to", "ol", "s> {", '"name": 1}\n', "\n", "so")]
+    texts = [
+        stream_parser.push(chunk).text for chunk in ("A", " <b", "> <to", "ol", "s> {", '"name": 1}\n', "\n", "so")
+    ]
     assert texts == ["A", " <b", ">", "", " <tools> {", '"name": 1}', "", "\n\nso"]
 
 
 def test_json_without_a_call_is_released_early() -> None:
     stream_parser = parser_of(LLAMA)
-    assert [stream_parser.push(part).text for part in (' {"', "na", 'tion": "x')] == ["", "", ' {"nation": "x']
+    assert [stream_parser.push(chunk).text for chunk in (' {"', "na", 'tion": "x')] == ["", "", ' {"nation": "x']
 
 
 # --- gpt-oss ---

@@ -40,5 +40,5 @@ def test_a_restored_cache_continues_with_the_same_bits(case: str, tmp_path: Path
 def test_only_pages_in_use_are_saved(tmp_path: Path) -> None:
     with closing(Engine.load(open_gguf(tiny_llama(tmp_path / "m.gguf")), Options(threads=1, ctx_size=512))) as engine:
         engine.evaluate(IDS[:10])
-        saved = sum(part.nbytes for parts in engine.sequence.save() for part in parts)
+        saved = sum(chunk.nbytes for chunks in engine.sequence.save() for chunk in chunks)
         assert saved < engine.compiled_graph.kv_bytes / 4

@@ -15,12 +15,12 @@ ALPHABET = byte_level_alphabet()
 
 def naive(word: str, merges: list[str]) -> list[str]:
     """Apply the merge of lowest rank, leftmost first, until no pair can be merged."""
-    parts = list(word)
+    chunks = list(word)
     ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-    while pairs := [(ranks[pair], i) for i, pair in enumerate(zip(parts, parts[1:])) if pair in ranks]:  # noqa: B905,RUF007
+    while pairs := [(ranks[pair], i) for i, pair in enumerate(zip(chunks, chunks[1:])) if pair in ranks]:  # noqa: B905,RUF007
         _, i = min(pairs)
-        parts[i : i + 2] = ["".join(parts[i : i + 2])]
-    return parts
+        chunks[i : i + 2] = ["".join(chunks[i : i + 2])]
+    return chunks
 
 
 def load(path: Path, merges: list[str], tokens: list[str], pre: str = "gpt-2") -> Tokenizer:
