@@ -44,8 +44,9 @@ class DraftHeadBatcher:
             raise request.result
         return request.result
 
-    def _run_batch(self, own: DraftHeadRequest) -> None:
-        """Evaluate a batch of pending requests. After an interrupt, requests of other threads are queued again."""
+    def _run_batch(self, caller_request: DraftHeadRequest) -> None:
+        """Evaluate a batch of pending requests. After an interrupt, the requests of other
+        threads are queued again."""
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), self._runner.graph.sequences))]
         try:
             logits, states = self._runner.evaluate_draft_head([each.input for each in batch])
@@ -55,4 +56,4 @@ class DraftHeadBatcher:
             for each in batch:
                 each.result = error
         finally:
-            self._pending.extend(each for each in batch if each.result is None and each is not own)
+            self._pending.extend(each for each in batch if each.result is None and each is not caller_request)

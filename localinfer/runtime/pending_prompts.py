@@ -49,13 +49,15 @@ class PendingPrompts:
         reservation = self._reservations.get(sequence)
         return reservation.tokens[len(sequence) :] if reservation and reservation.is_valid else ()
 
-    def find_prefix(self, own: Sequence, tokens: abc.Sequence[int], min_tokens: int) -> tuple[Sequence, int] | None:
+    def find_prefix(
+        self, requester: Sequence, tokens: abc.Sequence[int], min_tokens: int
+    ) -> tuple[Sequence, int] | None:
         """Return another sequence that is evaluating at least the first `min_tokens` of `tokens`, and the length of the
         common prefix."""
-        if not own.can_rewind:
+        if not requester.can_rewind:
             return None
         for sequence in [*self._reservations, *(request.sequence for request in self._queue)]:
-            if sequence is not own:
+            if sequence is not requester:
                 length = common_prefix_length([*sequence.tokens, *self.tokens_of(sequence)], tokens)
                 if length >= max(min_tokens, len(sequence) + 1):
                     return sequence, length
