@@ -17,7 +17,7 @@ from quant.encoders.vector_math import HUGE, broadcast, make_reductions, round_t
 from quant.jit.vectors import convert, extract, i32x16, inline, maximum, minimum, select, store, u8x16
 from quant.packing.format_spec import FormatSpec
 
-EMPHASIS = 0.5  # factor of the share in `quant.encoders.objective`: with mins, less is clipped
+EMPHASIS = 0.5  # factor of the fraction in `quant.encoders.objective`: with mins, less is clipped
 # For each effort: the number of candidates for d and for dmin and their relative distance, the distance from the
 # nearest integer up to which mins are tried, and the number of least-squares fits of d and dmin.
 STEPS = {"fast": (5, 0.02, 0, 0), "normal": (15, 0.0143, 1, 1)}
@@ -150,8 +150,8 @@ def make_encode(spec: FormatSpec, top: int, store_scales: Any, store_codes: Any,
             store(numbers + GROUPS, convert(u8x16, convert(i32x16, mins)))
             for block in range(count // groups):
                 lane = groups * block
-                place = y + (first // groups + block) * size
-                store_scales(place, extract(d, lane), extract(dmin, lane), numbers + lane, numbers + GROUPS + lane)
-                store_nearest(place, x + at + 1024 * block, scratch + FREE)
+                address = y + (first // groups + block) * size
+                store_scales(address, extract(d, lane), extract(dmin, lane), numbers + lane, numbers + GROUPS + lane)
+                store_nearest(address, x + at + 1024 * block, scratch + FREE)
 
     return encode

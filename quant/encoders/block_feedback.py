@@ -4,7 +4,7 @@
     encoder = BlockLowRankEncoder(type_number, gains, decode, cache_root)        # as quant.encoders.low_rank
     encoder.encode(x, out)      # float32 (rows, n) -> uint8 (rows, row_bytes)
 
-A column of IQ2 or IQ3 has no code of its own that could be rounded to a target. But a block of 256 columns can be
+A column of IQ2 or IQ3 has no separate code that could be rounded to a target. But a block of 256 columns can be
 searched for the targets of all of them, and the later blocks compensate its errors. With H = R R^T as in
 `quant.encoders.feedback`, e_b the errors in block b and R_ib the columns of R that belong to it, errors cost
 
@@ -49,11 +49,11 @@ class _BlockEncoder:
         self.warnings = self._search.warnings
 
     def encode(
-        self, x: Floats, out: Bytes, shift: Callable[[slice], Floats], pass_on: Callable[[slice, Floats], None]
+        self, x: Floats, out: Bytes, shift: Callable[[slice], Floats], propagate: Callable[[slice, Floats], None]
     ) -> None:
         """Encode x, float32 (rows, n), into out.
 
-        `shift` returns the difference between the targets and the weights of a block, (rows, BLOCK_WIDTH). `pass_on`
+        `shift` returns the difference between the targets and the weights of a block, (rows, BLOCK_WIDTH). `propagate`
         receives the errors of each block.
         """
         (count, n), size = x.shape, self._search.row_bytes(BLOCK_WIDTH)
@@ -62,7 +62,7 @@ class _BlockEncoder:
             has_layout(out, np.uint8, (count, n // BLOCK_WIDTH * size)),
             f"out is not C-contiguous uint8 ({count}, {n // BLOCK_WIDTH * size})",
         )
-        block, back = np.empty((count, size), np.uint8), np.empty((count, BLOCK_WIDTH), np.float32)
+        block, decoded = np.empty((count, size), np.uint8), np.empty((count, BLOCK_WIDTH), np.float32)
         for first in range(0, n, BLOCK_WIDTH):
             columns, offset = slice(first, first + BLOCK_WIDTH), first // BLOCK_WIDTH * size
             with np.errstate(over="ignore", invalid="ignore"):
@@ -72,9 +72,9 @@ class _BlockEncoder:
             # Blocks are independent, and the search is faster with many of them in one row.
             costs = np.tile(self._costs[columns], count)
             self._search.encode(target.reshape(1, -1), costs, block.reshape(1, -1))
-            self._decode(block.reshape(-1), back)
+            self._decode(block.reshape(-1), decoded)
             with np.errstate(over="ignore", invalid="ignore"):
-                pass_on(columns, x[:, columns] - back)
+                propagate(columns, x[:, columns] - decoded)
             out[:, offset : offset + size] = block
 
 
@@ -99,8 +99,8 @@ class BlockFeedbackEncoder:
         column_blocks = [slice(first, first + BLOCK_WIDTH) for first in range(0, n, BLOCK_WIDTH)]
         squares = [factor.unit_upper[columns, columns].astype(np.float64) for columns in column_blocks]
         self._inverses = [np.linalg.inv(square).astype(np.float32) for square in squares]
-        parts = factor.costs.astype(np.float64).reshape(-1, BLOCK_WIDTH)
-        costs = [np.square(square) @ part for square, part in zip(squares, parts, strict=True)]
+        block_costs = factor.costs.astype(np.float64).reshape(-1, BLOCK_WIDTH)
+        costs = [np.square(square) @ diagonal for square, diagonal in zip(squares, block_costs, strict=True)]
         self._blocks = _BlockEncoder(
             type_number, decode, np.concatenate(costs).astype(np.float32), cache_root, progress
         )
@@ -117,13 +117,13 @@ class BlockFeedbackEncoder:
         carried = np.zeros_like(x)
 
         def shift(columns: slice) -> Floats:
-            found: Floats = carried[:, columns] @ self._inverses[columns.start // BLOCK_WIDTH]
-            return found
+            shift_of_block: Floats = carried[:, columns] @ self._inverses[columns.start // BLOCK_WIDTH]
+            return shift_of_block
 
-        def pass_on(columns: slice, errors: Floats) -> None:
+        def propagate(columns: slice, errors: Floats) -> None:
             carried[:, columns.stop :] += errors @ self._unit_upper[columns, columns.stop :]
 
-        self._blocks.encode(x, out, shift, pass_on)
+        self._blocks.encode(x, out, shift, propagate)
 
 
 def compute_block_gains(squares: Floats, components: Floats) -> Gains:
@@ -132,11 +132,11 @@ def compute_block_gains(squares: Floats, components: Floats) -> Gains:
     costs, gains = np.empty(len(d)), np.empty(u.shape)
     precision = np.eye(u.shape[1])  # the inverse of M
     for first in reversed(range(0, len(d), BLOCK_WIDTH)):
-        here = slice(first, first + BLOCK_WIDTH)
-        costs[here] = d[here] + ((u[here] @ np.linalg.inv(precision)) * u[here]).sum(axis=1)
-        shares = u[here] / d[here, None]
-        precision += u[here].T @ shares
-        gains[here] = shares @ np.linalg.inv(precision)
+        block = slice(first, first + BLOCK_WIDTH)
+        costs[block] = d[block] + ((u[block] @ np.linalg.inv(precision)) * u[block]).sum(axis=1)
+        ratios = u[block] / d[block, None]
+        precision += u[block].T @ ratios
+        gains[block] = ratios @ np.linalg.inv(precision)
     return Gains(costs, gains, u)
 
 
@@ -166,7 +166,7 @@ class BlockLowRankEncoder:
         def shift(columns: slice) -> Floats:
             return carried @ self._gains[columns].T
 
-        def pass_on(columns: slice, errors: Floats) -> None:
+        def propagate(columns: slice, errors: Floats) -> None:
             carried[:] += errors @ self._components[columns]
 
-        self._blocks.encode(x, out, shift, pass_on)
+        self._blocks.encode(x, out, shift, propagate)

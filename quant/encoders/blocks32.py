@@ -57,9 +57,9 @@ def signed_absmax(x: int) -> Any:
     """Return the number of largest magnitude, with its sign, among 32 float32 at x; the first of equals."""
     first, second = absolute(load(f32x16, x)), absolute(load(f32x16, x + 64))
     peak = broadcast(reduce_max(maximum(first, second)))
-    there = uint32(bits_from_mask(first == peak)) | (uint32(bits_from_mask(second == peak)) << uint32(16))
-    before = uint32(~there & (there - uint32(1)))
-    return load(float32, x + 4 * int64(popcount(before)))
+    is_peak = uint32(bits_from_mask(first == peak)) | (uint32(bits_from_mask(second == peak)) << uint32(16))
+    lanes_before = uint32(~is_peak & (is_peak - uint32(1)))
+    return load(float32, x + 4 * int64(popcount(lanes_before)))
 
 
 def make_encode_ggml(spec: FormatSpec, block: Block, store_codes32: Any) -> Any:

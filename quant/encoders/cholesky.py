@@ -2,7 +2,7 @@
 
     factor = factorize(covariance)      # for quant.encoders.feedback and quant.encoders.block_feedback
 
-The off-diagonal part of H is scaled down by the estimated sampling noise (shrinkage) and by a constant for the
+The off-diagonal elements of H are scaled down by the estimated sampling noise (shrinkage) and by a constant for the
 difference between texts.
 """
 
@@ -89,5 +89,5 @@ def subtract_outer_product(h: Floats, above: Floats, first: int) -> None:
 def factor_diagonal_block(h: Floats) -> NDArray[np.float64]:
     """Return R of a small H: the lower Cholesky factor of H rotated by 180 degrees, rotated back."""
     upper = np.triu(h).astype(np.float64)
-    whole = upper + np.triu(upper, 1).T
-    return np.asarray(np.linalg.cholesky(whole[::-1, ::-1])[::-1, ::-1], np.float64)
+    symmetric = upper + np.triu(upper, 1).T
+    return np.asarray(np.linalg.cholesky(symmetric[::-1, ::-1])[::-1, ::-1], np.float64)

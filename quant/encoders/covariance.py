@@ -5,9 +5,9 @@
     covariance.shrinkage        # 0: more text would give the same products; 1: the products are noise
 
 A text of a few thousand tokens shows many correlations between n inputs that are chance. The error of the estimate is
-least if its off-diagonal part is reduced by the ratio of its variance to its square (Ledoit & Wolf, 2004). Tokens of
-one chunk are not independent, so the variance is that between chunks. With G_c = X_c^T X_c of each of C chunks, G their
-sum, and |.|^2 the sum of squares off the diagonal, it is
+least if its off-diagonal elements are reduced by the ratio of its variance to its square (Ledoit & Wolf, 2004). Tokens
+of one chunk are not independent, so the variance is that between chunks. With G_c = X_c^T X_c of each of C chunks, G
+their sum, and |.|^2 the sum of squares off the diagonal, it is
 
     shrinkage = (C sum_c |G_c|^2 / |G|^2 - 1) / (C - 1)
 
@@ -70,7 +70,7 @@ class Covariance:
 
     @property
     def shrinkage(self) -> float:
-        """The share of the off-diagonal part that is noise, from 0 to 1."""
+        """The fraction of the off-diagonal elements that is noise, from 0 to 1."""
         if self.chunks < 2:
             return DEFAULT_SHRINKAGE
         squares = float(np.float32(self.chunk_squares))  # the precision of imatrix files

@@ -53,8 +53,8 @@ class Encoder:
         `warnings` lists problems with that cache that the user should know.
         """
         self.type, kernel = TYPES[type_number], encoder_kernel(type_number, effort)
-        found, self.warnings = load_kernels([kernel], cache_root, progress)
-        self._kernel = KernelFunction(found[kernel])
+        addresses, self.warnings = load_kernels([kernel], cache_root, progress)
+        self._kernel = KernelFunction(addresses[kernel])
 
     def row_bytes(self, n: int) -> int:
         """Return the size in bytes of an encoded row of n weights."""
@@ -80,8 +80,8 @@ class Encoder:
         costs = None if importance is None else np.tile(importance, min(together, count))
         whole = count - count % together
         self._encode_rows(x[:whole].reshape(whole // together, together * n), costs, out[:whole])
-        if rest := count - whole:
-            self._encode_rows(x[whole:].reshape(1, rest * n), costs, out[whole:])
+        if remaining := count - whole:
+            self._encode_rows(x[whole:].reshape(1, remaining * n), costs, out[whole:])
 
     def _encode_rows(self, x: Floats, importance: Floats | None, out: Bytes) -> None:
         """Encode long rows, each of which is one or several consecutive rows of the matrix.

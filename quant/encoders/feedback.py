@@ -63,8 +63,8 @@ class FeedbackEncoder:
     ) -> None:
         """Compile the kernels, unless the cache has them."""
         self._search = Encoder(type_number, "normal", cache_root, progress)
-        found, self.warnings = load_kernels([feedback_kernel(type_number)], cache_root, progress)
-        self._kernel = KernelFunction(found[feedback_kernel(type_number)])
+        addresses, self.warnings = load_kernels([feedback_kernel(type_number)], cache_root, progress)
+        self._kernel = KernelFunction(addresses[feedback_kernel(type_number)])
         self._width, self._factor = TYPES[type_number].elements, factor
 
     def encode(self, x: Floats, out: Bytes) -> None:
@@ -93,9 +93,9 @@ class FeedbackEncoder:
             target = rows.targets(block, rows.carried[:, block])
             # Blocks are independent, and the search is faster with many of them in one row.
             costs = np.tile(self._factor.costs[block], len(target))
-            found = np.empty((len(target), self._search.row_bytes(self._width)), np.uint8)
-            self._search.encode(target.reshape(1, -1), costs, found.reshape(1, -1))
-            rows.out[:, self._bytes(block)] = found
+            blocks = np.empty((len(target), self._search.row_bytes(self._width)), np.uint8)
+            self._search.encode(target.reshape(1, -1), costs, blocks.reshape(1, -1))
+            rows.out[:, self._bytes(block)] = blocks
             errors = self._round(rows, block, target, unit_upper[block, block])
             rows.carried[:, block.start : end] += errors @ unit_upper[block, block.start : end]
         rows.carried[:, end:] += rows.errors[:, columns] @ unit_upper[columns, end:]
@@ -103,18 +103,19 @@ class FeedbackEncoder:
     def _refine_columns(self, rows: "_RowState", columns: slice, square: Floats) -> None:
         """Refine the codes of the blocks in some columns by coordinate descent.
 
-        `square` is the part of H for these columns.
+        `square` has the elements of H for these columns.
         """
-        here = columns.start
-        unit_upper, costs = self._factor.unit_upper[columns, here:], self._factor.costs[here:]
-        products, before = (rows.carried[:, here:] * costs) @ unit_upper.T, rows.errors[:, columns].copy()  # e H, and e
+        first = columns.start
+        unit_upper, costs = self._factor.unit_upper[columns, first:], self._factor.costs[first:]
+        products = (rows.carried[:, first:] * costs) @ unit_upper.T  # e H
+        old_errors = rows.errors[:, columns].copy()
         for block in self._blocks(columns):
-            mine, behind = slice(block.start - here, block.stop - here), slice(block.stop - here, None)
-            part = square[mine, mine]
-            others: Floats = products[:, mine] - before[:, mine] @ np.triu(part)
-            errors = self._round(rows, block, rows.targets(block, others / part.diagonal()), part / part.diagonal())
-            products[:, behind] += (errors - before[:, mine]) @ square[mine, behind]
-        rows.carried[:, here:] += (rows.errors[:, columns] - before) @ unit_upper
+            local, later = slice(block.start - first, block.stop - first), slice(block.stop - first, None)
+            h = square[local, local]
+            others: Floats = products[:, local] - old_errors[:, local] @ np.triu(h)
+            errors = self._round(rows, block, rows.targets(block, others / h.diagonal()), h / h.diagonal())
+            products[:, later] += (errors - old_errors[:, local]) @ square[local, later]
+        rows.carried[:, first:] += (rows.errors[:, columns] - old_errors) @ unit_upper
 
     def _blocks(self, columns: slice) -> Iterator[slice]:
         """Yield the column range of each block."""
@@ -139,8 +140,8 @@ class FeedbackEncoder:
         scratch = allocate_scratch()
         call_kernel(self._kernel, arguments, scratch.ctypes.data)
         rows.out[:, self._bytes(block)] = codes
-        rows.errors[:, block] = found = errors.transpose(0, 2, 1).reshape(-1, self._width)[: len(x)]
-        return found
+        rows.errors[:, block] = result = errors.transpose(0, 2, 1).reshape(-1, self._width)[: len(x)]
+        return result
 
 
 class _RowState(NamedTuple):

@@ -34,8 +34,8 @@ def emit_transpose(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 def make_group_transpose(length: int, pitch: int = 4 * GROUPS) -> Any:
     """Make the inlined function transpose(x, stride, count, out).
 
-    It lays out groups of `length` float32 side by side. Groups start `stride` bytes apart, and output columns start
-    `pitch` bytes apart. If there are fewer than sixteen groups, the last one is repeated.
+    It lays out groups of `length` float32 side by side. `stride` is the distance between groups in bytes, `pitch` that
+    between output columns. If there are fewer than sixteen groups, the last one is repeated.
     """
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
@@ -56,15 +56,15 @@ def make_group_transpose(length: int, pitch: int = 4 * GROUPS) -> Any:
     return transpose
 
 
-def make_weigh(length: int, neighbours: int, part: float = 1.0) -> Any:
+def make_weigh(length: int, neighbours: int, emphasis: float = 1.0) -> Any:
     """Make the inlined function weigh(importance, count, columns, out).
 
     It computes the error weights of sixteen groups: it scales the importance by the largest one of the superblock, or
-    takes 1 for all columns if the address is 0, and applies `quant.encoders.objective` with the factor `part`. The
+    takes 1 for all columns if the address is 0, and applies `quant.encoders.objective` with the factor `emphasis`. The
     model's weights must already be at `columns`. The function returns the sum of the error weights of each group.
     """
     transpose, (_, largest_of) = make_group_transpose(length), make_reductions(neighbours)
-    emphasize = make_emphasize(length, neighbours, part)
+    emphasize = make_emphasize(length, neighbours, emphasis)
 
     @inline
     def fill_uniform(out: int) -> None:

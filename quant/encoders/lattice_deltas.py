@@ -1,6 +1,6 @@
 """Groups of weights whose codes are codebook rows of -1, 0 and 1, shifted by 1/8 up or down.
 
-The encoders of IQ1_S and IQ1_M share this code. Sixteen groups form a tile: see `quant.encoders.searches.tiles`.
+The encoders of IQ1_S and IQ1_M use this module. Sixteen groups form a tile: see `quant.encoders.searches.tiles`.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ ROW_COLUMNS = 8
 DIVISORS = [12 + 0.4 * i for i in range(16)]
 TARGET_CODES = (1.4, 2.4)
 
-# Offsets in scratch memory: the pairs of rows shifted up, then of rows shifted down; the shift of rows that share one,
-# 1 for down; the sums for both shifts.
+# Offsets in scratch memory: the pairs of rows shifted up, then of rows shifted down; the common shift of neighbouring
+# rows, 1 for down; the sums for both shifts.
 PAIRS, SHIFTS, SUMS = END, END + 64 * 8, END + 64 * 12
 number_of_row = make_row_number(LATTICE)
 
 
 def make_fit(group: int, shared_rows: int) -> Any:
-    """Make the inlined fit(scratch, s) of `quant.encoders.searches.scales`; `shared_rows` rows share a shift."""
+    """Make the inlined fit(scratch, s) of `quant.encoders.searches.scales`; `shared_rows` rows have a common shift."""
     fit_row, rows = make_fit_row(LATTICE), group // ROW_COLUMNS
 
     @inline
@@ -56,7 +56,7 @@ def make_fit(group: int, shared_rows: int) -> Any:
 
 @inline
 def shift_at(scratch: int, group: int, number: int) -> Any:
-    """Return the shift of rows of a group that share one, as uint32: 1 for down, 0 for up."""
+    """Return the common shift of neighbouring rows of a group, as uint32: 1 for down, 0 for up."""
     return load(uint32, scratch + SHIFTS + 64 * number + 4 * group)
 
 
@@ -68,7 +68,7 @@ def row_at(scratch: int, group: int, row: int, shift: int) -> Any:
 
 
 def make_encode(spec: FormatSpec, shared_rows: int, store_block: Any, effort: str) -> Any:
-    """Make the inlined function encode of `quant.encoders.encoder`; `shared_rows` rows share a shift.
+    """Make the inlined function encode of `quant.encoders.encoder`; `shared_rows` rows have a common shift.
 
     The scales are odd multiples of d, up to 15. `quant.encoders.searches.tiles.make_encode_superblocks` describes
     store_block.

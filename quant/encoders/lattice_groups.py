@@ -1,4 +1,4 @@
-"""Groups of weights whose codes are codebook rows with signs: code that the encoders of IQ2 and IQ3 share.
+"""Groups of weights whose codes are codebook rows with signs, for the encoders of IQ2 and IQ3.
 
 Sixteen groups form a tile: see `quant.encoders.searches.tiles`. First the signs are split off, because codebooks hold
 magnitudes. If a format stores only an even number of negative weights in eight, one weight loses its sign: the one with

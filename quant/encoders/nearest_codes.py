@@ -20,13 +20,13 @@ def make_store_nearest(spec: FormatSpec, store_codes: Any) -> Any:
     def store_nearest(superblock: int, x: int, scratch: int) -> None:
         store(scratch + SCALES, scales(superblock))
         store(scratch + MINS, mins(superblock))
-        for part in range(16):
-            at = 16 * part // group * 4
+        for sixteen in range(16):
+            at = 16 * sixteen // group * 4
             least = float32(0.0) if zero else load(float32, scratch + MINS + at)
             inverse = safe_reciprocal(load(float32, scratch + SCALES + at))
-            steps = (load(f32x16, x + 64 * part) - broadcast(least)) * broadcast(inverse)
+            steps = (load(f32x16, x + 64 * sixteen) - broadcast(least)) * broadcast(inverse)
             code = minimum(maximum(rint(steps) + broadcast(zero), broadcast(0.0)), splat(f32x16, top))
-            store(scratch + CODES + 16 * part, convert(u8x16, convert(i32x16, code)))
+            store(scratch + CODES + 16 * sixteen, convert(u8x16, convert(i32x16, code)))
         store_codes(superblock, scratch + CODES)
 
     return store_nearest

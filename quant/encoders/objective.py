@@ -6,15 +6,15 @@ largest weights reduces all of them alike, and outputs are large because large w
 where the columns of a group are equally important, the errors of large weights get more weight, by the factor
 sqrt(1 + x_j^2 / mean(x^2)). ggml uses this factor; it improved the files of every model if the importance was unknown.
 Where a few columns are much more important than the others (massive activations; Sun et al., 2024), encoding these
-columns well is worth a larger error in the large weights elsewhere, and the factor does harm. The effective share of
+columns well is worth a larger error in the large weights elsewhere, and the factor does harm. The effective fraction of
 important columns interpolates between the two cases:
 
-    share = (sum m)^2 / (n sum m^2),    w_j = m_j (1 + share (sqrt(1 + x_j^2 / mean(x^2)) - 1))
+    fraction = (sum m)^2 / (n sum m^2),    w_j = m_j (1 + fraction (sqrt(1 + x_j^2 / mean(x^2)) - 1))
 
-The share is 1 if all columns of a group are equally important or the importance is unknown, and 1 / n if only one
+The fraction is 1 if all columns of a group are equally important or the importance is unknown, and 1 / n if only one
 column matters. Sums run over a group, the mean over all groups of a superblock.
 
-Superblocks with mins use half of the share: their codes cover the range from the smallest to the largest weight, so
+Superblocks with mins use half of the fraction: their codes cover the range from the smallest to the largest weight, so
 less is clipped. Without importance this made Q4_K and Q5_K files of SmolLM2 3 % better and of Gemma 3 no worse; with
 importance it made no difference. Q3_K has no mins, and there a smaller factor made SmolLM2 4 % worse.
 
@@ -41,12 +41,12 @@ from quant.jit.vectors import f32x16, fma, inline, load, sqrt, store
 MIN_SQUARES = 1e-30  # smallest sum of squares that is safe to divide by
 
 
-def make_emphasize(length: int, neighbours: int, part: float = 1.0) -> Any:
+def make_emphasize(length: int, neighbours: int, emphasis: float = 1.0) -> Any:
     """Make the inlined function emphasize(columns, weights), which turns importances into error weights.
 
     `columns` is the address of the model's weights, `weights` of their importances, which are overwritten. Both hold
-    sixteen groups side by side. `neighbours` adjacent groups share a superblock; `part` scales the share. The function
-    returns the sum of the error weights of each group.
+    sixteen groups side by side. `neighbours` adjacent groups share a superblock; `emphasis` scales the fraction. The
+    function returns the sum of the error weights of each group.
     """
     sum_of, _ = make_reductions(neighbours)
 
@@ -56,11 +56,12 @@ def make_emphasize(length: int, neighbours: int, part: float = 1.0) -> Any:
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
             total_m, total_mm, total_xx = total_m + m, fma(m, m, total_mm), fma(x, x, total_xx)
-        share = broadcast(part) * total_m * total_m * safe_reciprocals(broadcast(length) * total_mm)
-        over, total = broadcast(length * neighbours) / (sum_of(total_xx) + broadcast(MIN_SQUARES)), broadcast(0.0)
+        fraction = broadcast(emphasis) * total_m * total_m * safe_reciprocals(broadcast(length) * total_mm)
+        inverse_mean_square = broadcast(length * neighbours) / (sum_of(total_xx) + broadcast(MIN_SQUARES))
+        total = broadcast(0.0)
         for column in range(length):
             m, x = load(f32x16, weights + 64 * column), load(f32x16, columns + 64 * column)
-            w = fma(m * share, sqrt(fma(x * x, over, broadcast(1.0))) - broadcast(1.0), m)
+            w = fma(m * fraction, sqrt(fma(x * x, inverse_mean_square, broadcast(1.0))) - broadcast(1.0), m)
             store(weights + 64 * column, w)
             total = total + w
         return total

@@ -6,7 +6,7 @@
 
 The full covariance would have n^2 numbers. Instead, a singular value decomposition of F and some new rows, truncated to
 the largest RANK values, gives the new F (Brand, 2006). To save time, new tokens are added up in groups with random
-signs: common components remain, the rest cancels on average, and there are a quarter as many rows to decompose. With
+signs: common components remain, the others cancel on average, and there are a quarter as many rows to decompose. With
 8,192 tokens of Qwen2.5-Coder, this F is as useful to `quant.encoders.low_rank` as the exact one, to 1 %.
 """
 

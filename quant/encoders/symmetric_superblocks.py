@@ -98,8 +98,8 @@ def make_encode(spec: FormatSpec, limit: int, store_scales: Any, store_codes: An
             store(numbers, convert(i8x16, convert(i32x16, scales)))
             for block in range(count // groups):
                 lane = groups * block
-                place = y + (first // groups + block) * size
-                store_scales(place, extract(d, lane), numbers + lane)
-                store_nearest(place, x + at + 1024 * block, scratch + FREE)
+                address = y + (first // groups + block) * size
+                store_scales(address, extract(d, lane), numbers + lane)
+                store_nearest(address, x + at + 1024 * block, scratch + FREE)
 
     return encode

@@ -1,4 +1,4 @@
-"""Ternary weights, -d, 0 and d: code that the encoders of TQ1_0 and TQ2_0 share.
+"""Ternary weights, -d, 0 and d, for the encoders of TQ1_0 and TQ2_0.
 
 d is the largest magnitude of 256 weights: these formats are for models that were trained with ternary weights.
 """
@@ -13,10 +13,10 @@ from quant.jit.vectors import absolute, f32x16, i32x16, inline, load, maximum, r
 @inline
 def largest_magnitude(x: int) -> Any:
     """Return the largest magnitude of the 256 float32 at x."""
-    found = absolute(load(f32x16, x))
+    largest = absolute(load(f32x16, x))
     for at in range(64, 1024, 64):
-        found = maximum(found, absolute(load(f32x16, x + at)))
-    return reduce_max(found)
+        largest = maximum(largest, absolute(load(f32x16, x + at)))
+    return reduce_max(largest)
 
 
 @inline

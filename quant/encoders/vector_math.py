@@ -1,4 +1,4 @@
-"""Inlined functions that encoders share: vectors of sixteen float32, rounding, and scales in half precision."""
+"""Inlined functions for all encoders: vectors of sixteen float32, rounding, and scales in half precision."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ D, SCALES_H, SCALES_L, QS, SIZE = 0, 2, 4, 8, 136
 # scales_l:  nibble k, the low one of a byte first, holds the four low bits of scale k
 # scales_h:  bits 2k and 2k + 1 are the two high bits of scale k
 code_of, halves = make_lookup16(CODES), make_nibbles_in_halves(QS)
-fours, twos = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
+low_shifts, high_shifts = make_constant(u32x8, range(0, 32, 4)), make_constant(u32x8, range(0, 16, 2))
 
 
 @inline
@@ -53,8 +53,8 @@ def ordered(block: int, j: int) -> Any:
 
 @inline
 def scales(block: int) -> Any:
-    low = splat(u32x8, load(uint32, block + SCALES_L)) >> fours()
-    high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> twos()
+    low = splat(u32x8, load(uint32, block + SCALES_L)) >> low_shifts()
+    high = splat(u32x8, uint32(load(uint16, block + SCALES_H)) << uint32(4)) >> high_shifts()
     six = (low & splat(u32x8, uint32(0x0F))) | (high & splat(u32x8, uint32(0x30)))
     return convert(f32x8, convert(i32x8, six) - splat(i32x8, 32)) * splat(f32x8, load_half(block + D))
 

@@ -46,7 +46,7 @@ QS, SIZE = 4, 36
 
 # qs: byte 8s + i holds columns 16s + i and 16s + 8 + i, i < 8, the first in its low nibble
 value_of = make_lookup16(CODES)
-twice = [8 * part + i for part in range(4) for _ in range(2) for i in range(8)]
+twice = [8 * group + i for group in range(4) for _ in range(2) for i in range(8)]
 two_of_each, one_of_each = make_shuffle(twice), make_shuffle(twice[:32])
 low_then_high, low_then_high8 = make_constant(u32x16, [0, 0, 4, 4] * 4), make_constant(u32x8, [0, 0, 4, 4] * 2)
 sixteen_scales = make_gather(u8x16, range(0, 4 * SIZE, SIZE), 4, 4 * SIZE)
@@ -158,11 +158,11 @@ def make_row_encoder(effort: str) -> Any:
     def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         unit = importance_unit(importance, n)
         for g in range(n // 16):
-            block, part, sixteen = y + SIZE * (g // 4), g % 4, clamp_weights(load(f32x16, x + 64 * g))
-            d = best_scale(sixteen, load_normalized_importance(importance, 16 * g, unit))
-            q = nearest_e2m1(sixteen, safe_reciprocal(decode_scale(d)))
+            block, group, weights = y + SIZE * (g // 4), g % 4, clamp_weights(load(f32x16, x + 64 * g))
+            d = best_scale(weights, load_normalized_importance(importance, 16 * g, unit))
+            q = nearest_e2m1(weights, safe_reciprocal(decode_scale(d)))
             codes = convert(u8x16, q)
-            store(block + part, uint8(d))
-            store(block + QS + 8 * part, lower_eight(codes) | (upper_eight(codes) << splat(u8x8, uint8(4))))
+            store(block + group, uint8(d))
+            store(block + QS + 8 * group, lower_eight(codes) | (upper_eight(codes) << splat(u8x8, uint8(4))))
 
     return encode_row

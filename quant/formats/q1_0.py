@@ -66,15 +66,15 @@ def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
     unit = importance_unit(importance, n)
     for block in range(n // 128):
         sizes, counts = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
-        for part in range(8):
-            first = 128 * block + 16 * part
-            v, counts_here = (
+        for sixteen in range(8):
+            first = 128 * block + 16 * sixteen
+            v, w = (
                 clamp_weights(load(f32x16, x + 4 * first)),
                 load_normalized_importance(importance, first, unit),
             )
-            sizes, counts = fma(absolute(v), counts_here, sizes), counts + counts_here
+            sizes, counts = fma(absolute(v), w, sizes), counts + w
             positive = bits_from_mask(v >= splat(f32x16, float32(0.0)))
-            store(y + SIZE * block + QS + 2 * part, uint16(positive))
+            store(y + SIZE * block + QS + 2 * sixteen, uint16(positive))
         store_scale(y + SIZE * block, reduce_sum(sizes) / reduce_sum(counts))
 
 

@@ -42,13 +42,13 @@ QS, SIZE = 2, 18
 
 
 def make_unpack_2bit(kind: Any) -> Any:
-    """Return the inlined function unpack_2bit(fours): the four codes in each lane's low byte, spread over
+    """Return the inlined function unpack_2bit(packed): the four codes in each lane's low byte, spread over
     four bytes.
     """
 
     @inline
-    def unpack_2bit(fours: Any) -> Any:
-        pairs = fours | (fours << splat(kind, uint32(6)))
+    def unpack_2bit(packed: Any) -> Any:
+        pairs = packed | (packed << splat(kind, uint32(6)))
         return (pairs | (pairs << splat(kind, uint32(12)))) & splat(kind, uint32(0x03030303))
 
     return unpack_2bit
@@ -92,9 +92,9 @@ def rounded_numbers(x: Any, inverse: float) -> Any:
 
 
 @inline
-def load_weights16(x: int, part: int) -> Any:
+def load_weights16(x: int, sixteen: int) -> Any:
     """Load sixteen weights of a block."""
-    return clamp_weights(load(f32x16, x + 64 * part))
+    return clamp_weights(load(f32x16, x + 64 * sixteen))
 
 
 def make_best_scale(effort: str) -> Any:
@@ -103,23 +103,23 @@ def make_best_scale(effort: str) -> Any:
     For the numbers v that a candidate gives, the best d is (sum w x v) / (sum w v^2). The error is smaller the larger
     (sum w x v)^2 / (sum w v^2) is.
     """
-    shares = tuple(1 / t for t in TRIED_RATIOS[effort])
+    inverse_ratios = tuple(1 / t for t in TRIED_RATIOS[effort])
 
     @inline
     def best_scale(x: int, importance: int, first: int, unit: float) -> Any:
         sizes = absolute(load_weights16(x, 0))
-        for part in range(1, 4):
-            sizes = maximum(sizes, absolute(load_weights16(x, part)))
+        for sixteen in range(1, 4):
+            sizes = maximum(sizes, absolute(load_weights16(x, sixteen)))
         most = reduce_max(sizes)
         best, gain = float32(0.0), float32(0.0)
-        for share in shares:
-            inverse, product, norm = safe_reciprocal(most * float32(share)), broadcast(0.0), broadcast(0.0)
-            for part in range(4):
+        for inverse_ratio in inverse_ratios:
+            inverse, product, norm = safe_reciprocal(most * float32(inverse_ratio)), broadcast(0.0), broadcast(0.0)
+            for sixteen in range(4):
                 v, w = (
-                    rounded_numbers(load_weights16(x, part), inverse),
-                    load_normalized_importance(importance, first + 16 * part, unit),
+                    rounded_numbers(load_weights16(x, sixteen), inverse),
+                    load_normalized_importance(importance, first + 16 * sixteen, unit),
                 )
-                product, norm = fma(v * w, load_weights16(x, part), product), fma(v * w, v, norm)
+                product, norm = fma(v * w, load_weights16(x, sixteen), product), fma(v * w, v, norm)
             p, q = reduce_sum(product), reduce_sum(norm)
             if q > float32(0.0) and p * (p / q) > gain:
                 best, gain = p / q, p * (p / q)
@@ -129,16 +129,16 @@ def make_best_scale(effort: str) -> Any:
 
 
 @inline
-def store_block_codes(place: int, x: int, inverse: float, scratch: int) -> None:
+def store_block_codes(address: int, x: int, inverse: float, scratch: int) -> None:
     """Store the 64 codes of a block."""
-    for part in range(4):
-        codes = convert(i32x16, rounded_numbers(load_weights16(x, part), inverse) + broadcast(1.0))
-        store(scratch + 16 * part, convert(u8x16, codes))
-    fours = splat(u8x16, uint8(0))
-    for place_in_byte in range(4):
-        codes = gather(u8x16, scratch + place_in_byte, int64(4))
-        fours = fours | (codes << splat(u8x16, uint8(2 * place_in_byte)))
-    store(place, fours)
+    for sixteen in range(4):
+        codes = convert(i32x16, rounded_numbers(load_weights16(x, sixteen), inverse) + broadcast(1.0))
+        store(scratch + 16 * sixteen, convert(u8x16, codes))
+    packed = splat(u8x16, uint8(0))
+    for column in range(4):
+        codes = gather(u8x16, scratch + column, int64(4))
+        packed = packed | (codes << splat(u8x16, uint8(2 * column)))
+    store(address, packed)
 
 
 def make_row_encoder(effort: str) -> Any:
@@ -149,8 +149,8 @@ def make_row_encoder(effort: str) -> Any:
     def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
         unit = importance_unit(importance, n)
         for block in range(n // 64):
-            numbers, place = x + 256 * block, y + SIZE * block
+            numbers, block_address = x + 256 * block, y + SIZE * block
             d = best_scale(numbers, importance, 64 * block, unit)
-            store_block_codes(place + QS, numbers, safe_reciprocal(store_scale(place, d)), scratch)
+            store_block_codes(block_address + QS, numbers, safe_reciprocal(store_scale(block_address, d)), scratch)
 
     return encode_row

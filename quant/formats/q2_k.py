@@ -10,7 +10,7 @@ from numba import uint8
 from quant.encoders.affine_superblocks import make_encode
 from quant.encoders.vector_math import store_scale
 from quant.jit.vectors import convert, f32x16, inline, load, load_half, splat, store, u8x16, u8x32
-from quant.packing.bit_planes import make_2bit_codes_in_fours, make_store_plane, make_two_planes
+from quant.packing.bit_planes import make_2bit_codes_in_pairs, make_store_plane, make_two_planes
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec, ScaleLayout
 
 BLOCK = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
@@ -19,12 +19,12 @@ SCALES, QS, D, DMIN, SIZE = 0, 16, 80, 82, 84
 
 # qs:      byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
 # scales:  byte k holds the scale of group k in its low nibble and the min in its high one
-twos, store_2bit_plane = make_two_planes(2), make_store_plane(2, 0)
+two_planes, store_2bit_plane = make_two_planes(2), make_store_plane(2, 0)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    return twos(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
+    return two_planes(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
 
 
 @inline
@@ -71,8 +71,8 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     mins=mins,
-    order="fours",
-    ordered_codes=make_2bit_codes_in_fours(QS),
+    order="pairs",
+    ordered_codes=make_2bit_codes_in_pairs(QS),
     code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
     scale_layouts=SCALE_LAYOUTS,
 )

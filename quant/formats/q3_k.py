@@ -27,7 +27,7 @@ from quant.jit.vectors import (
     u8x64,
     u32x4,
 )
-from quant.packing.bit_planes import make_2bit_codes_in_fours, make_store_plane, make_two_planes
+from quant.packing.bit_planes import make_2bit_codes_in_pairs, make_store_plane, make_two_planes
 from quant.packing.format_spec import BitField, CodeLayout, FormatSpec
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
@@ -44,7 +44,7 @@ upper_eight, first_eight = make_shuffle([*range(8, 16)] * 2), make_shuffle(range
 steps = make_constant(u32x4, [0, 2, 4, 6])
 
 
-two_bits = make_2bit_codes_in_fours(QS)
+two_bits = make_2bit_codes_in_pairs(QS)
 
 
 @inline
@@ -64,8 +64,8 @@ def ordered(block: int, j: int) -> Any:
 def scales(block: int) -> Any:
     pairs = load(u8x8, block + SCALES)
     low = concat(pairs & splat(u8x8, uint8(15)), pairs >> splat(u8x8, uint8(4)))
-    fours = bitcast(u8x16, splat(u32x4, load(uint32, block + SCALES + 8)) >> steps())
-    six = low | ((fours & splat(u8x16, uint8(3))) << splat(u8x16, uint8(4)))
+    high = bitcast(u8x16, splat(u32x4, load(uint32, block + SCALES + 8)) >> steps())
+    six = low | ((high & splat(u8x16, uint8(3))) << splat(u8x16, uint8(4)))
     return convert(f32x16, convert(i32x16, six) - splat(i32x16, 32)) * splat(f32x16, load_half(block + D))
 
 
@@ -76,9 +76,9 @@ def store_scales(block: int, d: float, scales: int) -> None:
     nibble = splat(u8x16, uint8(15))
     pairs = (six & nibble) | (upper_eight(six & nibble) << splat(u8x16, uint8(4)))
     store(block + SCALES, first_eight(pairs))
-    fours = bitcast(u32x4, six >> splat(u8x16, uint8(4))) << steps()
+    high = bitcast(u32x4, six >> splat(u8x16, uint8(4))) << steps()
     # numba widens this expression to 64 bits: storing those would write two bytes after the block.
-    high_bits = uint32(extract(fours, 0) | extract(fours, 1) | extract(fours, 2) | extract(fours, 3))
+    high_bits = uint32(extract(high, 0) | extract(high, 1) | extract(high, 2) | extract(high, 3))
     store(block + SCALES + 8, high_bits)
     store_scale(block + D, d)
 
@@ -108,7 +108,7 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=scales,
     zero_point=4,
-    order="fours",
+    order="pairs",
     ordered_codes=ordered,
     code_layout=CodeLayout(tuple(CODE_FIELDS), SIZE),
 )

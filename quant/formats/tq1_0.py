@@ -80,16 +80,16 @@ def trit_of_byte(byte: int, number: int) -> int:
     return byte * (1, 3, 9, 27, 81)[number] % 256 * 3 >> 8
 
 
-def make_pick_trits(places: list[int], digits: list[int]) -> Any:
-    """Return the inlined function pick_trits(fours, fifths).
+def make_pick_trits(positions: list[int], digits: list[int]) -> Any:
+    """Return the inlined function pick_trits(first_four_trits, fifth_trits).
 
-    For each four bytes of the result, `places` selects four bytes of both inputs, and `digits` the trit within them.
+    For each four bytes of the result, `positions` selects four bytes of both inputs, and `digits` the trit within them.
     """
-    pick, move = make_shuffle(places), make_constant(u32x16, [2 * number for number in digits])
+    pick, move = make_shuffle(positions), make_constant(u32x16, [2 * number for number in digits])
 
     @inline
-    def pick_trits(fours: Any, fifths: Any) -> Any:
-        picked = pick(concat(bitcast(u32x16, fours), bitcast(u32x16, fifths)))
+    def pick_trits(first_four_trits: Any, fifth_trits: Any) -> Any:
+        picked = pick(concat(bitcast(u32x16, first_four_trits), bitcast(u32x16, fifth_trits)))
         return bitcast(u8x64, picked >> move()) & splat(u8x64, uint8(3))
 
     return pick_trits
@@ -102,7 +102,7 @@ def make_codes64_by_lookup() -> Any:
     )
     fifth = make_lookup256([trit_of_byte(byte, 4) for byte in range(256)])
     whole, short, last = list(range(8)), list(range(8, 12)), [12] * 4
-    whole5, short5 = ([16 + place for place in places] for places in (whole, short))
+    whole5, short5 = ([16 + position for position in positions] for positions in (whole, short))
     quarter0 = make_pick_trits(whole + whole, [0] * 8 + [1] * 8)
     quarter1 = make_pick_trits(whole + whole, [2] * 8 + [3] * 8)
     quarter2 = make_pick_trits(whole5 + short + short, [0] * 12 + [1] * 4)
@@ -112,10 +112,10 @@ def make_codes64_by_lookup() -> Any:
     def codes64(block: int, j: int) -> Any:
         end = bitcast(u8x16, splat(u32x4, load(uint32, block + QH)))
         every = concat(load(u8x32, block + QS), concat(load(u8x16, block + QS + 32), end))
-        fours, fifths = first_four(every), fifth(every)
+        first_four_trits, fifth_trits = first_four(every), fifth(every)
         if j < 2:
-            return quarter0(fours, fifths) if j == 0 else quarter1(fours, fifths)
-        return quarter2(fours, fifths) if j == 2 else quarter3(fours, fifths)
+            return quarter0(first_four_trits, fifth_trits) if j == 0 else quarter1(first_four_trits, fifth_trits)
+        return quarter2(first_four_trits, fifth_trits) if j == 2 else quarter3(first_four_trits, fifth_trits)
 
     return codes64
 
@@ -167,14 +167,14 @@ def to_base3_fraction(number: Any) -> Any:
 def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
     """Encode a row with the codes nearest to its weights: see `quant.encoders.encoder`."""
     for block in range(n // 256):
-        weights, place = x + 1024 * block, y + SIZE * block
+        weights, block_address = x + 1024 * block, y + SIZE * block
         d = largest_magnitude(weights)
-        store(place + QS, to_base3_fraction(pack_five_trits(weights, 128, safe_reciprocal(d))))
-        store(place + QS + 16, to_base3_fraction(pack_five_trits(weights + 64, 128, safe_reciprocal(d))))
-        store(place + QS + 32, to_base3_fraction(pack_five_trits(weights + 640, 64, safe_reciprocal(d))))
+        store(block_address + QS, to_base3_fraction(pack_five_trits(weights, 128, safe_reciprocal(d))))
+        store(block_address + QS + 16, to_base3_fraction(pack_five_trits(weights + 64, 128, safe_reciprocal(d))))
+        store(block_address + QS + 32, to_base3_fraction(pack_five_trits(weights + 640, 64, safe_reciprocal(d))))
         last = to_base3_fraction(pack_four_trits(weights + 960, safe_reciprocal(d)))
-        store(place + QH, extract(bitcast(u32x4, last), 0))
-        store_scale(place + D, d)
+        store(block_address + QH, extract(bitcast(u32x4, last), 0))
+        store_scale(block_address + D, d)
 
 
 def make_row_encoder(effort: str) -> Any:

@@ -8,7 +8,7 @@ from numba import int32
 from quant.encoders.ternary import largest_magnitude, trits
 from quant.encoders.vector_math import safe_reciprocal, store_scale
 from quant.jit.vectors import convert, i32x16, inline, load, splat, store, u8x16, u8x32
-from quant.packing.bit_planes import make_2bit_codes_in_fours, make_two_planes
+from quant.packing.bit_planes import make_2bit_codes_in_pairs, make_two_planes
 from quant.packing.format_spec import FormatSpec
 from quant.packing.half_scales import make_superblock_scale
 
@@ -17,12 +17,12 @@ assert BLOCK.itemsize == 66
 QS, D, SIZE = 0, 64, 66
 
 # qs:  byte 32h + i holds columns 128h + (i, 32 + i, 64 + i, 96 + i), i < 32, the first in the lowest bits
-twos = make_two_planes(2)
+two_planes = make_two_planes(2)
 
 
 @inline
 def codes64(block: int, j: int) -> Any:
-    return twos(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
+    return two_planes(load(u8x32, block + QS + 32 * (j // 2)), 4 * (j % 2))
 
 
 SPEC = FormatSpec(
@@ -32,8 +32,8 @@ SPEC = FormatSpec(
     codes64=codes64,
     scales=make_superblock_scale(D),
     zero_point=1,
-    order="fours",
-    ordered_codes=make_2bit_codes_in_fours(QS),
+    order="pairs",
+    ordered_codes=make_2bit_codes_in_pairs(QS),
 )
 
 
@@ -50,12 +50,12 @@ def pack_2bit(x: int, inverse: float) -> Any:
 def encode_row(x: int, importance: int, n: int, y: int, scratch: int) -> None:
     """Encode a row with the codes nearest to its weights: see `quant.encoders.encoder`."""
     for block in range(n // 256):
-        weights, place = x + 1024 * block, y + SIZE * block
+        weights, block_address = x + 1024 * block, y + SIZE * block
         d = largest_magnitude(weights)
-        for part in range(4):
-            at = weights + 512 * (part // 2) + 64 * (part % 2)
-            store(place + QS + 16 * part, pack_2bit(at, safe_reciprocal(d)))
-        store_scale(place + D, d)
+        for i in range(4):
+            at = weights + 512 * (i // 2) + 64 * (i % 2)
+            store(block_address + QS + 16 * i, pack_2bit(at, safe_reciprocal(d)))
+        store_scale(block_address + D, d)
 
 
 def make_row_encoder(effort: str) -> Any:

@@ -103,7 +103,7 @@ def make_store_ordered_bytes(passes: int) -> Any:
     """Return the inlined function store_ordered(q0, q1, place, group, n): store a group's bytes in all orders of a flat
     token with n columns.
     """
-    columns, halves, evens, fours = (passes * ORDERS.index(name) for name in ("columns", "halves", "evens", "fours"))
+    columns, halves, evens, pairs = (passes * ORDERS.index(name) for name in ("columns", "halves", "evens", "pairs"))
 
     @inline
     def store_pass(first: Any, second: Any, place: int, group: int, n: int) -> None:
@@ -114,7 +114,7 @@ def make_store_ordered_bytes(passes: int) -> Any:
         even = place + evens * n + 256 * (group // 8) + 128 * (group & 1) + 16 * (group >> 1 & 3)
         store(even, first)
         store(even + 64, second)
-        store(place + fours * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), concat(first, second))
+        store(place + pairs * n + 32 * (group // 8 * 8 + group % 4 * 2 + group // 4 % 2), concat(first, second))
 
     @inline
     def store_one_pass(q0: Any, q1: Any, place: int, group: int, n: int) -> None:

@@ -53,7 +53,7 @@ def make_dot128(bits: int, passes: int) -> Any:
 # The location of the sum of each group of 16 columns, for each order of columns: the vector, and the quarter of it.
 GROUP16_SOURCES = {
     "columns": [(group // 4, group % 4) for group in range(16)],
-    "fours": [(group // 2 % 4, group // 8 * 2 + group % 2) for group in range(16)],
+    "pairs": [(group // 2 % 4, group // 8 * 2 + group % 2) for group in range(16)],
 }
 
 
@@ -101,5 +101,5 @@ def make_group_sums(spec: FormatSpec, passes: int) -> Any:
         first = two_dots(ordered(block, 0), ordered(block, 1), x, n)
         return two_sums(first, two_dots(ordered(block, 2), ordered(block, 3), x + 128, n))
 
-    by_order = {"columns": columns, "halves": quarters, "evens": quarters, "fours": eights}
+    by_order = {"columns": columns, "halves": quarters, "evens": quarters, "pairs": eights}
     return sixteens if spec.group_size == 16 else by_order[spec.order]

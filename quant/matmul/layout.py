@@ -54,8 +54,8 @@ MAGIC_BITS = 0x4B400000
 #   columns   as they are
 #   halves    the first 16 of groups 0 1 2 3, their second 16; then the same of 4 5 6 7
 #   evens     the first 16 of groups 0 2 4 6, their second 16; then the same of 1 3 5 7
-#   fours     groups 0 4, 1 5, 2 6, 3 7
-ORDERS = ("columns", "halves", "evens", "fours")
+#   pairs     groups 0 4, 1 5, 2 6, 3 7
+ORDERS = ("columns", "halves", "evens", "pairs")
 
 
 def n_superblocks(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Bit planes: 32 bytes whose bits belong to columns 32 apart, as k-quants store codes.
+"""Bit planes: 32 bytes, each with bits of columns at a distance of 32, as k-quants store codes.
 
 With 4, 2 or 1 bits per column, the lowest bits of byte i belong to column i, the next ones to column 32 + i, and so on.
 Two neighbouring planes are the codes of 64 columns, or the low or the high bits of the codes.
@@ -46,8 +46,8 @@ def make_two_planes(bits: int, target_bit: int = 0, plane_distance: int = 1) -> 
     return two_planes
 
 
-def make_2bit_codes_in_fours(qs: int) -> Any:
-    """Return `ordered_codes` in the order "fours" for 2-bit planes at offset `qs`: the same plane of both halves of the
+def make_2bit_codes_in_pairs(qs: int) -> Any:
+    """Return `ordered_codes` in the order "pairs" for 2-bit planes at offset `qs`: the same plane of both halves of the
     block.
     """
 
@@ -106,26 +106,26 @@ def make_bits_in_evens(qh: int, target_bit: int) -> Any:
     @inline
     def ordered(block: int, j: int) -> Any:
         half = load(u8x16, block + qh + 16 * (j % 2))
-        four = bitcast(u32x16, concat(concat(half, half), concat(half, half)))
-        return bitcast(u8x64, rotated(four, even_rotations() if j < 2 else odd_rotations())) & splat(u8x64, mask)
+        four_halves = bitcast(u32x16, concat(concat(half, half), concat(half, half)))
+        return bitcast(u8x64, rotated(four_halves, even_rotations() if j < 2 else odd_rotations())) & splat(u8x64, mask)
 
     return ordered
 
 
 def make_store_plane(bits: int, source_bit: int) -> Any:
-    """Return the inlined function store_plane(place, codes): pack a bit plane of 32 bytes from codes, one byte each.
+    """Return the inlined function store_plane(address, codes): pack a bit plane of 32 bytes from codes, one byte each.
 
     The plane gets the `bits` bits from bit `source_bit` on of each code.
     """
     count, mask = 8 // bits, uint8((1 << bits) - 1)
 
     @inline
-    def store_plane(place: int, codes: int) -> None:
+    def store_plane(address: int, codes: int) -> None:
         plane = splat(u8x32, uint8(0))
         for k in range(count):
-            part = (load(u8x32, codes + 32 * k) >> splat(u8x32, uint8(source_bit))) & splat(u8x32, mask)
-            plane = plane | (part << splat(u8x32, uint8(bits * k)))
-        store(place, plane)
+            bits_of_column = (load(u8x32, codes + 32 * k) >> splat(u8x32, uint8(source_bit))) & splat(u8x32, mask)
+            plane = plane | (bits_of_column << splat(u8x32, uint8(bits * k)))
+        store(address, plane)
 
     return store_plane
 

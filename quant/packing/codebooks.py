@@ -1,6 +1,6 @@
 """The codebooks of the IQ formats, and their lookup.
 
-A codebook lists the rows of 4 or 8 numbers for which a format has a code. The codebooks are part of ggml's formats.
+A codebook lists the rows of 4 or 8 numbers for which a format has a code. ggml's formats define the codebooks.
 codebooks.npz stores them as int8 (count, columns); tests/making/make_codebooks.py extracts them from the gguf package:
 
   iq3_s      512 x 4    odd numbers, 1 to 15

@@ -51,10 +51,10 @@ class BitPlaneField:
 class CodeLayout:
     """The location of the codes in a superblock.
 
-    `columns16` has the fields that make up the codes of each sixteen columns of a run. Runs are `run_bytes` bytes
-    apart, and a superblock has a whole number of runs. The bits plus `code_offset` are the code, or they index `table`
-    if it is not empty. `leading_halves` is 1 if each run begins with its scale, 2 if it begins with its scale and min
-    (half precision), and 0 if scales are stored elsewhere.
+    `columns16` has the fields that make up the codes of each sixteen columns of a run. The distance between runs is
+    `run_bytes` bytes, and a superblock has a whole number of runs. The bits plus `code_offset` are the code, or they
+    index `table` if it is not empty. `leading_halves` is 1 if each run begins with its scale, 2 if it begins with its
+    scale and min (half precision), and 0 if scales are stored elsewhere.
     """
 
     columns16: tuple[tuple[BitField | BitPlaneField, ...], ...]

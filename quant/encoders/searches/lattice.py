@@ -2,9 +2,10 @@
 
 The rows of a codebook are built from few distinct halves: with 8 columns of 3 values there are at most 3**4 = 81, with
 4 columns of 8 values 8**2 = 64. So the squared error of each half is computed once for the left columns and once for
-the right ones, from the errors of its two parts. Then the best right half for each left one is a minimum over the right
-halves that the codebook combines with it: one instruction per row. The index of a half is stored in the lowest bits of
-its error. Errors are never negative, so they compare like integers; the relative precision lost is below 2**-15.
+the right ones, from the errors of its two quarters. Then the best right half for each left one is a minimum over the
+right halves that the codebook combines with it: one instruction per row. The index of a half is stored in the lowest
+bits of its error. Errors are never negative, so they compare like integers; the relative precision lost is below
+2**-15.
 
 A code is factor * number + shift. Numbers are those of the codebook, and a shift applies to a whole row.
 """
@@ -43,16 +44,16 @@ inlined: Any = njit(inline="always", error_model="numpy")
 
 HALF_BITS = 7
 HALF_MASK = (1 << HALF_BITS) - 1
-# Offsets in scratch memory: the errors of both parts of a half, by number; the errors of all halves, left and right.
-PARTS, PART_STRIDE = FREE, 64 * 9
-LEFT = PARTS + 2 * PART_STRIDE
+# Offsets in scratch memory: the errors of both quarters of a half, by number; the errors of all halves, left and right.
+QUARTERS, QUARTER_STRIDE = FREE, 64 * 9
+LEFT = QUARTERS + 2 * QUARTER_STRIDE
 RIGHT = LEFT + (64 << HALF_BITS)
 END = RIGHT + (64 << HALF_BITS)
 
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """A codebook, uint8 (count, columns), split into halves and parts."""
+    """A codebook, uint8 (count, columns), split into halves and quarters."""
 
     rows: NDArray[np.uint8]
     factor: float = 1.0
@@ -73,17 +74,17 @@ class Lattice:
         return np.unique(self.rows.reshape(2 * len(self.rows), -1), axis=0)
 
     @cached_property
-    def parts(self) -> list[int]:
-        """The offsets of the errors of every half's two parts, one after the other: see `PARTS`."""
+    def quarter_offsets(self) -> list[int]:
+        """The offsets of the errors of every half's two quarters, one after the other: see `QUARTERS`."""
         ranks = np.searchsorted(self.numbers, self.halves)
-        part = ranks if self.columns == 4 else len(self.numbers) * ranks[:, ::2] + ranks[:, 1::2]
-        return [int(place) for place in (64 * part + [0, PART_STRIDE]).ravel()]
+        quarters = ranks if self.columns == 4 else len(self.numbers) * ranks[:, ::2] + ranks[:, 1::2]
+        return [int(offset) for offset in (64 * quarters + [0, QUARTER_STRIDE]).ravel()]
 
     @cached_property
     def pairs(self) -> NDArray[np.intp]:
         """The indices of each row's halves, (count, 2)."""
-        place = {tuple(half): number for number, half in enumerate(self.halves.tolist())}
-        return np.array([[place[tuple(half)] for half in row.reshape(2, -1).tolist()] for row in self.rows])
+        index_of = {tuple(half): number for number, half in enumerate(self.halves.tolist())}
+        return np.array([[index_of[tuple(half)] for half in row.reshape(2, -1).tolist()] for row in self.rows])
 
     @cached_property
     def right_halves(self) -> list[list[int]]:
@@ -100,37 +101,37 @@ def emit_table(b: ir.IRBuilder, bits: int, values: Sequence[int]) -> ir.Value:
     return b.bitcast(variable, kind.element.as_pointer())
 
 
-def emit_entry(b: ir.IRBuilder, table: ir.Value, bits: int, place: ir.Value) -> ir.Value:
+def emit_entry(b: ir.IRBuilder, table: ir.Value, bits: int, index: ir.Value) -> ir.Value:
     """Emit the load of one table entry."""
     kind = ir.IntType(bits)
-    return b.load(b.gep(table, [place], inbounds=True, source_etype=kind))
+    return b.load(b.gep(table, [index], inbounds=True, source_etype=kind))
 
 
 def make_constant_table(bits: int, values: Sequence[int]) -> Any:
-    """Make the inlined function entry(place), which returns one of `values`, of at most 16 bits, as int64."""
+    """Make the inlined function entry(index), which returns one of `values`, of at most 16 bits, as int64."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         return b.zext(emit_entry(b, emit_table(b, bits, values), bits, args[0]), I64)
 
     @intrinsic
-    def entry(typingctx: Any, place: Any) -> Any:
+    def entry(typingctx: Any, index: Any) -> Any:
         return lowering(types.int64, [types.int64], emit)
 
     return entry
 
 
 def make_lane_table(values: Sequence[int]) -> Any:
-    """Make the inlined function entries(places): u32x16, in each lane the one of `values` at its index."""
+    """Make the inlined function entries(indices): u32x16, the one of `values` at the index in each lane."""
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        table, found = emit_table(b, 32, values), ir.Constant(u32x16.llvm, ir.Undefined)
+        table, result = emit_table(b, 32, values), ir.Constant(u32x16.llvm, ir.Undefined)
         for lane in range(16):
-            place = b.zext(b.extract_element(args[0], I32(lane)), I64)
-            found = b.insert_element(found, emit_entry(b, table, 32, place), I32(lane))
-        return found
+            index = b.zext(b.extract_element(args[0], I32(lane)), I64)
+            result = b.insert_element(result, emit_entry(b, table, 32, index), I32(lane))
+        return result
 
     @intrinsic
-    def entries(typingctx: Any, places: Any) -> Any:
+    def entries(typingctx: Any, indices: Any) -> Any:
         return lowering(u32x16, [i32x16], emit)
 
     return entries
@@ -150,7 +151,8 @@ def make_store_half_errors(lattice: Lattice) -> Any:
     """
     numbers, factor, half = tuple(float(n) for n in lattice.numbers), lattice.factor, lattice.columns // 2
     count, halves = len(lattice.numbers), len(lattice.halves)
-    part, other_part = make_constant_table(16, lattice.parts[::2]), make_constant_table(16, lattice.parts[1::2])
+    first_quarter = make_constant_table(16, lattice.quarter_offsets[::2])
+    second_quarter = make_constant_table(16, lattice.quarter_offsets[1::2])
 
     @inlined
     def error(scratch: int, column: int, number: float, s: Any, shift: float) -> Any:
@@ -159,7 +161,7 @@ def make_store_half_errors(lattice: Lattice) -> Any:
         return load_importance(scratch, column) * away * away
 
     @inlined
-    def store_part(scratch: int, column: int, s: Any, shift: float, target: int) -> None:
+    def store_quarters(scratch: int, column: int, s: Any, shift: float, target: int) -> None:
         for i in range(count):
             first = error(scratch, column, numbers[i], s, shift)
             if half == 2:
@@ -171,11 +173,11 @@ def make_store_half_errors(lattice: Lattice) -> Any:
 
     @inlined
     def store_halves(scratch: int, column: int, s: Any, shift: float, target: int) -> None:
-        store_part(scratch, column, s, shift, scratch + PARTS)
-        store_part(scratch, column + half // 2, s, shift, scratch + PARTS + PART_STRIDE)
+        store_quarters(scratch, column, s, shift, scratch + QUARTERS)
+        store_quarters(scratch, column + half // 2, s, shift, scratch + QUARTERS + QUARTER_STRIDE)
         for i in range(halves):
-            first = load(f32x16, scratch + PARTS + part(i))
-            bits = bitcast(i32x16, first + load(f32x16, scratch + PARTS + other_part(i)))
+            first = load(f32x16, scratch + QUARTERS + first_quarter(i))
+            bits = bitcast(i32x16, first + load(f32x16, scratch + QUARTERS + second_quarter(i)))
             store(target + 64 * i, (bits & splat(i32x16, int32(~HALF_MASK))) | splat(i32x16, int32(i)))
 
     return store_halves
@@ -184,22 +186,22 @@ def make_store_half_errors(lattice: Lattice) -> Any:
 def make_nearest_pair(lattice: Lattice) -> Any:
     """Make the inlined nearest(scratch): i32x16, the pair with the least error per lane, as left << 7 | right."""
     right_count = make_constant_table(8, [len(rights) for rights in lattice.right_halves])
-    right_place = make_constant_table(16, [64 * right for rights in lattice.right_halves for right in rights])
+    right_offset = make_constant_table(16, [64 * right for rights in lattice.right_halves for right in rights])
     halves = len(lattice.halves)
 
     @inlined
     def nearest(scratch: int) -> Any:
-        least, found = splat(f32x16, float32(3e38)), splat(i32x16, int32(0))
+        least, nearest_pair = splat(f32x16, float32(3e38)), splat(i32x16, int32(0))
         at = 0
         for left in range(halves):
             best = splat(i32x16, int32(0x7F000000))
             for _ in range(right_count(left)):
-                best = min_int(best, load(i32x16, scratch + RIGHT + right_place(at)))
+                best = min_int(best, load(i32x16, scratch + RIGHT + right_offset(at)))
                 at += 1
             error = bitcast(f32x16, best) + load(f32x16, scratch + LEFT + 64 * left)
             pair = (best & splat(i32x16, int32(HALF_MASK))) | splat(i32x16, int32(left << HALF_BITS))
-            found, least = select(error < least, pair, found), select(error < least, error, least)
-        return found
+            nearest_pair, least = select(error < least, pair, nearest_pair), select(error < least, error, least)
+        return nearest_pair
 
     return nearest
 
@@ -216,8 +218,8 @@ def make_fit_row(lattice: Lattice) -> Any:
     factor = lattice.factor
 
     @inlined
-    def add(scratch: int, column: int, places: Any, shift: float, sums: int) -> None:
-        product, norm, bytes_ = load(f32x16, sums), load(f32x16, sums + 64), packed(places)
+    def add(scratch: int, column: int, indices: Any, shift: float, sums: int) -> None:
+        product, norm, bytes_ = load(f32x16, sums), load(f32x16, sums + 64), packed(indices)
         for j in range(half):
             number = (bytes_ >> splat(u32x16, uint32(8 * j))) & splat(u32x16, uint32(255))
             code = fma(convert(f32x16, number), splat(f32x16, float32(factor)), splat(f32x16, shift))

@@ -100,8 +100,8 @@ def ideal_scales(trials: int, count: int) -> Any:
     s, best = splat(f32x16, float32(0.0)), splat(f32x16, float32(0.0))
     for number in range(count):
         ideal, norm = load_trial(trials, number)
-        found = gain(ideal, ideal, norm)
-        s, best = select(found > best, ideal, s), maximum(found, best)
+        new_gain = gain(ideal, ideal, norm)
+        s, best = select(new_gain > best, ideal, s), maximum(new_gain, best)
     return s
 
 
@@ -112,31 +112,31 @@ def best_multiples(multiple: Any, d: Any, trials: int, count: int) -> Any:
     for number in range(count):
         ideal, norm = load_trial(trials, number)
         tried = multiple(ideal / d)
-        found = gain(d * tried, ideal, norm)
-        k, best = select(found > best, tried, k), maximum(found, best)
+        new_gain = gain(d * tried, ideal, norm)
+        k, best = select(new_gain > best, tried, k), maximum(new_gain, best)
     return k
 
 
 @inline
 def signed_absmax_of_lanes(v: Any, first: int, count: int) -> Any:
     """Return the value of largest magnitude, with its sign, of some lanes."""
-    found = extract(v, first)
+    result = extract(v, first)
     for lane in range(first + 1, first + count):
         value = extract(v, lane)
-        if abs(value) > abs(found):
-            found = value
-    return found
+        if abs(value) > abs(result):
+            result = value
+    return result
 
 
 @inline
 def argmax_lane(v: Any) -> Any:
     """Return the index of the first lane with the largest value."""
-    most, found = extract(v, 0), 0
+    largest, result = extract(v, 0), 0
     for lane in range(1, 16):
         value = extract(v, lane)
-        if value > most:
-            most, found = value, lane
-    return found
+        if value > largest:
+            largest, result = value, lane
+    return result
 
 
 def make_choose_d(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
@@ -157,13 +157,13 @@ def make_choose_d(multiple: Any, divisors: Sequence[float], groups: int) -> Any:
             for group in range(first, first + groups):
                 best = splat(f32x16, float32(-LARGEST))
                 for number in range(count):
-                    at = trials + 128 * number + 4 * group
-                    wanted, norm = splat(f32x16, load(float32, at)), splat(f32x16, load(float32, at + 64))
+                    address = trials + 128 * number + 4 * group
+                    wanted, norm = splat(f32x16, load(float32, address)), splat(f32x16, load(float32, address + 64))
                     best = maximum(best, gain(multiple(wanted * inverse) * d, wanted, norm))
                 gains = gains + best
-            found = extract(d, argmax_lane(gains))
+            best_d = extract(d, argmax_lane(gains))
             for group in range(first, first + groups):
-                chosen = insert(chosen, group, found)
+                chosen = insert(chosen, group, best_d)
         return chosen
 
     return choose_d
@@ -184,9 +184,9 @@ def make_refine(fit: Any, multiple: Any, step: int, groups: int) -> Any:
         for move in range(-step, step + 1, step):
             tried = multiple(middle + splat(f32x16, float32(move)))
             ideal, norm = fit(scratch, d * tried)
-            found = gain(d * tried, ideal, norm)
-            better = found > best
-            k, best = select(better, tried, k), maximum(found, best)
+            new_gain = gain(d * tried, ideal, norm)
+            better = new_gain > best
+            k, best = select(better, tried, k), maximum(new_gain, best)
             above = select(better, tried * ideal * norm, above)
             below = select(better, tried * tried * norm, below)
         above, below, zero = sum_of(above), sum_of(below), splat(f32x16, float32(0.0))
@@ -238,7 +238,7 @@ def make_search(
 
     fit(scratch, s)                 ideal and norm of the codes that are nearest under the scales s
     try_scales(scratch, trials)     stores trials and returns their number
-    multiple(t)                     the multiple nearest to t; multiples are `step` apart
+    multiple(t)                     the multiple nearest to t; the distance between multiples is `step`
     divisors                        candidates for the ratio of the largest scale of a superblock to d
     """
     choose_d, refine = make_choose_d(multiple, divisors, groups), make_refine(fit, multiple, step, groups)

@@ -28,11 +28,11 @@ def make_superblock_scale(groups: int, lowest: int, top: int, tried: int, spacin
     def step(values: Any, weights: Any, first: Any, unit: Any, inverse: Any) -> Any:
         best, least = broadcast(0.0), sum_of(weights * values * values)
         for i in range(tried + 1):
-            part = 1.0 + spacing * (i - 1 - tried // 2) if i else 1.0
-            other = round_to_f16(first * broadcast(part), unit, inverse)
-            off = other * whole(values * safe_reciprocals(other)) - values
-            cost = sum_of(weights * off * off)
-            best, least = select(cost < least, other, best), minimum(cost, least)
+            factor = 1.0 + spacing * (i - 1 - tried // 2) if i else 1.0
+            candidate = round_to_f16(first * broadcast(factor), unit, inverse)
+            error = candidate * whole(values * safe_reciprocals(candidate)) - values
+            cost = sum_of(weights * error * error)
+            best, least = select(cost < least, candidate, best), minimum(cost, least)
         return best
 
     return step

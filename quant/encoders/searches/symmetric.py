@@ -87,11 +87,11 @@ def make_search(length: int, zero: int) -> Any:
     @inline
     def largest(columns: int) -> Any:
         """Return the weight of largest magnitude of each group, with its sign."""
-        found = load(f32x16, columns)
+        result = load(f32x16, columns)
         for column in range(1, length):
             x = load(f32x16, columns + 64 * column)
-            found = select(absolute(x) > absolute(found), x, found)
-        return found
+            result = select(absolute(x) > absolute(result), x, result)
+        return result
 
     @inline
     def search(columns: int, weights: int, known: bool) -> Any:

@@ -46,14 +46,14 @@ def make_nearest_entry(table: Sequence[int], kind: Any, values: Sequence[int]) -
 
     It returns the element of `values` that corresponds to this entry, as a vector of `kind`.
     """
-    between = [(low + high) / 2 for low, high in pairwise(table)]
+    midpoints = [(low + high) / 2 for low, high in pairwise(table)]
 
     def emit(b: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         [t] = args
-        found = constant(kind.llvm, values[0])
-        for place, value in zip(between, values[1:], strict=True):
-            found = b.select(b.fcmp_ordered(">", t, constant(t.type, place)), constant(kind.llvm, value), found)
-        return found
+        result = constant(kind.llvm, values[0])
+        for midpoint, value in zip(midpoints, values[1:], strict=True):
+            result = b.select(b.fcmp_ordered(">", t, constant(t.type, midpoint)), constant(kind.llvm, value), result)
+        return result
 
     @intrinsic
     def nearest(typingctx: Any, t: Any) -> Any:

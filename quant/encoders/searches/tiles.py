@@ -81,11 +81,11 @@ def make_build_tile(group: int, neighbours: int) -> Any:
 @inline
 def signed_absmax(scratch: int, group: int) -> Any:
     """Return the weight of largest magnitude of each group, with its sign."""
-    found = load_weights(scratch, 0)
+    result = load_weights(scratch, 0)
     for j in range(1, group):
         column = load_weights(scratch, j)
-        found = select(absolute(column) > absolute(found), column, found)
-    return found
+        result = select(absolute(column) > absolute(result), column, result)
+    return result
 
 
 @inline
